@@ -97,7 +97,7 @@ def read_run(path: str) -> Run | None:
 def _take(run: Run, where: str, line: Mapping[str, Any]) -> None:
     """Take in a line after run_start."""
     key, value, about, time = line["key"], line.get("value"), line["metadata"], line["time_ms"]
-    if key in (*EVALUATED, "eval_start", "epoch_stop"):
+    if key in (*EVALUATED, "eval_start", "epoch_stop", "block_start"):
         for name in COUNTERS:
             if is_number(about.get(name)):
                 run.reached[name, about[name]] = min(time, run.reached.get((name, about[name]), math.inf))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...formatting.numbers import counted
 from ...log.plan_text import MOST
 from ..archive_files import LARGEST_INT, WrongFile, parameter_name, whole_number
 from .mllog_lines import COUNTERS, EVALUATED, METRIC, OWN, Evaluation, Run, is_number
@@ -76,6 +77,7 @@ class Measured:
                         for name in sorted({name for row in self.rows for name in row.values})}
         if not self.own:
             self.columns[CONVERGED] = self._find_converged()
+        self._correct_seconds()
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -160,7 +162,7 @@ class Measured:
             before = row.values if row else {}
             rows[examples] = Row(self._step_at(one, examples), examples, seconds, {**before, **values})
         if repeated:
-            self.notes.append(f"{repeated:,} evaluations follow another at the same place; the last one there counts")
+            self.notes.append(f"{counted(repeated, 'evaluation')} at a place where there was one before; the last counts")
         return self._check(sorted(rows.values(), key=lambda row: (row.step, row.examples)))
 
     def _examples_at(self, one: Evaluation, name: str, value: float) -> int:
@@ -195,16 +197,22 @@ class Measured:
             raise WrongFile(f"{self.run.path}: two evaluations lie within one step of {self.batch} examples")
         if any(row.step > MOST or row.examples > LARGEST_INT for row in rows):
             raise WrongFile(f"{self.run.path}: has more steps or examples than 64 bits can count")
-        least = math.inf
-        for row in reversed(rows):
-            if row.seconds > least:     # evaluated once training was over, as others were that came later in it
-                row.seconds = math.nan
-            least = min(least, row.seconds) if row.seconds == row.seconds else least
-        late = sum(row.seconds != row.seconds for row in rows)
-        if late:
-            self.notes.append(f"{late:,} evaluations ran once training was over; how long it had trained before is not "
-                              "known")
         return rows
+
+    def _correct_seconds(self) -> None:
+        """Of evaluations that ran once training was over: those of run_stop where they ended the run, else NaN."""
+        met = self.columns.get(CONVERGED, np.zeros(len(self.rows)))
+        if met.any() and self.run.stopped is not None:
+            first = self.rows[int(met.argmax())]
+            first.seconds = min(first.seconds, self.run.train_seconds(self.run.stopped), key=_or_last)
+        least = math.inf
+        for row in reversed(self.rows):
+            row.seconds = row.seconds if row.seconds <= least else math.nan
+            least = min(least, row.seconds, key=_or_last)
+        late = sum(row.seconds != row.seconds for row in self.rows)
+        if late:
+            self.notes.append(f"{counted(late, 'evaluation')} ran once training was over; how long it had trained before "
+                              "is not known")
 
     def _find_converged(self) -> np.ndarray:
         """1 at the evaluations that met the targets, if the run ended with success; else 0."""
@@ -237,6 +245,10 @@ def _size(value: Any) -> int | None:
 def as_whole(value: Any) -> int | None:
     """An integer from 0 on, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INT else None
+
+
+def _or_last(seconds: float) -> float:
+    return seconds if seconds == seconds else math.inf
 
 
 def _are_same(one: float, other: float) -> bool:

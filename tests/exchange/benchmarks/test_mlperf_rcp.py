@@ -10,7 +10,7 @@ from hvdscale.errors import UsageError
 from hvdscale.exchange.benchmarks.mlperf_rcp import TARGET, import_rcp, read_points
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
-from hvdscale.log.schema import UNKNOWN_SEED, Status
+from hvdscale.log.schema import Status
 from hvdscale.target import Target
 from tests.exchange.test_tables_and_rcp import call, invoke
 
