@@ -25,6 +25,7 @@ from ..target import Target
 from .drawing import Figure
 from .file_names import section_name, slug, unique
 from .findings import VERDICT, Finding, sentences_of
+from .joining import joining_said
 from .plan.words import cautions, crowded_said, verdict
 from .scaling import words
 from .scaling.branched import title_of, view_of_branches
@@ -156,7 +157,8 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
     chapters = [*_chapters(abouts, repeats, studies, asked, options, taken, tell),
                 *_chapters_of_branches(branched, abouts, repeats, taken)]
-    return Document(pages, tuple(logs), tuple(skipped), options.confidence, tuple(chapters), imported_said(logs))
+    return Document(pages, tuple(logs), tuple(skipped), options.confidence, tuple(chapters),
+                    _notes([group.workload for group in groups], logs))
 
 
 def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = (), logs: Sequence[LogFacts] = (),
@@ -186,7 +188,11 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
             f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
                     _chapters(abouts, (), studies, asked, options, taken, tell),
-                    (note, *imported_said(logs)))
+                    (note, *_notes([study.workload for study in studies], logs)))
+
+
+def _notes(workloads: Iterable[Workload], logs: Sequence[LogFacts]) -> tuple[str, ...]:
+    return (*imported_said(logs), *joining_said(dict.fromkeys(workloads), [facts.attributes for facts in logs]))
 
 
 def imported_said(logs: Iterable[LogFacts | Log]) -> tuple[str, ...]:

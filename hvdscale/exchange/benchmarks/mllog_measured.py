@@ -162,7 +162,7 @@ class Measured:
             before = row.values if row else {}
             rows[examples] = Row(self._step_at(one, examples), examples, seconds, {**before, **values})
         if repeated:
-            self.notes.append(f"{counted(repeated, 'evaluation')} at a place where there was one before; the last counts")
+            self.notes.append(f"{counted(repeated, 'evaluation')} at a place that had one before; the last counts")
         return self._check(sorted(rows.values(), key=lambda row: (row.step, row.examples)))
 
     def _examples_at(self, one: Evaluation, name: str, value: float) -> int:
@@ -211,8 +211,8 @@ class Measured:
             least = min(least, row.seconds, key=_or_last)
         late = sum(row.seconds != row.seconds for row in self.rows)
         if late:
-            self.notes.append(f"{counted(late, 'evaluation')} ran once training was over; how long it had trained before "
-                              "is not known")
+            self.notes.append(f"{counted(late, 'evaluation')} ran once training was over; the seconds before them are "
+                              "not known")
 
     def _find_converged(self) -> np.ndarray:
         """1 at the evaluations that met the targets, if the run ended with success; else 0."""

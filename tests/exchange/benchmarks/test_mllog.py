@@ -5,14 +5,16 @@ import os
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from hvdscale.analysis.steps import run_of
 from hvdscale.analysis.trials import read_trials
+from hvdscale.cli.report import main as report
 from hvdscale.exchange.benchmarks.mllog_lines import read_run
 from hvdscale.exchange.benchmarks.mlperf_rcp import TARGET
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
-from hvdscale.log.schema import Status
+from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.exchange.benchmarks.test_mlperf_rcp import point, rcp
@@ -29,11 +31,12 @@ def line(key, value=None, ms=0, prefix="", **about):
 
 
 def submission(batch=256, seed=3, at=(2560, 5120), values=(0.5, 0.73), status="success", where="samples_count",
-               benchmark="bert", more=()):
+               benchmark="bert", train_samples=25600, more=()):
     """The lines of a run whose evaluations take 1 s each after 10 s of training."""
+    start = -1000
     lines = ["some words of the job", line("submission_benchmark", benchmark, prefix="0: "), line("seed", seed),
              line("global_batch_size", batch), line("opt_name", "lamb"), line("opt_base_learning_rate", 0.002),
-             line("opt_learning_rate_warmup_steps", 100), line("train_samples", 10 * 2560), *more,
+             line("opt_learning_rate_warmup_steps", 100), line("train_samples", train_samples), *more,
              line("init_start", ms=-5000), line("run_start", ms=0)]
     for number, (place, value) in enumerate(zip(at, values)):
         start = 10_000 * (number + 1) + 1000 * number
@@ -126,6 +129,100 @@ def test_a_metric_that_the_metadata_name_is_a_column_of_its_own(tmp_path):
     imported(tmp_path / "runs", tmp_path / "log.h5")
     with read_log(tmp_path / "log.h5") as read:
         assert read.evaluations["val/CLIP"].tolist() == [0.1] and np.isnan(read.evaluations["val/FID_score"]).all()
+
+
+def read_runs(tmp_path, *texts, words=()):
+    """(evaluations by column, trials) of the log of some files, and what the import said."""
+    write(tmp_path / "runs", *texts)
+    done = imported(tmp_path / "runs", tmp_path / "log.h5", "--overwrite", *words)
+    with read_log(tmp_path / "log.h5") as read:
+        return {name: read.evaluations[name].tolist() for name in read.evaluations}, read_trials(read), done.stderr
+
+
+def reported(*logs):
+    done = CliRunner().invoke(report, list(map(str, logs)))
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def test_the_samples_that_each_run_saw_do_not_split_a_workload(tmp_path):
+    texts = [submission(seed=seed, where="epoch_num", at=(150_528, seen), train_samples=seen, batch=768)
+             for seed, seen in enumerate((2_399_691, 2_249_006, 2_549_393))]
+    _, trials, _ = read_runs(tmp_path, *texts)
+    assert len({trial.workload for trial in trials}) == len({trial.setting for trial in trials}) == 1
+
+
+def test_what_came_out_of_a_run_is_no_setting(tmp_path):
+    outcomes = ("train_loss", "throughput", "epoch_stop", "epoch_count", "checkpoint", "current_lr", "learning_rate")
+    texts = [submission(seed=seed, more=[line(key, seed + 0.5) for key in outcomes] + [
+        line("opt_lamb_beta_1", 0.9), line("lars_opt_momentum", 0.8), line("start_warmup_step", 3)]) for seed in (1, 2)]
+    _, trials, _ = read_runs(tmp_path, *texts)
+    assert len({trial.setting for trial in trials}) == 1
+    with read_log(tmp_path / "log.h5") as read:
+        assert {name.partition("/")[2] for name in read.trials if name.startswith("metaparameters/")} == {
+            "learning_rate", "warmup_steps", "opt_lamb_beta_1", "momentum", "start_warmup_step"}
+
+
+def test_a_run_that_names_no_seed_has_an_unknown_one(tmp_path):
+    _, trials, _ = read_runs(tmp_path, submission(seed=None), submission(seed=0))
+    assert [trial.seed for trial in trials] == [UNKNOWN_SEED, 0]
+
+
+def test_a_value_that_is_an_object_is_a_metric_for_each_entry(tmp_path):
+    both = [{"BBOX": 0.1, "SEGM": 0.2}, {"BBOX": 0.38, "SEGM": 0.3}, {"BBOX": 0.378, "SEGM": 0.34}]
+    rows, _, said = read_runs(tmp_path, submission(benchmark="maskrcnn", where="epoch_num", at=(1, 2, 3), values=both,
+                                                   train_samples=117_266))
+    assert (rows["val/BBOX"], rows["val/SEGM"]) == ([0.1, 0.38, 0.378], [0.2, 0.3, 0.34])
+    assert rows["val/converged"] == [0, 0, 1] and "note: " not in said
+
+
+def test_of_a_run_that_was_restarted_in_one_file_the_last_attempt_counts(tmp_path):
+    first = submission(status="", seed=1, at=(2560, 5120, 7680), values=(0.1, 0.2, 0.3))
+    again = [line("seed", 5, ms=100_000), line("run_start", ms=100_500), line("run_start", ms=100_700),
+             line("eval_accuracy", 0.75, ms=107_500, samples_count=2560),
+             line("run_stop", ms=107_500, status="success")]
+    rows, [trial], said = read_runs(tmp_path, first + "\n".join(again), words=("--workers", "4"))
+    assert (rows["step"], rows["val/eval_accuracy"], rows["train_seconds"], trial.seed) == ([10], [0.75], [7], 5)
+    assert "has 2 lines run_start, as after a restart" in said
+    rows, _, _ = read_runs(tmp_path, first + line("run_start", ms=100_000) + "\n")      # which came to nothing
+    assert rows["val/eval_accuracy"] == [0.1, 0.2, 0.3]
+
+
+def test_a_run_that_met_no_target_of_the_table_counts_at_its_last_evaluation(tmp_path):
+    rows, _, said = read_runs(tmp_path, submission(values=(0.5, 0.713)))
+    assert rows["val/converged"] == [0, 1] and "no evaluation meets val/eval_accuracy>=0.72" in said
+    rows, _, said = read_runs(tmp_path, submission(values=(0.73, 0.75), more=[line("submission_division", "open")]))
+    assert rows["val/converged"] == [0, 1] and "note: " not in said
+
+
+def test_metrics_that_get_smaller_are_named_and_marked_so(tmp_path):
+    read_runs(tmp_path, submission(benchmark="llama2_70b_lora", values=(0.94, 0.92)))
+    with read_log(tmp_path / "log.h5") as read:
+        assert read.evaluations["val/loss"].tolist() == [0.94, 0.92]
+        assert read.evaluations.specs["val/loss"].better == "smaller"
+
+
+def test_names_given_at_import_join_what_files_call_differently(tmp_path):
+    write(tmp_path / "runs", submission(where="epoch_num", at=(150_528, 300_000), train_samples=300_000))
+    rcp(tmp_path / "rcp.json", a=point(256, [150_528, 300_032], "bert", optimizer="fused_lamb"))
+    imported(tmp_path / "runs", tmp_path / "runs.h5")
+    imported(tmp_path / "rcp.json", tmp_path / "rcp.h5")
+    said = reported(tmp_path / "runs.h5", tmp_path / "rcp.h5")
+    assert "bert: its workloads differ in optimizer (fused_lamb, lamb)" in said and "the same --optimizer" in said
+    imported(tmp_path / "rcp.json", tmp_path / "rcp.h5", "--overwrite", "--optimizer", "lamb")
+    said = reported(tmp_path / "runs.h5", tmp_path / "rcp.h5")
+    assert "its workloads differ" not in said and said.count("bert/reference, lamb ==") == 1
+    words = ("--overwrite", "--dataset", "d", "--model", "m", "--optimizer", "o", "--set-size", "7")
+    for source in ("runs", "rcp.json"):
+        imported(tmp_path / source, tmp_path / "log.h5", *words)
+        with read_log(tmp_path / "log.h5") as read:
+            assert str(read_trials(read)[0].workload) == "d/m, o, 7 training examples"
+
+
+def test_a_folder_whose_runs_are_all_wrong_is_not_said_to_have_none(tmp_path):
+    write(tmp_path / "runs", submission(batch=0))
+    code, said = call("import", tmp_path / "runs", tmp_path / "log.h5", "--skip-broken")
+    assert code == 1 and "each file with one is wrong" in said and "global_batch_size is 0" in said
 
 
 @pytest.mark.parametrize("text, message", [

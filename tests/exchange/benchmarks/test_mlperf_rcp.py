@@ -10,7 +10,7 @@ from hvdscale.errors import UsageError
 from hvdscale.exchange.benchmarks.mlperf_rcp import TARGET, import_rcp, read_points
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
-from hvdscale.log.schema import Status
+from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import Target
 from tests.exchange.test_tables_and_rcp import call, invoke
 
@@ -110,3 +110,34 @@ def test_reference_points_with_a_usage_error_leave_nothing(tmp_path):
     with pytest.raises(UsageError, match="other counts epochs"):
         import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
     assert os.listdir(tmp_path) == ["rcp.json"]
+
+
+@pytest.mark.parametrize("benchmark, batch, values, dataset, examples", [
+    ("rnnt", 1536, [46], "rnnt", 46 * 278_016), ("unet3d", 56, [2000], "unet3d", 336_000),
+    ("unet3d", 56, [336_000], "unet3d", 336_000), ("dlrm", 55_296, [1.9], "dlrm", 3_775_677_923),
+    ("dlrm_dcnv2", 55_296, [0.9], "dlrm_dcnv2", 3_775_677_923), ("gnn", 16_384, [0.8], "rgat", 75_684_465),
+    ("ssd", 1024, [50], "ssd", 5_863_300), ("ssd", 256, [4], "retinanet", 4_681_204),
+    ("retinanet", 256, [4], "retinanet", 4_681_204), ("cosmoflow", 64, [17], "cosmoflow", 17 * 524_288),
+    ("oc20", 256, [18], "oc20", 36_000_000), ("qwen35_397b_grpo", 256, [4608], "qwen35_397b_grpo", 4608),
+    ("sd", 2048, [1750], "stable_diffusion", 3_584_000)])
+def test_sizes_and_units_of_benchmarks_are_known(benchmark, batch, values, dataset, examples, tmp_path):
+    rcp(tmp_path / "rcp.json", a=point(batch, values, benchmark))
+    import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        [trial] = read_trials(log)
+        assert trial.workload.dataset == dataset and trial.last_step == -(-examples // batch)
+        assert abs(log.evaluations["examples"][-1] - examples) <= 1
+
+
+def test_seeds_that_are_not_published_are_unknown(tmp_path):
+    import_rcp(rcp(tmp_path / "rcp.json", a=point(64, [30, 30])), tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        assert log.trials["seed"].tolist() == [UNKNOWN_SEED] * 2 and log.trials["source_trial"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("values, outlier", [
+    ([40, 41, 451], "451"), ([40, 4, 41, 42], "4"), ([1280, 2000, 4040], None), ([40, 44], None)])
+def test_a_value_far_from_the_others_of_its_point_is_named(values, outlier, tmp_path):
+    done = invoke("import", rcp(tmp_path / "rcp.json", a=point(64, values)), tmp_path / "log.h5")
+    assert done.exit_code == 0 and ("note: " in done.stderr) == bool(outlier)
+    assert not outlier or f"rcp.json: a: {outlier} is far from the other values" in done.stderr
