@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..analysis.grouping import group_by
 from ..analysis.trials import Workload
@@ -13,7 +14,7 @@ SAID = {"train_examples": "training examples"}
 MOST = 3
 
 
-def joining_said(workloads: Iterable[Workload], attributes: Iterable[Mapping]) -> tuple[str, ...]:
+def joining_said(workloads: Iterable[Workload], attributes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """A sentence on each data set whose workloads differ only in what an import can name.
 
     attributes  of the logs; () where none is an import that could

@@ -5,6 +5,8 @@ import tarfile
 
 from tests import guides
 from tests.conftest import command_environment
+from tests.exchange.benchmarks.test_mllog import submission, write
+from tests.exchange.benchmarks.test_mlperf_rcp import point, rcp
 from tests.factories.archives import write_archive
 from tests.factories.logs import save, study
 
@@ -34,3 +36,12 @@ def test_a_candidate_is_held_against_its_baseline(tmp_path):
         for workers, made in study().items():
             save(made, tmp_path / name / f"w{workers}.h5")
     assert "no regression" in run_as_written("hvdscale-report compare baseline candidate --tolerance 10%", tmp_path)
+
+
+def test_runs_of_a_benchmark_are_reported_beside_its_reference_points(tmp_path):
+    write(tmp_path / "results/dgxh100_n16/bert", submission(), submission(seed=4))
+    rcp(tmp_path / "rcps_bert.json", a=point(256, [2560, 5120], "bert"))
+    run_as_written("hvdscale-log import results/dgxh100_n16/bert bert.h5 --workers 16x8", tmp_path)
+    run_as_written("hvdscale-log import rcps_bert.json reference.h5", tmp_path)
+    said = run_as_written("hvdscale-report bert.h5 reference.h5", tmp_path)
+    assert said.count("bert/reference, lamb\n") == 1

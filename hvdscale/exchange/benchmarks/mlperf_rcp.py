@@ -101,8 +101,8 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
                      take_over=take_over) as log:
         for point in points:
             trials += _add(log, source, point, _find_spacing(point, points))
-    return trials, [f"{source}: {point.name}: {float(value):,.10g} is far from the other values, whose median is "
-                    f"{float(sorted(point.values)[len(point.values) // 2]):,.10g}; is it a slip?"
+    return trials, [f"{source}: {point.name}: {float(value):,.12g} is far from the other values, whose median is "
+                    f"{float(sorted(point.values)[len(point.values) // 2]):,.12g}; is it a slip?"
                     for point in points for value in point.outliers]
 
 
