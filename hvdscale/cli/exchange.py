@@ -34,7 +34,7 @@ LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for
         "--as csv keeps all")
 MLLOG_LOST = "left out: plans, steps and restarts, for which MLPerf's logs have no place; --as csv keeps all"
 ASSUMED = "assumed: 1 worker, as {} does not say how many there were"
-UNTIMED = "assumed: 1 worker, without times, as MLPerf's lines do not say how many there were; --workers N does"
+UNTIMED = "assumed: 1 worker, without times, as MLPerf's lines do not say how many there were; --workers N or MxN does"
 
 
 def add_to(group: click.Group) -> None:

@@ -120,9 +120,16 @@ class Measured:
         if not found.known and not self.own:
             self.notes.append(f"{found.name} is not in the table of benchmarks; assumed: epoch_num counts " + (
                 f"epochs of {size:,} examples" if size else "examples"))
+        return self._find_first(found) if found.unit == "epochs" else found
+
+    def _find_first(self, found: Benchmark) -> Benchmark:
+        """With the number of its first epoch, where the file shows that it is not the table's."""
         if found.first == 0 and self.run.block == (0, self.epochs[0] + 1):
-            self.notes.append("its first epoch has the number 0, so that it counts one epoch more than epoch_num")
+            self.notes.append("its first epoch has the number 0, so that it trained one epoch more than epoch_num")
             return replace(found, first=-1)
+        if min(self.epochs) < found.first:
+            self.notes.append(f"epoch_num begins at {min(self.epochs):g}; assumed: it counts from 0, unlike elsewhere")
+            return replace(found, first=0)
         return found
 
     def _note_other_size(self, found: Benchmark) -> None:

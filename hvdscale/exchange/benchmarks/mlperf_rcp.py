@@ -167,7 +167,7 @@ def _add(log, source, point, spacing) -> int:
     size = benchmark.examples
     _refuse_unknown_epochs(source, point)
     seen_at = [benchmark.examples_at(value, point.batch) for value in point.values]
-    if point.unit != "epochs" and min(seen_at) < point.batch:
+    if min(seen_at) < (point.batch if point.unit != "epochs" else 1):
         raise LogError(f"{source}: {point.name}: has {float(min(point.values)):g} {point.unit} to converge, less than "
                        f"one step of {point.batch} examples; all values must be of one unit: correct the file, or give "
                        "the unit with --unit")

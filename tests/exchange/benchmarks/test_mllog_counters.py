@@ -43,6 +43,12 @@ def test_epochs_counted_from_0_are_one_more_than_their_number(tmp_path):
     assert rows["examples"] == [4 * 1_281_167, 8 * 1_281_167] and "first epoch has the number 0" in said
 
 
+def test_a_counter_below_the_first_epoch_of_the_table_counts_from_0(tmp_path):
+    rows, _, said = read_runs(tmp_path, submission(benchmark="dlrm", where="epoch_num", at=(0.05, 0.9), batch=55_296,
+                                                   train_samples=4_195_197_692))
+    assert rows["examples"] == [209_759_885, 3_775_677_923] and "epoch_num begins at 0.05; assumed" in said
+
+
 def test_checkpoints_evaluated_after_the_run_count_at_their_time(tmp_path):
     """FID and CLIP come long after training; run_stop is when the first checkpoint that passes both was made."""
     def values(samples, fid, clip, ms):

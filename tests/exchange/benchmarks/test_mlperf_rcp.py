@@ -97,6 +97,7 @@ def test_wrong_reference_points_are_named(text, message, tmp_path):
     (dict(a=point(256, [25600, 51200], "bert"), b=point(256, [0.5], "bert")), (), "b: has 0.5 examples to converge"),
     (dict(a=point(64, [3, 250000], "rnnt")), (), "a: has 3 examples to converge, less than one step of 64 examples"),
     (dict(a=point(64, [0.5])), ("--unit", "steps"), "a: has 0.5 steps to converge"),
+    (dict(a=point(64, [0.9, 1.9], "dlrm")), (), "a: has 0.9 epochs to converge"),
     (dict(a=point(64, [4, 2048000])), ("--unit", "tokens"), "a: has 4 tokens to converge")])
 def test_reference_points_of_mixed_units_are_named(points, words, message, tmp_path):
     rcp(tmp_path / "rcp.json", **points)
