@@ -216,10 +216,8 @@ class Measured:
         for row in reversed(self.rows):
             row.seconds = row.seconds if row.seconds <= least else math.nan
             least = min(least, row.seconds, key=_or_last)
-        late = sum(row.seconds != row.seconds for row in self.rows)
-        if late:
-            self.notes.append(f"{counted(late, 'evaluation')} ran once training was over; the seconds before them are "
-                              "not known")
+        if any(row.seconds != row.seconds for row in self.rows):
+            self.notes.append("some evaluations ran once training was over; the seconds before them are not known")
 
     def _find_converged(self) -> np.ndarray:
         """1 at the evaluations that met the targets, if the run ended with success; else 0."""

@@ -64,7 +64,7 @@ def test_checkpoints_evaluated_after_the_run_count_at_their_time(tmp_path):
     rows, [trial], said = read_runs(tmp_path, text, words=("--workers", "8"))
     assert rows["val/converged"] == [0, 0, 1, 1] and run_of(trial, Target.parse(TARGET)).steps == 30
     np.testing.assert_array_equal(rows["train_seconds"], [9, math.nan, 30, math.nan])
-    assert "2 evaluations ran once training was over" in said
+    assert "some evaluations ran once training was over" in said
     with read_log(tmp_path / "log.h5") as read:
         assert [read.evaluations.specs[f"val/{name}"].better for name in ("FID", "CLIP")] == ["smaller", "larger"]
 
