@@ -67,7 +67,7 @@ TRIALS = (
     Column("accumulation", "int", "1", "k: passes through the model that one worker adds up for one step"),
     Column("ghost_batch", "int", "examples", "examples that share batch statistics and dropout streams"),
     Column("workers", "int", "1", "W: workers at the trial's start"),
-    Column("seed", "int", "1", "seed of every random stream of the trial; -1: unknown"),
+    Column("seed", "int", "1", "seed of every random stream of the trial"),
     Column("budget_steps", "int", "steps", "steps allowed; 0: the budget is in seconds"),
     Column("plan", "text", "1", "JSON: all that was asked for and derived before the first step"),
 )
