@@ -111,7 +111,8 @@ def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
 
     The test split may be empty unless one of them names it.
     """
-    needed = {plan.plateau["metric"].partition("/")[0]: f"decay_metric {plan.plateau['metric']}"} if plan.plateau else {}
+    followed = plan.plateau["metric"] if plan.plateau else ""
+    needed = {followed.partition("/")[0]: f"decay_metric {followed}"}
     needed |= {plan.stop_target.split: f"the target {plan.target}"} if plan.stop_target else {}
     optional = {"test"} if settings.eval_splits == KEYS["eval_splits"].default else set()
     for split in plan.eval_splits if plan.eval_every else ():
