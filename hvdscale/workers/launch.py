@@ -38,6 +38,7 @@ TOLD = {
     "PMI_SIZE": ("PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
 }
 
+SHARED = "HVDSCALE_SHARED"      # variable that names a folder which all hosts of a launch share
 SEEN_SECONDS = 5        # by then all processes of a launch on one host have started
 
 
@@ -125,6 +126,10 @@ def launch_environment(environment: Mapping[str, str] = os.environ) -> dict[str,
 def _is_open_mpi() -> bool:
     said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, env=launch_environment())
     return "Open MPI" in said.stdout
+
+
+def shared_folder() -> Path:
+    return Path(os.environ.get(SHARED, "."))
 
 
 def has_pmi() -> bool:

@@ -1,7 +1,8 @@
 """Workers joined by torch.distributed: Gloo between CPUs, NCCL between GPUs. Needs neither Horovod nor a compiler.
 
 torchrun has a store by which its workers find each other. Under mpirun and srun rank 0 opens one, and its address
-reaches the others through mpi4py, or else through a file in a folder that all share.
+reaches the others through mpi4py, or else through a file in a folder that all share. Who reaches the store or the
+workers can have them run code, as values are gathered by pickle: on one host, all of them listen on loopback alone.
 """
 from __future__ import annotations
 
@@ -21,13 +22,15 @@ import torch
 import torch.distributed as dist
 
 from ..errors import WorkersError
+from ..system.files import write_whole
+from ..system.owned import read_own
 from .connections import connected, shut, tcp_sockets
 from .deadline import Deadline
 from .group import APART, POLL_SECONDS, JoinedWorkers, starting
-from .launch import Process, has_pmi, place
+from .launch import SHARED, Process, has_pmi, place, shared_folder
 
 KILLED_AFTER = 1.25                 # stall times; by then the other workers have said for whom they wait
-SHARED = "HVDSCALE_SHARED"          # variable that names the folder for rank 0's address
+LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
 APPEARS_SECONDS = 0.1               # between looks for it
 MEET_SECONDS = 0.005                # between looks whether all ranks of a group are there
 THREAD_MULTIPLE = 3                 # in Open MPI, MPICH and its derivatives
@@ -121,6 +124,9 @@ def join(stall_seconds: float) -> TorchWorkers:
 def find_store(process: Process, stall_seconds: float) -> dist.Store:
     """The store that all processes of the launch share; raises WorkersError."""
     timeout = timedelta(seconds=APART * stall_seconds)
+    one_host = process.local_size == process.size
+    if one_host and LOOPBACK_INTERFACE in (name for _, name in socket.if_nameindex()):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
     try:
         if process.launcher == "torchrun":
             return next(dist.rendezvous("env://", timeout=timeout))[0]
@@ -128,8 +134,8 @@ def find_store(process: Process, stall_seconds: float) -> dist.Store:
             return dist.HashStore()
         store, address = None, ""
         if process.rank == 0:
-            host = "localhost" if process.local_size == process.size else socket.gethostname()
-            store = dist.TCPStore(host, 0, None, True, timeout, wait_for_workers=False)
+            host = LOOPBACK if one_host else socket.gethostname()
+            store = _open_store(host, timeout)
             address = f"{host}:{store.port}"
         address = _pass_by_mpi(process, address) or _pass_by_file(process, address, (APART - 1) * stall_seconds)
         host, _, port = address.rpartition(":")
@@ -137,6 +143,15 @@ def find_store(process: Process, stall_seconds: float) -> dist.Store:
     except (RuntimeError, ValueError) as error:
         raise WorkersError(f"rank {process.rank} of {process.size}: {process.launcher}'s processes cannot find each "
                            f"other: {str(error).strip().splitlines()[0]}") from None
+
+
+def _open_store(host: str, timeout: timedelta) -> dist.TCPStore:
+    """A store at a free port: on loopback alone if that is the host, else on all addresses."""
+    if host != LOOPBACK:
+        return dist.TCPStore(host, 0, None, True, timeout, wait_for_workers=False)
+    with socket.create_server((host, 0)) as listening:
+        return dist.TCPStore(host, listening.getsockname()[1], None, True, timeout, wait_for_workers=False,
+                             master_listen_fd=os.dup(listening.fileno()))
 
 
 def meet(store: dist.Store, rank: int, size: int) -> dist.Store:
@@ -183,14 +198,13 @@ def _pass_by_file(process: Process, address: str, seconds: float) -> str:
     path = _address_file(process)
     try:
         if process.rank == 0:
-            path.with_suffix(".new").write_text(address)
-            path.with_suffix(".new").rename(path)
+            write_whole(path, address, sync=False)
         until = time.monotonic() + seconds
         while not path.exists():
             if time.monotonic() > until:
                 raise FileNotFoundError(0, f"rank 0 has left no address there within {seconds:g} s")
             time.sleep(APPEARS_SECONDS)
-        return path.read_text()
+        return read_own(path)
     except OSError as error:
         raise WorkersError(f"rank {process.rank} of {process.size} on {socket.gethostname()} cannot find the others "
                            f"through {path.parent.resolve()}: {error.strerror}. {SHARED}=FOLDER names another, which "
@@ -198,7 +212,7 @@ def _pass_by_file(process: Process, address: str, seconds: float) -> str:
 
 
 def _address_file(process: Process) -> Path:
-    return Path(os.environ.get(SHARED, ".")) / f".hvdscale-{hashlib.sha256(process.job.encode()).hexdigest()[:16]}"
+    return shared_folder() / f".hvdscale-{hashlib.sha256(process.job.encode()).hexdigest()[:16]}"
 
 
 def forget_address(process: Process) -> None:

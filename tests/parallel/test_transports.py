@@ -77,3 +77,8 @@ def test_a_transport_that_does_not_join_the_launchers_processes_is_an_error(run,
     done = run(*launcher_command(launcher, 2), sys.executable, "-m", "hvdscale.cli.train", "digits/fc", "--set",
                f"transport={transport}", check=False)
     assert done.returncode == 1 and said in done.stdout + done.stderr
+
+
+def test_workers_on_one_host_listen_on_loopback_alone(launch):
+    for at, everyone in launch("listening", 2):
+        assert at and set(at) == {"0100007F"} and everyone == ["here", "here"]

@@ -1,14 +1,8 @@
 """All checks of an unmodified script, from the records of its runs on one worker and on several."""
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from os import environ, getppid, getuid
-from pathlib import Path
 
 from ...formatting.numbers import counted
 from ...workers.launch import Process
@@ -21,10 +15,10 @@ from .compare.rates import learning_rate, schedule
 from .compare.state import batch_norm, parameters
 from .compare.streams import random_numbers
 from .compare.unseen import files_written, notes, unseen
-from .runs import Asked, Run, new_place, run_here, run_launched
+from .place import place_for
+from .runs import Asked, Run, run_here, run_launched
 
 CHECKS = (examples, epochs, gradient, parameters, batch_norm, learning_rate, schedule, random_numbers, evaluation)
-SHARED = "HVDSCALE_SHARED"          # variable that names a folder which all hosts of a launch share
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,7 @@ def examine(asked: Asked, process: Process, say: Callable[[str], None]) -> Exami
 
     process  this one in a launch, whose workers then run the script; alone, asked.workers processes are started here
     """
-    with _place_for(process) as place:
+    with place_for(process, asked.seconds) as place:
         if process.size > 1:
             say(f"running {asked.script} on {process.size} workers")
             many = run_launched(asked, process, place / "launched")
@@ -95,22 +89,3 @@ def _trace_cause(findings: list[Finding]) -> list[Finding]:
                 drift.differs.startswith("the same at first")):
             found["parameters"] = replace(drift, cause=cause.cause, remedy=f"see the check {source!r} first")
     return list(found.values())
-
-
-@contextmanager
-def _place_for(process: Process) -> Iterator[Path]:
-    """A private folder, the same for all processes of a launch; rank 0 removes it in the end."""
-    if process.size == 1:
-        with tempfile.TemporaryDirectory(prefix="hvdscale-doctor-") as folder:
-            yield Path(folder)
-        return
-    one_host = process.local_size == process.size
-    parent = getppid() if one_host and process.launcher == "torchrun" else 0       # which may give each launch one name
-    name = sha256(f"{getuid()}:{process.job}:{parent}".encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir() if one_host else environ.get(SHARED, ".")) / f".hvdscale-doctor-{name}"
-    if process.rank:
-        yield folder
-        return
-    shutil.rmtree(folder, ignore_errors=True)           # of a launch of this name that was killed
-    with new_place(folder) as place:
-        yield place

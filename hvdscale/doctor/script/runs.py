@@ -3,24 +3,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import HvdscaleError
 from ...formatting.numbers import counted
 from ...system.cores import usable_cores
+from ...system.files import write_whole
 from ...workers.launch import Process
 from ..played import bare
 from .child import Task, fork, output_of
 from .folder import Workplace, make_workplace
+from .place import POLL_SECONDS, await_path
 from .record import FAILED, RUNNING, Record, load
 
-POLL_SECONDS = 0.02
 GRACE_SECONDS = 15.0            # that the other ranks have once one has ended
 LOCAL = "{local}"               # where the local batch is in the script's arguments
 
@@ -84,7 +84,7 @@ def run_launched(asked: Asked, process: Process, place: Path) -> Run | None:
     """
     if process.rank == 0:
         workplace, records = _open(place)
-        (place / "ready").write_text(str(_free_port()))
+        write_whole(place / "ready", str(_free_port()), sync=False)
     else:
         workplace, records = _find(place, asked.seconds)
     environment = {**_of_torchrun(process.rank, process.size, process.local_rank, process.local_size,
@@ -107,12 +107,7 @@ def _open(place: Path) -> tuple[Workplace, Path]:
 
 def _find(place: Path, seconds: float) -> tuple[Workplace, Path]:
     """What rank 0 has opened; raises HvdscaleError where it has not in time."""
-    until = time.monotonic() + seconds
-    while not (place / "ready").exists():
-        if time.monotonic() > until:
-            raise HvdscaleError(f"rank 0 has left nothing at {place} within {seconds:g} s; HVDSCALE_SHARED=FOLDER "
-                                "names a folder that all hosts share")
-        time.sleep(POLL_SECONDS)
+    await_path(place / "ready", seconds)
     copied = (place / "folder").exists()
     return Workplace(Path.cwd(), place / "folder" if copied else Path.cwd(), copied, {}), place / "records"
 
@@ -201,15 +196,3 @@ def _first_failure(records: list[Record], folder: Path) -> Record | None:
     if not failed or stopped and all(record.updates for record in records):
         return None
     return min(failed, key=lambda record: (folder / f"rank{record.rank}.record").stat().st_mtime_ns)
-
-
-@contextlib.contextmanager
-def new_place(path: Path) -> Iterator[Path]:
-    """A private folder for the runs' copies and records, removed in the end."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_uid != os.getuid():
-        raise HvdscaleError(f"{path} belongs to another user; TMPDIR names another folder")
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)

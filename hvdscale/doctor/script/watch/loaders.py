@@ -159,7 +159,7 @@ def _sampling(iterator) -> Sampling:
         length = None
     distributed = isinstance(sampler, DistributedSampler)
     spare = sampler.total_size - len(sampler.dataset) if distributed else 0
-    shuffle = sampler.shuffle if distributed else isinstance(sampler, RandomSampler)
+    shuffle = bool(sampler.shuffle) if distributed else isinstance(sampler, RandomSampler)
     replacement = isinstance(sampler, WeightedRandomSampler) or bool(getattr(sampler, "replacement", False))
     return Sampling(type(sampler).__name__, length, sampler.num_replicas if distributed else None, shuffle, replacement,
                     max(spare, 0), max(-spare, 0), bool(getattr(batches, "drop_last", False)))

@@ -1,0 +1,82 @@
+"""The folder of an examination, in which the script runs in a copy and the ranks leave their records.
+
+The processes of a launch find it by its name, which any user of the host could find out.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+from ...errors import HvdscaleError
+from ...system.files import writing
+from ...system.owned import require_own_folder
+from ...workers.launch import SHARED, Process, shared_folder
+
+POLL_SECONDS = 0.02
+
+
+@contextlib.contextmanager
+def place_for(process: Process, seconds: float) -> Iterator[Path]:
+    """A private folder, the same for all processes of a launch; rank 0 makes it, and removes it in the end.
+
+    seconds  for which the other ranks wait for it
+    Raises HvdscaleError where another user may have made it, or where it does not appear.
+    """
+    if process.size == 1:
+        with tempfile.TemporaryDirectory(prefix="hvdscale-doctor-") as folder:
+            yield Path(folder)
+        return
+    folders, remedy = _folders_of(process)
+    with writing(folders[-1], HvdscaleError):
+        _await_own(folders, remedy, seconds) if process.rank else _make_own(folders, remedy)
+    try:
+        yield folders[-1]
+    finally:
+        if process.rank == 0:
+            shutil.rmtree(folders[-1], ignore_errors=True)
+
+
+def await_path(path: Path, seconds: float) -> None:
+    """Wait for what rank 0 leaves there; raises HvdscaleError where it has not in time."""
+    until = time.monotonic() + seconds
+    while not os.path.lexists(path):
+        if time.monotonic() > until:
+            raise HvdscaleError(f"rank 0 has left nothing at {path} within {seconds:g} s; {SHARED}=FOLDER names a "
+                                "folder that all hosts share")
+        time.sleep(POLL_SECONDS)
+
+
+def _folders_of(process: Process) -> tuple[list[Path], str]:
+    """The folders that have to be this user's own, from the outermost, and how to have them elsewhere."""
+    one_host = process.local_size == process.size
+    parent = os.getppid() if one_host and process.launcher == "torchrun" else 0     # which may give each launch one name
+    name = sha256(f"{os.getuid()}:{process.job}:{parent}".encode()).hexdigest()[:16]
+    if one_host:
+        own = Path(tempfile.gettempdir(), f"hvdscale-{os.getuid()}")
+        return [own, own / f"doctor-{name}"], "name another place by TMPDIR=FOLDER"
+    return [shared_folder() / f".hvdscale-doctor-{name}"], f"name another place by {SHARED}=FOLDER"
+
+
+def _make_own(folders: list[Path], remedy: str) -> None:
+    *above, folder = folders
+    for one in above:
+        with contextlib.suppress(FileExistsError):
+            one.mkdir(mode=0o700)
+        require_own_folder(one, remedy)
+    if os.path.lexists(folder):                 # of a launch of this name that was killed
+        require_own_folder(folder, remedy)
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    require_own_folder(folder, remedy)
+
+
+def _await_own(folders: list[Path], remedy: str, seconds: float) -> None:
+    for one in folders:
+        await_path(one, seconds)
+        require_own_folder(one, remedy)

@@ -1,0 +1,133 @@
+"""The folder by which the processes of a launch exchange what they saw: nothing of another user is read or run there."""
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from hvdscale.doctor.script.examine import examine
+from hvdscale.doctor.script.place import place_for
+from hvdscale.doctor.script.record import Batch, Clip, Draws, Iteration, LossCall, Pass, Record, Sampling, Update, load
+from hvdscale.doctor.script.runs import Asked
+from hvdscale.errors import HvdscaleError
+from hvdscale.workers.launch import Process
+
+NOBODY = 65534
+RANKS = [Process("horovodrun", rank, 2, rank, 2, "horovodrun:127.0.0.1:1234") for rank in range(2)]
+APART = [Process("srun", rank, 2, 0, 1, "srun:7:0") for rank in range(2)]       # each on a host
+MET = {"link": "is a link", "open": "is open to other users (mode 0777)", "owned": "belongs to user "}
+
+
+class Attack:
+    """A pickle that leaves a file where it is loaded."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """A folder that all users may write to, in which a launch puts its own: as /tmp for one host, as any for several."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setattr("tempfile.tempdir", str(shared))
+    monkeypatch.setenv("HVDSCALE_SHARED", str(shared))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("raise SystemExit('the script itself')\n")
+    return shared
+
+
+@pytest.fixture
+def plant(shared, tmp_path, monkeypatch):
+    """Make the launch's folder before rank 0 does, with a script, pickles and a port of the attacker's; gives what is
+    wrong with it: the folder itself, or for ``above`` the one that it is in."""
+    def plant(processes, wrong):
+        with place_for(processes[0], 1) as place:
+            pass
+        for folder in ("launched/folder", "launched/records", "1/records"):
+            (place / folder).mkdir(parents=True)
+        place.chmod(0o700)
+        (place / "launched/folder/train.py").write_text(f"import os; os.mkdir({str(tmp_path / 'ran')!r})\n")
+        (place / "launched/ready").write_text("1234")
+        for rank in range(2):
+            (place / f"launched/records/rank{rank}.record").write_bytes(pickle.dumps(Attack(tmp_path / "ran")))
+            (place / f"launched/records/rank{rank}.ended").touch()
+        kind, _, above = wrong.partition(" ")
+        target = place.parent if above else place
+        if kind == "link":
+            target.rename(tmp_path / "elsewhere")
+            target.symlink_to(tmp_path / "elsewhere")
+        elif kind == "open":
+            target.chmod(0o777)
+        elif os.getuid() == 0:
+            os.chown(target, NOBODY, NOBODY)
+        else:
+            monkeypatch.setattr(os, "getuid", lambda: NOBODY)
+        return target
+    return plant
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("processes, remedy, wrong", [
+    *((RANKS, "TMPDIR=FOLDER", wrong) for wrong in ("link", "open", "owned", "link above", "open above", "owned above")),
+    *((APART, "HVDSCALE_SHARED=FOLDER", wrong) for wrong in ("link", "open", "owned"))])
+def test_another_users_folder_is_an_error_and_nothing_in_it_is_run(plant, tmp_path, rank, processes, remedy, wrong):
+    target = plant(processes, wrong)
+    before = sorted(target.rglob("*"))
+    with pytest.raises(HvdscaleError) as raised:
+        examine(Asked("train.py", (), None, 2, 2, 5), processes[rank], print)
+    said = str(raised.value)
+    assert f"{target} {MET[wrong.split()[0]]}" in said and remedy in said and "mode 0700" in said and "\n" not in said
+    assert not (tmp_path / "ran").exists() and sorted(target.rglob("*")) == before
+
+
+def test_a_shared_folder_in_which_any_user_can_replace_another_is_an_error(shared):
+    shared.chmod(0o777)
+    with pytest.raises(HvdscaleError, match=r"can be replaced by any user \(mode 0777 of the folder above\)"):
+        with place_for(APART[0], 1):
+            pass
+
+
+def test_the_folder_of_a_killed_launch_of_the_same_name_is_replaced(shared):
+    for processes in (RANKS, APART):
+        with place_for(processes[0], 1) as place:
+            (place / "launched").mkdir()
+            (place / "launched/ready").write_text("1234")
+            with place_for(processes[1], 1) as same:
+                assert same == place and place.stat().st_mode & 0o777 == 0o700
+            with place_for(processes[0], 1) as again:
+                assert again == place and list(again.iterdir()) == []
+        assert not place.exists()
+
+
+def test_a_rank_whose_rank_0_makes_no_folder_says_where_it_waited(shared):
+    with pytest.raises(HvdscaleError, match=r"rank 0 has left nothing at .*shared.* within 0.1 s; HVDSCALE_SHARED="):
+        with place_for(APART[1], 0.1):
+            pass
+
+
+def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
+    draws = Draws({"torch": "ab"}, frozenset({"torch", "numpy"}))
+    batch = Batch((3, "'key'"), ("c0", "c1"), 2, 1, draws)
+    sampling = Sampling("RandomSampler", None, None, True, False, 0, 1, True)
+    loss = LossCall("mse_loss", 2.0, float("nan"), -float("inf"), 0.1)
+    one = Pass(0.25, np.array([0.1, np.nan, -0.0]), [loss], [batch], draws, False)
+    record = Record(1, 2, "ended", [Iteration(("Data\udce9", 9), False, sampling, 0, 7, [batch], True, cut=True)],
+                    [Update(np.array([1e-300]), np.empty(0), "d", (0.1, 0.2), (4,), [one],
+                            Clip(np.array([np.pi]), float("inf"), 1.0))],
+                    1, {8: 2, 16: 1}, {"BatchNorm.mean": "e"}, 3, [(2, "all_reduce")], True, ["r"], ["w"], "Traceback")
+    record.save(tmp_path)
+    read = load(tmp_path, 1, 2)
+    assert repr(read) == repr(record)
+    arrays = [[update.gradient, update.clip.before, update.passes[0].gradient]
+              for update in (record.updates[0], read.updates[0])]
+    assert [one.tobytes() for one in arrays[0]] == [one.tobytes() for one in arrays[1]]
+    assert load(tmp_path, 0, 2) == Record(0, 2)                     # of a rank that left none
+    (tmp_path / "rank0.record").write_bytes(pickle.dumps(Attack(tmp_path / "ran")))
+    with pytest.raises(ValueError):
+        load(tmp_path, 0, 2)
+    assert not (tmp_path / "ran").exists()
