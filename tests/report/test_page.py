@@ -16,7 +16,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
 from hvdscale.report.document import document_of, facts_of
 from hvdscale.report.drawing import render
-from hvdscale.report.page.html import as_html
+from hvdscale.report.page.html import _allowed, as_html
 from hvdscale.report.scaling.figures import figures_of
 from tests.conftest import lacks
 from tests.factories.logs import log, study, trial
@@ -239,10 +239,10 @@ def chromium(tmp_path_factory):
 
     def run(page, *probes, width=1200):
         script = "".join(f"(() => {{{probe}}})();" for probe in probes)
-        (tmp / "report.html").write_text(page.replace("</body>", f"""<pre id="told"></pre><script>
-          const found = {{}}, tell = (name, value) => {{ found[name] = value; }};
-          onload = () => {{ {script} document.querySelector("#told").textContent = JSON.stringify(found); }};
-          </script></body>"""))
+        script = f"""const found = {{}}, tell = (name, value) => {{ found[name] = value; }};
+          onload = () => {{ {script} document.querySelector("#told").textContent = JSON.stringify(found); }};"""
+        probed = page.replace("</body>", f'<pre id="told"></pre><script>{script}</script></body>')
+        (tmp / "report.html").write_text(probed.replace("script-src ", f"script-src {_allowed(script)} ", 1))
         done = subprocess.run(
             [found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
              "--enable-logging=stderr", f"--user-data-dir={tmp / 'profile'}", f"--window-size={width},900",
@@ -263,6 +263,15 @@ def test_a_browser_shows_the_page_without_errors_or_requests(page, shown):
     assert shown["console"] == ["heard"]                # our own probe is heard, and nothing else is said
     assert (shown["wide"], shown["loaded"]) == (0, 0)
     assert "Method and provenance" in shown["page"] and shown["page"].count("<figure ") == page.count("<figure ")
+
+
+def test_a_script_that_got_into_the_page_does_not_run(page, chromium):
+    intruder = '<script>document.title = "script"</script><img src="data:," onerror="document.title = \'handler\'">'
+    told = chromium(page.replace("<main>", f"<main>{intruder}", 1), SORT, 'tell("title", document.title);')
+    assert told["title"] == unescape(re.search("<title>(.*?)</title>", page)[1])
+    assert len(told["console"]) == 2 and all("violates" in said and "script-src" in said for said in told["console"])
+    assert told["up"] != told["down"]                   # the page's own script runs
+    assert "unsafe" not in re.search("script-src ([^;]*)", page)[1]
 
 
 def test_the_page_fits_a_narrow_screen(page, chromium):

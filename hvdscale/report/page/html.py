@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import re
 import zlib
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
+from hashlib import sha256
 from importlib import resources
 from itertools import groupby
 
@@ -37,10 +39,10 @@ def as_html(document: Document, tell: Tell = quiet, drawn: Mapping[Figure, bytes
             for anchor in [f"{shown.slug}-{figure.name}"]}
     contents = [*((page.slug, f"{group.workload}: {page.title}") for group, own in document.pages for page in own),
                 *((chapter.slug, chapter.title) for chapter in document.chapters)]
-    style = _packaged("page.css") + _palette(svgs.values())
+    style, script = _packaged("page.css") + _palette(svgs.values()), _packaged("page.js")
     return environment().get_template("page.html").render(
         document=document, contents=contents, svgs=svgs, style=Markup(style),
-        script=Markup(_packaged("page.js")),
+        script=Markup(script), allowed=_allowed(script),
         searched=any(page.section and page.section.searches for page in pages),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)
 
@@ -57,6 +59,11 @@ def environment() -> Environment:
 
 def _packaged(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _allowed(script: str) -> str:
+    """What a script is allowed by in a Content-Security-Policy: no other script runs, were one to get into the page."""
+    return Markup(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'")
 
 
 def _by_log(keys: TrialKeys) -> list[tuple[str, list[int]]]:
