@@ -116,6 +116,18 @@ def test_ranks_that_srun_does_not_join_are_an_error_not_lone_runs(cluster, check
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
+def test_two_nodes_share_the_trials_of_a_sweep_under_torchrun(cluster, checkout, tmp_path):
+    (tmp_path / "sweep.toml").write_text(SWEEP.replace("trials = 4", "trials = 4\nworkers_per_trial = 2"))
+    job = cluster.sbatch("-N2", "--ntasks-per-node=2", "-c1", "--export=ALL,HVDSCALE_LAUNCHER=torchrun",
+                         checkout / "slurm/study.sbatch", "sweep.toml", "--out", "out", cwd=tmp_path)
+    ended, output = cluster.wait(job), (tmp_path / f"hvdscale-tune-{job}.out").read_text()
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), output
+    assert "2 groups of 2" in output
+    with read_log(tmp_path / "out/sgd-b64.h5") as log:
+        assert log.trials["status"].tolist() == [Status.COMPLETE] * 4 and set(log.trials["workers"]) == {2}
+
+
 def test_a_launcher_that_the_template_does_not_know_is_misuse(submit):
     job, output = submit(["-n1"], "digits/fc", launcher="ssh")
     assert job["ExitCode"] == "2:0"
@@ -138,7 +150,8 @@ max = 1.0
 """
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("srun", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("launcher", ["mpirun", *(pytest.param(each, marks=pytest.mark.slow) for each in (
+    "srun", "torchrun"))])
 def test_the_tasks_of_an_array_share_the_trials_of_a_sweep(cluster, checkout, request, tmp_path, launcher):
     launcher_command("mpirun", 1)
     if launcher == "srun":
@@ -158,13 +171,14 @@ def test_the_tasks_of_an_array_share_the_trials_of_a_sweep(cluster, checkout, re
 
 
 @pytest.mark.slow
-def test_the_tasks_of_an_array_that_are_warned_are_queued_again_and_go_on(cluster, checkout, tmp_path):
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_the_tasks_of_an_array_that_are_warned_are_queued_again_and_go_on(cluster, checkout, tmp_path, launcher):
     launcher_command("mpirun", 1)
     (tmp_path / "slow.py").write_text(slow_workload(0.02))
     sweep = SWEEP.replace("digits/fc", "slow:workload").replace("steps = 4", "steps = 100")
     (tmp_path / "sweep.toml").write_text(sweep)
-    array = cluster.sbatch("--array=0-1", "-n1", "--requeue", "-t10", checkout / "slurm/study.sbatch", "sweep.toml",
-                           "--out", "out", cwd=tmp_path)
+    array = cluster.sbatch("--array=0-1", "-n1", "--requeue", "-t10", f"--export=ALL,HVDSCALE_LAUNCHER={launcher}",
+                           checkout / "slurm/study.sbatch", "sweep.toml", "--out", "out", cwd=tmp_path)
     until(lambda: (tmp_path / "out/trials/sgd-b64/1.claim-1").exists())
     cluster.run("scancel", "-b", "-s", "USR1", array)                   # what --signal sends
     for task in (0, 1):
