@@ -15,12 +15,25 @@ _LIBRARIES = tuple(os.path.join(folder, "") for folder in (
     os.path.dirname(__file__), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))))
 
 
+TRACEBACK = "HVDSCALE_TRACEBACK"        # variable; 1: tracebacks of the user's own code are printed
+
+
 def describe_raised(error: Exception) -> str:
     """An error of the user's own code in a line, with the innermost line of that code, or else of any, it came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<"))]
-    frame = (own or frames)[-1]
-    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+    frame = (_own_frames(error) or traceback.extract_tb(error.__traceback__))[-1]
+    said = " ".join(str(error).split())
+    return "; ".join([f"{type(error).__name__}: {said} ({frame.filename}:{frame.lineno})",
+                      *getattr(error, "__notes__", ())])
+
+
+def is_of_user_code(error: Exception) -> bool:
+    """Whether the user's own code raised it, or a note says what of that code is at fault."""
+    return bool(_own_frames(error) or getattr(error, "__notes__", ()))
+
+
+def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith((*_LIBRARIES, "<"))]
 
 
 class ExitCode(IntEnum):

@@ -213,13 +213,13 @@ def bound_loss(workload: Workload, label_smoothing: float) -> Callable[[nn.Modul
     def loss(model, batch):
         given = workload.loss(model, batch, **more)
         if not isinstance(given, tuple) or len(given) != 2:
-            raise WorkloadError(f"loss returned {_kind(given)}; it must return the sum of the batch's losses and their "
-                                "count, so that the mean is the same at any worker count: return losses.sum(), "
+            raise WorkloadError(f"loss returned {kind_of(given)}; it must return the sum of the batch's losses and "
+                                "their count, so that the mean is the same at any worker count: return losses.sum(), "
                                 "len(losses)")
         total, count = given
         if not isinstance(total, Tensor) or total.numel() != 1 or not total.requires_grad:
             without = " without gradient" * (isinstance(total, Tensor) and not total.requires_grad)
-            raise WorkloadError(f"loss returned {_kind(total)}{without} for the sum of the losses; it must be one "
+            raise WorkloadError(f"loss returned {kind_of(total)}{without} for the sum of the losses; it must be one "
                                 "number, as a tensor with a gradient: losses.sum()")
         return total.reshape(()), _count(count, "loss")
     return loss
@@ -257,7 +257,7 @@ def measured(workload: Workload, model: nn.Module, batch) -> Measured:
     """The workload's measurements of the batch, in the order that it declares; raises WorkloadError."""
     given, wanted = workload.measure(model, batch), mean_metrics(workload)
     if not isinstance(given, Mapping) or set(given) != {*wanted, *workload.parts}:
-        names = ", ".join(map(str, given)) if isinstance(given, Mapping) else _kind(given)
+        names = ", ".join(map(str, given)) if isinstance(given, Mapping) else kind_of(given)
         parts = f"; parts, {', '.join(workload.parts)}" if workload.parts else ""
         raise WorkloadError(f"measure returned {names or 'nothing'}, but metrics declares {', '.join(wanted)}{parts}; "
                             f"it must return {{metric: (sum, count)}} with each of these{_mismatch(given, workload)}")
@@ -267,14 +267,14 @@ def measured(workload: Workload, model: nn.Module, batch) -> Measured:
             total, count = given[name]
             sums[name] = float(total), _count(count, f"measure, {name},")
         except (TypeError, ValueError, RuntimeError):
-            raise WorkloadError(f"measure returned {_kind(given[name])} for {name}; it must return the sum over the "
+            raise WorkloadError(f"measure returned {kind_of(given[name])} for {name}; it must return the sum over the "
                                 "batch and the count: (values.sum(), len(values))") from None
     return Measured(sums, {name: _vector(name, given[name], length) for name, length in workload.parts.items()})
 
 
 def _vector(name: str, values, length: int) -> list[float]:
     if not isinstance(values, Tensor) or values.shape != (length,):
-        raise WorkloadError(f"measure returned {_kind(values)} for {name}, but parts declares a vector of {length}")
+        raise WorkloadError(f"measure returned {kind_of(values)} for {name}, but parts declares a vector of {length}")
     return values.tolist()
 
 
@@ -282,7 +282,7 @@ def summarized(workload: Workload, means: dict[str, float], parts: dict[str, np.
     """The summarized metrics of a split; raises WorkloadError."""
     given = workload.summarize(means, parts)
     if not isinstance(given, Mapping) or set(given) != set(workload.summarized):
-        names = ", ".join(map(str, given)) or "nothing" if isinstance(given, Mapping) else _kind(given)
+        names = ", ".join(map(str, given)) or "nothing" if isinstance(given, Mapping) else kind_of(given)
         raise WorkloadError(f"summarize returned {names}; it must return {{metric: number}} with each of "
                             f"{', '.join(workload.summarized)}")
     try:
@@ -295,17 +295,18 @@ def _count(count, where: str) -> float:
     """The count as a number; it may be zero, as for a batch without a token that counts."""
     number = count.item() if isinstance(count, Tensor) and count.numel() == 1 else count
     if not isinstance(number, (int, float)) or not 0 <= number < math.inf:
-        raise WorkloadError(f"{where} returned {_kind(count)} for the count; it must be the number of examples or "
+        raise WorkloadError(f"{where} returned {kind_of(count)} for the count; it must be the number of examples or "
                             "tokens in the sum")
     return number
 
 
-def _kind(value) -> str:
+def kind_of(value) -> str:
+    """A value in few words: ``a tensor of shape (8, 3)``."""
     if isinstance(value, Tensor):
         number = f" ({value.item():g})" if value.numel() == 1 else ""
         return f"a tensor of shape {tuple(value.shape)}{number}"
     if isinstance(value, tuple):
-        return f"({', '.join(map(_kind, value))})"
+        return f"({', '.join(map(kind_of, value))})"
     return repr(value) if isinstance(value, (int, float, str, type(None))) else f"a {type(value).__name__}"
 
 
@@ -368,7 +369,11 @@ class Classification(Workload):
             _refuse_too_smooth(share, self.classes)
 
     def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        return model(self.prepare(inputs, _first_parameter(model).dtype))
+        logits = model(self.prepare(inputs, _first_parameter(model).dtype))
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            raise WorkloadError(f"{self.name}: the model of {type(model).__name__} returned {kind_of(logits)}; it must "
+                                f"return logits, a tensor of shape ({len(inputs)}, {self.classes or 'classes'})")
+        return logits
 
 
 def _first_parameter(module: nn.Module) -> nn.Parameter | None:

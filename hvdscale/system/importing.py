@@ -1,6 +1,7 @@
 """Objects of the user's own, named module:object."""
 from __future__ import annotations
 
+import glob
 import importlib
 import os
 import sys
@@ -9,12 +10,18 @@ from ..errors import UsageError, describe_raised
 
 
 def import_object(name: str, what: str):
-    """The object of a module on the path or in the working directory; raises UsageError saying what was looked for."""
+    """The object of a module on the path or in the working directory; raises UsageError saying where it was looked for.
+    """
     module, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())         # as `python -m` has it: a job's file lies where its command is typed
     try:
         found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if not f"{module}.".startswith(f"{missing}."):          # one that the module imports
+            raise UsageError(f"{what} {name!r} cannot be imported: {describe_raised(error)}") from None
+        raise UsageError(f"{what} {name!r} cannot be imported: {error}, {_where_it_is_not(module)}") from None
     except (ImportError, SyntaxError) as error:
         raise UsageError(f"{what} {name!r} cannot be imported: {error}") from None
     except Exception as error:                  # the module is the user's: anything
@@ -25,3 +32,12 @@ def import_object(name: str, what: str):
         raise UsageError(f"{what} {name!r} cannot be imported: {module} has no {attribute!r}; it defines "
                          f"{', '.join(there) or 'nothing'}")
     return getattr(found, attribute)
+
+
+def _where_it_is_not(module: str) -> str:
+    """The places where the module is missing, and how to have it found elsewhere."""
+    here, given = os.getcwd(), os.environ.get("PYTHONPATH")
+    file = os.path.join(*module.split(".")) + ".py"
+    near = next((path[:-len(file) - 1] for path in sorted(glob.glob(os.path.join("*", file)))), "FOLDER")
+    return (f"neither in this folder ({here}) nor in PYTHONPATH ({given or 'not set'}) nor installed. Run the command "
+            f"in the folder that holds {file}, or name that: PYTHONPATH={near}")

@@ -18,6 +18,7 @@ from ..data.loading import Loader
 from ..data.splits import refuse_not_finite, to_device
 from ..modules.running_statistics import Buffers
 from ..plan.shards import Visits
+from ..update.explain import explained
 from ..update.precision import PARAMETERS, autocast
 from ..workers.group import Workers
 from ..workload import Split, Workload, mean_metrics, measured, summarized
@@ -33,7 +34,7 @@ def try_measuring(workload: Workload, split: Split, model: nn.Module, precision:
     """
     first = np.arange(min(TRIED, len(split)))
     training = model.training
-    with OwnGenerators(device), Buffers(model).kept(), autocast(precision, device):
+    with OwnGenerators(device), Buffers(model).kept(), explained(workload, model), autocast(precision, device):
         batch = to_device(split.take(Visits(first, np.zeros_like(first))), device, PARAMETERS[precision])
         found = measured(workload, model.eval(), batch)
     model.train(training)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..data.generators import OwnGenerators, seed_generators
-from ..errors import PlanError, RanksDifferError
+from ..errors import PlanError, RanksDifferError, WorkloadError
 from ..formatting.numbers import counted
 from ..modules.ghost_groups import GhostGroups
 from ..modules.layers import BatchNorm, is_batch_norm, is_replaced
@@ -18,6 +18,7 @@ from ..plan.shards import Pass, group_bounds, stream_key
 from ..workers.group import Workers
 from ..workers.single import SingleWorker
 from ..workload import MapSplit, Split, Workload, bound_loss, build_model, to_device
+from .explain import explained
 from .precision import PARAMETERS, autocast
 
 PADDED = "examples that a collate function may pad to the longest of a pass"
@@ -25,10 +26,15 @@ RANDOM = "random numbers of its own"
 
 
 def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Module:
-    """The model drawn from the seed in fp32 on the CPU, so the same in every precision; raises UsageError."""
+    """The model drawn from the seed in fp32 on the CPU, so the same in every precision; raises UsageError, or
+    WorkloadError for one without values."""
     with OwnGenerators():
         seed_generators(stream_key(plan.seed, "model"))
         model = build_model(workload, plan.model_args)
+    for name, values in [*model.named_parameters(), *model.named_buffers()]:
+        if values.is_meta:
+            raise WorkloadError(f"{workload.name}: build returned a model whose {name} is on the meta device, without "
+                                "values; build it on the CPU, outside of torch.device('meta') and init_empty_weights")
     return model.to(device=device, dtype=PARAMETERS[plan.precision])
 
 
@@ -107,7 +113,8 @@ def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Modu
     ghosts = GhostGroups(plan.seed, SingleWorker(), device)
     ghosts.attach(model)
     ghosts.at(0, groups, Pass(0, groups[1]))
-    with OwnGenerators(device) as generators, Buffers(model).kept() as moved, autocast(plan.precision, device):
+    with OwnGenerators(device) as generators, Buffers(model).kept() as moved, explained(workload, model), \
+            autocast(plan.precision, device):
         bound_loss(workload, plan.label_smoothing)(model, batch)
         drawn, moved = generators.moved(), moved()
     if norms:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from ..errors import HvdscaleError, WorkerLostError, WorkersError, describe_raised
+from ..errors import TRACEBACK, HvdscaleError, WorkerLostError, WorkersError, describe_raised, is_of_user_code
 from ..system.cores import usable_cores
 
 POLL_SECONDS = 5e-5     # between looks at whether a sum is there; Linux adds 50 us
@@ -85,7 +85,8 @@ class Workers:
     def together(self, doing: str) -> Iterator[None]:
         """An error that any rank raises inside is raised on all, naming the ranks; a collective.
 
-        For an error that is not hvdscale's own, one of the ranks that raised it prints the traceback.
+        For an error that is not hvdscale's own, one of the ranks that raised it prints the traceback. Where the user's
+        own code raised it, its line is named, and TRACEBACK asks for the traceback.
         """
         error, trace = None, ""
         try:
@@ -93,7 +94,9 @@ class Workers:
         except HvdscaleError as raised:
             error = raised
         except Exception as raised:
-            error, trace = HvdscaleError(f"{doing}: {describe_raised(raised)}"), traceback.format_exc()
+            said, own = describe_raised(raised), is_of_user_code(raised)
+            error = HvdscaleError(f"{doing}: {said}" + f"; {TRACEBACK}=1 prints the traceback" * own)
+            trace = "" if own and not os.environ.get(TRACEBACK) else traceback.format_exc()
         errors = self.gather(error and (type(error), str(error)), f"errors/{doing}")
         if trace and str(error) not in [other[1] for other in errors[:self.rank] if other]:
             print(trace, end="", file=sys.stderr, flush=True)

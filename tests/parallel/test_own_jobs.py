@@ -51,13 +51,14 @@ def test_a_padded_job_starts_on_any_number_of_workers_without_a_ghost_batch(laun
 
 
 @pytest.mark.parametrize("method", ["load", "summarize"])
-def test_a_user_error_has_one_traceback_and_one_line_on_two_workers(run, tmp_path, method):
-    done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:MISTAKEN", "--log",
-               "w.h5", check=False, MISTAKE=method)
-    said = done.stdout + done.stderr
-    assert done.returncode == 1 and not (tmp_path / "w.h5").exists()
-    assert said.count("Traceback") == said.count("Error: the ") == said.count("\nValueError: mistaken\n") == 1
-    assert "ValueError: mistaken (" in said
+def test_a_user_error_is_one_line_on_two_workers_and_one_traceback_if_asked_for(run, tmp_path, method):
+    for asked in ("", "1"):
+        done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:MISTAKEN",
+                   "--log", "w.h5", check=False, MISTAKE=method, HVDSCALE_TRACEBACK=asked)
+        said = done.stdout + done.stderr
+        assert done.returncode == 1 and not (tmp_path / "w.h5").exists()
+        assert said.count("Traceback") == said.count("\nValueError: mistaken\n") == len(asked)
+        assert said.count("Error: the ") == said.count("ValueError: mistaken (") == 1
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_words_of_the_batch(alone):

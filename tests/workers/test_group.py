@@ -1,10 +1,11 @@
 """What the ranks of a group agree on: errors, plans and data, shown with groups of threads."""
+import os
 import re
 from dataclasses import replace
 
 import pytest
 
-from hvdscale.errors import DataError, HvdscaleError, RanksDifferError, WorkersError
+from hvdscale.errors import _LIBRARIES, DataError, HvdscaleError, RanksDifferError, WorkersError
 from hvdscale.training.prepare import agree_on
 from hvdscale.workers.group import device
 from hvdscale.workers.single import SingleWorker
@@ -51,15 +52,23 @@ def test_different_errors_are_all_said():
 
 def test_any_other_exception_is_named_with_what_was_being_done(capsys):
     errors = raised_on_each(2, failing([None, RuntimeError("the disk is on fire")]))
-    said = rf"rank 1 of 2: loading: RuntimeError: the disk is on fire \({re.escape(__file__)}:\d+\)"
+    said = (rf"rank 1 of 2: loading: RuntimeError: the disk is on fire \({re.escape(__file__)}:\d+\); "
+            "HVDSCALE_TRACEBACK=1 prints the traceback")
     assert all(type(e) is HvdscaleError and re.fullmatch(said, str(e)) for e in errors)
-    assert capsys.readouterr().err.count("Traceback") == 1
+    assert capsys.readouterr().err == ""
 
 
-def test_an_exception_of_all_ranks_has_one_traceback(capsys):
-    errors = raised_on_each(3, failing([RuntimeError("the disk is on fire")] * 3))
+def test_an_exception_of_all_ranks_has_one_traceback_if_asked_for(capsys, monkeypatch):
+    monkeypatch.setenv("HVDSCALE_TRACEBACK", "1")
+    errors = raised_on_each(3, failing([RuntimeError("the disk is on\nfire")] * 3))
     assert len({str(e) for e in errors}) == 1 and str(errors[0]).startswith("loading: RuntimeError: the disk is on f")
     assert capsys.readouterr().err.count("Traceback") == 1
+
+
+def test_an_exception_of_our_own_code_has_its_traceback(capsys, monkeypatch):
+    monkeypatch.setattr("hvdscale.errors._LIBRARIES", (os.path.dirname(__file__), *_LIBRARIES))
+    errors = raised_on_each(2, failing([RuntimeError("a mistake"), None]))
+    assert "HVDSCALE_TRACEBACK" not in str(errors[0]) and capsys.readouterr().err.count("Traceback") == 1
 
 
 def test_without_an_error_nothing_is_raised():

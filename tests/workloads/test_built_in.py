@@ -105,7 +105,8 @@ def test_a_name_that_leads_to_no_workload_of_ones_own_is_named(name, said):
 
 @pytest.mark.parametrize("text, said", [
     ("x = 1 / 0", r"ZeroDivisionError: division by zero \(.*own_job.py:1\)"),
-    ("x = (", r"'\(' was never closed \(own_job.py, line 1\)"), ("import nowhere", "No module named 'nowhere'")])
+    ("x = (", r"'\(' was never closed \(own_job.py, line 1\)"),
+    ("import nowhere", r"ModuleNotFoundError: No module named 'nowhere' \(.*own_job.py:1\)")])
 def test_a_module_of_ones_own_that_fails_is_named_with_the_line(tmp_path, monkeypatch, text, said):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "own_job", raising=False)
@@ -113,6 +114,21 @@ def test_a_module_of_ones_own_that_fails_is_named_with_the_line(tmp_path, monkey
     (tmp_path / "own_job.py").write_text(text)
     with pytest.raises(UsageError, match=f"'own_job:x' cannot be imported: {said}"):
         find("own_job:x")
+
+
+@pytest.mark.parametrize("name, file", [("own_job:x", "own_job.py"), ("package.own_job:x", "package/own_job.py")])
+def test_a_module_that_is_not_found_is_told_of_where_it_was_looked_for(tmp_path, monkeypatch, name, file):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "/of/mine")
+    said = (rf"No module named .*, neither in this folder \({tmp_path}\) nor in PYTHONPATH \(/of/mine\) nor installed. "
+            f"Run the command in the folder that holds {file}, or name that: PYTHONPATH=")
+    with pytest.raises(UsageError, match=f"{said}FOLDER$"):
+        find(name)
+    (tmp_path / "src" / file).parent.mkdir(parents=True)
+    (tmp_path / "src" / file).write_text("")
+    with pytest.raises(UsageError, match=f"{said}src$"):
+        find(name)
 
 
 def test_all_that_a_workload_of_ones_own_lacks_is_named_at_once():
