@@ -89,7 +89,7 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
     command = launch_command(launcher, run.workers, command, hosts)
     with _writing(run.output):
         os.makedirs(os.path.dirname(run.output) or ".", exist_ok=True)
-        output = open(run.output, "w", encoding="utf-8")
+        output = open(run.output, "w", encoding="utf-8", errors="surrogateescape")
     with _writing(run.output), output:
         output.write(shlex.join(command) + "\n")
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -107,7 +107,7 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
             process.wait()
             process.stdout.close()
     if not ended(run, workload):
-        with open(run.output, encoding="utf-8") as output:
+        with open(run.output, encoding="utf-8", errors="surrogateescape") as output:
             lines = output.readlines()
         killed = killed_process("".join(lines))
         raise HvdscaleError(f"the run at {run.workers} workers ended without a finished log (exit code "

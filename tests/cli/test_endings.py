@@ -3,6 +3,7 @@ import errno
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -115,3 +116,12 @@ def test_a_lock_in_a_folder_that_became_read_only_is_given_back(tmp_path, monkey
         patched.setattr(os, "unlink", refuse)
         lock.release()
     Lock.take(str(tmp_path / "w.h5"), attempts=1).release()
+
+
+def test_what_the_locale_cannot_print_is_printed_as_escapes(run, tmp_path):
+    """Also a folder in UTF-8 where the locale is not."""
+    locale = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii:strict")
+    done = run(sys.executable, "-m", "hvdscale.cli.scale", "digits/fc", "--workers", "1", "--steps", "2", "--out",
+               "Läufe", "--set", "threads=1", **locale)
+    assert r"L\udcc3\udca4ufe/report/report.html" in done.stdout and "Traceback" not in done.stderr
+    assert (tmp_path / "Läufe/w1-r1.h5").exists() and "Läufe/w1-r1.h5" in (tmp_path / "Läufe/w1-r1.out").read_text()

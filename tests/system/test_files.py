@@ -47,3 +47,8 @@ def test_a_folder_may_be_read_by_whom_the_umask_lets(tmp_path):
     mask = os.umask(0)
     os.umask(mask)
     assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o777 & ~mask
+
+
+def test_a_name_that_is_not_valid_text_is_written_as_escapes(tmp_path):
+    write_whole(tmp_path / "file", f"log: {os.fsdecode(bytes([0xff]))}.h5 é")
+    assert (tmp_path / "file").read_bytes() == "log: \\udcff.h5 é".encode()
