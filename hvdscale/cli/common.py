@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ import click
 
 from ..errors import ExitCode, HvdscaleError, StoppedError, UsageError
 from ..formatting.escaping import printable
+from ..formatting.lines import NARROWEST, USUAL, WIDEST
 from ..formatting.numbers import counted
 from ..system.hangup import has_stopped, heed, outlive_readers
 from ..system.version import version_line
@@ -28,6 +30,7 @@ class _Ending:
 
     def invoke(self, ctx):
         """Runs the command; the outermost one turns errors into exit codes."""
+        print_anything()
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -62,8 +65,19 @@ version_option = click.option("--version", is_flag=True, is_eager=True, expose_v
                               help="Print the versions of hvdscale, Horovod, MPI and torch, and stop.")
 
 
+def _set_width(ctx, _, columns):
+    if columns is not None:
+        os.environ["COLUMNS"] = str(columns)            # read by formatting.lines, and by click for its own messages
+
+
+width_option = click.option("--width", type=click.IntRange(NARROWEST, WIDEST), is_eager=True, expose_value=False,
+                            callback=_set_width, metavar="COLUMNS", help="Width of what is printed.  [default: the "
+                            f"terminal's, or {USUAL}]")
+
+
 def parse(command: click.Command):
     """The parsed command line (or an exit code), and its error, which all ranks then raise together."""
+    print_anything()
     try:
         return command.main(standalone_mode=False), None
     except click.ClickException as raised:
@@ -91,6 +105,13 @@ def slow_imports() -> Iterator[None]:
         gc.enable()
         if not ignored:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def print_anything() -> None:
+    """Have characters that the locale's encoding lacks printed as escapes; by default they would be errors."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def formats_of(text: str, known: Sequence[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from ..report.runs import read
 from ..report.table import as_csv, as_text
 from ..system.files import write_whole, writing
 from ..target import Target
-from .common import Command, echo
+from .common import Command, echo, width_option
 from .completion import paths
 
 WRITERS = (".json", ".csv")
@@ -42,6 +42,7 @@ WRITERS = (".json", ".csv")
                    "--time-tolerance none).")
 @click.option("--out", metavar="FILE", shell_complete=paths, help="Write every test there: FILE.json or FILE.csv.")
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
+@width_option
 def main(baseline, candidate, targets, tolerance, time_tolerance, metric_tolerance, confidence, strict, out,
          skip_broken):
     """Whether CANDIDATE converges as well as BASELINE: each a log, or a directory of logs.

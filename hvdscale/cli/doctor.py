@@ -1,7 +1,6 @@
 """hvdscale-doctor: is a job the same problem on any number of workers?"""
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import click
 from ..errors import RanksDifferError
 from ..formatting.progress import Progress, quiet
 from ..workers.launch import launched
-from .common import version_option
+from .common import version_option, width_option
 from .completion import workloads
 from .train import Grouped, asked, carry_out_together, key_options
 
@@ -24,6 +23,7 @@ WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite")         # ke
 @key_options(unlisted=WRITES)
 @click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,
               help="examples in the step that the model's checks take; fewer are faster and need less memory")
+@width_option
 @version_option
 def command(workload, sample, **given):
     """Check that WORKLOAD is the same problem on any number of workers: alone, or under horovodrun, mpirun, srun
@@ -70,7 +70,6 @@ def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
     from ..training.display import on_terminal
     from ..training.prepare import prepare
     started, terminal = time.monotonic(), workers.rank == 0 and on_terminal(sys.stdout)
-    width = shutil.get_terminal_size((100, 0)).columns
     if launched() is None:
         play(0, 1)                      # as in the child processes, so that the job may ask for its rank
     try:
@@ -78,13 +77,13 @@ def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
     except RanksDifferError as error:
         if workers.rank == 0:
             found = refused(error, lambda: Asked(name, layers, sample).twice(workers.size))
-            print(render_findings([found], width, terminal))
+            print(render_findings([found], terminal))
         return 1
     examination = examine(job, layers, workers, sample, say_on(workers.rank, terminal))
     if workers.rank == 0:
         if terminal:
             _progress("")
-        print(render(examination, time.monotonic() - started, width, terminal))
+        print(render(examination, time.monotonic() - started, terminal))
     return 0 if examination.sound else 1
 
 

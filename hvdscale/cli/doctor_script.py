@@ -1,7 +1,6 @@
 """hvdscale-doctor script: why does a training script's loss change with the number of workers?"""
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen
-from .common import Command, echo, slow_imports, version_option
+from .common import Command, echo, slow_imports, version_option, width_option
 
 LOCAL = "{local}"
 
@@ -27,6 +26,7 @@ LOCAL = "{local}"
               help="to watch before the epoch is cut short, so that evaluation and the next epoch are seen")
 @click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True,
               help="that each of the two runs may take")
+@width_option
 @version_option
 def command(script, arguments, batch, workers, updates, seconds):
     """Find out why the loss of SCRIPT, a training script with DistributedDataParallel, changes with the number of
@@ -64,8 +64,7 @@ def command(script, arguments, batch, workers, updates, seconds):
         raise
     screen.erase()
     if examination is not None:
-        width = shutil.get_terminal_size((100, 0)).columns
-        print(render(examination, time.monotonic() - started, width, on_terminal(sys.stdout)))
+        print(render(examination, time.monotonic() - started, on_terminal(sys.stdout)))
         sys.exit(0 if examination.sound else 1)
 
 

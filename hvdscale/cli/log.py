@@ -11,6 +11,7 @@ import numpy as np
 
 from ..analysis.metric_direction import better
 from ..errors import HvdscaleError, LogError
+from ..formatting.lines import terminal_width, wrap
 from ..formatting.numbers import byte_size, counted
 from ..formatting.text_table import GrowingTable, aligned
 from ..log.check import check as check_log
@@ -24,7 +25,7 @@ from ..log.segments import find_logs
 from ..system.forked import map_on_cores
 from ..target import Target
 from . import completion, exchange
-from .common import Group, echo, format_counts, version_option
+from .common import Group, echo, format_counts, version_option, width_option
 
 MOST_ROWS = 12      # shown of a long table: half from its start, half from its end
 
@@ -62,15 +63,16 @@ def list_logs(logs, everything):
 @click.option("--plan", is_flag=True, help="the whole plan")
 @click.option("--evaluations", is_flag=True, help="every evaluation")
 @click.option("--steps", is_flag=True, help="every step")
+@width_option
 def show(path, trial, plan, evaluations, steps):
     """Show a log: the run, its restarts and evaluations, and why it ended."""
     with read_log(path) as log:
-        echo("\n".join(_heading(log)))
+        _echo_rows(_heading(log))
         ids = log.trials["id"]
         if trial is None and len(ids) > 1:
-            echo(_align([HEADINGS[1:]] + [line[1:] for line in _lines(log, False)]))
+            echo(_align([HEADINGS[1:]] + [line[1:] for line in _lines(log, False)], terminal_width()))
             rest = "" if len(ids) <= MOST_ROWS else f", hvdscale-log ls {path} --all lists every one"
-            echo(f"\nhvdscale-log show {path} --trial N shows one of them{rest}")
+            echo("\n" + wrap(f"hvdscale-log show {path} --trial N shows one of them{rest}", whole=True))
             return
         if len(ids) == 0:
             echo("no trial has begun")
@@ -78,7 +80,8 @@ def show(path, trial, plan, evaluations, steps):
         if trial is not None and trial not in ids:
             raise LogError(f"{path}: there is no trial {trial}; there are {_list_ids(ids)}")
         row = 0 if trial is None else int(np.flatnonzero(ids == trial)[0])
-        echo("\n".join(_trial(log, row)))
+        echo()
+        _echo_rows(_trial(log, row))
         if plan:
             echo("\nplan\n" + _plan_text(log.trials["plan"][row]))
         echo("\n" + _table(log, log.evaluations, ids[row], evaluations))
@@ -276,6 +279,13 @@ def _best(log: Log, row: int, metric: str, measured) -> str:
     return _number(measured.min() if way == SMALLER else measured.max()) if way else UNKNOWN_WAY
 
 
+def _echo_rows(lines: list[str]) -> None:
+    """Print lines of which most are a word and what it is."""
+    for line in lines:
+        word = line[:13] if line.startswith("  ") else ""
+        echo(wrap(line[len(word):], word, whole=True))
+
+
 def _heading(log: Log) -> list[str]:
     attributes = log.attributes
     versions = attributes.get("versions") or {}
@@ -299,7 +309,7 @@ def _trial(log: Log, row: int) -> list[str]:
     reason = f": {value['stop_reason']}" if value["stop_reason"] else ""
     settings = [f"{name.split('/', 1)[1]} {_number(value[name])}" for name in trials
                 if name.startswith("metaparameters/") and not np.isnan(value[name])]
-    lines = [f"\ntrial {value['id']}: {_state(log, row)}{reason}",
+    lines = [f"trial {value['id']}: {_state(log, row)}{reason}",
              f"  workload   {value['dataset']}/{value['model']}",
              f"  batch      {value['global_batch']}{_shares(value)}",
              f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
@@ -380,7 +390,7 @@ def _table(log: Log, table, trial: int, everything: bool) -> str:
             lines.append((f"({at - before - 1} more)", *[""] * (len(names) - 1)))
         lines.append(tuple(_number(table[name][rows[at]]) for name in names))
         before = at
-    return "\n".join([table.name, *aligned(lines)])
+    return "\n".join([table.name, *aligned(lines, width=terminal_width())])
 
 
 def _empty(values) -> bool:
@@ -394,9 +404,9 @@ def _ends(rows: int) -> list[int]:
     return [*range(MOST_ROWS // 2), *range(rows - MOST_ROWS // 2, rows)]
 
 
-def _align(rows) -> str:
+def _align(rows, width=None) -> str:
     rows = rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows]
-    return "\n".join(aligned(rows, left=range(len(rows[0]))))
+    return "\n".join(aligned(rows, range(len(rows[0])), width))
 
 
 def _number(value) -> str:

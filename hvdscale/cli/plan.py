@@ -11,7 +11,7 @@ from ..analysis.shares import confidence_of
 from ..errors import UsageError
 from ..report.defaults import PLAN_FORMATS
 from ..target import Target
-from .common import Command, echo, formats_of, slow_imports, version_option
+from .common import Command, echo, formats_of, slow_imports, version_option, width_option
 from .completion import paths
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
@@ -66,6 +66,7 @@ MOST_WORKERS = 10_000_000
 @click.option("--format", "formats", metavar="LIST", default=",".join(PLAN_FORMATS), show_default=True,
               help="What to write, of these.")
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
+@width_option
 @version_option
 def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameters, noise_scale, steps, trials,
          batch_schedule, times_from, **asked):

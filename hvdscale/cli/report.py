@@ -9,7 +9,7 @@ from ..analysis.defaults import CONFIDENCE, PERFECT_WITHIN, RULE_WITHIN, RULES, 
 from ..errors import UsageError
 from ..formatting.progress import Progress
 from ..report.defaults import FORMATS, WATCH_SECONDS
-from .common import Command, echo, formats_of, slow_imports, version_option
+from .common import Command, echo, formats_of, slow_imports, version_option, width_option
 from .completion import paths
 
 
@@ -68,6 +68,7 @@ class Report(Command):
               "systems such as NFS: rows may be seen late there. All options except --every are ignored.")
 @click.option("--every", type=float, default=WATCH_SECONDS, show_default=True, metavar="SECONDS",
               help="Time between two looks.")
+@width_option
 @version_option
 def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, rules,
          rule_within, branch_tolerance, trials, confidence, skip_broken, watch, every):

@@ -11,7 +11,7 @@ from ..plan.settings import Settings
 from ..system.cores import usable_cores
 from ..training.series import PLACES, PROBE, carry_out, ended, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
-from .common import Command, echo, slow_imports, version_option, whole_numbers
+from .common import Command, echo, slow_imports, version_option, whole_numbers, width_option
 from .completion import paths, workloads
 from .train import Grouped, asked, key_options
 
@@ -31,6 +31,7 @@ class Scale(Grouped, Command):
 @click.option("--hosts", metavar="A:4,B:4", help="hosts and their numbers of workers  [default: this machine]")
 @click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
 @key_options(without=PLACES)
+@width_option
 @version_option
 def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **given):
     """Run WORKLOAD at several worker counts and report speedup and efficiency.

@@ -17,7 +17,7 @@ from ..errors import (CheckpointError, DataError, ExitCode, FaultError, HostsCha
 from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
 from ..system.hangup import heed
-from .common import begin_run, echo, exit_now, parse, say_error, slow_imports, version_option
+from .common import begin_run, echo, exit_now, parse, say_error, slow_imports, version_option, width_option
 from .completion import paths, presets_or_paths, words, workloads
 
 # horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
@@ -147,6 +147,7 @@ class _Command(Grouped):
 @key_options()
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
 @click.option("--list", "list_workloads", is_flag=True, help="list the built-in workloads and stop")
+@width_option
 @version_option
 def command(workload, dry_run, list_workloads, **given):
     """Train WORKLOAD, alone or under horovodrun, mpirun, srun or torchrun; the worker count sets the global batch.

@@ -8,7 +8,7 @@
 
     table = TextTable([Heading("examples per second", short="ex./s")], [["1,130\\n1,090-1,160"]])
     table.narrow(100)
-    print("\\n".join(table.lines()))
+    print("\\n".join(table.lines(100)))
 """
 from __future__ import annotations
 
@@ -33,15 +33,19 @@ class Heading:
     spare: bool = False         # follows from other columns
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (), width: int | None = None) -> list[str]:
     """The rows as lines, each column as wide as its longest entry.
 
-    rows  of equal length; an entry may have several lines
-    left  indices of the columns that start at the left; the others end at the right
+    rows   of equal length; an entry may have several lines
+    left   indices of the columns that start at the left; the others end at the right
+    width  of a line; what is wider is in parts, one under the other, that each begin with the first column
     """
     cells = [[entry.split("\n") for entry in row] for row in rows]
     widths = [_width(column) for column in zip(*cells)]
-    return [line for row in cells for line in _lines(row, widths, left)]
+    return _under_each_other([
+        [line for row in cells for line in _lines([row[at] for at in part], [widths[at] for at in part],
+                                                  [place for place, at in enumerate(part) if at in left])]
+        for part in _parts(widths, width)])
 
 
 class GrowingTable:
@@ -92,21 +96,30 @@ class TextTable:
         self.cells = [[row[at].split("\n") for row in rows] for at in range(len(headings))]
 
     def narrow(self, width: int) -> None:
-        """Shorten headings, then write the widest intervals on two lines, until it is no wider than this."""
+        """Shorten headings, then write the widest intervals on two lines, until it is no wider than this.
+
+        Where that is not enough, intervals stay whole: ``lines`` then makes parts.
+        """
+        whole = list(self.cells)
         for make_narrower in (self._shorten, *[self._split] * len(self.headings)):
             if self.width > width:
                 make_narrower()
+        if self.width > width:
+            self.cells = whole
 
-    def lines(self) -> list[str]:
-        """The whole as text."""
-        widths = self._widths
-        rows = [line for row in zip(*self.cells) for line in _lines(row, widths)]
-        return [*_lines(self.heads, widths, bottom=True), "-" * self.width, *rows]
+    def lines(self, width: int | None = None) -> list[str]:
+        """The whole as text; what is wider than ``width`` is in parts, as in ``aligned``."""
+        return _under_each_other([self._lines_of(part) for part in _parts(self._widths, width)])
+
+    def _lines_of(self, part: Sequence[int]) -> list[str]:
+        widths = [self._widths[at] for at in part]
+        rows = [line for row in zip(*(self.cells[at] for at in part)) for line in _lines(row, widths)]
+        return [*_lines([self.heads[at] for at in part], widths, bottom=True), "-" * _total(widths), *rows]
 
     @property
     def width(self) -> int:
         """Characters of the widest line."""
-        return sum(self._widths) + len(GAP) * (len(self.headings) - 1)
+        return _total(self._widths)
 
     @property
     def _widths(self):
@@ -146,6 +159,26 @@ def _joined(entries):
     ends = max((len(value) for value, _ in parts), default=0)
     rest = max((len(below) for _, below in parts), default=0)
     return [f"{value:>{ends}} {below:<{rest}}" if rest else value for value, below in parts]
+
+
+def _total(widths):
+    """Characters of a line of columns of these widths."""
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _parts(widths, width):
+    """The columns' indices, in as many parts as lines of ``width`` take (None: one); each begins with the first."""
+    parts = [list(range(len(widths)))[:1]]
+    for at in range(1, len(widths)):
+        if width and len(parts[-1]) > 1 and _total([widths[other] for other in (*parts[-1], at)]) > width:
+            parts.append([0])
+        parts[-1].append(at)
+    return parts
+
+
+def _under_each_other(parts):
+    """Lines of the parts of a table, with an empty one between."""
+    return [line for at, lines in enumerate(parts) for line in [""] * (at > 0) + lines]
 
 
 def _wrapped(title):

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 
 from .. import __version__
@@ -17,12 +16,13 @@ from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED,
 from ..analysis.intervals import Estimate
 from ..analysis.pooled_variance import SPEED
 from ..analysis.steps import Cell as RunCell
+from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, counted, finite, listed, number, percent, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
 from ..target import Target
 from .columns import BATCH
 from .differences import how_they_differ
-from .table import WIDTH, Cell, Column, Row, Table, TrialKeys, as_values, keys_of, number_cell
+from .table import Cell, Column, Row, Table, TrialKeys, as_values, keys_of, number_cell
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 GOALS = (STEPS, SECONDS)        # measured up to the target
@@ -110,7 +110,7 @@ def verdict_line(comparisons: Sequence[Comparison]) -> str:
 def verdict_text(comparisons: Sequence[Comparison]) -> str:
     """The same, as wide as the tables; a worker count or a batch is on the line of its name."""
     line = verdict_line(comparisons).replace(" = ", "\xa0=\xa0")
-    return textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
+    return wrap(line).replace("\xa0", " ")
 
 
 def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[str, object]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 from ..errors import HvdscaleError, UsageError
+from ..formatting.lines import line_width, wrap
 from ..formatting.progress import Tell, quiet
 from ..system.files import write_whole
 from ..system.forked import map_on_cores
@@ -21,7 +21,7 @@ from .defaults import FORMATS
 from .document import MOST_RULED, Document, Page, as_json
 from .file_names import LONGEST_FILE, Path, cut
 from .findings import MOST
-from .table import WIDTH, as_csv, as_text
+from .table import as_csv, as_text
 
 if TYPE_CHECKING:
     from .drawing import Figure
@@ -37,7 +37,7 @@ def on_screen(document: Document) -> Iterator[str]:
     for message in document.skipped:
         yield f"skipped: {message}\n"
     for note in document.notes:
-        yield fill(note, WIDTH) + "\n"
+        yield wrap(note) + "\n"
     for group, pages in document.pages:
         title = titled(str(group.workload))
         for page in pages:
@@ -58,7 +58,7 @@ def on_screen(document: Document) -> Iterator[str]:
 
 def _page_text(page: Page, title: str) -> Iterator[str]:
     """Verdict, main table, findings, other tables; a warning appears once, where it is first due."""
-    verdict = title + "".join(f"{fill(said, WIDTH)}\n" for said in page.verdict)
+    verdict = title + "".join(f"{wrap(said)}\n" for said in page.verdict)
     if verdict:
         yield verdict
     said: set[str] = set()
@@ -77,13 +77,13 @@ def _page_text(page: Page, title: str) -> Iterator[str]:
 
 def bullets(sentences: Iterable[str]) -> str:
     """Each on a line of its own, indented where it takes more."""
-    return "\n".join(fill(said, WIDTH, initial_indent="- ", subsequent_indent="  ") for said in sentences) + "\n"
+    return "\n".join(wrap(said, "- ") for said in sentences) + "\n"
 
 
 def titled(title: str, line: str = "=") -> str:
     """A heading, underlined."""
-    title = fill(title, WIDTH)
-    return f"{title}\n{line * min(WIDTH, len(title))}\n"
+    title = wrap(title)
+    return f"{title}\n{line * min(line_width(), len(title))}\n"
 
 
 def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,

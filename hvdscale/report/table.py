@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +15,11 @@ from typing import Any
 from ..analysis.intervals import Estimate
 from ..analysis.steps import Cell as RunCell
 from ..formatting.escaping import as_cell
+from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import RANGE, finite, number, span
 from ..formatting.text_table import Heading, TextTable, on_one_line
 from ..target import Target
 
-WIDTH = 100
 TOO_WIDE = 10           # ratio of its ends from which on an interval says nothing
 TARGET = "target"           # a column of every CSV
 TrialKeys = tuple[tuple[str, int], ...]     # (log, id) each
@@ -80,16 +79,17 @@ def as_text(table: Table, notes: Iterable[str] | None = None) -> str:
     Where it is too wide, spare columns are left out; then intervals go under their values, the widest on two lines.
     notes  wrapped under it; by default its warnings and notes
     """
-    lines = on_one_line(*_texts(table, "({})".format), WIDTH)
+    width = line_width()
+    lines = on_one_line(*_texts(table, "({})".format), width)
     if lines is None:
         headings, rows = _texts(table)
         kept = [at for at, heading in enumerate(headings) if not heading.spare]
         drawn = TextTable([headings[at] for at in kept], [[row[at] for at in kept] for row in rows])
-        drawn.narrow(WIDTH)
-        lines = drawn.lines()
-    out = [*textwrap.wrap(table.title, WIDTH), "", *lines]
+        drawn.narrow(width)
+        lines = drawn.lines(width)
+    out = [wrap(table.title), "", *lines]
     for note in (*table.warnings, *table.notes) if notes is None else notes:
-        out += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
+        out.append(wrap(note, "  "))
     return "\n".join(out) + "\n"
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..formatting.lines import wrap
 from ..formatting.numbers import counted, number
 from ..plan.plan import Plan
 from ..plan.scaling import SCALED_BETAS, lr_factor
@@ -34,12 +35,12 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
         rows.insert(1, ("transport", TRANSPORTS[plan.transport]))
     if plan.data:
         rows.insert(0, ("data", _entries(plan.data)))
-    lines = [plan.workload + (f" ({_entries(plan.model_args)})" if plan.model_args else "") +
-             (f", from the state dict {plan.init_from[:12]}..." if plan.init_from else "")]
-    lines += [f"  {name:<15}{text}" for name, text in rows]
+    lines = [wrap(plan.workload + (f" ({_entries(plan.model_args)})" if plan.model_args else "") +
+             (f", from the state dict {plan.init_from[:12]}..." if plan.init_from else ""), whole=True)]
+    lines += [wrap(text, f"  {name:<15}", whole=True) for name, text in rows]
     if plan.local_workers > plan.cores and plan.device == "cpu":
-        lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so timings do not "
-                     "transfer to a real cluster")
+        lines.append(wrap(f"{plan.local_workers} workers share {plan.cores} cores, so timings do not transfer to a "
+                          "real cluster", "  note: ", whole=True))
     return "\n".join(lines)
 
 

@@ -201,8 +201,8 @@ def test_a_metric_that_counts_nothing_yet_is_a_warning_that_names_it():
     found = evaluation(sample("nothing_counted"), SingleWorker())
     assert found.verdict == Verdict.WARNED
     assert found.differs == "train/error, val/error, test/error are NaN before the first step"
-    assert "FAILED" not in render_findings([found], 80, False)
-    assert "warned: evaluation" in render_findings([found], 80, False)
+    assert "FAILED" not in render_findings([found], False)
+    assert "warned: evaluation" in render_findings([found], False)
 
 
 def test_a_metric_with_values_on_another_split_is_only_a_warning():
@@ -297,9 +297,10 @@ FOUND = [Finding("losses", Verdict.PASSED, "loss and count", by=1.2e-16, limit=1
          Finding("stall", Verdict.NOT_APPLICABLE, "no launcher")]
 
 
-@pytest.mark.parametrize("width", [50, 72, 120])
-def test_a_report_keeps_to_the_terminals_width_and_its_columns(width):
-    lines = render_findings(FOUND, width, False).splitlines()
+@pytest.mark.parametrize("width", [60, 72, 120])
+def test_a_report_keeps_to_the_terminals_width_and_its_columns(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = render_findings(FOUND, False).splitlines()
     assert max(map(len, lines)) <= width
     assert all(line[:24].isspace() or re.match(r"  \S.{13}  (passed|FAILED|-     )  \S", line)
                for line in lines[:lines.index("")])
@@ -314,12 +315,12 @@ def test_slow_checks_are_reported_on_stderr_by_rank_0(capsys, monkeypatch):
 
 
 def test_a_report_has_colour_only_where_it_is_asked_for():
-    assert "\x1b" not in render_findings(FOUND, 80, False)
-    assert render_findings(FOUND, 80, True).count("\x1b[1;31mFAILED\x1b[0m") == 2
+    assert "\x1b" not in render_findings(FOUND, False)
+    assert render_findings(FOUND, True).count("\x1b[1;31mFAILED\x1b[0m") == 2
 
 
 def test_a_failure_shows_what_differs_by_how_much_the_cause_and_the_next_move():
-    assert render_findings([replace(FOUND[1], cause="not deterministic")], 80, False).split("\n\n")[1].splitlines() == [
+    assert render_findings([replace(FOUND[1], cause="not deterministic")], False).split("\n\n")[1].splitlines() == [
         "FAILED: examples", "  what differs  it differs", "  by how much   0.25; allowed 0",
         "  usual cause   not deterministic", "  next move     mend it"]
 
@@ -333,7 +334,7 @@ def test_the_excerpt_in_the_guide_is_what_is_printed_of_that_fault(monkeypatch):
     exec(source.replace(whole, faulty + "\n"), vars(made))
     monkeypatch.setitem(sys.modules, "made", made)
     cut = make_sample(prepare("made:workload", [dict(threads=1)], SingleWorker()), 46, 1)
-    printed = render_findings([losses(cut)], 100, False).split("\n\n")[1]
+    printed = render_findings([losses(cut)], False).split("\n\n")[1]
     assert textwrap.indent(printed, "    ") + "\n\n" in readme
 
 
@@ -341,7 +342,7 @@ def test_an_examination_is_sound_where_nothing_failed():
     cut = sample("sound")
     some = Examination(cut.job, cut, (FOUND[0], FOUND[2]), ("a note",))
     assert some.sound and not replace(some, findings=tuple(FOUND)).sound
-    said = render(some, 1.5, 80, False)
+    said = render(some, 1.5, False)
     assert "- a note" in said and said.endswith("1 passed, 1 -; 1.5 s".replace("1 -", "1 not applicable"))
 
 

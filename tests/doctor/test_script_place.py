@@ -1,4 +1,4 @@
-"""The folder by which the processes of a launch exchange what they saw: nothing of another user is read or run there."""
+"""The folder by which the processes of a launch exchange records: nothing of another user is read or run there."""
 import os
 import pickle
 
@@ -30,7 +30,7 @@ class Attack:
 
 @pytest.fixture
 def shared(tmp_path, monkeypatch):
-    """A folder that all users may write to, in which a launch puts its own: as /tmp for one host, as any for several."""
+    """A folder that all users may write to, in which a launch of one host or of several puts its own."""
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
@@ -73,8 +73,8 @@ def plant(shared, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("processes, remedy, wrong", [
-    *((RANKS, "TMPDIR=FOLDER", wrong) for wrong in ("link", "open", "owned", "link above", "open above", "owned above")),
-    *((APART, "HVDSCALE_SHARED=FOLDER", wrong) for wrong in ("link", "open", "owned"))])
+    *((RANKS, "TMPDIR=FOLDER", wrong + above) for wrong in MET for above in ("", " above")),
+    *((APART, "HVDSCALE_SHARED=FOLDER", wrong) for wrong in MET)])
 def test_another_users_folder_is_an_error_and_nothing_in_it_is_run(plant, tmp_path, rank, processes, remedy, wrong):
     target = plant(processes, wrong)
     before = sorted(target.rglob("*"))

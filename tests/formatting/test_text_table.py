@@ -22,6 +22,22 @@ per second  speedup      T
      1,810     1.83   1.47
     1,760-    0.66-  1.06-
      1,870     1.25   2.01"""
+PARTS = """\
+   examples       step
+ per second    speedup
+----------------------
+      1,130       1.00
+1,090-1,160
+      1,810       1.83
+1,760-1,870  0.66-1.25
+
+   examples
+ per second          T
+----------------------
+      1,130       1.00
+1,090-1,160
+      1,810       1.47
+1,760-1,870  1.06-2.01"""
 ONE_LINE = """\
          examples            step            time
        per second         speedup         speedup
@@ -50,13 +66,22 @@ def test_a_table_may_have_no_rows():
     assert TextTable([Heading("loss")], []).lines() == ["loss", "----"]
 
 
-@pytest.mark.parametrize("width, expected", [(33, FULL), (25, SPLIT), (10, SPLIT)],
-                         ids=["as it is", "intervals split", "as far as it takes"])
+@pytest.mark.parametrize("width, expected", [(33, FULL), (26, SPLIT), (25, PARTS), (10, PARTS)],
+                         ids=["as it is", "intervals split", "in parts", "as far as it takes"])
 def test_a_wide_table_is_narrowed_step_by_step(width, expected):
     table = TextTable([Heading("examples per second"), Heading("step speedup"), Heading("time speedup", "T")], ROWS)
     table.narrow(width)
-    assert "\n".join(table.lines()) == expected
+    assert "\n".join(table.lines(width)) == expected
     assert table.width == max(map(len, table.lines()))
+
+
+def test_columns_that_do_not_fit_go_under_the_others_behind_the_first():
+    rows = [("W", "ms", "data", "share"), ("128", "27.9", "0.164", "31%")]
+    assert aligned(rows, left=(0,), width=16) == [
+        "W      ms   data", "128  27.9  0.164", "", "W    share", "128    31%"]
+    assert aligned(rows, left=(0,), width=3) == [
+        "W      ms", "128  27.9", "", "W     data", "128  0.164", "", "W    share", "128    31%"]
+    assert aligned(rows) == aligned(rows, width=23) == ["  W    ms   data  share", "128  27.9  0.164    31%"]
 
 
 def test_intervals_follow_values_if_there_is_room_else_columns_go():

@@ -55,7 +55,8 @@ def await_path(path: Path, seconds: float) -> None:
 def _folders_of(process: Process) -> tuple[list[Path], str]:
     """The folders that have to be this user's own, from the outermost, and how to have them elsewhere."""
     one_host = process.local_size == process.size
-    parent = os.getppid() if one_host and process.launcher == "torchrun" else 0     # which may give each launch one name
+    # torchrun may give each launch one name
+    parent = os.getppid() if one_host and process.launcher == "torchrun" else 0
     name = sha256(f"{os.getuid()}:{process.job}:{parent}".encode()).hexdigest()[:16]
     if one_host:
         own = Path(tempfile.gettempdir(), f"hvdscale-{os.getuid()}")

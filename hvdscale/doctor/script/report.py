@@ -1,11 +1,10 @@
 """The examination of a script as text, in the form of the doctor's report on a workload."""
 from __future__ import annotations
 
-import textwrap
-
+from ...formatting.lines import line_width, wrap
 from ...formatting.numbers import counted, list_first, number
 from ...formatting.text_table import aligned
-from ..report import NOTES, bound_width, render_findings, render_list, summarize
+from ..report import NOTES, render_findings, render_list, summarize
 from .examine import Examination
 from .folder import LARGEST
 from .record import Record
@@ -14,15 +13,14 @@ NOT_CHECKED = "Not checked, as it cannot be seen from outside or did not happen 
 SHOWN = 6               # updates in the table of losses;  files that are named
 
 
-def render(examination: Examination, seconds: float, width: int, colour: bool) -> str:
-    """The whole report, in lines of at most ``width`` characters where words allow."""
-    width = bound_width(width)
-    blocks = [textwrap.fill(_headline(examination), width), render_findings(examination.findings, width, colour),
+def render(examination: Examination, seconds: float, colour: bool) -> str:
+    """The whole report, in lines of ``line_width()`` characters where words allow."""
+    blocks = [wrap(_headline(examination)), render_findings(examination.findings, colour),
               _losses(examination)]
     if examination.notes:
-        blocks.append(render_list(NOTES, examination.notes, width))
-    blocks.append(render_list(NOT_CHECKED, examination.unseen, width))
-    blocks += [textwrap.fill(line, width) for line in files_of(examination)]
+        blocks.append(render_list(NOTES, examination.notes))
+    blocks.append(render_list(NOT_CHECKED, examination.unseen))
+    blocks += [wrap(line) for line in files_of(examination)]
     blocks.append(f"{summarize(examination.findings)}; {seconds:.1f} s")
     return "\n\n".join(blocks)
 
@@ -40,7 +38,7 @@ def _losses(examination: Examination) -> str:
     rows = [("update", *(f"{at + 1}" for at in shown)),
             ("1 worker", *(number(_loss([pair.one], at), 4) for at in shown)),
             (f"{pair.workers} workers", *(number(_loss(pair.many, at), 4) for at in shown))]
-    table = "\n".join(f"  {line}" for line in aligned(rows, left=(0,)))
+    table = "\n".join(f"  {line}" for line in aligned(rows, (0,), line_width() - 2))
     return f"loss (the mean of the ranks' own)\n{table}"
 
 

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from ...analysis.studies import Study, studies_of
 from ...analysis.trials import read_trials
 from ...analysis.worker_plan import NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
+from ...formatting.lines import wrap
 from ...formatting.numbers import counted, finite
 from ...log.plan_text import OF_SEARCH
 from ...log.segments import find_logs
@@ -35,7 +35,7 @@ from ..drawing import Figure, render
 from ..file_names import Path, section_name, target_name
 from ..output import bullets, put_file as put, refuse_no_folder, titled
 from ..runs import read
-from ..table import WIDTH, Table, as_csv, as_text, as_values, trial_list
+from ..table import Table, as_csv, as_text, as_values, trial_list
 from .figures import EAGER, figures_of_plan
 from .growing import growing_table, growing_values, said
 from .tables import model_table, plan_table
@@ -91,13 +91,13 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     pages = [plan_page(plan) for plan in plans]
     skipped = (f"skipped: {message}" for message in runs.skipped)
     for message in (*skipped, *runs.remarks, *refused, *_unused(plans, given, noise_scale)):
-        echo(fill(message, WIDTH) + "\n")
+        echo(wrap(message) + "\n")
     for page in pages:
         for text in on_screen(page):
             echo(text)
     for plan in growing:
         table = growing_table(plan)
-        echo(titled(f"{plan.workload}: batch {plan.batches}") + fill(said(plan), WIDTH) + "\n")
+        echo(titled(f"{plan.workload}: batch {plan.batches}") + wrap(said(plan)) + "\n")
         echo((as_text(table, table.warnings) + "\n") * bool(table.rows) + bullets(table.notes))
     if out is not None:
         written = list(write(pages, out, formats, growing))
@@ -126,7 +126,7 @@ def on_screen(page: PlanPage) -> Iterator[str]:
     first = advice(page.plan)
     tables = [table for table in page.tables if table.rows and (table.name == "plan" or page.plan.uses_model)]
     yield titled(f"{page.plan.workload}: {page.title[0].lower()}{page.title[1:]}") + "".join(
-        f"{fill(said, WIDTH)}\n" for said in first)
+        f"{wrap(said)}\n" for said in first)
     yield from (as_text(table, table.warnings) for table in tables[:1])
     if len(page.summary) > len(first):
         yield bullets(page.summary[len(first):])

@@ -56,7 +56,8 @@ GRAD_SQNORM = Column("grad_sqnorm", "|G|^2", "1", "mean over measured steps of (
 COV_TRACE = Column("cov_trace", "tr(Sigma)", "1", "mean over measured steps of (mean|G_r|^2 - |G_B|^2) / (1/n - 1/B)",
                    MCCANDLISH)
 LAYER_GROUP = Column("layer_group", "part", "1", "parameters of this top-level part of the model alone")
-WAITING = Column("communication_share", "share waiting", "1", "mean of communication_seconds over the sum of the parts")
+WAITING = Column("communication_share", "share waiting", "1", "mean of communication_seconds over the sum of the parts",
+                 spare=True)
 UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 
 
