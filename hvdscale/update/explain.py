@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator
+from threading import get_ident
 
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -21,35 +22,43 @@ LONGEST = 80            # characters of a layer; of a longer one its class is na
 @contextlib.contextmanager
 def explained(workload: Workload, model: nn.Module) -> Iterator[None]:
     """Add a note for errors.describe_raised to an exception from inside."""
-    running: list[tuple[nn.Module, str]] = []
-    returned: list[str] = []
+    running: list[tuple[nn.Module, tuple]] = []         # layers whose forward has not returned, with their arguments
+    returned: list[object] = []                         # by the whole model, at last
+    thread = get_ident()                                # hooks are those of all threads
 
     def enter(module: nn.Module, given: tuple) -> None:
-        running.append((module, ", ".join(map(kind_of, given)) or "nothing"))
+        if get_ident() == thread:
+            running.append((module, given))
 
     def leave(module: nn.Module, _: tuple, result: object) -> None:
-        while running and running.pop()[0] is not module:           # one whose error was caught
+        while get_ident() == thread and running and running.pop()[0] is not module:     # whose error was caught
             pass
-        if module is model:
-            returned[:] = [kind_of(result)]
+        if get_ident() == thread and module is model:
+            returned[:] = [result]
     hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
     try:
         yield
     except Exception as error:
-        notes = [f"{_name(model, running[-1][0])} was given {running[-1][1]}"] if running else [
-            f"the model returned {said}" for said in returned]
-        if notes and not is_of_user_code(error):
-            notes += _built_at(workload)
-        error.__notes__ = [*getattr(error, "__notes__", ()), *notes]            # as add_note of Python 3.11
+        with contextlib.suppress(Exception):            # of a value that cannot be looked at
+            error.__notes__ = [*getattr(error, "__notes__", ()), *_notes(workload, model, running, returned, error)]
         raise
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _built_at(workload: Workload) -> list[str]:
+def _notes(workload: Workload, model: nn.Module, running: list[tuple[nn.Module, tuple]], returned: list[object],
+           error: Exception) -> list[str]:
+    """As add_note of Python 3.11 would have them."""
+    if running:
+        layer, given = running[-1]
+        notes = [f"{_name(model, layer)} was given {', '.join(map(kind_of, given)) or 'nothing'}"]
+    else:
+        notes = [f"the model returned {kind_of(result)}" for result in returned]
     code = getattr(inspect.unwrap(workload.build), "__code__", None)
-    return [f"{workload.name} builds the model at {code.co_filename}:{code.co_firstlineno}"] if code else []
+    if notes and code and not is_of_user_code(error):
+        notes.append(f"{workload.name} builds the model at {code.co_filename}:{code.co_firstlineno}")
+    return notes
 
 
 def _name(model: nn.Module, layer: nn.Module) -> str:
