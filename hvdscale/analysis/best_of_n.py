@@ -51,8 +51,9 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
     """The median best-of-n of one search's trials: steps to target.
 
     steps   float array, shape (trials,): at the evaluation that met; inf: never
-    before  float array, shape (trials,): at the evaluation before, 0 where it was the first; ignored where never met
-    last    float array, shape (trials,): the last step of a trial that did not meet, pruned or not
+    before  float array, shape (trials,): at the evaluation before, NaN where it is unknown; ignored where never met
+    last    float array, shape (trials,): the last step of a trial that did not meet, pruned or not; NaN where the
+            metric was never measured
     pruned  bool array, shape (trials,): whether the search stopped it, so that it might have met later; default: none
     n       number of trials, at most as many as there are; default: all
 
@@ -64,24 +65,26 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
     n = _check_count(n, len(steps))
     met = np.isfinite(steps)
     if not met.any():
-        return Estimate(np.inf, 0.0, np.inf, len(steps), float(last.min()))
+        return _estimate_unmet(last)
+    last, reached = np.nan_to_num(last), last
     pruned = np.zeros(len(steps), bool) if pruned is None else np.asarray(pruned, bool) & ~met
     ends, middle = _interval(steps, before, last, n, confidence, _log)
     low, high = np.exp(ends)
-    value, earlier = _median_best(steps, n), _median_best(np.where(met, before, np.inf), n)
+    value = _median_best(steps, n)
+    earlier = _median_best(np.where(met & np.isnan(before), steps, np.where(met, before, np.inf)), n)
     extrapolated = False
     if value != _median_best(np.where(pruned, last, steps), n):
         value, earlier = _product_limit(steps, before, last, n)
         extrapolated = np.isinf(value)
         if extrapolated:
             value, earlier = max(float(np.exp(middle)), float(steps[met].max())), np.nan
-    beyond = np.nan if np.isfinite(value) else float(last[~met].min())
+    beyond = np.nan if np.isfinite(value) else _estimate_unmet(reached[~met]).beyond
     later = met & (before > 0)
     if low > 0 and later.any():
         low = max(low, (steps[later] - before[later]).min())
     low, high = min(low, value), max(high, value)
     return Estimate(value, float(low) if low >= 1 else 0.0, float(high), len(steps), beyond,
-                    earlier if np.isfinite(value) else np.nan, extrapolated)
+                    earlier if earlier < value < np.inf else np.nan, extrapolated)
 
 
 def best_of_more(steps: ArrayLike, before: ArrayLike, last: ArrayLike, n: int,
@@ -95,10 +98,16 @@ def best_of_more(steps: ArrayLike, before: ArrayLike, last: ArrayLike, n: int,
         raise ValueError(f"best of {n} of {len(steps)} trials needs no extrapolation")
     met = np.isfinite(steps)
     if not met.any():
-        return Estimate(np.inf, 0.0, np.inf, len(steps), float(last.min()))
-    ends, middle = _interval(steps, before, last, n, confidence, _log)
+        return _estimate_unmet(last)
+    ends, middle = _interval(steps, before, np.nan_to_num(last), n, confidence, _log)
     low, value, high = np.exp([ends[0], min(middle, ends[1]), ends[1]])
     return Estimate(float(value), float(low) if low >= 1 else 0.0, float(high), len(steps), extrapolated=True)
+
+
+def _estimate_unmet(last: np.ndarray) -> Estimate:
+    """Of trials that did not meet the target; known from below where any of them measured the metric."""
+    beyond = float(last[~np.isnan(last)].min(initial=np.inf))
+    return Estimate(np.inf, 0.0, np.inf, len(last), beyond if np.isfinite(beyond) else np.nan)
 
 
 def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
@@ -183,7 +192,7 @@ def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, 
     if len(smallest) == 1:
         return (-np.inf, np.inf), scale(values[order][smallest])[0]
     pivot = _pivot(tuple((len(values) - smallest).tolist()), n)
-    values, before = values[order][smallest], before[order][smallest]
+    values, before = values[order][smallest], np.nan_to_num(before[order][smallest])
     drawn = np.sort(scale(values - pivot.between * (values - before)), axis=1) if (before < values).any() else None
     tail = (1 - confidence) / 2
     read = scale(values)[None]

@@ -149,11 +149,12 @@ def space_of(study: Study, target: Target, x: str, y: str, most_steps: float = n
     """
     reached = outcomes(study, target)
     met = study.feasible & (reached.steps <= most_steps) & reached.met
-    stopped = study.pruned & (reached.last_step < most_steps)
+    last_step = np.nan_to_num(reached.last_step)
+    stopped = study.pruned & (last_step < most_steps)
     kind = np.select([study.infeasible, met, stopped], [DIVERGED, REACHED, STOPPED], MISSED)
     across, up = metaparameter(study, x), metaparameter(study, y)
     rows = np.flatnonzero((study.feasible | study.infeasible) & ~study.repeat & np.isfinite(across) & np.isfinite(up))
-    steps = np.where(met, reached.steps, np.minimum(reached.last_step, most_steps))[rows]
+    steps = np.where(met, reached.steps, np.minimum(last_step, most_steps))[rows]
     cost = np.where(kind[rows] == REACHED, steps, np.inf)
     best = int(cost.argmin()) if len(rows) and np.isfinite(cost).any() else None
     return Space(study.global_batch, across[rows], up[rows], kind[rows], steps, best,
@@ -178,7 +179,7 @@ def best_of_trials(study: Study, target: Target, confidence: float = CONFIDENCE)
     reached = outcomes(study, target)
     rows = np.flatnonzero(study.searched)
     cut = study.pruned[rows] & ~reached.met[rows]
-    costs = np.where(cut, reached.last_step[rows], reached.steps[rows])
+    costs = np.where(cut, np.nan_to_num(reached.last_step[rows]), reached.steps[rows])
     sizes = sorted({min(2 ** at, len(rows)) for at in range(len(rows).bit_length() + 1)} - {0})
     best = best_of(reached.steps[rows], reached.before[rows], reached.last_step[rows],
                    confidence=confidence) if len(rows) else None

@@ -7,14 +7,15 @@ sharper curve underestimates S_min, so p is fitted too, from 1/2 to 8. Two more 
 efficiency, at which B S = 2 E_min (B_crit itself where p = 1), and that of 20 % overhead, at which B S = 1.2 E_min
 (Zhang et al. 2024, arXiv 2410.21676).
 
-The fit is least squares on log S, with S midway between the evaluation that met the target and the one before. Points
-have equal weight, except those whose interval is more than twice as wide as the median one. The width of an interval
+The fit is least squares on log S, with S midway between the evaluation that met the target and the one before, where
+that is known. Points have equal weight, except those whose interval is more than twice as wide as the median one. The width of an interval
 depends on its value, so weighting by width would lift the curve. The variance around the curve is estimated from the
 residuals and from the points' own intervals. These count as OWN_FREEDOM residuals unless the residuals refute them (F
 test, 10 %); then as one. Intervals are profiles of the sum of squares over the other parameters. Where that leaves too
 few degrees of freedom (four single runs), they are the hull over all shapes. An interval is open where the points do
 not reach: perfect scaling throughout only bounds B_crit from below, a plateau from above. The evaluation grid may shift
-all batches alike, which no residual shows, so half of it widens the interval of S_min.
+all batches alike, which no residual shows, so half of it widens the interval of S_min. Where the grid of most points is
+unknown, that interval has no lower end.
 
 Where S rises significantly at the largest batches, the curve does not apply: these batches are left out and listed.
 """
@@ -119,12 +120,14 @@ def _fit_points(batches: tuple[float, ...], estimates: tuple[Estimate, ...], con
 
 class _Point:
     """One batch: log S midway between two evaluations, the standard deviation that its interval implies (NaN: none),
-    and half the distance of the two evaluations, on the logarithm."""
+    and half the distance of the two evaluations, on the logarithm (inf: the one before is unknown)."""
 
     def __init__(self, batch: float, estimate: Estimate, confidence: float) -> None:
         between = estimate.value if np.isnan(estimate.before) else (estimate.value + estimate.before) / 2
         self.batch, self.runs = float(batch), estimate.runs
         self.log_steps, self.half_grid = float(np.log(between)), float(np.log(estimate.value / between))
+        if np.isnan(estimate.before) and estimate.low == 0:
+            self.half_grid = np.inf
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = np.log([np.float64(between) / estimate.low, estimate.high / np.float64(between)])
         sides = sides[np.isfinite(sides)] if estimate.runs > 1 else sides[:0]
@@ -255,12 +258,12 @@ class _Region:
                               np.inf if self.open_above else -_least(-high, -value))
 
     def s_min(self, half_grid: float) -> Estimate:
-        """The interval of S_min, widened on both sides by half the spacing of evaluations."""
-        level, half = self.surface.level, self.half + half_grid
+        """The interval of S_min, widened on both sides by half the spacing of evaluations; inf: open below."""
+        level, above = self.surface.level, half_grid if np.isfinite(half_grid) else 0.0
         levels = np.where(self.inside, self.levels, np.nan)
         return self._estimate(-np.inf if self.surface.end > 0 else level,
-                              -np.inf if self.open_above else _least(levels - half, level - half_grid),
-                              -_least(-levels - half, -level - half_grid))
+                              -np.inf if self.open_above else _least(levels - self.half - half_grid, level - half_grid),
+                              -_least(-levels - self.half - above, -level - above))
 
     def shape(self) -> Estimate:
         """The interval of p."""
@@ -327,7 +330,7 @@ def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: 
     density = (1 + excess / freedom) ** (-(freedom + 1) / 2)
     share = np.cumsum(density, axis=1) / density.sum(1, keepdims=True)
     shape = region.shapes[(random.random((DRAWS, 1)) > share).sum(1).clip(max=len(region.shapes) - 1)]
-    level = surface.at(seen, shape)[0] + half_grid * random.uniform(-1, 1, DRAWS)
+    level = surface.at(seen, shape)[0] + (half_grid if np.isfinite(half_grid) else 0.0) * random.uniform(-1, 1, DRAWS)
     level += (deviation / np.sqrt(surface.weights.sum()) * random.standard_t(freedom, DRAWS)).clip(-300, 300)   # of exp
     return np.stack([np.exp(level + seen), np.exp(x), shape], axis=1)
 

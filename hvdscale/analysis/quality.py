@@ -30,7 +30,7 @@ import scipy
 from .budgets import Budget, Point, best_under, outcomes_under
 from .intervals import CONFIDENCE, Estimate
 from .search import best_of_n
-from .studies import Study
+from .studies import Study, last_measured
 from .trials import Workload
 
 LEVEL = 0.05                # p-values at or below are a penalty
@@ -108,7 +108,7 @@ class Quality:
     def late(self) -> tuple[int, ...]:
         """Batches whose best value came at the end of its trial: a larger budget may improve it."""
         return tuple(point.global_batch for point in self.points if point.trial is not None and
-                     point.step > LATE * _last_step(point, self.budget))
+                     point.step > LATE * _last_step(point, self.column, self.budget))
 
 
 def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None,
@@ -224,13 +224,14 @@ def _is_unfinished(point: Point, column: str, budget: Budget | None) -> bool:
     sign = 1 if point.minimizes else -1
     whole = outcomes_under(point.outcomes.study, column, point.minimizes)
     reached, end = (sign * whole.value[whole.searched]).min(), min(sign * point.best.low, sign * point.best.high)
-    return point.step > LATE * _last_step(point, budget) or bool(reached < end)
+    return point.step > LATE * _last_step(point, column, budget) or bool(reached < end)
 
 
-def _last_step(point: Point, budget: Budget | None) -> float:
-    """The last step of the best trial within the budget; inf without a trial."""
+def _last_step(point: Point, column: str, budget: Budget | None) -> float:
+    """The last step within the budget at which the best trial measured the metric; inf without a trial."""
     if point.trial is None:
         return math.inf
     evaluations = point.outcomes.study.evaluations
-    last = float(evaluations.read("step")[evaluations.first[point.trial + 1] - 1])
+    row = last_measured(evaluations, evaluations.read(column), evaluations.first[1:])[point.trial]
+    last = float(evaluations.read("step")[row])
     return min(last, budget.amount) if budget is not None and budget.unit == "steps" else last

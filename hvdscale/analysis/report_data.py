@@ -84,6 +84,12 @@ class Section:
                      if self.target and first_met(trial.metrics[self.target.column], self.target) >= 0)
 
     @property
+    def unmeasured(self) -> tuple[Trial, ...]:
+        """COMPLETE trials of which no evaluation measured the target's metric; in no estimate."""
+        return tuple(trial for trial in self.with_status(Status.COMPLETE)
+                     if self.target and not len(trial.rows_with(self.target.column)))
+
+    @property
     def stopped_early(self) -> tuple[Trial, ...]:
         """COMPLETE trials that stopped at a target of their own before they met this one."""
         return tuple(run.trial for cell in self.cells for run in cell.runs

@@ -27,7 +27,7 @@ import numpy as np
 from ..errors import UsageError
 from ..target import Target
 from .grouping import group_by
-from .studies import KEPT_BYTES, Envelope, Study, best_values, envelope, envelope_of, promising
+from .studies import KEPT_BYTES, Envelope, Study, best_values, envelope, envelope_of, last_measured, promising
 from .trials import Workload
 
 if TYPE_CHECKING:
@@ -80,10 +80,9 @@ class StepsToResult(_OfTrials):
     reached bool, shape (trials,): the trials of the study that ever met it, among those or not
     trial   index into the study; None: no trial met it
     steps   done at that measurement; inf: no trial met it
-    before  steps at that trial's last evaluation before that measured the metric; 0: there was none; NaN: no trial
-            met it
+    before  steps at that trial's last evaluation before that measured the metric; NaN: unknown, or no trial met it
     value   the measurement; NaN: no trial met it
-    beyond  the smallest last step of the trials that did not meet it; NaN: all met
+    beyond  the fewest steps at which a trial that did not meet it last measured it; NaN: all met, or none measured it
     """
 
     study: Study
@@ -181,17 +180,17 @@ class Measured:
         found, first = self.by_steps, self.study.evaluations.first
         points = np.flatnonzero(target.met_by(found.value))
         if not len(points):
-            unmet = np.flatnonzero(self.among & ~reached)
-            last = np.where(np.diff(first) > 0, self._step[first[1:] - 1] if len(self._step) else 0.0, 0.0)[unmet]
-            beyond = float(last.min()) if len(last) else np.nan
-            return StepsToResult(self.study, target, self.among, reached, None, np.inf, np.nan, np.nan, beyond)
+            last = last_measured(self.study.evaluations, self._values, first[1:])[self.among & ~reached]
+            beyond = float(self._step[last[last >= 0]].min(initial=np.inf))
+            return StepsToResult(self.study, target, self.among, reached, None, np.inf, np.nan, np.nan,
+                                 beyond if np.isfinite(beyond) else np.nan)
         rows = self._promising[self._step[self._promising] == found.step[points[0]]]
         row = int(rows[target.met_by(self._values[rows]).argmax()])     # the first trial's
         trial = int(self.study.evaluations.trial(row))
         own = slice(first[trial], row)
-        before = self._step[own][~np.isnan(self._values[own])]
+        before = self._step[own][~np.isnan(self._values[own])][-1:] if self._step[row] > 0 else [0.0]
         return StepsToResult(self.study, target, self.among, reached, trial, float(self._step[row]),
-                             float(before[-1]) if len(before) else 0.0, float(self._values[row]), np.nan)
+                             float(before[0]) if len(before) else np.nan, float(self._values[row]), np.nan)
 
     def best_under(self, budget: Budget | None) -> BestMeasurement:
         """The best under a budget; UsageError for epochs where the logs do not have the size of one."""

@@ -41,7 +41,7 @@ from .interval_arithmetic import over, times
 from .defaults import CONFIDENCE, RULE_WITHIN
 from .intervals import Estimate
 from .lr_response import Landscape, landscapes_of
-from .steps import estimate
+from .steps import estimate, known
 from .studies import Outcomes, Study, outcomes
 from .trials import Workload
 
@@ -339,7 +339,7 @@ class _Batch:
     @property
     def budget(self) -> float:
         """The most steps that a trial ran or was allowed."""
-        return float(max(self.study.budget_steps.max(initial=0), self.reached.last_step.max(initial=0)))
+        return float(max(self.study.budget_steps.max(initial=0), *known(self.reached.last_step), 0))
 
     @property
     def intervals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -347,7 +347,8 @@ class _Batch:
         rows = self.searched[:MOST_TRIALS]
         steps = np.where(self.study.infeasible[rows], np.inf, self.reached.steps[rows])
         beyond = np.where(self.study.infeasible[rows], self.budget, self.reached.last_step[rows])
-        return np.log(self.rate[rows]), np.where(np.isfinite(steps), self.reached.before[rows], beyond), steps
+        before = np.where(np.isfinite(steps), self.reached.before[rows], beyond)
+        return np.log(self.rate[rows]), np.where(np.isnan(before), 0.0, before), steps
 
     @property
     def why(self) -> str:

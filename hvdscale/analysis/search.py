@@ -40,7 +40,7 @@ class Draw:
             has no trial in the log
     value   steps to the target, inf: not met; with another objective the metric's best value, NaN: none
     step    steps done at that evaluation
-    before  steps done at the one before, which did not meet; 0: there was none
+    before  steps done at the one before, which did not meet; NaN: unknown, or another objective
     trial   None: the log has none
     """
 
@@ -254,7 +254,7 @@ class Search:
     def on_the_grid(self) -> bool:
         """Whether that improvement is within the spacing of evaluations around the best, so that it proves nothing."""
         return self.objective == STEPS_TO_TARGET and self.half is not None and self.best is not None and (
-            self.half.low - self.best.value <= self.best.value - self.best.before)
+            self.half.low - self.best.value <= self.best.value - np.nan_to_num(self.best.before))
 
     @property
     def improving(self) -> bool:
@@ -375,7 +375,7 @@ def _find_draws(trials: Sequence[Trial], target: Target | None, maximizes: bool)
 
 def _read_draw(number: int, trial: Trial | None, target: Target | None, maximizes: bool) -> Draw:
     if trial is None:
-        return Draw(number, DrawEnd.FAILED, math.nan, 0.0, 0.0, None)
+        return Draw(number, DrawEnd.FAILED, math.nan, 0.0, math.nan, None)
     kind = _classify(trial)
     if target is not None:
         run = run_of(trial, target)
@@ -383,11 +383,10 @@ def _read_draw(number: int, trial: Trial | None, target: Target | None, maximize
                     run.steps_before, trial)
     values = trial.metrics.get(trial.sweep["objective"], np.empty(0))
     if not np.isfinite(values).any():
-        return Draw(number, kind, math.nan, 0.0, 0.0, trial)
+        return Draw(number, kind, math.nan, 0.0, math.nan, trial)
     finite = np.where(np.isfinite(values), values, -np.inf if maximizes else np.inf)
     at = int(finite.argmax() if maximizes else finite.argmin())
-    before = float(trial.step[at - 1]) if at else 0.0
-    return Draw(number, kind, float(values[at]), float(trial.step[at]), before, trial)
+    return Draw(number, kind, float(values[at]), float(trial.step[at]), math.nan, trial)
 
 
 def _classify(trial: Trial) -> DrawEnd:

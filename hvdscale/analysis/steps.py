@@ -20,14 +20,14 @@ from ..target import Target
 from .best_of_n import best_of
 from .grouping import group_by
 from .intervals import (CONFIDENCE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median, mean_interval,
-                        quotient)
+                        mean_ratio, quotient)
 from .trials import SeedKey, Trial
 
 
 def first_met(measured: ArrayLike, target: Target) -> int:
     """Index of the first evaluation that meets the target; -1 if none does.
 
-    measured  float array, shape (evals,), in order of steps; NaN (a diverged evaluation) never meets
+    measured  float array, shape (evals,), in order of steps; NaN (not measured, or diverged) never meets
     target    see Target.met_by, the only place where the comparison is written
     """
     met = target.met_by(np.asarray(measured, float))
@@ -41,10 +41,10 @@ class Run:
 
     trial: Trial
     steps: float                # to target; inf (censored): not met by last_step; NaN: no target
-    steps_before: float         # at the evaluation before, which did not meet; 0: there was none
+    steps_before: float         # at the evaluation before, which did not meet; NaN: unknown, the first one met
     seconds: float              # spent in those steps, evaluation left out
     seconds_before: float
-    last_step: int
+    last_step: float            # that measured the target's metric, NaN: none did; without a target, the trial's
     last_seconds: float
     examples_per_second: float  # over the steps to target; over all steps where it was not met
     tokens_per_example: float = np.nan      # over the same steps; NaN: the loss counts examples
@@ -55,9 +55,15 @@ class Run:
         return bool(np.isfinite(self.steps))
 
     @property
+    def measured(self) -> bool:
+        """Whether any evaluation measured the target's metric; True without a target."""
+        return not np.isnan(self.last_step)
+
+    @property
     def ended(self) -> bool:
-        """Whether it reached its budget or its target; if its search pruned it, whether it had met this target."""
-        return self.trial.status == Status.COMPLETE or self.trial.pruned and self.met
+        """Whether it reached its budget or its target, with the metric measured; if its search pruned it, whether it
+        had met this target."""
+        return self.trial.status == Status.COMPLETE and self.measured or self.trial.pruned and self.met
 
     @property
     def conclusive(self) -> bool:
@@ -67,17 +73,23 @@ class Run:
 
 def run_of(trial: Trial, target: Target | None = None) -> Run:
     """One trial measured against a target; None: no target."""
-    last_seconds = float(trial.train_seconds[-1]) if len(trial.step) else np.nan
-    at = -1 if target is None else first_met(trial.metrics[target.column], target)
+    rows = np.arange(len(trial.step)) if target is None else trial.rows_with(target.column)
+    last_step, last_seconds = _spent(trial, rows[-1:])
+    at = -1 if target is None else first_met(trial.metrics[target.column][rows], target)
     if at < 0:
         unmet = np.nan if target is None else np.inf
-        return Run(trial, unmet, unmet, unmet, unmet, trial.last_step, last_seconds, trial.examples_per_second,
-                   _tokens_per_example(trial, -1))
-    steps, seconds = float(trial.step[at]), float(trial.train_seconds[at])
-    before = (float(trial.step[at - 1]), float(trial.train_seconds[at - 1])) if at else (0.0, 0.0)
+        return Run(trial, unmet, unmet, unmet, unmet, trial.last_step if target is None else last_step, last_seconds,
+                   trial.examples_per_second, _tokens_per_example(trial, -1))
+    steps, seconds = _spent(trial, rows[at:at + 1])
+    before = _spent(trial, rows[at - 1:at]) if steps > 0 else (0.0, 0.0)
     speed = trial.batches.examples_before(steps) / seconds if steps > 0 and seconds > 0 else trial.examples_per_second
-    return Run(trial, steps, before[0], seconds, before[1], trial.last_step, last_seconds, speed,
-               _tokens_per_example(trial, at))
+    return Run(trial, steps, before[0], seconds, before[1], last_step, last_seconds, speed,
+               _tokens_per_example(trial, rows[at]))
+
+
+def _spent(trial: Trial, row: np.ndarray) -> tuple[float, float]:
+    """(steps, seconds) up to an evaluation; NaN where there is none."""
+    return (float(trial.step[row[0]]), float(trial.train_seconds[row[0]])) if len(row) else (np.nan, np.nan)
 
 
 def _tokens_per_example(trial: Trial, at: int) -> float:
@@ -115,13 +127,14 @@ def samples_of(runs: Sequence[Run]) -> Samples:
     return Samples(seeds, *map(over_seeds, names))
 
 
-def known(values: np.ndarray) -> np.ndarray:
+def known(values: ArrayLike) -> np.ndarray:
     """The values that are not NaN."""
+    values = np.asarray(values, float)
     return values[~np.isnan(values)]
 
 
 def _mean_of_known(values: ArrayLike) -> float:
-    values = known(np.asarray(values, float))
+    values = known(values)
     return float(geometric_mean(values)) if len(values) else np.nan
 
 
@@ -130,29 +143,31 @@ def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | 
     """Estimate of steps (or seconds) to target from repeats.
 
     values   float array, shape (repeats,): at the evaluation that met; inf where none did
-    before   float array, shape (repeats,): at the evaluation before
+    before   float array, shape (repeats,): at the evaluation before; NaN: unknown, so that the lower end is 0
     reached  the last step (or second) of repeats that did not meet, where known; shape (up to unmet,)
     pool     the Spread shared with other cells; pool_before that of ``before``
     """
-    met = np.isfinite(values)
+    met, reached = np.isfinite(values), known(reached)
     if met.all():
         return _estimate_met(values, before, pool, pool_before, confidence)
     beyond = float(np.min(reached)) if len(reached) else np.nan
     if not met.any():
         return Estimate(np.inf, beyond, np.inf, len(values), beyond)
-    return Estimate(geometric_median(values), float(np.min(before[met])), np.inf, len(values), beyond)
+    return Estimate(geometric_median(values), float(np.nan_to_num(np.min(before[met]))), np.inf, len(values), beyond)
 
 
 def _estimate_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_before: Spread, confidence: float
                   ) -> Estimate:
-    mean, mean_before = float(geometric_mean(values)), float(geometric_mean(before))
+    mean = float(geometric_mean(values))
+    if mean == 0:
+        return Estimate(0.0, 0.0, float(np.max(values)), len(values), before=0.0)   # no logarithm: their range
+    some = ~np.isnan(before)
+    mean_before = mean * mean_ratio(before[some], values[some]) if some.any() else np.nan
     if len(values) == 1:
         # only the evaluation grid limits the value
-        return Estimate(mean, mean_before, mean, 1, before=mean_before)
-    if mean == 0:
-        return Estimate(0.0, 0.0, float(np.max(values)), len(values))       # no logarithm: the range of the values
+        return Estimate(mean, float(np.nan_to_num(mean_before)), mean, 1, before=mean_before)
     low, high = mean_interval(values, pool, confidence)
-    low_before, _ = mean_interval(before, pool_before, confidence) if mean_before > 0 else (0.0, None)
+    low_before, _ = mean_interval(before, pool_before, confidence) if np.min(before) > 0 else (0.0, None)
     return Estimate(mean, float(min(low, low_before)), float(high), len(values), before=mean_before)
 
 
@@ -203,7 +218,7 @@ class Cell:
         """The mean batch over the steps to target, or over all steps where it was not met."""
         steps = self.steps.value
         return self.batches.mean_before(steps if np.isfinite(steps) else max(
-            (run.last_step for run in self.runs), default=0))
+            known([run.last_step for run in self.runs]), default=0))
 
     @cached_property
     def examples(self) -> Estimate:
@@ -213,7 +228,7 @@ class Cell:
     @cached_property
     def tokens(self) -> Estimate:
         """Tokens that the loss counts in the steps to target; unknown where it counts examples."""
-        each = known(np.array([run.tokens_per_example for run in self.runs], float))
+        each = known([run.tokens_per_example for run in self.runs])
         return self.examples.scaled(float(np.mean(each))) if len(each) else Estimate.unknown()
 
     @cached_property
@@ -258,7 +273,7 @@ class Cell:
         timed = ~np.isnan(values)
         if not timed.any():
             return Estimate.unknown()
-        return estimate(values[timed], before[timed], known(np.array(reached, float)), self.pools.of(name),
+        return estimate(values[timed], before[timed], reached, self.pools.of(name),
                         self.pools.of(f"{name}_before"), self.confidence)
 
     @property

@@ -367,8 +367,8 @@ class Outcomes:
     """Each trial of a study measured against a target: arrays of shape (trials,).
 
     steps      done at the first evaluation that meets it; inf: never (censored at last_step)
-    before     steps at the last evaluation before that measured the metric; 0: there was none; NaN: never met
-    last_step  at the trial's last evaluation; 0: there was none
+    before     steps at the last evaluation before that measured the metric; NaN: unknown, or never met
+    last_step  at the trial's last evaluation that measured the metric; NaN: there was none
     row        of the evaluation that meets it; -1: never
     """
 
@@ -395,13 +395,20 @@ def outcomes(study: Study, target: Target) -> Outcomes:
     evaluations = study.evaluations
     values, step = evaluations.read(target.column), evaluations.read("step")
     row = _first_in_trial(target.met_by(values), evaluations.first)
-    before = row - 1
-    while (gaps := np.flatnonzero((before >= evaluations.first[:-1]) & np.isnan(_take(values, before)))).size:
-        before[gaps] -= 1                   # the metric was not measured there
-    before[(row >= 0) & (before < evaluations.first[:-1])] = -1
-    before = np.where(row >= 0, _take(step, before, 0.0), np.nan)
-    last = np.where(evaluations.counts > 0, evaluations.first[1:] - 1, -1)
-    return Outcomes(study, target, _take(step, row, np.inf), before, _take(step, last, 0.0), row)
+    steps, before = _take(step, row, np.inf), _take(step, last_measured(evaluations, values, row))
+    last = _take(step, last_measured(evaluations, values, evaluations.first[1:]))
+    return Outcomes(study, target, steps, np.where(steps == 0, 0.0, before), last, row)
+
+
+def last_measured(evaluations: Evaluations, values: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """The last row of each trial, before the given one, at which a metric was measured; -1: none.
+
+    values  the metric, shape (rows,); NaN where it was not measured
+    before  int, shape (trials,); -1: no row
+    """
+    measured = np.flatnonzero(~np.isnan(values))
+    found = np.append(measured, -1)[np.searchsorted(measured, before) - 1]
+    return np.where(found >= evaluations.first[:-1], found, -1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -149,6 +149,10 @@ class Trial:
         """The number of evaluations at which a measured metric was NaN, by ``split/metric``."""
         return count_nans(self.metrics, self.measurement)
 
+    def rows_with(self, column: str) -> np.ndarray:
+        """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""
+        return np.flatnonzero(~np.isnan(self.metrics[column]))
+
     @property
     def execution(self) -> Mapping[str, Any]:
         """The part of its plan on workers and devices."""

@@ -72,7 +72,7 @@ def _page_text(page: Page, title: str) -> Iterator[str]:
             if page.findings:
                 yield bullets([*(one.said for one in page.findings[:MOST]), *rest])
     if not page.tables:
-        yield bullets([f"{page.title}: no trial has run to its end yet.", *page.left_out])
+        yield bullets([f"{page.title}: no trial has run to its end and measured it yet.", *page.left_out])
 
 
 def bullets(sentences: Iterable[str]) -> str:

@@ -119,7 +119,8 @@ def _evidence(search, folder):
     best = search.best
     evidence = {"study": search.study, "log": os.path.relpath(best.trial.log, folder or "."), "trial": best.trial.id}
     if search.objective == STEPS_TO_TARGET:
-        evidence |= {"target": str(search.target), "steps": int(best.value), "steps_before": int(best.before)}
+        evidence |= {"target": str(search.target), "steps": int(best.value)}
+        evidence |= {"steps_before": int(best.before)} if best.before >= 0 else {}
     else:
         evidence |= {"objective": search.objective, "value": best.value, "at_step": int(best.step)}
     if search.repeats:

@@ -75,6 +75,17 @@ def test_perfect_scaling_throughout_has_no_steps_of_its_own():
     assert (found.b_crit.value, found.s_min.value) == (INF, 0) and math.isnan(found.steps(32))
 
 
+def test_an_unknown_evaluation_before_is_not_step_0():
+    """Tables of steps alone: S is as it is, and S_min, which may be less, has no lower end."""
+    alone = [Estimate(value, 0.0, value, 1) for value in curve(BATCHES)]
+    found = fit_critical_batch(BATCHES, alone)
+    assert found.s_min.value == pytest.approx(164) and found.b_crit.value == pytest.approx(437)
+    assert found.s_min.low == 0 and 164 <= found.s_min.high < 1.1 * 164
+    assert (np.abs(found.draws[:, 0] / found.draws[:, 1] / 164 - 1) < 0.1).mean() > 0.9
+    known = fit_critical_batch(BATCHES, [Estimate(one.value, 0.0, one.value, 1, before=0.0) for one in alone])
+    assert known.s_min.value == pytest.approx(82)
+
+
 def test_steps_are_taken_midway_between_the_evaluations():
     """Read at the first evaluation that meets, every S is too large by half their spacing, here 10 %."""
     true = curve(BATCHES)

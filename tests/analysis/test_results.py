@@ -117,6 +117,17 @@ def test_fewer_complete_trials_than_asked_for_are_an_error_as_published():
     assert published(study, 1).tolist() == [True, False, False]
 
 
+def test_steps_to_a_result_count_the_evaluations_that_measured_it_alone():
+    target = Target.parse("val/error<0.2")
+    sparse, first, never = (trial(0, (0, 68, 99, 137), (0.9, 0.5, math.nan, 0.1)), trial(0, (50, 99), (0.1, 0.1)),
+                            trial(0, (0, 99), (math.nan, math.nan)))
+    found = [steps_to_result(study, target) for made in (sparse, first, never) for study in studies_of([log(made)])]
+    np.testing.assert_equal([one.before for one in found], [68, math.nan, math.nan])
+    [unmet] = studies_of([log(trial(0, (0, 68, 99), (0.9, 0.5, math.nan)))])
+    assert steps_to_result(unmet, target).beyond == 68 and math.isnan(found[2].beyond)
+    assert "never measured" in as_text(steps_table((found[0], found[2])))
+
+
 def test_a_goal_that_is_just_reached_is_not_beyond_it():
     study, = studies_of([log(trial(0, error=(0.9, 0.2, 0.2)))])
     assert steps_to_result(study, Target.parse("val/error<0.2")).trial is None

@@ -34,9 +34,29 @@ def test_the_paper_s_strict_comparison_does_not_count_the_value_itself():
     assert first_met([0.2], Target.parse("val/error<=0.2")) == 0
 
 
-def test_nan_at_one_evaluation_is_passed_over():
-    run = run_of_one(trial(steps=(10, 20, 30), error=(np.nan, np.nan, 0.1)))
-    assert (run.steps, run.steps_before) == (30, 20)
+def test_an_evaluation_without_the_metric_is_none_of_it():
+    run = run_of_one(trial(steps=(0, 68, 99, 136, 137), error=(0.9, 0.5, np.nan, np.nan, 0.1), seconds=(0, 6, 9, 13, 14)))
+    assert (run.steps, run.steps_before, run.seconds, run.seconds_before) == (137, 68, 14, 6)
+
+
+def test_the_evaluation_before_the_first_is_unknown_unless_it_is_at_step_0():
+    for steps, error in (((10, 20, 30), (np.nan, np.nan, 0.1)), ((30, 40), (0.1, 0.1))):
+        run = run_of_one(trial(steps=steps, error=error, seconds=steps))
+        assert run.steps == 30 and np.isnan([run.steps_before, run.seconds_before]).all()
+    assert run_of_one(trial(steps=(0, 30), error=(0.9, 0.1))).steps_before == 0
+    assert run_of_one(trial(steps=(0, 30), error=(0.1, 0.1))).steps_before == 0
+
+
+def test_a_trial_is_censored_where_its_metric_was_last_measured():
+    run = run_of_one(trial(steps=(0, 100, 250), error=(0.9, 0.8, np.nan), seconds=(0, 1, 3)))
+    assert (run.steps, run.last_step, run.last_seconds) == (np.inf, 100, 1)
+
+
+def test_a_trial_whose_metric_was_never_measured_is_in_no_estimate():
+    never = trial(id=1, seed=1, steps=(0, 300), error=(np.nan, np.nan))
+    found = cell(never, trial(id=2, seed=2, steps=(0, 100, 200), error=(0.9, 0.5, 0.1)))
+    assert (found.met, len(found.samples.seeds), found.steps.value) == (1, 1, pytest.approx(200))
+    assert not run_of_one(never).measured and not run_of_one(never).ended
 
 
 def test_a_trial_that_never_meets_is_censored_at_its_last_step():
@@ -81,7 +101,15 @@ def test_a_target_met_before_the_first_step_takes_none():
 
 def test_the_first_evaluation_may_be_the_one_that_meets():
     found = cell(*[trial(id=seed, seed=seed, steps=(100 + seed,), error=(0.1,)) for seed in range(2)])
-    assert found.steps.low == 0 and found.steps.high > 100
+    assert found.steps.low == 0 and found.steps.high > 100 and np.isnan(found.steps.before)
+    alone = cell(trial(steps=(100,), error=(0.1,))).steps
+    assert (alone.value, alone.low, alone.high) == pytest.approx((100, 0, 100)) and np.isnan(alone.before)
+
+
+def test_seeds_whose_evaluation_before_is_unknown_take_the_spacing_of_the_others():
+    found = cell(trial(id=1, seed=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1)),
+                 trial(id=2, seed=2, steps=(200,), error=(0.1,))).steps
+    assert (found.before, found.low) == (pytest.approx(100), 0)
 
 
 def test_two_of_three_met_gives_the_median_and_an_open_interval():

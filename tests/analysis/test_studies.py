@@ -114,10 +114,14 @@ def test_outcomes_are_those_of_each_trial(logs, target):
         for at, one in enumerate(trials):
             run = run_of(one, target)
             assert found.steps[at] == run.steps and found.met[at] == run.met
-            assert found.seconds[at] == run.seconds and found.last_step[at] == one.last_step
-            earlier = [step for step, value in zip(one.step, one.metrics["val/error"])
-                       if step < run.steps and value == value]
-            assert found.before[at] == (earlier or [0])[-1] if run.met else np.isnan(found.before[at])
+            measured = [step for step, value in zip(one.step, one.metrics["val/error"]) if value == value]
+            last = measured[-1] if measured else np.nan
+            earlier = [step for step in measured if step < run.steps] or [0 if run.steps == 0 else np.nan]
+            before = earlier[-1] if run.met else np.nan
+            assert found.seconds[at] == run.seconds
+            np.testing.assert_equal([found.last_step[at], run.last_step], [last, last])
+            np.testing.assert_equal(found.before[at], before)
+            np.testing.assert_equal(run.steps_before, before if run.met else run.steps)
 
 
 @pytest.mark.parametrize("minimizes", [True, False])
@@ -178,8 +182,14 @@ def test_an_envelope_along_seconds_has_the_fewest_seconds():
 
 def test_the_evaluation_before_is_the_last_that_was_measured():
     study, = studies_of([log(trial(0, (5, 10, 20, 30), (0.9, np.nan, np.nan, 0.1)),
-                             trial(1, (10, 20), (np.nan, 0.1)), trial(2, (10, 20), (0.1, 0.1)))])
-    assert outcomes(study, Target.parse("val/error<0.2")).before.tolist() == [5, 0, 0]
+                             trial(1, (10, 20), (np.nan, 0.1)), trial(2, (10, 20), (0.1, 0.1)),
+                             trial(3, (0, 20), (0.9, 0.1)), trial(4, (0, 20), (0.1, 0.1)))])
+    np.testing.assert_equal(outcomes(study, Target.parse("val/error<0.2")).before, [5, np.nan, np.nan, 0, 0])
+
+
+def test_a_trial_is_censored_where_its_metric_was_last_measured():
+    study, = studies_of([log(trial(0, (5, 10, 20), (0.9, 0.8, np.nan)), trial(1, (10, 20), (np.nan, np.nan)))])
+    np.testing.assert_equal(outcomes(study, Target.parse("val/error<0.2")).last_step, [10, np.nan])
 
 
 def test_what_a_search_did_is_told_from_its_plans():
@@ -222,7 +232,7 @@ def test_a_log_without_trials_has_no_study():
 def test_a_study_without_evaluations_meets_nothing():
     study, = studies_of([log(trial(0, (), ()))])
     found = outcomes(study, Target.parse("val/error<1"))
-    assert found.steps.tolist() == [np.inf] and found.last_step.tolist() == [0] and found.seconds.tolist() == [np.inf]
+    assert found.steps.tolist() == [np.inf] and np.isnan(found.last_step).all() and found.seconds.tolist() == [np.inf]
     assert np.isnan(best_metric(study, "val/error", True).value).all()
     assert len(envelope(study, "val/error", True).value) == 0
 

@@ -313,7 +313,7 @@ def test_the_plans_of_the_good_logs_are_read():
     ([trial(at, seed=at, status=Status.INFEASIBLE) for at in (1, 2)], "every trial diverged"),
     ([trial(1, error=(math.nan,) * 3)], "was not met"),
     ([trial(1, seconds=(math.nan,) * 3)], "took 200 steps"),
-    ([trial(1, status=Status.RUNNING)], "no trial has run to its end yet")])
+    ([trial(1, status=Status.RUNNING)], "no trial has run to its end and measured it yet")])
 def test_logs_that_say_little_are_reported_as_far_as_they_go(tmp_path, trials, said):
     path = save(made_log(*trials), tmp_path / "little.h5")
     done = invoke(report.main, path)

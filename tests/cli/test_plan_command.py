@@ -73,6 +73,16 @@ def test_times_from_other_logs_are_the_only_ones(series, tmp_path):
         str(folder / "w1.h5"), str(folder / "w2.h5")}
 
 
+@pytest.mark.parametrize("other, difference", [
+    ({"train_examples": 7000}, "the number of training examples is 7,000, not 1,000"),
+    ({"train_examples": 0}, "the number of training examples is unknown, not 1,000"),
+    ({"optimizer": "adam"}, "the optimizer is adam, not nesterov")])
+def test_times_that_join_no_run_name_what_differs(series, tmp_path, other, difference):
+    probes = save(log(trial(steps=(), error=(), target=None, step_seconds=[0.1] * 50, **other)), tmp_path / "probe.h5")
+    found = said(series, "--times-from", probes, code=1)
+    assert difference in found and "--times-from" in found and "held against a target" not in found
+
+
 def test_times_from_a_folder_without_logs_is_an_error_not_all_logs(series, tmp_path):
     assert f"--times-from: no logs (*.h5) in {tmp_path}" in said(series, "--times-from", tmp_path, code=1)
 

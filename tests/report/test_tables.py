@@ -25,7 +25,7 @@ from hvdscale.report.document import as_json, document_of
 from hvdscale.report.make import make
 from hvdscale.report.runs import read
 from hvdscale.report.scaling.tables import tables_of
-from hvdscale.report.scaling.words import findings, left_out, summary
+from hvdscale.report.scaling.words import cell_warnings, findings, left_out, summary
 from hvdscale.report.table import as_csv, as_text, interval_of
 from hvdscale.target import Target
 from tests.conftest import ROOT
@@ -120,6 +120,29 @@ def test_without_a_met_target_the_table_says_not_met():
     shown = text(section)
     assert shown.count("> 500") == 4 and "did not meet the target: ratios of steps and seconds cannot" in shown
     assert "was not met at W = 1 and W = 2." in summary(section)[0]
+
+
+def test_a_metric_that_was_never_measured_is_not_called_unmet():
+    never = [trial(id=2, seed=1, batch=64, steps=(0, 300), error=(np.nan, np.nan))]
+    [section] = [one for group in analyse(read_trials(log(trial(id=1), *never))) for one in group.sections]
+    assert [cell.global_batch for cell in section.cells] == [32]
+    [said] = left_out(section)
+    assert said.startswith("val/error was never measured in 1 of 2 trials") and ":2)" in said
+
+
+def test_only_trials_without_the_metric_leave_a_sentence_instead_of_a_table(tmp_path):
+    path = save(log(trial(steps=(0, 300), error=(np.nan, np.nan))), tmp_path / "never.h5")
+    said = " ".join(CliRunner().invoke(main, [path]).output.split())
+    assert "val/error was never measured in 1 of 1 trial" in said and "not met" not in said
+
+
+def test_a_target_met_at_the_first_evaluation_is_said_to_have_no_lower_end():
+    first = trial(id=2, seed=1, steps=(100, 200), error=(0.1, 0.1))
+    for trials, said in (([trial(), first], True), ([trial()], False)):
+        [section] = [one for group in analyse(read_trials(log(*trials))) for one in group.sections]
+        warnings = cell_warnings(section, section.cells)
+        assert said == any("1 of 2 runs met the target at the first evaluation" in one for one in warnings)
+        assert said == (section.cells[0].steps.low == 0)
 
 
 def test_a_cell_that_most_seeds_did_not_meet_counts_those_that_did():
@@ -434,7 +457,7 @@ def test_two_workloads_whose_names_look_alike_have_files_of_their_own():
 def test_only_running_trials_leave_a_sentence_instead_of_a_table(tmp_path):
     path = save(log(trial(status=Status.RUNNING)), tmp_path / "live.h5")
     result = CliRunner().invoke(main, [path])
-    assert result.exit_code == 0 and "no trial has run to its end yet" in result.output
+    assert result.exit_code == 0 and "no trial has run to its end and measured it yet" in result.output
     assert "Left out: 1 of 1 trial RUNNING" in " ".join(result.output.split())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +17,12 @@ import numpy as np
 from ... import __version__
 from ...analysis.curves import curve_of
 from ...analysis.growing_batch import GrowingPlan, growing_plans
-from ...analysis.report_data import Options, Section, analyse
-from ...analysis.step_time import Links
+from ...analysis.report_data import Group, Options, Section, analyse
+from ...analysis.step_time import Links, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study, studies_of
 from ...analysis.trials import read_trials
-from ...analysis.worker_plan import NoPlan, Request, WorkerPlan, plans_of
+from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
 from ...formatting.lines import wrap
 from ...formatting.numbers import counted, finite
@@ -39,7 +39,7 @@ from ..table import Table, as_csv, as_text, as_values, trial_list
 from .figures import EAGER, figures_of_plan
 from .growing import growing_table, growing_values, said
 from .tables import model_table, plan_table
-from .words import advice, no_plan_said, summary, title
+from .words import advice, no_plan_said, not_joined_said, summary, title
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         growing = tuple(growing_plans(groups, request, asked=batch_schedule, links=links,
                                       steps=lambda section: steps_of(section, studies)))
     plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
-    refused = [no_plan_said(plan) for plan in found if isinstance(plan, NoPlan)]
+    refused = _refused([plan for plan in found if isinstance(plan, NoPlan)], groups, timed)
     if not plans and not growing:
         raise LogError("\n".join(refused) or "no run with a growing batch met a target, and there are no others; "
                        "--target gives an easier one")
@@ -103,6 +103,15 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         written = list(write(pages, out, formats, growing))
         echo(f"wrote {counted(len(written), 'file')}: {written[0]}" + (", and more beside it" * (len(written) > 1)))
     return plans
+
+
+def _refused(plans: Sequence[NoPlan], groups: Sequence[Group], timed: Collection[str]) -> list[str]:
+    """Why there are no plans; with ``timed`` logs for times alone, why these have none for the others."""
+    only_times = {group.workload for group in groups if {trial.log for trial in group.trials} <= set(timed)}
+    known = [group.workload for group in groups
+             if timed and not group.workload.batch_schedule and timings_of(group.trials).found]
+    return [not_joined_said(plan, known) if known and plan.why == NO_TIMES else no_plan_said(plan)
+            for plan in plans if plan.workload not in only_times]
 
 
 def _unused(plans: Sequence[WorkerPlan], given: StepsPoint | None, noise_scale: float | None) -> Iterator[str]:

@@ -8,11 +8,14 @@ from ...analysis.noise import NoiseScale
 from ...analysis.step_laws import LAWS
 from ...analysis.step_time import EXTRAPOLATED, FAR, MEASURED, SURE_WITHIN, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
+from ...analysis.trials import Workload
 from ...analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, ONE_RUN, NoPlan, Option, Request, Value,
                                      WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
 from ..columns import MCCANDLISH
 
+WORKLOAD_FIELDS = {"dataset": "the data set is", "model": "the model is", "model_args": "the model's arguments are",
+                   "optimizer": "the optimizer is", "train_examples": "the number of training examples is"}
 BEYOND = "~"            # marks steps at a batch beyond those that met the target
 CROWDED = "#"           # marks times of hosts with fewer cores than workers
 ROLES = ("fastest", "cheapest", "knee")
@@ -368,9 +371,31 @@ def _left_out_said(plan: WorkerPlan) -> list[str]:
     return [f"Not at {_counts(workers)} worker{'s' * (workers != [1])}: {why}." for why, workers in reasons.items()]
 
 
+def not_joined_said(found: NoPlan, timed: Sequence[Workload]) -> str:
+    """Why the logs of --times-from, which are of these workloads, give no times for a plan; names the nearest."""
+    differing = min((_differing(found.workload, other) for other in timed), key=len)
+    return (f"{_whose(found)}: no log of --times-from is of this workload. In the nearest one {listed(differing)}. Logs "
+            "join where all names and the number of training examples are the same: import both with the same ones, or "
+            "take the times of this workload with hvdscale-scale --probe.")
+
+
+def _differing(one: Workload | None, other: Workload) -> list[str]:
+    """``the optimizer is sgd, not lars``: each field of the other workload that differs."""
+    return [f"{name} {_field(getattr(other, field))}, not {_field(getattr(one, field))}"
+            for field, name in WORKLOAD_FIELDS.items() if getattr(one, field) != getattr(other, field)]
+
+
+def _field(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and value else str(value) if value else "unknown"
+
+
+def _whose(found: NoPlan) -> str:
+    return f"{found.workload}{f': {found.target}' if found.target else ''}"
+
+
 def no_plan_said(found: NoPlan) -> str:
     """Why there is no plan, and what would make one."""
-    where = f"{found.workload}{f': {found.target}' if found.target else ''}"
+    where = _whose(found)
     if found.why == NO_TIMES:
         return (f"{where}: no trial here ran to its end with its time taken, so the seconds of a step are not known. "
                 "Add logs of runs, or of hvdscale-scale --probe.")

@@ -33,6 +33,7 @@ FITTED = (
 MET = Column("met", "met", "1", "feasible trials that met the target / feasible trials; below: INFEASIBLE ones")
 STEPS = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
                "target, the median best of n trials; below: its interval", SHALLUE)
+NEVER = "never measured"
 BEST_OF = Column("best_of", "best of", "trials", "n: trials of each search that batches are compared at")
 
 
@@ -45,7 +46,7 @@ def curve_table(curve: Curve | None) -> Table | None:
         Cell(f"{point.met:,}/{point.trials:,}", point.met, below=f"{point.infeasible:,} div." * (point.infeasible > 0)),
         count_cell(curve.n) if curve.n and point.trials else Cell("n/a", math.nan),
         _value(point, point.steps, whole), _value(point, point.steps.scaled(point.global_batch), number),
-        Cell(("yes" if perfect else "no") if point.steps.met else "not met")),
+        Cell(("yes" if perfect else "no") if point.steps.met else "not met" if _is_measured(point) else NEVER)),
         () if point.best is None else (point.study.key(point.best),), ())
                  for point, perfect in zip(curve.searched, curve.regimes.perfect))
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.searched
@@ -61,7 +62,12 @@ def curve_table(curve: Curve | None) -> Table | None:
 def _value(point: CurvePoint, estimate: Estimate, write: Write) -> Cell:
     if not point.trials:
         return Cell("diverged" if point.infeasible else "n/a", math.nan, math.nan, math.nan)
-    return steps_cell(estimate, write)
+    return steps_cell(estimate, write) if _is_measured(point) else Cell(NEVER, math.nan, math.nan, math.nan)
+
+
+def _is_measured(point: CurvePoint) -> bool:
+    """Whether any trial measured the target's metric."""
+    return point.steps.met or not math.isnan(point.steps.beyond)
 
 
 def fit_table(fit: CriticalBatchFit | None, target: Target | None,

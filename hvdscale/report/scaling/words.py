@@ -217,6 +217,9 @@ def left_out(section: Section) -> tuple[str, ...]:
         trials = [trial for trial in section.with_status(status) if not trial.pruned]
         if trials:
             said.append(f"Left out: {_of_all(trials, section)} {status.name} ({_named(trials)}).")
+    if section.unmeasured and section.target:
+        said.append(f"{section.target.column} was never measured in {_of_all(section.unmeasured, section)} "
+                    f"({_named(section.unmeasured)}), in no estimate.")
     diverged, met = section.with_status(Status.INFEASIBLE), section.met_before_diverging
     if diverged:
         said.append(f"Diverged: {_of_all(diverged, section)} INFEASIBLE ({_named(diverged)})"
@@ -295,6 +298,11 @@ def cell_warnings(section: Section, cells: Sequence[Cell], times: bool = True) -
     if any(len(cell.samples.seeds) == 1 for cell in repeated):
         shown = "the interval is the spacing of the evaluations" if section.target else "there is no interval"
         warnings.append(f"{ONE_RUN} one run: {shown}; the spread between runs is unknown.")
+    met = [run for cell in repeated for run in cell.runs if run.met]
+    first = sum(math.isnan(run.steps_before) for run in met)
+    if first:
+        warnings.append(f"{first:,} of {counted(len(met), 'run')} met the target at the first evaluation in the log: "
+                        "they may have met it sooner, so those intervals have no lower end.")
     warnings += _spread_warnings(section, repeated, times)
     tuned = _tuned(section, cells)
     tried = [cell for cell in cells if cell.settings > 1 and id(cell) not in tuned]

@@ -79,6 +79,8 @@ def _steps(row: StepsToResult) -> Cell:
         return Cell(f"{row.steps:,.0f}", row.steps, row.before, row.steps, not_by(row.before))
     if not row.trials:
         return Cell("diverged" if row.infeasible else "n/a", math.nan, math.nan, math.nan)
+    if math.isnan(row.beyond):
+        return Cell("never measured", math.nan, math.nan, math.nan)
     return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")
 
 

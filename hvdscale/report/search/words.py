@@ -50,13 +50,14 @@ def best_said(search: Search) -> str:
     point = "".join(f", {bound.parameter.name} {value_said(bound.parameter, bound.value)}" for bound in search.bounds)
     if search.objective != STEPS_TO_TARGET:
         return f"Best: trial {best.number}, {search.objective} {number(best.value)} at step {best.step:,.0f}{point}."
-    steps = counted(round(best.value), "step")
-    return f"Best: trial {best.number}, {steps} ({not_by(best.before)}){point}.{_seeds_said(search)}"
+    steps, before = counted(round(best.value), "step"), f" ({not_by(best.before)})" * (best.before >= 0)
+    return f"Best: trial {best.number}, {steps}{before}{point}.{_seeds_said(search)}"
 
 
 def not_by(before: float) -> str:
-    """``not by 380``: the last evaluation that did not meet the target, in other words than an interval's."""
-    return f"not by {exact(before, 0)}"
+    """``not by 380``: the last evaluation that did not meet the target, in other words than an interval's; empty where
+    it is unknown."""
+    return "" if math.isnan(before) else f"not by {exact(before, 0)}"
 
 
 def value_said(parameter: Parameter, value: object) -> str:
