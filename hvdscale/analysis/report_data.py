@@ -90,6 +90,17 @@ class Section:
                      if self.target and not len(trial.rows_with(self.target.column)))
 
     @property
+    def judged(self) -> tuple[Trial, ...]:
+        """COMPLETE trials that were evaluated and whose losses show whether they learned."""
+        return tuple(trial for trial in self.with_status(Status.COMPLETE) if trial.losses and len(trial.step))
+
+    @property
+    def unlearned(self) -> tuple[Trial, ...]:
+        """Those whose loss did not fall, and that did not meet the target."""
+        return tuple(trial for trial in self.judged if trial.losses and not trial.losses.fell
+                     and not (self.target and run_of(trial, self.target).met))
+
+    @property
     def stopped_early(self) -> tuple[Trial, ...]:
         """COMPLETE trials that stopped at a target of their own before they met this one."""
         return tuple(run.trial for cell in self.cells for run in cell.runs

@@ -29,6 +29,7 @@ from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
 from .grouping import group_by
+from .learning import LossCourse, read_courses
 from .noise import NoiseSteps, read_noise
 from .step_breakdown import StepParts, read_parts
 
@@ -96,6 +97,7 @@ class Trial:
     step_parts: StepParts | None    # None: its steps were not timed in parts
     noise: NoiseSteps | None        # None: the noise scale was not measured
     tokens: np.ndarray | None = None    # that losses counted up to each evaluation; None: examples were counted
+    losses: LossCourse | None = None    # None: too few steps, or not read
 
     @property
     def key(self) -> tuple[str, int]:
@@ -213,13 +215,14 @@ def read_trials(log: Log) -> list[Trial]:
     values = {name: evaluations.column(name) for name in log.evaluations.columns if "/" in name}
     step, seconds = evaluations.column("step"), evaluations.column("train_seconds")
     timed = _count_timed_steps(log, [at.stop > at.start and step[at.stop - 1] > 0 for at in evaluations.rows])
-    parts, noise = read_parts(log), read_noise(log)
+    parts, noise, losses = read_parts(log), read_noise(log), read_courses(log)
     tokens = _count_tokens(log, [step[at] for at in evaluations.rows])
     starts = _Slices(log.restarts, ids)
     workers = starts.column("workers").tolist()
     rows = _Rows(log.path, table)
     return [rows.trial(row, tuple(sorted(set(workers[starts.rows[row]]))), timed[row], parts,
-                       noise, step[at], seconds[at], {name: column[at] for name, column in values.items()}, tokens[row])
+                       noise, losses, step[at], seconds[at],
+                       {name: column[at] for name, column in values.items()}, tokens[row])
             for row in np.argsort(ids, kind="stable").tolist() for at in [evaluations.rows[row]]]
 
 
@@ -239,9 +242,9 @@ class _Rows:
         self.workloads: dict[Workload, Workload] = {}
 
     def trial(self, row: int, worker_counts: tuple[int, ...], timed: tuple[int, float], parts: Mapping[int, StepParts],
-              noise: Mapping[int, NoiseSteps], step: np.ndarray, train_seconds: np.ndarray,
-              metrics: Mapping[str, np.ndarray], tokens: np.ndarray | None) -> Trial:
-        """The trial of one row; ``parts`` and ``noise`` are those of all trials, by id."""
+              noise: Mapping[int, NoiseSteps], losses: Mapping[int, LossCourse], step: np.ndarray,
+              train_seconds: np.ndarray, metrics: Mapping[str, np.ndarray], tokens: np.ndarray | None) -> Trial:
+        """The trial of one row; ``parts``, ``noise`` and ``losses`` are those of all trials, by id."""
         number, status, reason, dataset, model, optimizer, batch, workers, seed, text = (
             self.columns[name][row] for name in _READ)
         plan = plan_at(self.path, number, text)
@@ -259,7 +262,8 @@ class _Rows:
         eval_every = (plan.get("measurement") or {}).get("eval_every")
         setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": batch, **grid})
         trial = Trial(self.path, number, Status(status), reason, workload, batch, workers, worker_counts, seed, plan,
-                      setting, step, train_seconds, metrics, *timed, parts.get(number), noise.get(number), tokens)
+                      setting, step, train_seconds, metrics, *timed, parts.get(number), noise.get(number), tokens,
+                      losses.get(number))
         return trial if len(worker_counts) < 2 else trial.without_times()
 
 

@@ -299,6 +299,7 @@ def _note_stop(stopped: StoppedError, layers: list[dict]) -> None:
 
 
 def _train(job, start, folder, workers, memory) -> int:
+    from ..training.learning import not_learned
     from ..training.loop import train
     from ..training.outputs import open_checkpoints, open_display, open_run_log
     if start.ended:
@@ -315,6 +316,9 @@ def _train(job, start, folder, workers, memory) -> int:
         run_log.let_go()
     display.say(f"{outcome.stop.status.name}: {outcome.stop.reason}")
     display.measured(outcome)
+    if workers.rank == 0 and run_log.failure is None:
+        for note in not_learned(job, outcome, run_log.path):
+            display.say(f"  note: {note}")
     if saved := job.save_model(outcome.stop, workers):
         display.say(saved)
     failure = _failure(run_log, checkpoints, outcome)

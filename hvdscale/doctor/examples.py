@@ -4,9 +4,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from ..data.splits import tensors_of
+from ..data.splits import MapSplit, tensors_of
 from ..formatting.numbers import counted
 from ..plan.shards import Visits
 from ..training.job import Job
@@ -58,11 +59,9 @@ def examples(job: Job) -> Finding:
     splits = {"train": job.data.train, **{split: data for split, data in job.data.evaluated(
         job.plan.train_eval_examples).items() if split != "train"}}
     for split, data in splits.items():
-        n = min(len(data), SOME)
-        if not n:
+        if not len(data):
             continue
-        indices = np.unique(np.linspace(0, len(data) - 1, n).astype(np.int64))         # including the last
-        visits = Visits(indices, np.zeros_like(indices), seed)
+        visits = _spread(len(data), seed)
         try:
             wrong = _count_wrong(data, visits) or _differs(data, visits)
         except Exception as error:
@@ -70,15 +69,44 @@ def examples(job: Job) -> Finding:
                      "have, or an example cannot be read", "make len(split) the number of examples that can be read")
         if wrong:
             differs, by, cause, remedy = wrong
-            looked_at = f"{len(indices)} examples of {split}, read twice, in another order and alone"
+            looked_at = f"{len(visits.indices)} examples of {split}, read twice, in another order and alone"
             return Finding(name, Verdict.FAILED, looked_at, f"{split}: {differs}", by, 0.0, cause, remedy)
-        read.append(f"{len(indices)} of {split}")
+        read.append(f"{len(visits.indices)} of {split}")
         if split == "train":
             later = visits._replace(epochs=visits.epochs + 1)
             again = _compare(_tensors(data.take(visits)), _tensors(data.take(later)))
             notes = "; training examples change from epoch to epoch" if again else "; the same in every epoch"
     looked_at = f"{', '.join(read)}: identical when read twice, in another order and alone{notes}"
+    shared = ", ".join(filter(None, (_shared(job, split) for split in ("val", "test"))))
+    if shared:
+        return Finding(name, Verdict.WARNED, looked_at, shared, cause="load returns the same examples as two splits",
+                       remedy="evaluate on examples that are not trained on: they show whether the model generalizes")
     return Finding(name, Verdict.PASSED, looked_at)
+
+
+def _shared(job: Job, split: str) -> str:
+    """How a split's examples are those of the training split, all of them or its first or last ones; else empty."""
+    data, train = getattr(job.data, split), job.data.evaluated(len(job.data.train))["train"]
+    if not len(data):
+        return ""
+    if all(isinstance(one, MapSplit) for one in (data, job.data.train)) and data.dataset is job.data.train.dataset:
+        return f"{split} and train read the same data set"
+    visits = _spread(len(data), job.plan.seed)
+    own = _tensors(data.take(visits))
+    if not any(values.ndim and bool((values != values[:1]).any()) for values in own.values()):
+        return ""                   # examples that are all alike
+    for first in {0, len(train) - len(data)} if len(data) <= len(train) else ():
+        there = _tensors(train.take(visits._replace(indices=visits.indices + first)))
+        if own.keys() == there.keys() and all(torch.equal(values, there[name]) for name, values in own.items()):
+            return (f"the {counted(len(visits.indices), 'example')} of {split} that were read are examples of train, "
+                    f"{'from its end' if first else 'at the same places'}")
+    return ""
+
+
+def _spread(n: int, seed: int) -> Visits:
+    """Visits to up to SOME examples of n, from the first to the last."""
+    indices = np.unique(np.linspace(0, n - 1, min(n, SOME)).astype(np.int64))
+    return Visits(indices, np.zeros_like(indices), seed)
 
 
 def _count_wrong(data, visits: Visits) -> tuple | None:

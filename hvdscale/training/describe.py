@@ -1,7 +1,7 @@
 """A plan in words: what hvdscale-train prints before its first step."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ..formatting.lines import wrap
 from ..formatting.numbers import counted, number
@@ -38,6 +38,7 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
     lines = [wrap(plan.workload + (f" ({_entries(plan.model_args)})" if plan.model_args else "") +
              (f", from the state dict {plan.init_from[:12]}..." if plan.init_from else ""), whole=True)]
     lines += [wrap(text, f"  {name:<15}", whole=True) for name, text in rows]
+    lines += [wrap(note, "  note: ", whole=True) for note in _warmup_notes(plan)]
     if plan.local_workers > plan.cores and plan.device == "cpu":
         lines.append(wrap(f"{plan.local_workers} workers share {plan.cores} cores, so timings do not transfer to a "
                           "real cluster", "  note: ", whole=True))
@@ -90,6 +91,19 @@ def _lr(plan):
         flat = " (already the peak)" if plan.start_lr == plan.peak_lr else ""
         parts.append(f"{plan.warmup} warmup of {plan.warmup_steps} steps from {plan.start_lr:g}{flat}")
     return "; ".join(filter(None, [*parts, plan.schedule.describe_decay(), plan.schedule.describe_factors()]))
+
+
+def _warmup_notes(plan: Plan) -> Iterator[str]:
+    """What of the warmup the user may not have meant: a peak that the run does not reach, steps of rate 0."""
+    if plan.warmup == "none" or plan.start_lr == plan.peak_lr:
+        return
+    last = plan.budget_steps - 1
+    if 0 <= last < plan.warmup_steps:
+        yield (f"the warmup takes {counted(plan.warmup_steps, 'step')} and the run {plan.budget_steps}: the rate ends at "
+               f"{plan.schedule.lr_at(last):.4g} and never reaches its peak, {plan.peak_lr:g}")
+    if plan.start_lr == 0:
+        idle = "the first step has" if plan.warmup == "gradual" else f"the first {plan.warmup_steps} steps have"
+        yield f"{idle} a learning rate of 0 and changes nothing; warmup_start_factor sets where the warmup starts"
 
 
 def _optimizer(plan):

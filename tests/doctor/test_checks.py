@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hvdscale.cli.doctor import command, say_on
 from hvdscale.doctor.caveats import notes
 from hvdscale.doctor.examine import Examination, in_this_process
-from hvdscale.doctor.examples import shards
+from hvdscale.doctor.examples import examples, shards
 from hvdscale.doctor.finding import Finding, Verdict, carried_out
 from hvdscale.doctor.padding import padding
 from hvdscale.doctor.passes import gradients, last_batch, losses
@@ -38,6 +38,15 @@ def job(name, **layer):
 
 def sample(name, **layer):
     return make_sample(job(name, **layer), 46, 1)
+
+
+@pytest.mark.parametrize("how, said", [
+    ("split", "at the same places"), ("first", "at the same places"), ("last", "from its end"),
+    ("data_set", "read the same data set"), ("apart", None), ("alike", None)])
+def test_validation_examples_that_are_training_examples_are_warned_of(how, said):
+    found = examples(job(f"leaking_{how}"))
+    assert found.verdict == (Verdict.WARNED if said else Verdict.PASSED)
+    assert (said or "") in found.differs and ("val" in found.differs) == bool(said)
 
 
 @functools.cache

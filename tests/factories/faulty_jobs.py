@@ -66,6 +66,25 @@ class Job(Workload):
                 "error": ((logits.argmax(1) != labels).sum(), len(labels))}
 
 
+@dataclass(frozen=True)
+class Leaking(Job):
+    """Validation examples that are training examples: the same split or data set, or its first or last examples."""
+
+    how: str
+
+    def load(self, data_dir):
+        inputs, labels = images(EXAMPLES[0], 0)
+        train, test = Split(inputs, labels), Split(*images(EXAMPLES[2], 2))
+        if self.how == "data set":
+            items = TensorDataset(inputs, labels)
+            return Data(MapSplit(items), MapSplit(items), MapSplit(items, examples=0))
+        val = {"split": train, "first": train.first(20), "last": Split(inputs[-20:], labels[-20:]),
+               "apart": Split(*images(20, 1)), "alike": Split(inputs[:1].expand(20, -1, -1, -1), labels[:1].expand(20))}
+        if self.how == "alike":
+            train = Split(inputs[:1].expand(60, -1, -1, -1), labels[:1].expand(60))
+        return Data(replace(train, augment=noise), val[self.how], test)
+
+
 class TorchsOwn(Job):
     """The same with torch's modules, which run group by group; also sound."""
 
@@ -458,6 +477,8 @@ class Forgetful(torch.optim.SGD):
 
 
 sound, torchs_own, torchs_dropout = Job(), TorchsOwn(), TorchsDropout()
+leaking_split, leaking_data_set, leaking_first, leaking_last, leaking_apart, leaking_alike = map(
+    Leaking, ("split", "data set", "first", "last", "apart", "alike"))
 mean_loss, count_of_one, pairs, padded, local_norm = MeanLoss(), CountOfOne(), Pairs(), PaddedSampler(), LocalNorm()
 non_deterministic, too_long, broadcast = NonDeterministic(), TooLongDataset(), Broadcast()
 metric_count, metric_mean, own_generator = MetricCount(), MetricMean(), OwnGeneratorModel()

@@ -174,6 +174,24 @@ def test_weight_decay_has_a_time_scale_only_where_it_is_decoupled():
     assert "weight decay" not in described(optimizer="adam", weight_decay=0.1)
 
 
+@pytest.mark.parametrize("keys, said", [
+    (dict(steps=100, warmup="gradual", warmup_steps=500, warmup_start_factor=0.1), "never reaches its peak"),
+    (dict(steps=100, warmup="constant", warmup_steps=100, warmup_start_factor=0.1), "never reaches its peak"),
+    (dict(steps=100, warmup="gradual", warmup_steps=10, warmup_start_factor=0.0), "the first step has"),
+    (dict(steps=100, warmup="constant", warmup_steps=10, warmup_start_factor=0.0), "the first 10 steps have"),
+    (dict(steps=100, warmup="gradual", warmup_steps=99, warmup_start_factor=0.1), None),
+    (dict(steps=100, warmup="none"), None)])
+def test_a_peak_out_of_reach_and_steps_of_rate_0_are_noted(keys, said):
+    notes = [line for line in describe(settled(lr=0.2, **keys), "").splitlines() if "note" in line]
+    assert [said in note for note in notes] == [True] * (said is not None)
+
+
+def test_a_warmup_longer_than_the_run_says_where_the_rate_ends():
+    plan = settled(lr=0.2, steps=100, warmup="gradual", warmup_steps=500, warmup_start_factor=0.1)
+    text = describe(plan, "")
+    assert "takes 500 steps and the run 100" in text and f"ends at {plan.schedule.lr_at(99):.4g} and" in text
+
+
 def test_workers_that_share_cores_are_noted():
     text = describe(settled(place=Place(4, 4, 2)), "")
     assert "note: 4 workers share 2 cores, so timings do not transfer to a real cluster" in text

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ...analysis.intervals import OWN_FROM, Estimate
@@ -139,7 +140,8 @@ def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
     for series in section.series:
         found += _series_found(section, series, planned) if section.target else _throughput_found(section, series)
     found += [Finding(_alone_said(section, cell)) for cell in section.alone] if len(section.alone) <= 3 else []
-    return (*found, *_split_seeds_found(section), *_growing_found(section), *_batches_found(section),
+    return (*found, *_split_seeds_found(section), *_unlearned_found(section), *_growing_found(section),
+            *_batches_found(section),
             *map(Finding, search_words.summary(section.searches)), *map(Finding, _other_targets_said(section)),
             *_parts_found(section), *_noise_found(section))
 
@@ -154,6 +156,21 @@ def _split_seeds_found(section: Section) -> list[Finding]:
                              (f"Not met by {_named(missed)}. Runs of one setting and seed should be the same updates: "
                               "compare their budgets, data and code.",)))
     return found
+
+
+def _unlearned_found(section: Section) -> list[Finding]:
+    """How many trials ended with no lower loss than they began with, by batch, and one of them."""
+    trials = section.unlearned
+    if not trials or trials[0].losses is None:
+        return []
+    all_of, lost = (Counter(trial.global_batch for trial in some) for some in (section.judged, trials))
+    at = "; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}" for batch, count in sorted(lost.items()))
+    first, last = (number(value, 4) for value in (trials[0].losses.first, trials[0].losses.last))
+    return [Finding(f"Did not learn: the training loss of {counted(len(trials), 'trial')} did not fall ({at}), "
+                    f"{'such as ' * (len(trials) > 1)}from {first} to {last}.",
+                    ("A loss that did not fall is no lower over the last tenth of the steps than over the first: "
+                     f"{_named(trials)}. A lower learning rate may help; fine-tuning or a GAN can rightly keep its loss.",
+                     ))]
 
 
 def _growing_found(section: Section) -> list[Finding]:

@@ -1,0 +1,48 @@
+"""Whether a run learned, by the training loss of its steps: the mean over their first tenth and over their last."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..log.reader import Log
+from .step_breakdown import MOST_ROWS
+
+LEAST_STEPS = 20        # with a finite loss, below which nothing is said
+
+
+@dataclass(frozen=True)
+class LossCourse:
+    """The mean loss of the first and of the last ``steps`` steps of a run."""
+
+    first: float
+    last: float
+    steps: int
+
+    @property
+    def fell(self) -> bool:
+        """Whether the last steps have a lower loss than the first."""
+        return self.last < self.first
+
+
+def course_of(loss: np.ndarray) -> LossCourse | None:
+    """The course of a run's losses, shape (steps,), in order; those that are not finite are passed over. None: too few.
+    """
+    loss = loss[np.isfinite(loss)]
+    tenth = len(loss) // 10
+    if len(loss) < LEAST_STEPS:
+        return None
+    return LossCourse(float(loss[:tenth].mean()), float(loss[-tenth:].mean()), tenth)
+
+
+def read_courses(log: Log) -> dict[int, LossCourse]:
+    """The course of every trial of a log, by trial id; without those of too few steps, and {} where a log has more than
+    MOST_ROWS."""
+    table = log.steps
+    if not 0 < table.rows <= MOST_ROWS:
+        return {}
+    trial, loss = table["trial"], table["loss"]
+    order = np.argsort(trial, kind="stable")
+    ids, first = np.unique(trial[order], return_index=True)
+    found = zip(ids.tolist(), map(course_of, np.split(loss[order], first[1:])))
+    return {number: course for number, course in found if course is not None}

@@ -1,0 +1,102 @@
+"""What the last lines of a run say where it did not learn: its loss, and what often keeps a loss at chance."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..analysis.learning import LossCourse, read_courses
+from ..data.splits import tensors_of
+from ..errors import HvdscaleError
+from ..log.reader import read_log
+from ..log.schema import Status
+from .evaluate import try_measuring
+from .job import Job
+from .outcome import Outcome
+from .run_log import TRIAL
+
+LARGEST = 20.0          # of inputs that are scaled
+NEAR_CHANCE = 0.02      # share of ln K
+SUM_TO_ONE = 1e-3
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What went through the model for a few examples: the range of its inputs, None: no numbers; what it returned,
+    None: more than one tensor."""
+
+    inputs: tuple[float, float] | None
+    outputs: Tensor | None
+
+    @property
+    def classes(self) -> int:
+        """K, where an example has a row of K outputs; 0: it has none."""
+        return self.outputs.shape[1] if self.outputs is not None and self.outputs.ndim == 2 else 0
+
+    @property
+    def chance(self) -> float:
+        """The cross-entropy of guessing among the classes; NaN without classes."""
+        return math.log(self.classes) if self.classes > 1 else math.nan
+
+    def suspects(self) -> Iterator[str]:
+        """What often keeps a loss at chance, in words."""
+        if self.inputs and max(map(abs, self.inputs)) > LARGEST:
+            low, high = self.inputs
+            yield f"the model's inputs range from {low:g} to {high:g}; scale them to about -1 to 1"
+        rows = self.outputs.double() if self.outputs is not None and self.classes > 1 else None
+        if rows is not None and (rows >= 0).all() and ((rows.sum(1) - 1).abs() < SUM_TO_ONE).all():
+            yield ("the model's outputs sum to 1 for each example, as after a softmax; torch's cross_entropy expects "
+                   "them before it")
+
+
+def look(job: Job) -> Pass:
+    """What goes through the job's model when its first training examples are measured; raises what its code raises."""
+    seen: list[tuple[object, object]] = []
+    hook = job.model.register_forward_hook(lambda model, given, returned: seen.append((given, returned)))
+    try:
+        try_measuring(job.workload, job.data.evaluated(len(job.data.train))["train"], job.model, job.plan.precision,
+                      job.device)
+    finally:
+        hook.remove()
+    given, returned = seen[0] if seen else ((), None)
+    numbers = [tensor for _, tensor in tensors_of(given) if tensor.is_floating_point() and tensor.numel()]
+    ends = (min(float(one.min()) for one in numbers), max(float(one.max()) for one in numbers)) if numbers else None
+    return Pass(ends, returned if isinstance(returned, Tensor) and returned.is_floating_point() else None)
+
+
+def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
+    """Lines for the user where a complete run's loss did not fall or ended near chance, from its closed log, or where a
+    run diverged; [] where there is nothing to say."""
+    target = job.plan.stop_target
+    if outcome.stop.status == Status.INFEASIBLE:
+        return list(_try_to_look(job).suspects())
+    if outcome.stop.status != Status.COMPLETE or not job.plan.eval_every or (
+            target and target.met_by(outcome.measured.get(target.column, math.nan))):
+        return []
+    with read_log(log) as found:
+        course = read_courses(found).get(TRIAL)
+    return describe_course(course, _try_to_look(job)) if course else []
+
+
+def _try_to_look(job: Job) -> Pass:
+    """The same as ``look``, of a run that has ended: whatever its model's code raises by now."""
+    try:
+        return look(job)
+    except (HvdscaleError, RuntimeError, TypeError, ValueError):
+        return Pass(None, None)
+
+
+def describe_course(course: LossCourse, seen: Pass) -> list[str]:
+    """The same of a run's losses and a pass through its model."""
+    first, last = f"{course.first:.4g}", f"{course.last:.4g}"
+    at_chance = abs(course.last - seen.chance) <= NEAR_CHANCE * seen.chance
+    if course.fell and not at_chance:
+        return []
+    said = f"the mean training loss was {first} over the first {course.steps} steps and {last} over the last"
+    if at_chance:
+        return [f"the loss ended near chance: {said}; guessing among {seen.classes} classes gives {seen.chance:.4g}",
+                *(list(seen.suspects()) or ["a lower learning rate may help"])]
+    return [f"did not learn: {said}", *seen.suspects(),
+            "a lower learning rate may help; fine-tuning or a GAN can rightly keep its loss"]
