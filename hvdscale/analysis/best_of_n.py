@@ -52,8 +52,7 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
 
     steps   float array, shape (trials,): at the evaluation that met; inf: never
     before  float array, shape (trials,): at the evaluation before, NaN where it is unknown; ignored where never met
-    last    float array, shape (trials,): the last step of a trial that did not meet, pruned or not; NaN where the
-            metric was never measured
+    last    float array, shape (trials,): the last step of a trial that did not meet, pruned or not; NaN: not measured
     pruned  bool array, shape (trials,): whether the search stopped it, so that it might have met later; default: none
     n       number of trials, at most as many as there are; default: all
 
@@ -66,7 +65,7 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
     met = np.isfinite(steps)
     if not met.any():
         return _estimate_unmet(last)
-    last, reached = np.nan_to_num(last), last
+    reached, last = last, np.where(np.isnan(last), 0.0, last)
     pruned = np.zeros(len(steps), bool) if pruned is None else np.asarray(pruned, bool) & ~met
     ends, middle = _interval(steps, before, last, n, confidence, _log)
     low, high = np.exp(ends)
@@ -99,7 +98,7 @@ def best_of_more(steps: ArrayLike, before: ArrayLike, last: ArrayLike, n: int,
     met = np.isfinite(steps)
     if not met.any():
         return _estimate_unmet(last)
-    ends, middle = _interval(steps, before, np.nan_to_num(last), n, confidence, _log)
+    ends, middle = _interval(steps, before, np.where(np.isnan(last), 0.0, last), n, confidence, _log)
     low, value, high = np.exp([ends[0], min(middle, ends[1]), ends[1]])
     return Estimate(float(value), float(low) if low >= 1 else 0.0, float(high), len(steps), extrapolated=True)
 

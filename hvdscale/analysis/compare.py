@@ -389,7 +389,7 @@ def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> tup
     runs = samples.baseline.runs, samples.candidate.runs
     if not all(runs):
         return 0, None
-    horizon = min(run.last_step for run in (*runs[0], *runs[1]))
+    horizon = int(min(run.last_step for run in (*runs[0], *runs[1])))
     by_seed = [{run.trial.seed_key: _find_best(run.trial, target, horizon) for run in own} for own in runs]
     a, b = (np.array([own[seed] for seed in sorted(own)]) for own in by_seed)
     paired = samples.pairing == "seed"

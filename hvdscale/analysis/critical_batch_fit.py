@@ -8,14 +8,14 @@ efficiency, at which B S = 2 E_min (B_crit itself where p = 1), and that of 20 %
 (Zhang et al. 2024, arXiv 2410.21676).
 
 The fit is least squares on log S, with S midway between the evaluation that met the target and the one before, where
-that is known. Points have equal weight, except those whose interval is more than twice as wide as the median one. The width of an interval
-depends on its value, so weighting by width would lift the curve. The variance around the curve is estimated from the
-residuals and from the points' own intervals. These count as OWN_FREEDOM residuals unless the residuals refute them (F
-test, 10 %); then as one. Intervals are profiles of the sum of squares over the other parameters. Where that leaves too
-few degrees of freedom (four single runs), they are the hull over all shapes. An interval is open where the points do
-not reach: perfect scaling throughout only bounds B_crit from below, a plateau from above. The evaluation grid may shift
-all batches alike, which no residual shows, so half of it widens the interval of S_min. Where the grid of most points is
-unknown, that interval has no lower end.
+that is known. Points have equal weight, except those whose interval is more than twice as wide as the median one. The
+width of an interval depends on its value, so weighting by width would lift the curve. The variance around the curve is
+estimated from the residuals and from the points' own intervals. These count as OWN_FREEDOM residuals unless the
+residuals refute them (F test, 10 %); then as one. Intervals are profiles of the sum of squares over the other
+parameters. Where that leaves too few degrees of freedom (four single runs), they are the hull over all shapes. An
+interval is open where the points do not reach: perfect scaling throughout only bounds B_crit from below, a plateau from
+above. The evaluation grid may shift all batches alike, which no residual shows, so half of it widens the interval of
+S_min. Where the grid of most points is unknown, that interval has no lower end.
 
 Where S rises significantly at the largest batches, the curve does not apply: these batches are left out and listed.
 """

@@ -99,8 +99,8 @@ def _warmup_notes(plan: Plan) -> Iterator[str]:
         return
     last = plan.budget_steps - 1
     if 0 <= last < plan.warmup_steps:
-        yield (f"the warmup takes {counted(plan.warmup_steps, 'step')} and the run {plan.budget_steps}: the rate ends at "
-               f"{plan.schedule.lr_at(last):.4g} and never reaches its peak, {plan.peak_lr:g}")
+        yield (f"the warmup takes {counted(plan.warmup_steps, 'step')} and the run {plan.budget_steps}: the rate ends "
+               f"at {plan.schedule.lr_at(last):.4g} and never reaches its peak, {plan.peak_lr:g}")
     if plan.start_lr == 0:
         idle = "the first step has" if plan.warmup == "gradual" else f"the first {plan.warmup_steps} steps have"
         yield f"{idle} a learning rate of 0 and changes nothing; warmup_start_factor sets where the warmup starts"

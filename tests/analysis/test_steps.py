@@ -35,7 +35,8 @@ def test_the_paper_s_strict_comparison_does_not_count_the_value_itself():
 
 
 def test_an_evaluation_without_the_metric_is_none_of_it():
-    run = run_of_one(trial(steps=(0, 68, 99, 136, 137), error=(0.9, 0.5, np.nan, np.nan, 0.1), seconds=(0, 6, 9, 13, 14)))
+    run = run_of_one(trial(steps=(0, 68, 99, 136, 137), error=(0.9, 0.5, np.nan, np.nan, 0.1),
+                           seconds=(0, 6, 9, 13, 14)))
     assert (run.steps, run.steps_before, run.seconds, run.seconds_before) == (137, 68, 14, 6)
 
 

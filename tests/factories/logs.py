@@ -38,8 +38,9 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
 
     changes  dataset, model, optimizer, keep_going, cores, local_workers, untimed_passes, train_examples, peak_lr,
              stop_reason, plan, worker_counts (one a restart), communication_share (of its steps; 0.1 is data),
-             losses (of its steps), sqnorms (of its steps, three numbers each: SQNORMS; None: not measured), budget, problem (more of the
-             plan's), asked (by the user), sweep (the trial's place in a study), branch (its place in a run)
+             losses (of its steps), sqnorms (of its steps, three numbers each: SQNORMS; None: not measured), budget,
+             problem (more of the plan's), asked (by the user), sweep (the trial's place in a study), branch (its place
+             in a run)
     """
     plan = {
         "problem": {"workload": "made/net", "model_args": changes.get("model_args"), "global_batch": batch,

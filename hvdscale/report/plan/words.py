@@ -374,9 +374,9 @@ def _left_out_said(plan: WorkerPlan) -> list[str]:
 def not_joined_said(found: NoPlan, timed: Sequence[Workload]) -> str:
     """Why the logs of --times-from, which are of these workloads, give no times for a plan; names the nearest."""
     differing = min((_differing(found.workload, other) for other in timed), key=len)
-    return (f"{_whose(found)}: no log of --times-from is of this workload. In the nearest one {listed(differing)}. Logs "
-            "join where all names and the number of training examples are the same: import both with the same ones, or "
-            "take the times of this workload with hvdscale-scale --probe.")
+    return (f"{_whose(found)}: no log of --times-from is of this workload. In the nearest one {listed(differing)}. "
+            "Logs join where all names and the number of training examples are the same: import both with the same "
+            "ones, or take the times of this workload with hvdscale-scale --probe.")
 
 
 def _differing(one: Workload | None, other: Workload) -> list[str]:

@@ -169,8 +169,8 @@ def _unlearned_found(section: Section) -> list[Finding]:
     return [Finding(f"Did not learn: the training loss of {counted(len(trials), 'trial')} did not fall ({at}), "
                     f"{'such as ' * (len(trials) > 1)}from {first} to {last}.",
                     ("A loss that did not fall is no lower over the last tenth of the steps than over the first: "
-                     f"{_named(trials)}. A lower learning rate may help; fine-tuning or a GAN can rightly keep its loss.",
-                     ))]
+                     f"{_named(trials)}. A lower learning rate may help; fine-tuning or a GAN can rightly keep its "
+                     "loss.",))]
 
 
 def _growing_found(section: Section) -> list[Finding]:
