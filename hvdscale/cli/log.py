@@ -43,6 +43,7 @@ def main():
 @main.command("ls")
 @click.argument("logs", nargs=-1, shell_complete=completion.paths)
 @click.option("--all", "everything", is_flag=True, help="name every trial, however many a log holds")
+@width_option
 def list_logs(logs, everything):
     """List the trials of LOGS, one line each: how they ended, what they ran, how far they came. Default: runs/, or the
     current folder.
@@ -50,7 +51,7 @@ def list_logs(logs, everything):
     paths = find_logs(logs or (["runs"] if os.path.isdir("runs") else ["."]))
     if not paths:
         raise LogError(f"{' '.join(logs) or 'here'}: there is no log")
-    table, bad = GrowingTable(HEADINGS, echo), []
+    table, bad = GrowingTable(HEADINGS, echo, width=terminal_width()), []
     for lines in _of_each(partial(_lines_of, everything), paths, bad):
         table.add(lines)
     table.flush()

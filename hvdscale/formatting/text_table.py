@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from .lines import wrap
 from .numbers import RANGE
 
-GAP = "  "
+GAP, INDENT = "  ", "    "
 HEADING_WIDTH = 11
 BLOCK_SECONDS = 0.25            # between two blocks of a table that grows
 
@@ -54,11 +55,12 @@ class GrowingTable:
     headings    one a column; the last column is left out until a row has an entry there
     show        takes a block of lines
     clock       seconds, monotonic
+    width       of a line; a row that is wider goes on in indented lines
     """
 
     def __init__(self, headings: Sequence[str], show: Callable[[str], None],
-                 clock: Callable[[], float] = time.monotonic):
-        self._headings, self._show, self._clock = headings, show, clock
+                 clock: Callable[[], float] = time.monotonic, width: int | None = None):
+        self._headings, self._show, self._clock, self._width = headings, show, clock, width
         self._rows: list[Sequence[str]] = []
         self._widths = [0] * (len(headings) - 1)
         self._headed, self._shown_at = 0, clock()
@@ -78,9 +80,16 @@ class GrowingTable:
         columns = len(self._widths)
         rows = [self._headings] * (self._headed < columns) + self._rows
         self._widths = [max(wide, *map(len, column)) for wide, column in zip(self._widths, zip(*rows))]
-        self._show("\n".join(line for row in rows for line in
-                             _lines([[entry] for entry in row[:columns]], self._widths, range(columns))))
+        self._show("\n".join(line for row in rows for line in self._folded(row)))
         self._rows, self._headed, self._shown_at = [], columns, self._clock()
+
+
+    def _folded(self, row: Sequence[str]) -> list[str]:
+        """A row in as many lines as it takes; one column that is too wide by itself is broken between words."""
+        first, *more = _parts(self._widths, self._width and self._width - len(INDENT), again=())
+        texts = [GAP.join(row[at].ljust(self._widths[at]) for at in part).rstrip() for part in more]
+        line = GAP.join(row[at].ljust(self._widths[at]) for at in first).rstrip()
+        return [line, *(wrap(text, INDENT, whole=True) for text in texts if text)]
 
 
 class TextTable:
@@ -166,12 +175,13 @@ def _total(widths):
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _parts(widths, width):
-    """The columns' indices, in as many parts as lines of ``width`` take (None: one); each begins with the first."""
+def _parts(widths, width, again=(0,)):
+    """The columns' indices, in as many parts as lines of ``width`` take (None: one); later ones begin with ``again``.
+    """
     parts = [list(range(len(widths)))[:1]]
     for at in range(1, len(widths)):
-        if width and len(parts[-1]) > 1 and _total([widths[other] for other in (*parts[-1], at)]) > width:
-            parts.append([0])
+        if width and len(parts[-1]) > len(again) and _total([widths[other] for other in (*parts[-1], at)]) > width:
+            parts.append([*again])
         parts[-1].append(at)
     return parts
 

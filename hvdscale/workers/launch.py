@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..errors import UsageError, WorkersError
 from ..formatting.numbers import counted

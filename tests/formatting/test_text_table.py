@@ -106,3 +106,17 @@ def test_a_growing_table_shows_blocks_in_time_and_its_columns_never_become_narro
     table.flush()
     table.flush()
     assert shown[2:] == ["log     best  study\nc       0.4   draw 1"]
+
+
+def test_a_row_of_a_growing_table_goes_on_in_indented_lines_where_it_is_too_wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = []
+    table = GrowingTable(("log", "best", "steps", "size", "study"), shown.append, lambda: 0, width=22)
+    table.add([("runs/a.h5", "0.1", "1,234", "1.2 MiB", ""), ("b.h5", "0.2", "9", "", "")])
+    table.flush()
+    table.add([("c.h5", "0.3", "12", "1 KiB", "draw 3: " + "momentum 0.9, " * 6)])
+    table.flush()
+    assert shown == [
+        "log        best\n    steps  size\nruns/a.h5  0.1\n    1,234  1.2 MiB\nb.h5       0.2\n    9",
+        "log        best\n    steps  size\n    study\nc.h5       0.3\n    12     1 KiB\n"
+        f"    draw 3: {'momentum 0.9, ' * 3}momentum\n    0.9, momentum 0.9, momentum 0.9,"]
