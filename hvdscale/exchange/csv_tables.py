@@ -42,8 +42,8 @@ NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "re
 OVERLAPS = ("first", "last")
 SOURCE_OF_ROWS = {"path": "trials.csv", "imported": "csv"}
 SEARCH = "search"
-ASSUMED = ("assumed: 1 worker a trial, so that runs at other counts share its rows; a column workers in trials.csv says "
-           "otherwise")
+ASSUMED = ("assumed: 1 worker a trial, so that runs at other counts share its rows; a column workers in trials.csv "
+           "says otherwise")
 WORKLOAD = ("dataset", "model", "optimizer", "global_batch")
 OF_FILE = ("format", "version", "segment", "segments")      # root attributes that belong to the file, not the log
 

@@ -83,7 +83,6 @@ class GrowingTable:
         self._show("\n".join(line for row in rows for line in self._folded(row)))
         self._rows, self._headed, self._shown_at = [], columns, self._clock()
 
-
     def _folded(self, row: Sequence[str]) -> list[str]:
         """A row in as many lines as it takes; one column that is too wide by itself is broken between words."""
         first, *more = _parts(self._widths, self._width and self._width - len(INDENT), again=())
