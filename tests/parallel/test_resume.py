@@ -37,7 +37,7 @@ class Runs:
 
     def whole(self, np_, *options):
         """The folder of the uninterrupted run."""
-        folder = self.folder / f"whole{np_}{''.join(options)}"
+        folder = self.folder / f"whole{np_}{''.join(options)}".replace("/", "-")
         if not folder.exists():
             code, output = self.start(np_, folder, *options)
             assert code == 0, output
@@ -57,7 +57,8 @@ def assert_same_run(one, other):
 # what becomes of each start, and the checkpoint that the next one goes on from
 KILLS = {
     1: [("SIGKILL 0 write 1", 0), ("SIGKILL 0 rename 1", 7), ("SIGKILL 0 removal 1", 21)],
-    2: [("SIGKILL 1 step 16", 14), ("SIGTERM 1 step 30", 32), ("SIGKILL all step 44", 42)],
+    2: [("SIGKILL 1 step 16", 14), ("SIGTERM 1 step 30", 32), ("SIGKILL all step 44", 42),
+        ("SIGKILL 0 rename 2", 56), ("SIGKILL 0 removal 0", 60)],           # the last checkpoint, twice
     3: [("SIGKILL all step 23", 21)],
 }
 
@@ -111,6 +112,16 @@ def test_a_job_goes_on_at_another_number_of_workers_with_the_same_global_batch(r
             for name in table:
                 if not name.endswith(("seconds", "sqnorm", "local_examples")):
                     np.testing.assert_allclose(table[name], other[name], rtol=1e-9, err_msg=name)
+
+
+def test_a_plateau_decay_acts_at_the_same_steps_at_any_number_of_workers(runs):
+    options = ["--precision", "fp64", "--global-batch", "8", "--set", "decay=plateau", "--set", "decay_factor=0.5",
+               "--set", "decay_metric=val/cross_entropy", "--set", "decay_patience=0"]
+    rates = []
+    for np_ in (1, 2):
+        with read_log(runs.whole(np_, *options) / "w.h5") as log:
+            rates.append(log.steps["lr"].tolist())
+    assert rates[0] == rates[1] and len(set(rates[0][10:])) > 1
 
 
 def test_an_error_of_rank_0_about_checkpoints_is_one_message_of_all(runs, tmp_path):
