@@ -119,4 +119,4 @@ def test_a_row_of_a_growing_table_goes_on_in_indented_lines_where_it_is_too_wide
     assert shown == [
         "log        best\n    steps  size\nruns/a.h5  0.1\n    1,234  1.2 MiB\nb.h5       0.2\n    9",
         "log        best\n    steps  size\n    study\nc.h5       0.3\n    12     1 KiB\n"
-        f"    draw 3: {'momentum 0.9, ' * 3}momentum\n    0.9, momentum 0.9, momentum 0.9,"]
+        "    draw 3: momentum 0.9, momentum 0.9, momentum 0.9,\n    momentum 0.9, momentum 0.9, momentum 0.9,"]
