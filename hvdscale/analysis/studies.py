@@ -24,7 +24,7 @@ from ..log.plan_text import plan_at, read_plan
 from ..log.reader import Log, Table
 from ..log.schema import Status
 from ..target import Target
-from .trials import SeedKey, Workload, is_pruning, seed_key, workload_of
+from .trials import AsVersion, SeedKey, Workload, is_pruning, only_version, seed_key, workload_of
 
 BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where trials begin
 GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
@@ -157,10 +157,11 @@ class Evaluations:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def studies_of(logs: Iterable[Log]) -> tuple[Study, ...]:
+def studies_of(logs: Iterable[Log], as_version: AsVersion = only_version) -> tuple[Study, ...]:
     """Every study of these logs, by workload, then by global batch.
 
-    logs    must stay open while the studies are used
+    logs        must stay open while the studies are used
+    as_version  see versions.py; by default runs of one name are of one workload
     Raises LogError where the trials of a log contradict each other, or a plan's entries are of the wrong type;
     Evaluations.read does where a trial has a step twice.
     """
@@ -168,7 +169,7 @@ def studies_of(logs: Iterable[Log]) -> tuple[Study, ...]:
     found: dict[tuple[Workload, int], list[_Part]] = {}
     for log in sorted(logs, key=lambda log: log.path):
         refuse_unsound_trials(log)
-        rows = _TrialRows(log)
+        rows = _TrialRows(log, as_version)
         sources = _sources(log.evaluations, rows)
         for key, own, source in zip(rows.studies, rows.of_studies, sources):
             found.setdefault(key, []).append(_Part(log.path, rows, own, source))
@@ -199,7 +200,7 @@ class _TrialRows:
     of_studies  the rows of each study, by id
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, as_version: AsVersion) -> None:
         table = log.trials
         self.table = table
         self.id, self.seed, self.budget_steps = (np.asarray(table[name]) for name in ("id", "seed", "budget_steps"))
@@ -215,7 +216,8 @@ class _TrialRows:
         self.repeat = np.array([bool((plan.get("sweep") or {}).get("repeat")) for _, plan in plans], bool)[at]
         self.branch = np.array([bool(plan.get("branch")) for _, plan in plans], bool)[at]
         self.untimed = np.isin(self.id, _find_changed_workers(log.restarts))
-        workloads = [workload_of(dataset, model, optimizer, plan) for (dataset, model, optimizer, _), plan in plans]
+        workloads = [as_version(workload_of(dataset, model, optimizer, plan), plan)
+                     for (dataset, model, optimizer, _), plan in plans]
         self._group(workloads, at, np.asarray(table["global_batch"]))
 
     def _group(self, workloads: Sequence[Workload], at: np.ndarray, batches: np.ndarray) -> None:

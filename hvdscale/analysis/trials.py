@@ -13,7 +13,7 @@ are treated as not measured.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -59,6 +59,7 @@ class Workload:
     optimizer: str
     train_examples: int         # 0: unknown
     batch_schedule: tuple[tuple[int, int], ...] = ()    # (first step, batch); empty where the batch is constant
+    version: str = ""           # of the job; "" where there is only one, see versions.py
 
     @property
     def at_constant_batch(self) -> Workload:
@@ -68,10 +69,11 @@ class Workload:
     def __str__(self) -> str:
         batch = f", batch {BatchSchedule.of_pairs(self.batch_schedule)}" if self.batch_schedule else ""
         size = f", {self.train_examples:,} training examples" if self.train_examples else ""
+        version = f", version {self.version}" if self.version else ""
         args = json.loads(self.model_args or "{}")
         if isinstance(args, dict):
             args = ", ".join(f"{name}={value}" for name, value in args.items())
-        return f"{self.dataset}/{self.model}{f' ({args})' * bool(args)}, {self.optimizer}{size}{batch}"
+        return f"{self.dataset}/{self.model}{f' ({args})' * bool(args)}, {self.optimizer}{size}{batch}{version}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,9 +205,18 @@ class Trial:
         return fewest_passes(batch, ghost_batch, self.workers, most, accumulate)
 
 
-def read_trials(log: Log) -> list[Trial]:
+AsVersion = Callable[[Workload, Mapping[str, Any]], Workload]      # a workload as that of a trial of this plan
+
+
+def only_version(workload: Workload, plan: Mapping[str, Any]) -> Workload:
+    """The workload, where versions of its job are not kept apart."""
+    return workload
+
+
+def read_trials(log: Log, as_version: AsVersion = only_version) -> list[Trial]:
     """Every trial of a log, by id.
 
+    as_version  see versions.py; by default runs of one name are of one workload
     Raises LogError where the rows contradict each other, or a plan's entries are of the wrong type.
     """
     refuse_unsound(log)
@@ -219,7 +230,7 @@ def read_trials(log: Log) -> list[Trial]:
     tokens = _count_tokens(log, [step[at] for at in evaluations.rows])
     starts = _Slices(log.restarts, ids)
     workers = starts.column("workers").tolist()
-    rows = _Rows(log.path, table)
+    rows = _Rows(log.path, table, as_version)
     return [rows.trial(row, tuple(sorted(set(workers[starts.rows[row]]))), timed[row], parts,
                        noise, losses, step[at], seconds[at],
                        {name: column[at] for name, column in values.items()}, tokens[row])
@@ -235,8 +246,8 @@ def by_workload(trials: Iterable[Trial]) -> dict[Workload, tuple[Trial, ...]]:
 class _Rows:
     """The rows of /trials, to be converted to trials."""
 
-    def __init__(self, path: str, table: Table) -> None:
-        self.path = path
+    def __init__(self, path: str, table: Table, as_version: AsVersion) -> None:
+        self.path, self.as_version = path, as_version
         self.metaparameters = [name for name in table.columns if name.startswith("metaparameters/")]
         self.columns = {name: table[name].tolist() for name in (*_READ, *self.metaparameters)}
         self.workloads: dict[Workload, Workload] = {}
@@ -250,7 +261,7 @@ class _Rows:
         plan = plan_at(self.path, number, text)
         problem = {name: value for name, value in (plan.get("problem") or {}).items()
                    if value is not None or name not in LATER_FIELDS}
-        workload = workload_of(dataset, model, optimizer, plan)
+        workload = self.as_version(workload_of(dataset, model, optimizer, plan), plan)
         workload = self.workloads.setdefault(workload, workload)
         problem.pop("seed", None)
         if plan.get("sweep"):

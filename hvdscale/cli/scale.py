@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import click
 
 from ..errors import UsageError
 from ..formatting.numbers import counted
+from ..plan.job import refuse_changes
 from ..plan.settings import Settings
 from ..system.cores import usable_cores
-from ..training.series import PLACES, PROBE, carry_out, ended, runs_of
+from ..training.series import INSTEAD, PLACES, PROBE, carry_out, ended, refuse_edited, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
 from .common import Command, echo, slow_imports, version_option, whole_numbers, width_option
 from .completion import paths, workloads
@@ -70,17 +72,22 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     refuse_too_many(max(counts), launcher, hosts)
     runs = runs_of(counts, repeats, probe, keys, out)
     todo = [run for run in runs if overwrite or not ended(run, workload)]
+    accept, first = keys.get("accept_changes", False), {}
     if len(todo) < len(runs):
+        accepted = refuse_edited([run for run in runs if run not in todo], workload, keys, accept, click.echo)
+        todo = [replace(run, keys={**run.keys, "accepted": accepted}) for run in todo] if accepted else todo
         click.echo(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
     for number, run in enumerate(todo, 1):
         click.echo(f"\n[{number}/{len(todo)}] {counted(run.workers, 'worker')}, seed "
                    f"{run.keys.get('seed', 0)}: {run.log}")
         known = number > 1 and todo[number - 2].workers == run.workers
         try:
-            carry_out(run, workload, launcher, hosts, _make_printer(with_plan=not known))
+            job = carry_out(run, workload, launcher, hosts, _make_printer(with_plan=not known))
         except KeyboardInterrupt:
             click.echo("\nthe same command resumes here", err=True)
             raise
+        first = first or job
+        refuse_changes(first, job, accept, todo[0].log, INSTEAD)        # it may be edited meanwhile
     click.echo()
     make([run.log for run in runs], out=os.path.join(out, "report"), echo=echo)
 

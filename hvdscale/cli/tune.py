@@ -37,6 +37,7 @@ class Asked:
     mode: str               # run, dry-run, status or retry
     take_over: bool
     terminal: bool          # whether what is printed reaches one
+    accept_changes: bool = False
 
 
 @click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -56,9 +57,11 @@ class Asked:
 @click.option("--data-dir", metavar="DIR", shell_complete=paths, help="folder of the data set's files")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set a key of hvdscale-train that "
               "changes no update, such as threads or stall_seconds")
+@click.option("--accept-changes", is_flag=True, help="go on although the job was edited since: source, defaults, model "
+              "or data; the sweep records both")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 @version_option
-def command(sweep, out, mode, only, shard, data_dir, assignments, take_over):
+def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes, take_over):
     """Search metaparameters at each global batch size of SWEEP.toml, alone, or under mpirun, horovodrun,
     srun or torchrun.
 
@@ -77,7 +80,7 @@ def command(sweep, out, mode, only, shard, data_dir, assignments, take_over):
         if name not in FREE_SETTINGS:
             raise UsageError(f"--set {name} would make other trials; it belongs into [settings] of {sweep}")
     return Asked(sweep, read_sweep(sweep), out or os.path.join("sweeps", Path(sweep).stem), parse_only(only),
-                 parse_shard(shard), free, mode or "run", take_over, on_terminal(sys.stdout))
+                 parse_shard(shard), free, mode or "run", take_over, on_terminal(sys.stdout), accept_changes)
 
 
 def parse_only(texts) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from ..errors import DataError, HvdscaleError, describe_raised
 from ..plan.shards import Visits, stream_key
+from .digests import digest_split
 from .generators import OwnGenerators, seed_generators
 
 AUGMENTATION = "augmentation"       # the purpose that keys the random streams here
@@ -242,6 +244,11 @@ class Data:
         """The tokens of the training set that the loss counts; None: it counts examples."""
         count = getattr(self.train, "count_tokens", None)
         return None if count is None else count()
+
+    @cached_property
+    def digests(self) -> dict[str, dict]:
+        """What the log says of each split, so that other data is noticed; see digest_split."""
+        return {name: digest_split(getattr(self, name)) for name in ("train", "val", "test")}
 
     @property
     def is_mapped(self) -> bool:

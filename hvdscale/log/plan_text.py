@@ -65,7 +65,7 @@ BATCHES: Rule = (lambda value: value != [] and _pairs(value) and all(_whole(batc
 FACTORS: Rule = _pairs, "a list of (first step, factor) pairs, in order from step 0"
 
 OF_SEARCH = ("sweep", "archive", "search")      # parts, any of which says that a trial is a draw of metaparameters
-PARTS = ("problem", "measurement", "execution", "asked", "sweep", "branch")
+PARTS = ("problem", "measurement", "execution", "job", "asked", "sweep", "branch")
 ENTRIES: dict[str, dict[str, Rule]] = {
     "problem": {
         **dict.fromkeys(("peak_lr", "start_lr", "decay_factor", "end_lr_factor"), NUMBER),
@@ -83,6 +83,7 @@ ENTRIES: dict[str, dict[str, Rule]] = {
     "execution": {
         **dict.fromkeys(("local_workers", "cores"), COUNT),
         **dict.fromkeys(("workers", "local_batch", "accumulate", "untimed_passes", "threads"), _or_none(COUNT))},
+    "job": dict.fromkeys(("source", "defaults", "model", "data", "accepted"), OBJECT),
     "asked": {},
 }
 SWEEP: dict[str, Rule] = {

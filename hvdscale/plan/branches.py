@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import PlanError, UsageError
@@ -50,11 +50,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Origin:
-    """A checkpoint that branches start from: its problem, the id of its log, steps and examples done."""
+    """A checkpoint that branches start from: its problem, the id of its log, steps and examples done, its job."""
 
     problem: Problem
     log: str
     step: int
+    job: Mapping[str, Any] = field(default_factory=dict)        # {}: unknown
 
     @property
     def examples(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -166,6 +166,8 @@ class Execution:
 class Plan(Execution, Measurement, Problem):
     """A problem with its measurement and execution. Code that must not depend on the rest takes a Problem."""
 
+    job: Mapping[str, Any] = field(default_factory=dict)    # digests of the user's code and data; see plan.job
+
     def passes(self, size: int, rank: int) -> list[Pass]:
         """The rank's passes over a step of ``size`` examples; a short step of few ghost groups has fewer passes."""
         batch = size if size in self.batches.sizes else self.global_batch
@@ -209,11 +211,11 @@ class Plan(Execution, Measurement, Problem):
         return 10 if self.workers > 1 else 100
 
     def as_record(self, asked: dict) -> dict:
-        """The plan for the log: its three parts, and what the user asked."""
+        """The plan for the log: its three parts, the digests of its job, and what the user asked."""
         def part(kind: type) -> dict:
             return {field.name: getattr(self, field.name) for field in fields(kind)}
         return {"problem": part(Problem), "measurement": part(Measurement), "execution": part(Execution),
-                "asked": asked}
+                **({"job": dict(self.job)} if self.job else {}), "asked": asked}
 
 
 def flat(part: Mapping) -> dict:

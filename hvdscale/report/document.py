@@ -142,7 +142,7 @@ def facts_of(log: Log) -> LogFacts:
 
 def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped: Sequence[str] = (),
                 options: Options = Options(), studies: Sequence[Study] = (), asked: Asked = Asked(),
-                tell: Tell = quiet, branched: Sequence[Branched] = ()) -> Document:
+                tell: Tell = quiet, branched: Sequence[Branched] = (), notes: Sequence[str] = ()) -> Document:
     """The report of analysed groups.
 
     logs      LogFacts of each; skipped: messages about those that could not be read
@@ -158,12 +158,12 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
     chapters = [*_chapters(abouts, repeats, studies, asked, options, taken, tell),
                 *_chapters_of_branches(branched, abouts, repeats, taken)]
     return Document(pages, tuple(logs), tuple(skipped), options.confidence, tuple(chapters),
-                    _notes([group.workload for group in groups], logs))
+                    (*notes, *_notes([group.workload for group in groups], logs)))
 
 
 def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = (), logs: Sequence[LogFacts] = (),
                         skipped: Sequence[str] = (), options: Options = Options(), asked: Asked = Asked(),
-                        tell: Tell = quiet) -> Document:
+                        tell: Tell = quiet, notes: Sequence[str] = ()) -> Document:
     """The report of logs so large that only columns of their evaluations are looked at."""
     taken: set[str] = set()
     abouts: list[About] = []
@@ -188,7 +188,7 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
             f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
                     _chapters(abouts, (), studies, asked, options, taken, tell),
-                    (note, *_notes([study.workload for study in studies], logs)))
+                    (note, *notes, *_notes([study.workload for study in studies], logs)))
 
 
 def _notes(workloads: Iterable[Workload], logs: Sequence[LogFacts]) -> tuple[str, ...]:
@@ -304,6 +304,7 @@ def as_json(document: Document, figures: bool = True) -> dict[str, object]:
         "workloads": [{
             "dataset": group.workload.dataset, "model": group.workload.model, "model_args": group.workload.model_args,
             "optimizer": group.workload.optimizer, "train_examples": group.workload.train_examples,
+            **({"version": group.workload.version} if group.workload.version else {}),
             "sections": [_section_values(page, figures) for page in pages]} for group, pages in document.pages],
         "how_to_read": [{"about": about, "notes": notes} for about, notes in document.how_to_read],
         "chapters": [{"title": one.title, "summary": one.summary,

@@ -18,6 +18,7 @@ from ..analysis.metric_direction import check_direction
 from ..analysis.report_data import Options, analyse, refuse_unknown
 from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
+from ..analysis.versions import versions_of
 from ..errors import LogError
 from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
@@ -128,15 +129,16 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
         check_direction(target, logs)
     evaluations = sum(log.evaluations.rows for log in logs)
     tell(f"sorting {evaluations:,} evaluations by trial", long=evaluations > MOST_EVALUATIONS)
-    facts, studies = [facts_of(log) for log in logs], studies_of(logs)
+    facts, versions = [facts_of(log) for log in logs], versions_of(logs)
+    studies = studies_of(logs, versions.of)
     if asked.paper or evaluations > MOST_EVALUATIONS:
         refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
-        return document_of_studies(studies, targets, facts, skipped, options, asked, tell)
-    trials = [trial for log in logs for trial in read_trials(log)]
+        return document_of_studies(studies, targets, facts, skipped, options, asked, tell, versions.notes)
+    trials = [trial for log in logs for trial in read_trials(log, versions.of)]
     tell(f"holding {counted(len(trials), 'trial')} against their targets")
     groups = analyse([trial for trial in trials if not trial.branch], targets, options)
     branched = branched_of(trials, asked.branch_tolerance, options.confidence)
-    return document_of(groups, facts, skipped, options, studies, asked, tell, branched)
+    return document_of(groups, facts, skipped, options, studies, asked, tell, branched, versions.notes)
 
 
 def _open_all(paths: Sequence[Path], skip_broken: bool, opened: ExitStack,

@@ -9,6 +9,7 @@ from ..formatting.numbers import counted, listed
 from ..plan.averaging import AVERAGED
 from ..plan.settings import Settings
 from ..system.lock import describe
+from ..training.current_job import current_job
 from ..training.display import Display, NoDisplay
 from ..training.prepare import read_data
 from ..workers.group import Workers
@@ -40,6 +41,8 @@ class SweepRun:
         self.signals, self.groups = signals, here.size // group.size
         self.again, self.speaks = again, number == 0 and group.rank == 0
         self._owner: Owner | None = None
+        self._accepted: dict[str, str] = {}     # earlier jobs that count as this one
+        self._notes: list[str] = []
 
     def carry_out(self) -> int:
         """Run the sweep; returns the exit code, or raises the same HvdscaleError on all ranks of the group."""
@@ -61,7 +64,7 @@ class SweepRun:
     def _work(self, out: str, studies: list[Settled], data: Data) -> bool:
         """Run the open trials; False if a signal stopped it."""
         trials = Trials(out, self.sweep.workload, data, self.group, self._owner.name if self._owner else "",
-                        self.signals, studies)
+                        self.signals, studies, self._accepted)
         states = SweepState(studies, Ledger(out, self._owner))
         display = Progress(states, self.asked.terminal) if self.speaks else NoDisplay()
         finisher = Finisher(out, self.sweep, states, display.say)
@@ -95,13 +98,15 @@ class SweepRun:
             if out is not None:
                 refuse_other(out, self.sweep)
         with self.group.together("the data"):
-            data = read_data(workload, Settings.build(workload.defaults, self.sweep.settings, self.asked.free))
+            settings = Settings.build(workload.defaults, self.sweep.settings, self.asked.free)
+            data = read_data(workload, settings)
         studies = []
         with self.group.together("the studies"):
+            if self.group.rank == 0 and out is not None:
+                job = current_job(self.sweep.workload, workload, data, settings.model_args)
+                self._accepted, self._notes = keep_record(out, self.sweep, job, self.asked.accept_changes)
             if self.group.rank == 0:
                 studies = settle_all(self.sweep, wanted, workload, data, self.asked.free, out)
-                if out is not None:
-                    keep_record(out, self.sweep)
         return self.group.gather(studies, "studies")[0], data
 
     def _farm(self, states: SweepState, trials: Trials, display: Display, finisher: Finisher) -> Farm:
@@ -137,7 +142,7 @@ class SweepRun:
                  f"  folder      {self.asked.out}" + (f": {done} trials are done already" if done else "")]
         if sweep.prune:
             lines.append(f"  pruning     exact: the {sweep.prune_keep} fewest steps of a study stay what they would be")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  note        {note}" for note in self._notes)])
 
     def _estimate(self, studies: list[Settled], data: Data) -> None:
         if self.number == 0:

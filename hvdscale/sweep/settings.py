@@ -28,6 +28,7 @@ ELSEWHERE = {
     "keep_going": "trials stop at the strictest target; an objective such as 'val/error' lets them continue",
     **dict.fromkeys(("log", "overwrite", "take_over", "save_model", "checkpoint", "resume"),
                     "a sweep keeps its own files; leave it out"),
+    **dict.fromkeys(("accept_changes", "accepted"), "--accept-changes of hvdscale-tune says it"),
     "metaparameters": "it is what a sweep gives; leave it out",
     "commit_every": "it is for elastic jobs; leave it out",
     **dict.fromkeys(("noise_every", "noise_groups"), "its trials log no steps, and with them no noise scale; "

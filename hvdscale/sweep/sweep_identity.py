@@ -1,6 +1,6 @@
 """The identity of a sweep in its folder, so that a different sweep is not resumed under its name.
 
-    OUT/sweep.json      the sweep file as last settled
+    OUT/sweep.json      the sweep file as last settled, and its job
 """
 from __future__ import annotations
 
@@ -8,16 +8,26 @@ import json
 import os
 
 from ..errors import UsageError
+from ..plan.job import changes_of, note_version, refuse_changes
 from .file import COUNTS, Sweep
 from .ledger import read_record, write_file
 from .settings import FREE_SETTINGS, takes
 
 
-def keep_record(out: str, sweep: Sweep) -> None:
-    """Write OUT/sweep.json; raises UsageError if another sweep is there, LogError if the file cannot be read."""
-    record, known = json.loads(json.dumps(sweep.record())), refuse_other(out, sweep)
+def keep_record(out: str, sweep: Sweep, job: dict, accept: bool) -> tuple[dict[str, str], list[str]]:
+    """Write OUT/sweep.json; returns the earlier jobs that count as this one, and notes.
+
+    Raises UsageError if another sweep is there, or one of another job, unless it is to be accepted; LogError if the
+    file cannot be read.
+    """
+    known = refuse_other(out, sweep)
+    then = known.get("job") or {}
+    accepted = refuse_changes(then, job, accept, _path(out), "Put it back, or give another --out")
+    notes = [*note_version(then, job), *map("accepted: {}".format, changes_of(then, job))]
+    record = json.loads(json.dumps({**sweep.record(), "job": {**then, **job, "accepted": accepted}}))
     if known != record:
         write_file(_path(out), json.dumps(record, indent=1))
+    return accepted, notes
 
 
 def refuse_other(out: str, sweep: Sweep) -> dict:
@@ -42,7 +52,7 @@ def check_same(recorded: dict, sweep: Sweep) -> None:
     A sweep may be resumed with other batch sizes, optimizers, numbers of trials, draws, repeats or workers, and with
     other settings that change no update.
     """
-    then, now = recorded, json.loads(json.dumps(sweep.record()))
+    then, now = {key: value for key, value in recorded.items() if key != "job"}, json.loads(json.dumps(sweep.record()))
     common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
     was, now_is = _flat(then), _flat(now)
     differ = [key for key in sorted({*was, *now_is}, key=".".join)

@@ -18,6 +18,7 @@ from ..errors import CheckpointError, ExitCode, FaultError, HvdscaleError, LogEr
 from ..log.repair import INTERRUPTED
 from ..log.schema import PRUNED, Status
 from ..log.writer import LogWriter
+from ..plan.job import without_lines
 from ..plan.search_space import DrawEnd
 from ..training.checkpoint import Folder, FolderCheckpoints, listed, read
 from ..training.display import Display
@@ -107,13 +108,13 @@ class Trials:
     """Runs the trials of one group.
 
     workload  its name;  data: read once;  owner: name for the group's log;  stopping: whether a signal has come
-    studies   whose trials may come
+    studies   whose trials may come;  accepted: earlier jobs that count as this one
     """
 
     def __init__(self, out: str, workload: str, data: Data, group: Workers, owner: str, stopping: Callable[[], bool],
-                 studies: Sequence[Settled]):
+                 studies: Sequence[Settled], accepted: Mapping[str, str] = {}):
         self.out, self.workload, self.data, self.group, self.owner = out, workload, data, group, owner
-        self.stopping = stopping
+        self.stopping, self.accepted = stopping, dict(accepted)
         self._tables = sorted({parameter.name for settled in studies for parameter in settled.space
                                if "." in parameter.name})
         self._writer: LogWriter | None = None
@@ -155,6 +156,8 @@ class Trials:
         gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
         gc.freeze()         # so do other trials' results
         layers = settled.layers(number, self._folder(settled, number))
+        if self.accepted:
+            layers[-1]["accepted"] = self.accepted
         return prepare(self.workload, layers, self.group, Memory(data=self.data))
 
     def failed(self, settled: Settled, number: int, reason: str) -> Result:
@@ -215,7 +218,7 @@ class Trials:
             self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), self._tables)
         trial, self._begun = self._begun, self._begun + 1
         record = {**job.plan.as_record({"workload": self.workload, **job.settings.asked()}),
-                  "sweep": settled.record(number)}
+                  "job": without_lines(job.plan.job), "sweep": settled.record(number)}
         point = settled.points[settled.draw_of(number)[0]]
         run_log = TrialLog(self._writer, trial, job, record, start,
                            {name: _number(point.get(name)) for name in self._tables}, settled, self._history)

@@ -25,6 +25,7 @@ from ..log.reader import read_log
 from ..log.schema import Status
 from ..plan.branches import (Asked, Branch, Origin, branch_name, branches_at, layers_of, metric_of,
                              refuse_other_problem, rule_of, steps_at, tolerance_of)
+from ..plan.job import refuse_changes
 from ..plan.metaparameters import tuned_for
 from ..plan.plan import Plan, Problem
 from ..plan.scaling import TUNED
@@ -35,6 +36,7 @@ from ..workers.group import Workers
 from ..workload import Workload
 from ..workloads import find
 from .checkpoint import Checkpoints, FolderCheckpoints, listed, read
+from .current_job import current_job
 from .display import NoDisplay
 from .elastic import Memory
 from .job import Job
@@ -82,6 +84,7 @@ class Branching:
         self.name, self.layers, self.asked, self.places = name, layers, asked, places
         self.shard, self.overwrite, self.workers = shard, overwrite, workers
         self.data = None
+        self.job, self.accepted, self.accepting = {}, {}, False
 
     def carry_out(self, dry_run: bool = False) -> int:
         """Run what is left; returns the exit code, or raises the same HvdscaleError on all ranks.
@@ -93,6 +96,8 @@ class Branching:
             settings = settings_of(workload, self.layers)
         with self.workers.together("the data"):
             self.data = read_data(workload, settings)
+            self.job = current_job(self.name, workload, self.data, settings.model_args)
+            self.accepting = settings.accept_changes
         planned: list[tuple[Origin, str]] = []
         if self.places.source is None and dry_run:
             planned = self._plan_base(workload, settings)
@@ -106,6 +111,8 @@ class Branching:
             found = self._branches(workload, planned or self._origins()) if self.workers.rank == 0 else []
         found = self.workers.gather(found, "branches")[0]
         with self.workers.together("the branches"):
+            for path, then in {path: origin.job for _, origin, path in found}.items():
+                self._accept(then, path)
             self._settle_all(workload, settings, found)
         return self._foresee(found) if dry_run else self._run_all(found)
 
@@ -191,6 +198,11 @@ class Branching:
         tolerance = tolerance_of(self.asked, workload.metrics, BRANCH_TOLERANCE)
         return [(branch, origin, path) for origin, path in origins for branch in branches_at(
             self.asked, origin, rule_of(self.asked, origin.problem.optimizer), metric, tolerance)]
+
+    def _accept(self, then: Mapping, where: str) -> None:
+        """Raise UsageError if a checkpoint or log is of another job, unless the user accepts it."""
+        self.accepted |= refuse_changes(then, self.job, self.accepting, where,
+                                        "Put it back, choose another --out, or --overwrite to run all again")
 
     def _layers(self, workload_name: str, settings: Settings, branch: Branch, origin: Origin) -> list[dict]:
         layers = self.layers
@@ -281,12 +293,13 @@ class Branching:
         if found is None:
             return False
         record = found.record
+        path = self.places.all_branches if branch.name in merged else path
         differ = sorted(name for name in branch.record if record.get(name) != branch.record[name])
         if differ:
             changes = "; ".join(f"{name} was {record.get(name)!r}, is now {branch.record[name]!r}" for name in differ)
-            path = self.places.all_branches if branch.name in merged else path
             raise UsageError(f"{path} belongs to another branch: {changes}. Choose another --out, or --overwrite to "
                              "run all again")
+        self._accept(found.job, path)
         return found.status in (Status.COMPLETE, Status.INFEASIBLE)
 
     def _run(self, branch: Branch, origin: Origin, path: str) -> Outcome:
@@ -294,7 +307,7 @@ class Branching:
             workload = find(self.name)
             settings = settings_of(workload, self.layers)
             layers = [*self._layers(workload.name, settings, branch, origin),
-                      {"log": self.places.log(branch.name), "overwrite": True}]
+                      {"log": self.places.log(branch.name), "overwrite": True, "accepted": self.accepted}]
         job = prepare(self.name, layers, self.workers, Memory(data=self.data))
         with self.workers.together("the checkpoint"):
             problem = json.loads(json.dumps(job.plan.as_record({})))["problem"]
@@ -309,6 +322,7 @@ class Ended(NamedTuple):
 
     record: Mapping
     status: int
+    job: Mapping
 
     @property
     def name(self) -> str:
@@ -320,7 +334,8 @@ def _ended_in(path: str) -> Iterator[Ended]:
     """The branches in a log."""
     with read_log(path) as log:
         for status, plan in zip(log.trials["status"], log.trials["plan"]):
-            yield Ended(json.loads(plan)["branch"], status)
+            plan = json.loads(plan)
+            yield Ended(plan["branch"], status, plan.get("job") or {})
 
 
 class Milestones(FolderCheckpoints):
@@ -337,10 +352,12 @@ class Milestones(FolderCheckpoints):
 def origin_of(path: str) -> Origin:
     """What branches need to know of a checkpoint; raises CheckpointError."""
     state = read(path)
-    problem = json.loads(state["plan"])["problem"]
+    plan = json.loads(state["plan"])
+    problem = plan["problem"]
     planned = Problem(**{field.name: _as_planned(problem.get(field.name)) for field in fields(Problem)})
     schedule = planned.schedule.after(state["progress"].get("followed", ()))
-    return Origin(replace(planned, decay_at=schedule.decay_at), state["log"]["id"], state["progress"]["steps"])
+    return Origin(replace(planned, decay_at=schedule.decay_at), state["log"]["id"], state["progress"]["steps"],
+                  plan.get("job") or {})
 
 
 def _as_planned(value):
@@ -369,4 +386,5 @@ def layers_of_run(folder: str) -> tuple[str, dict]:
     path = read(there[0][1])["log"]["path"]
     with read_log(path) as log:
         asked = dict(json.loads(log.trials["plan"][-1])["asked"])
+    asked.pop("accept_changes", None)           # what that run accepted
     return asked.pop("workload"), asked

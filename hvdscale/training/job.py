@@ -1,7 +1,7 @@
 """A job: a settled plan with everything needed to run it."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,6 +30,11 @@ class Job:
     optimizer: torch.optim.Optimizer
     bound_to_passes: str    # why the model runs group by group, or would need to
     average: WeightAverage | None = None        # of its weights; None: the plan has none
+
+    def accept(self, accepted: dict[str, str]) -> None:
+        """Record earlier jobs that count as this one."""
+        record = self.plan.job
+        self.plan = replace(self.plan, job={**record, "accepted": {**record.get("accepted", {}), **accepted}})
 
     def restore_model(self, state: dict) -> None:
         """Restore what ``save_model`` writes from a checkpoint's state."""

@@ -1,7 +1,7 @@
 """The two ends of a run: where it starts, and how it ended."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..errors import ExitCode
@@ -36,6 +36,7 @@ class Start:
     log_continues   whether the log continues in a new segment, after ``previous_end``
     regrouped       whether an elastic job continues with other workers
     ended           how the run ended, if nothing is left to do
+    accepted        earlier jobs that count as this one: what differed, by key
     notes           lines for the user
     """
 
@@ -48,4 +49,5 @@ class Start:
     previous_end: str = ""
     regrouped: bool = False
     ended: Stop | None = None
+    accepted: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

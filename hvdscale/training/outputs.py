@@ -29,6 +29,8 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory:
     more    further parts of the plan's record
     """
     run_log = NoLog()
+    if start is not None and start.accepted:
+        job.accept(start.accepted)
     try:
         with workers.together("the log"):
             if workers.rank == 0:

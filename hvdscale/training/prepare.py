@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from ..errors import PlanError, RanksDifferError, UsageError
+from ..plan.job import changes_of
 from ..plan.plan import Plan
 from ..plan.settings import KEYS, Settings
 from ..plan.settle import Place, settle
@@ -27,6 +28,7 @@ from ..workloads import find
 from .describe import describe
 from .elastic import Memory, refuse_commit_every
 from .evaluate import try_measuring
+from .identity import identify
 from .job import Job
 from .resume import kept_batch, known_ghost_batch
 from .weights import check_writable, load_weights
@@ -72,13 +74,15 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
             load_weights(model, settings.init_from)
         if settings.save_model:
             check_writable(settings.save_model)
-    agree_on(plan, data, workers)
+        own = identify(name, workload, data, model)
+    found = {**agree_on(plan, own, data, workers), "accepted": settings.accepted}
     share_model(model, workers)
     known = known_ghost_batch(settings, workers)
     with workers.together("the model"):
         plan, reason = fit_to_groups(
             plan, settings.group_by_group, workload, data.train, model, device,
             None if settings.ghost_batch else lambda default: plan_with(ghost_batch=known or default))
+        plan = replace(plan, job={part: value for part, value in found.items() if value})
         optimizer = make_optimizer(plan, model)
         splits = data.evaluated(plan.train_eval_examples)
         first = next((name for name in plan.eval_splits if len(splits[name])), None)
@@ -164,17 +168,21 @@ def _host_share(hosts: list[tuple[str, frozenset, int]], rank: int) -> tuple[int
     return max(len(mine), hosts[rank][2]), len(frozenset().union(*mine))
 
 
-def agree_on(plan: Plan, data: Data, workers: Workers) -> None:
-    """Raise RanksDifferError on all ranks if some rank has another plan or other data."""
+def agree_on(plan: Plan, job: dict, data: Data, workers: Workers) -> dict:
+    """Rank 0's job; raises RanksDifferError on all ranks if some rank has another plan, other data or source."""
     settled = json.dumps(plan.as_record({}), sort_keys=True)
     found = f"{len(data.train)} training, {len(data.val)} validation and {len(data.test)} test examples"
     if data.record:
         found += f", with {json.dumps(dict(data.record), sort_keys=True)}"
-    by_rank = workers.gather((found, hashlib.sha256(settled.encode()).hexdigest()), "plan")
-    for rank, (there, fingerprint) in enumerate(by_rank):
+    by_rank = workers.gather((found, hashlib.sha256(settled.encode()).hexdigest(), job), "plan")
+    for rank, (there, fingerprint, other) in enumerate(by_rank):
         if there != by_rank[0][0]:
             raise RanksDifferError(f"rank {rank} found {there}, rank 0 {by_rank[0][0]}; give all workers the same "
                                    "files")
         if fingerprint != by_rank[0][1]:
             raise RanksDifferError(f"rank {rank} has another plan than rank 0; give all workers the same options, "
                                    "configuration file and kind of device")
+        if changes := changes_of(by_rank[0][2], {**other, "model": {}}):
+            raise RanksDifferError(f"rank {rank} has another job than rank 0: {'; '.join(changes)}; give all workers "
+                                   "the same files")
+    return by_rank[0][2]

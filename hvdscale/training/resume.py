@@ -5,12 +5,13 @@ import json
 import os
 from dataclasses import replace
 
-from ..errors import CheckpointError, ExitCode, LogError, PlanError
+from ..errors import CheckpointError, ExitCode, LogError, PlanError, UsageError
 from ..log.closed_file import is_finished
 from ..log.reader import Log, read_log
 from ..log.repair import INTERRUPTED
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
+from ..plan.job import changes_of, have_same_parameters, note_version, refuse_changes
 from ..plan.plan import Plan, flat
 from ..plan.settings import Settings
 from ..workers.group import Workers
@@ -141,7 +142,9 @@ def _newest(paths: list[str], settings: Settings, plan: Plan) -> Start:
             passed_over.append(str(error))
             continue
         start = Start(checkpoint=path, step=state["progress"]["steps"], state=state)
-        start, last = _with_log(replace(start, notes=_compare_plans(path, state, plan)), settings, plan)
+        accepted, edits = _compare_jobs(path, json.loads(state["plan"]).get("job") or {}, plan, settings)
+        start = replace(start, accepted=accepted, notes=(*_compare_plans(path, state, plan), *edits))
+        start, last = _with_log(start, settings, plan)
         if last >= start.step:
             return replace(start, notes=(*passed_over, *start.notes))
         starts.append(start)
@@ -184,6 +187,19 @@ def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
         progress["evaluated"], progress["measured"] = -1, {}
     moved = _changes({"workers": old["execution"]["workers"]}, {"workers": plan.workers})
     return tuple(changed + moved)
+
+
+def _compare_jobs(path: str, then: dict, plan: Plan, settings: Settings) -> tuple[dict[str, str], list[str]]:
+    """(earlier jobs that count as this one, notes); raises UsageError if the checkpoint is of another job.
+
+    then  the job in the checkpoint's plan; {}: unknown
+    """
+    instead = "Put it back, or choose another --checkpoint folder"
+    changes = changes_of(then, plan.job)
+    if not have_same_parameters(then, plan.job):
+        raise UsageError(f"{path} does not fit the model: {'; '.join(changes)}. {instead}")
+    accepted = refuse_changes(then, plan.job, settings.accept_changes, path, instead)
+    return accepted, [*note_version(then, plan.job), *map("accepted: {}".format, changes)]
 
 
 def _suggest(old: dict, new: dict) -> str:

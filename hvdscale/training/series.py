@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from ..errors import HvdscaleError, LogError, UsageError
 from ..log.reader import read_log
 from ..log.schema import Status
+from ..plan.job import changes_of, key_of, note_version, refuse_changes
 from ..plan.schedule import PLATEAU
 from ..plan.settings import Settings
 from ..system.parent import ending_with_this_process
@@ -29,6 +30,8 @@ PROBE_STEPS = 50
 PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
 # where and how a run is written does not identify it
 PLACES = {"log", "overwrite", "take_over", "save_model", "checkpoint", "resume"}
+ASIDE = PLACES | {"accept_changes", "accepted"}         # so are changes that were accepted
+INSTEAD = "Put it back, choose another --out, or --overwrite to run all again"
 # horovodrun prefixes each line with its rank
 _MARK = re.compile(r"\[\d+(,\d+)?\]<std(out|err)>:")
 
@@ -70,8 +73,8 @@ def ended(run: Run, workload: str) -> bool:
             status, asked = log.trials["status"][-1], json.loads(log.trials["plan"][-1])["asked"]
     except (LogError, IndexError, KeyError, ValueError):
         return False
-    asked = {key: value for key, value in asked.items() if key not in PLACES}
-    wanted = {"workload": workload, **{key: value for key, value in run.keys.items() if key not in PLACES}}
+    asked = {key: value for key, value in asked.items() if key not in ASIDE}
+    wanted = {"workload": workload, **{key: value for key, value in run.keys.items() if key not in ASIDE}}
     differ = sorted(key for key in asked.keys() | wanted.keys() if asked.get(key) != wanted.get(key))
     if differ:
         changes = "; ".join(f"{key} was {asked.get(key, 'not set')!r}, is now {wanted.get(key, 'not set')!r}"
@@ -81,12 +84,52 @@ def ended(run: Run, workload: str) -> bool:
     return status in (Status.COMPLETE, Status.INFEASIBLE)
 
 
-def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, say: Callable[[str], object]) -> None:
-    """Start the run, forward its lines, and wait for its end; raises HvdscaleError if it left no finished log."""
+def job_of(run: Run) -> dict:
+    """The job that a finished run's log says it was; {}: unknown."""
+    with read_log(run.log) as log:
+        return json.loads(log.trials["plan"][-1]).get("job") or {}
+
+
+def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict:
+    """The job as it is now, from a process of its own, as this one is without torch.
+
+    Says what cannot be known here; raises HvdscaleError with what that process says if there is no such workload.
+    """
+    command = [sys.executable, "-m", "hvdscale.training.current_job", workload, json.dumps(keys)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                          env=launch_environment())
+    if done.returncode:
+        raise HvdscaleError(done.stderr.strip() or f"{workload}: its process ended with {done.returncode}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    for note in found["notes"]:
+        say(f"note: {note}")
+    return found["job"]
+
+
+def refuse_edited(finished: list[Run], workload: str, keys: dict, accept: bool,
+                  say: Callable[[str], object]) -> dict[str, str]:
+    """The earlier jobs of finished runs that count as the job of now: what differs, by key.
+
+    Raises UsageError naming the first log of another job and what differs, unless the user accepts it.
+    """
+    known = {run.log: job for run in finished if (job := job_of(run))}
+    now = current_job(workload, keys, say) if known else {}
+    accepted = {key: what for then in known.values() if not changes_of(then, now)
+                for key, what in then.get("accepted", {}).items()}          # by an earlier command
+    for log, then in known.items():
+        accepted |= refuse_changes(then, now, accept or key_of(then) in accepted, log, INSTEAD)
+        for note in (*note_version(then, now), *map("accepted: {}".format, changes_of(then, now))):
+            say(f"note: {log}: {note}")
+    return accepted
+
+
+def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, say: Callable[[str], object]) -> dict:
+    """Start the run, forward its lines, and wait for its end; its job. Raises HvdscaleError if it left no finished log.
+    """
     keys = {**run.keys, "log": run.log, "overwrite": True}
     given = [word for key, value in keys.items() for word in ("--set", f"{key}={toml(value)}")]
     command = [sys.executable, "-m", "hvdscale.cli.train", workload, *given]
-    command = launch_command(launcher, run.workers, command, hosts)
+    command, earlier = launch_command(launcher, run.workers, command, hosts), _id_of(run.log)
     with _writing(run.output):
         os.makedirs(os.path.dirname(run.output) or ".", exist_ok=True)
         output = open(run.output, "w", encoding="utf-8", errors="surrogateescape")
@@ -106,7 +149,7 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
         finally:
             process.wait()
             process.stdout.close()
-    if not ended(run, workload):
+    if not ended(run, workload) or _id_of(run.log) == earlier:
         with open(run.output, encoding="utf-8", errors="surrogateescape") as output:
             lines = output.readlines()
         killed = killed_process("".join(lines))
@@ -114,6 +157,15 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
                             f"{process.returncode}{killed and f': {killed}'}). The same command resumes it. Its "
                             f"last lines, from {run.output}:\n"
                             f"{''.join(lines[-15:])}")
+    return job_of(run)
+
+
+def _id_of(path: str) -> str | None:
+    """What sets a log apart from an earlier one at its path; None where there is none."""
+    with contextlib.suppress(LogError):
+        with read_log(path) as log:
+            return log.segments[0].log_id
+    return None
 
 
 @contextlib.contextmanager

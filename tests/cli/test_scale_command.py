@@ -119,7 +119,7 @@ def scaled(monkeypatch, tmp_path):
     """Call hvdscale-scale without training and report; gives output, runs carried out, and what was reported."""
     def scaled(*arguments, exit_code=0):
         carried, reported = [], []
-        monkeypatch.setattr(scale, "carry_out", lambda run, *rest: carried.append((run, *rest[:3])))
+        monkeypatch.setattr(scale, "carry_out", lambda run, *rest: carried.append((run, *rest[:3])) or {})
         monkeypatch.setattr("hvdscale.report.make.make", lambda logs, out, echo: reported.extend([logs, out]))
         monkeypatch.setattr(scale, "usable_cores", lambda: frozenset(range(6)))
         monkeypatch.setattr(scale, "find_launcher", lambda wanted: f"found {wanted}")

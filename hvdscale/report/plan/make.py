@@ -22,6 +22,7 @@ from ...analysis.step_time import Links, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study, studies_of
 from ...analysis.trials import read_trials
+from ...analysis.versions import versions_of
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
 from ...formatting.lines import wrap
@@ -71,9 +72,10 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         raise LogError(f"--times-from: no logs (*.h5) in {', '.join(map(str, times_from))}")
     with read([*paths, *times_from], skip_broken=skip_broken) as runs:
         options = Options(confidence=request.confidence, trials=trials)
+        versions = versions_of(runs.logs)
         ran = [trial if not times_from or trial.log in timed else trial.without_times()
-               for log in runs.logs for trial in read_trials(log) if not trial.branch]
-        studies = studies_of(runs.logs)
+               for log in runs.logs for trial in read_trials(log, versions.of) if not trial.branch]
+        studies = studies_of(runs.logs, versions.of)
         groups = analyse(ran, targets, options)
         found = [plan for group in groups if not group.workload.batch_schedule
                  for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
@@ -90,7 +92,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
                          "--steps S@B gives them at one batch")
     pages = [plan_page(plan) for plan in plans]
     skipped = (f"skipped: {message}" for message in runs.skipped)
-    for message in (*skipped, *runs.remarks, *refused, *_unused(plans, given, noise_scale)):
+    for message in (*skipped, *versions.notes, *runs.remarks, *refused, *_unused(plans, given, noise_scale)):
         echo(wrap(message) + "\n")
     for page in pages:
         for text in on_screen(page):

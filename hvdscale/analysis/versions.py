@@ -1,0 +1,117 @@
+"""Which runs of one name are of one version of their job, by the digests in their plans; see plan/job.py.
+
+    versions = versions_of(logs)
+    read_trials(log, versions.of)       trials of two versions are of two workloads
+    versions.notes                      what differs, in words
+
+Changes that were accepted join two versions. Runs without digests are of the only version that there is, or of none.
+"""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..formatting.numbers import list_first
+from ..log.plan_text import plan_at
+from ..log.reader import Log
+from ..plan.job import changes_of, key_of
+from .trials import Workload, workload_of
+
+DIGITS = 6              # of a version's name
+LONGEST = 300           # characters of what differs
+MOST_LOGS = 3           # that a note names
+
+
+@dataclass(eq=False)
+class _Job:
+    """Runs of one digest: their job, their logs, and the earlier jobs that they accepted, with what differed."""
+
+    job: Mapping[str, Any]
+    logs: dict[str, None] = field(default_factory=dict)
+    accepted: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The name of each version, by workload and digest, where a workload has several; and what differs."""
+
+    names: Mapping[tuple[Workload, str], str]
+    notes: tuple[str, ...]
+
+    def of(self, workload: Workload, plan: Mapping[str, Any]) -> Workload:
+        """The workload of a trial of this plan, with its version."""
+        if not self.names:
+            return workload
+        return replace(workload, version=self.names.get((_named(workload), _digest(plan)), ""))
+
+
+def versions_of(logs: Iterable[Log]) -> Versions:
+    """The versions of the jobs in these logs; raises LogError where a plan's entries are of the wrong type."""
+    found: dict[Workload, dict[str, _Job]] = {}
+    for log in logs:
+        rows = zip(*(log.trials[name] for name in ("plan", "id", "dataset", "model")))
+        for text, number, dataset, model in {row[0]: row for row in rows if '"job"' in row[0]}.values():
+            plan = plan_at(log.path, number, text)
+            if digest := _digest(plan):
+                jobs = found.setdefault(_named(workload_of(dataset, model, "", plan)), {})
+                job = jobs.setdefault(digest, _Job(plan["job"]))
+                job.logs[log.path] = None
+                job.accepted |= {key: str(what)[:LONGEST] for key, what in (plan["job"].get("accepted") or {}).items()}
+    names: dict[tuple[Workload, str], str] = {}
+    notes: list[str] = []
+    for workload, jobs in found.items():
+        joined = _join(jobs)
+        if len(set(joined.values())) > 1:
+            names |= {(workload, digest): version for digest, version in joined.items()}
+        notes += _describe(f"{workload.dataset}/{workload.model}", jobs, joined)
+    return Versions(names, tuple(notes))
+
+
+def _named(workload: Workload) -> Workload:
+    """What has the same job under any optimizer and any batch."""
+    return replace(workload, optimizer="", batch_schedule=())
+
+
+def _digest(plan: Mapping[str, Any]) -> str:
+    """Of source, data and, unless a study searches the model's arguments, its parameters; "" for unknown ones."""
+    job = plan.get("job") or {}
+    searched = any(one["name"].startswith("model_args.") for one in (plan.get("sweep") or {}).get("space", ()))
+    model = "" if searched else str((job.get("model") or {}).get("parameters", ""))
+    known = key_of(job) + model
+    return hashlib.sha256(known.encode()).hexdigest() if known else ""
+
+
+def _join(jobs: Mapping[str, _Job]) -> dict[str, str]:
+    """The version's name of each digest: the first of those that accepted changes join."""
+    version = {digest: digest for digest in jobs}
+    for digest, job in jobs.items():
+        for other, earlier in jobs.items():
+            if key_of(earlier.job) in job.accepted:
+                one, two = sorted((version[digest], version[other]))
+                version = {key: one if name == two else name for key, name in version.items()}
+    return {digest: name[:DIGITS] for digest, name in version.items()}
+
+
+def _describe(name: str, jobs: Mapping[str, _Job], version: Mapping[str, str]) -> Iterator[str]:
+    apart: dict[str, _Job] = {}
+    for digest, job in jobs.items():
+        apart.setdefault(version[digest], _Job(job.job)).logs.update(job.logs)
+    if len(apart) > 1:
+        first = next(iter(apart.values()))
+        each = [f"{one} in {list_first(job.logs, MOST_LOGS)}" for one, job in apart.items()]
+        changes = dict.fromkeys(what for job in apart.values() for what in changes_of(first.job, job.job))
+        yield (f"{name}: {len(apart)} versions of the job, each a workload of its own: {'; '.join(each)}. "
+               f"{'; '.join(changes)[:LONGEST]}.")
+    for what, logs in _accepted(jobs).items():
+        yield f"{name}: runs count as one workload although the job was edited, as that was accepted: {what} ({logs})."
+
+
+def _accepted(jobs: Mapping[str, _Job]) -> dict[str, str]:
+    """The logs of each accepted change, in words."""
+    found: dict[str, dict[str, None]] = {}
+    for job in jobs.values():
+        for what in job.accepted.values():
+            found.setdefault(what, {}).update(job.logs)
+    return {what: list_first(logs, MOST_LOGS) for what, logs in found.items()}

@@ -1,0 +1,150 @@
+"""Digests of a module's source: its own file, and the files beside it that it imports, however deep.
+
+    digest_source(job)      {"job.py": "5f1d0c9a7be2", "models/net.py": "0c4e1a2b9d37"}
+
+Beside it are the files in the module's folder, or in the folder of its package; not what is installed, nor hvdscale. A
+digest is of the syntax tree without docstrings: layout, comments, the folder's place and Python's version do not count.
+"""
+from __future__ import annotations
+
+import ast
+import hashlib
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+
+DIGITS = 12                                                     # of a digest
+INSTALLED = {"site-packages", "dist-packages"}
+NOT_BESIDE = (Path(__file__).parents[1], Path(sysconfig.get_paths()["stdlib"]))
+WITHOUT_MEANING = {"ctx", "kind", "type_comment", "type_ignores"}        # fields of the tree
+NOTEBOOK = "notebook"
+
+
+def digest_of(value: object) -> str:
+    """A digest of plain values, the same in every process."""
+    return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()[:DIGITS]
+
+
+@lru_cache(maxsize=8)
+def digest_source(module: ModuleType) -> dict[str, str]:
+    """The digest of each source file, by its path from the folder beside; of a notebook, of the cells that define
+    functions and classes. Empty where there is no source."""
+    file = _file_of(module)
+    if file is None:
+        cells = sorted({text for text in _cells(module) if text})
+        return {NOTEBOOK: digest_of([_digest_text(text) for text in cells])} if cells else {}
+    top = module.__name__.partition(".")[0]
+    root = file.parents[module.__name__.count(".") + (file.name == "__init__.py")]
+    own = top if root.name in INSTALLED else None
+    found: dict[str, str] = {}
+    waiting, seen = [module.__name__], set()
+    while waiting:
+        name = waiting.pop()
+        path = None if name in seen else _locate(name)[0]
+        seen.add(name)
+        if path is None or not _is_beside(path, root, own):
+            continue
+        try:
+            text = path.read_bytes()
+        except OSError:
+            continue
+        found[path.relative_to(root).as_posix()] = _digest_text(text)
+        waiting += _imported(text, name, path.name == "__init__.py")
+    return dict(sorted(found.items()))
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    """The module's source file; None for what is compiled, or was typed."""
+    file = getattr(module, "__file__", None)
+    return Path(os.path.abspath(file)) if isinstance(file, str) and file.endswith(".py") else None
+
+
+def _locate(name: str) -> tuple[Path | None, list[str] | None]:
+    """A module's file and, of a package, its folders, without importing anything; None where there is none."""
+    module = sys.modules.get(name)
+    if module is not None:
+        folders = getattr(module, "__path__", None)
+        return _file_of(module), None if folders is None else list(folders)
+    parent = name.rpartition(".")[0]
+    folders = _locate(parent)[1] if parent else sys.path
+    spec = None if folders is None else PathFinder.find_spec(name, folders)
+    if spec is None:
+        return None, None
+    inner = spec.submodule_search_locations
+    is_source = spec.has_location and str(spec.origin).endswith(".py")
+    return Path(os.path.abspath(spec.origin)) if is_source else None, None if inner is None else list(inner)
+
+
+def _is_beside(path: Path, root: Path, own: str | None) -> bool:
+    """Whether a file is the user's own: under the root, and there of the package ``own`` if it is installed."""
+    if not path.is_relative_to(root) or any(map(path.is_relative_to, NOT_BESIDE)):
+        return False
+    parts = path.relative_to(root).parts
+    return not INSTALLED.intersection(parts) and (own is None or parts[0].removesuffix(".py") == own)
+
+
+def _imported(text: bytes, name: str, is_package: bool) -> Iterator[str]:
+    """The names of modules that a module may import, wherever it does, with the packages that they are in."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    package = name.split(".") if is_package else name.split(".")[:-1]
+    for node in nodes:
+        for full in _names_in(node, package):
+            parts = full.split(".")
+            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+
+
+def _names_in(node: ast.AST, package: list[str]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        start = package[:len(package) - node.level + 1] if node.level else []
+        base = ".".join([*start, *filter(None, [node.module])])
+        yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+    elif isinstance(node, ast.Call) and node.args and getattr(node.func, "attr", getattr(node.func, "id", "")) in (
+            "import_module", "__import__"):
+        first = node.args[0]
+        if isinstance(first, ast.Constant) and isinstance(first.value, str) and not first.value.startswith("."):
+            yield first.value
+
+
+def _cells(module: ModuleType) -> Iterator[str]:
+    """The text of each cell that defines a function or class of a module without a file."""
+    for value in list(vars(module).values()):
+        if getattr(value, "__module__", None) == module.__name__:
+            for part in (value, *(vars(value).values() if isinstance(value, type) else ())):
+                code = getattr(part, "__code__", None)
+                yield "".join(linecache.getlines(code.co_filename)) if code else ""
+
+
+def _digest_text(text: bytes | str) -> str:
+    try:
+        return digest_of(_outline(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):           # such as a cell with %magic
+        return digest_of(text)
+
+
+def _outline(node: object) -> object:
+    """A syntax tree as plain values, without what has no meaning."""
+    if isinstance(node, list):
+        return [*map(_outline, node)]
+    if not isinstance(node, ast.AST):
+        return node
+    fields = {name: value for name, value in ast.iter_fields(node) if name not in WITHOUT_MEANING}
+    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _is_text(node.body[:1]):
+        fields["body"] = node.body[1:]
+    return (type(node).__name__,
+            *((name, _outline(value)) for name, value in sorted(fields.items()) if value is not None and value != []))
+
+
+def _is_text(body: list[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) and isinstance(
+        body[0].value.value, str)
