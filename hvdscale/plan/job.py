@@ -109,8 +109,8 @@ def _defaults(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 def _model(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """The first line that differs; the form of lines is torch's, so they are compared under one version of it."""
-    lines = [model.get("lines") for model in (then, now)]
-    if then.get("torch") == now.get("torch") and all(isinstance(one, list) for one in lines):
+    lines = [found for found in (model.get("lines") for model in (then, now)) if isinstance(found, list)]
+    if then.get("torch") == now.get("torch") and len(lines) == 2:
         for old, new in zip_longest(*lines, fillvalue="no further line"):
             if old != new:
                 yield f"model: {str(old).strip()} -> {str(new).strip()}"

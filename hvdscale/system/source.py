@@ -15,7 +15,6 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -43,7 +42,7 @@ def digest_source(module: ModuleType) -> dict[str, str]:
     root = file.parents[module.__name__.count(".") + (file.name == "__init__.py")]
     own = top if root.name in INSTALLED else None
     found: dict[str, str] = {}
-    waiting, seen = [module.__name__], set()
+    waiting, seen = list(_with_packages(module.__name__)), set()
     while waiting:
         name = waiting.pop()
         path = None if name in seen else _locate(name)[0]
@@ -71,14 +70,15 @@ def _locate(name: str) -> tuple[Path | None, list[str] | None]:
     if module is not None:
         folders = getattr(module, "__path__", None)
         return _file_of(module), None if folders is None else list(folders)
-    parent = name.rpartition(".")[0]
-    folders = _locate(parent)[1] if parent else sys.path
-    spec = None if folders is None else PathFinder.find_spec(name, folders)
-    if spec is None:
-        return None, None
-    inner = spec.submodule_search_locations
-    is_source = spec.has_location and str(spec.origin).endswith(".py")
-    return Path(os.path.abspath(spec.origin)) if is_source else None, None if inner is None else list(inner)
+    parent, _, last = name.rpartition(".")
+    folders = (_locate(parent)[1] if parent else sys.path) or []
+    places = [Path(os.path.abspath(folder), last) for folder in folders]
+    for place in places:
+        if (place / "__init__.py").is_file():
+            return place / "__init__.py", [str(place)]
+        if place.with_name(f"{last}.py").is_file():
+            return place.with_name(f"{last}.py"), None
+    return None, [str(place) for place in places if place.is_dir()] or None
 
 
 def _is_beside(path: Path, root: Path, own: str | None) -> bool:
@@ -98,8 +98,13 @@ def _imported(text: bytes, name: str, is_package: bool) -> Iterator[str]:
     package = name.split(".") if is_package else name.split(".")[:-1]
     for node in nodes:
         for full in _names_in(node, package):
-            parts = full.split(".")
-            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+            yield from _with_packages(full)
+
+
+def _with_packages(name: str) -> Iterator[str]:
+    """a, a.b and a.b.c of a.b.c."""
+    parts = name.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
 def _names_in(node: ast.AST, package: list[str]) -> Iterator[str]:

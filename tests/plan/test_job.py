@@ -1,0 +1,68 @@
+"""Two jobs held against each other: what differs, in words, and what is not known."""
+import pytest
+
+from hvdscale.errors import UsageError
+from hvdscale.plan.job import changes_of, have_same_parameters, is_built_in, key_of, note_version, refuse_changes
+
+LINES = ["Sequential(", "  (0): Linear(in_features=6, out_features=5, bias=True)", "  (1): ReLU()", ")"]
+JOB = {"source": {"job.py": "aa", "net.py": "bb"}, "defaults": {"lr": 0.05, "model_args": {"width": 3}},
+       "model": {"torch": "2.13.0", "parameters": "cc", "lines": LINES},
+       "data": {"train": {"examples": 40, "first": "d1", "last": "d2"},
+                "val": {"examples": 10, "first": "e1", "last": None}}}
+TANH = [*LINES[:2], "  (1): Tanh()", ")"]
+
+
+def edited(part, **changes):
+    return {**JOB, part: {**JOB[part], **changes}}
+
+
+@pytest.mark.parametrize("now, said", [
+    (JOB, []), (edited("source", **{"net.py": "b2"}), ["net.py differs"]),
+    ({**JOB, "source": {"job.py": "aa"}}, ["net.py is gone"]),
+    (edited("source", **{"new.py": "ff"}), ["new.py is new"]),
+    ({**JOB, "source": {"mine.py": "aa", "net.py": "bb"}}, []),        # only moved
+    (edited("defaults", lr=0.2), ["defaults: lr 0.05 -> 0.2"]),
+    (edited("defaults", model_args={"width": 4}), ["defaults: model_args.width 3 -> 4"]),
+    (edited("defaults", target="val/error<0.1"), ["defaults: target not set -> val/error<0.1"]),
+    (edited("model", lines=TANH), ["model: (1): ReLU() -> (1): Tanh()"]),
+    (edited("model", lines=LINES[:3]), ["model: ) -> no further line"]),
+    (edited("model", lines=TANH, torch="3.0.0"), []),                   # torch prints it otherwise
+    (edited("model", parameters="c2"), ["model: the names or shapes of its parameters differ"]),
+    (edited("data", train={"examples": 41, "first": "d1", "last": "d3"}), ["data: train had 40 examples, has 41"]),
+    (edited("data", train={"examples": 40, "first": "d1", "last": "d3"}), ["data: the last example of train differs"]),
+    (edited("data", val={"examples": 10, "first": "e2", "last": "e9"}), ["data: the first example of val differs"])])
+def test_what_differs_is_said_in_words(now, said):
+    assert changes_of(JOB, now) == said
+
+
+@pytest.mark.parametrize("part", [*JOB])
+def test_what_is_unknown_on_either_side_is_no_change(part):
+    without = {name: value for name, value in JOB.items() if name != part}
+    assert changes_of(JOB, without) == changes_of(without, JOB) == changes_of({}, JOB) == []
+
+
+def test_a_built_in_job_of_a_later_version_is_the_same_with_a_note():
+    then, now = ({"source": {"hvdscale": version}, "defaults": {"lr": lr}}
+                 for version, lr in (("0.5.0", 1), ("0.6.0", 2)))
+    assert is_built_in(then) and changes_of(then, now) == []
+    assert note_version(then, now) == ["hvdscale was 0.5.0, is now 0.6.0"]
+    assert note_version(then, then) == note_version(JOB, now) == []
+
+
+def test_a_change_is_refused_or_accepted_with_those_accepted_before():
+    then, now = {**JOB, "accepted": {"f00": "net.py differs"}}, edited("source", **{"job.py": "a2"})
+    with pytest.raises(UsageError, match="w.h5 is of another job: job.py differs. Put it back; --accept-changes"):
+        refuse_changes(then, now, False, "w.h5", "Put it back")
+    assert refuse_changes(then, now, True, "w.h5", "") == {"f00": "net.py differs", key_of(JOB): "job.py differs"}
+    assert refuse_changes(then, JOB, False, "w.h5", "") == {"f00": "net.py differs"}
+
+
+def test_the_key_is_of_source_and_data_alone():
+    assert key_of(JOB) == key_of(edited("defaults", lr=1)) == key_of(edited("model", parameters="x"))
+    assert len({key_of(JOB), key_of(edited("source", **{"job.py": "a2"})), key_of(edited("data", val={}))}) == 3
+    assert key_of({"defaults": {"lr": 1}}) == ""
+
+
+def test_parameters_of_unknown_models_count_as_the_same():
+    assert have_same_parameters(JOB, {}) and have_same_parameters(JOB, edited("model", lines=TANH))
+    assert not have_same_parameters(JOB, edited("model", parameters="c2"))
