@@ -146,6 +146,8 @@ def _outline(node: object) -> object:
     fields = {name: value for name, value in ast.iter_fields(node) if name not in WITHOUT_MEANING}
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _is_text(node.body[:1]):
         fields["body"] = node.body[1:]
+    if isinstance(node, ast.JoinedStr):                         # Python 3.12 has empty parts in some
+        fields["values"] = [part for part in node.values if getattr(part, "value", None) != ""]
     return (type(node).__name__,
             *((name, _outline(value)) for name, value in sorted(fields.items()) if value is not None and value != []))
 

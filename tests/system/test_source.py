@@ -65,7 +65,8 @@ def test_files_beside_count_wherever_they_are_imported(digests, tmp_path, job, b
 
 def test_a_module_of_a_package_counts_with_what_lies_around_the_package(digests, tmp_path):
     files = {"pkg/__init__.py": "", "pkg/sub/__init__.py": "",
-             "pkg/sub/job.py": "from ..net import Net\nimport common\n", "pkg/net.py": "from . import layers\nNet = 1\n", "pkg/layers.py": "", "common.py": ""}
+             "pkg/sub/job.py": "from ..net import Net\nimport common\n",
+             "pkg/net.py": "from . import layers\nNet = 1\n", "pkg/layers.py": "", "common.py": ""}
     assert set(digests(tmp_path, files, "pkg.sub.job")) == {*files}
 
 
