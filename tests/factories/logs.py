@@ -39,8 +39,8 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
     changes  dataset, model, optimizer, keep_going, cores, local_workers, untimed_passes, train_examples, peak_lr,
              stop_reason, plan, worker_counts (one a restart), communication_share (of its steps; 0.1 is data),
              losses (of its steps), sqnorms (of its steps, three numbers each: SQNORMS; None: not measured), budget,
-             problem (more of the plan's), asked (by the user), sweep (the trial's place in a study), branch (its place
-             in a run)
+             problem (more of the plan's), asked (by the user), job (digests), sweep (the trial's place in a study),
+             branch (its place in a run)
     """
     plan = {
         "problem": {"workload": "made/net", "model_args": changes.get("model_args"), "global_batch": batch,
@@ -51,7 +51,7 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
         "execution": {"workers": workers, "untimed_passes": changes.get("untimed_passes", 2),
                       "cores": changes.get("cores", 64), "local_workers": changes.get("local_workers", workers)},
         "asked": changes.get("asked", {}),
-        **{part: changes[part] for part in ("sweep", "branch") if part in changes},
+        **{part: changes[part] for part in ("job", "sweep", "branch") if part in changes},
     }
     row = {"id": id, "status": int(status), "stop_reason": changes.get("stop_reason", ""),
            "dataset": changes.get("dataset", "made"), "model": changes.get("model", "net"),
