@@ -100,7 +100,7 @@ def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict
                           env=launch_environment())
     if done.returncode:
         raise HvdscaleError(done.stderr.strip() or f"{workload}: its process ended with {done.returncode}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith('{"job"')))
     for note in found["notes"]:
         say(f"note: {note}")
     return found["job"]

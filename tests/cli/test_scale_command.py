@@ -202,6 +202,15 @@ def test_a_run_whose_process_was_killed_says_which_of_what(tmp_path, monkeypatch
         carry_out(Run(2, str(tmp_path / "w2.h5"), {}), "digits/fc", "horovodrun", None, print)
 
 
+def test_a_failed_run_is_an_error_though_the_log_of_an_earlier_one_is_there(logged, tmp_path, monkeypatch):
+    run = logged(Status.COMPLETE)
+    (tmp_path / "horovodrun").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "horovodrun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(HvdscaleError, match=r"ended without a finished log \(exit code 1\)"):
+        carry_out(run, NAME, "horovodrun", None, print)
+
+
 @pytest.mark.parametrize("words, said", [
     (["--set", "log=a.h5"], "--out says where logs go"),
     (["--set", "overwrite=true"], "use the option --overwrite"),

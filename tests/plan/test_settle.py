@@ -3,7 +3,7 @@ import itertools
 import json
 import math
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -680,10 +680,11 @@ def test_the_record_has_every_field_once_in_one_of_its_parts():
     plan = settled(2, decay="step", decay_at_steps=[3], model_args={"width": 8}, target="val/error<0.1")
     record = plan.as_record({"seed": 0})
     parts = [record[part] for part in ("problem", "measurement", "execution")]
-    assert sorted(itertools.chain(*parts)) == sorted(field.name for field in fields(Plan))
+    assert sorted([*itertools.chain(*parts), "job"]) == sorted(field.name for field in fields(Plan))
     assert parts == [{field.name: getattr(plan, field.name) for field in fields(kind)}
                      for kind in (Problem, Measurement, Execution)]
-    assert record["asked"] == {"seed": 0}
+    assert record["asked"] == {"seed": 0} and "job" not in record
+    assert replace(plan, job={"source": {}}).as_record({})["job"] == {"source": {}}
     for part in parts:
         for name, value in part.items():
             assert value == getattr(plan, name)

@@ -139,7 +139,8 @@ def test_a_rank_with_another_file_is_named(folder):
 
 def test_a_search_of_an_edited_job_is_an_error_unless_accepted(folder):
     sweep = folder / "sweep.toml"
-    sweep.write_text('workload = "job:workload"\nbatch_sizes = [8]\noptimizers = ["sgd"]\ntrials = 2\nsteps = 8\nevaluations = 4\n'
+    sweep.write_text('workload = "job:workload"\nbatch_sizes = [8]\noptimizers = ["sgd"]\ntrials = 2\nsteps = 8\n'
+                     'evaluations = 4\n'
                      'targets = ["val/error<0.3"]\n[settings]\nthreads = 1\n'
                      "[space.lr]\nscale = 'log'\nmin = 0.01\nmax = 0.5\n")
     assert here(sweep, "out")[0] == 0
