@@ -102,11 +102,11 @@ class SweepRun:
             data = read_data(workload, settings)
         studies = []
         with self.group.together("the studies"):
-            if self.group.rank == 0 and out is not None:
-                job = current_job(self.sweep.workload, workload, data, settings.model_args)
-                self._accepted, self._notes = keep_record(out, self.sweep, job, self.asked.accept_changes)
             if self.group.rank == 0:
                 studies = settle_all(self.sweep, wanted, workload, data, self.asked.free, out)
+                if out is not None:
+                    job = current_job(self.sweep.workload, workload, data, settings.model_args)
+                    self._accepted, self._notes = keep_record(out, self.sweep, job, self.asked.accept_changes)
         return self.group.gather(studies, "studies")[0], data
 
     def _farm(self, states: SweepState, trials: Trials, display: Display, finisher: Finisher) -> Farm:

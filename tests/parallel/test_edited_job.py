@@ -6,8 +6,8 @@ import pytest
 from tests.conftest import launcher_command
 from tests.factories.edited_jobs import write_job
 
-TRAIN = (sys.executable, "-m", "hvdscale.cli.train", "job:workload", "--checkpoint", "kept", "--resume", "auto", "--log",
-         "w.h5", "--set", "threads=1")
+TRAIN = (sys.executable, "-m", "hvdscale.cli.train", "job:workload", "--checkpoint", "kept", "--resume", "auto",
+         "--log", "w.h5", "--set", "threads=1")
 SCALE = (sys.executable, "-c", "from hvdscale.cli.scale import main; main()", "job:workload", "--workers", "1,2",
          "--out", "out")
 
@@ -33,7 +33,8 @@ def test_a_series_of_an_edited_job_is_run_again_or_refused(run, tmp_path, launch
     write_job(tmp_path, ("lr=0.05", "lr=0.2"))
     (tmp_path / "out/w1-r1.h5").unlink()
     done = run(*SCALE, "--launcher", launcher, check=False)
-    assert done.returncode == 2 and "w2-r1.h5 is of another job: job.py differs; defaults: lr 0.05 -> 0.2" in done.stderr
+    assert done.returncode == 2
+    assert "w2-r1.h5 is of another job: job.py differs; defaults: lr 0.05 -> 0.2" in done.stderr
     done = run(*SCALE, "--launcher", launcher, "--accept-changes")
     assert "count as one workload although" in " ".join(done.stdout.split())
     done = run(*SCALE, "--launcher", launcher, "--overwrite")
