@@ -22,6 +22,7 @@ from ..formatting.lines import NARROWEST, USUAL, WIDEST
 from ..formatting.numbers import counted
 from ..system.hangup import has_stopped, heed, outlive_readers
 from ..system.version import version_line
+from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 
 

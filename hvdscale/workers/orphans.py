@@ -28,13 +28,13 @@ def find_launchers() -> list[tuple[str, tuple[SystemProcess, ...]]]:
 
     Empty without a launcher, or where it is the first process of a container, whose end is that of all others.
     """
-    above = list(ancestors())
-    given = [environment_of(process.pid) for process in above]
-    found = {}
-    for variable, name in LAUNCHED.items():
+    variables = [variable for variable in LAUNCHED if os.environ.get(variable, "").isdecimal()]
+    above = list(ancestors()) if variables else []
+    given, found = [environment_of(process.pid) for process in above], {}
+    for variable in variables:
         at = next((at for at, environment in enumerate(given) if variable not in environment), None)
-        if os.environ.get(variable, "").isdecimal() and at is not None:
-            found.setdefault(at, (name, (above[at], *_of_horovodrun(variable, *above[at:at + 2]))))
+        if at is not None:
+            found.setdefault(at, (LAUNCHED[variable], (above[at], *_of_horovodrun(variable, *above[at:at + 2]))))
     return [found[at] for at in sorted(found)]
 
 

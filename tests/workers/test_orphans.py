@@ -132,3 +132,10 @@ def test_a_launcher_inside_torchrun_is_refused_and_torchrun_inside_another_is_no
     assert done.returncode == (1 if inner else 0), done.stderr
     said = f"WorkersError: torchrun started {inner}, which started this process" if inner else ""
     assert said in done.stderr and bool(done.stderr) == bool(said)
+
+
+@pytest.mark.parametrize("command", ["train", "tune", "branch", "doctor"])
+def test_a_command_looks_for_its_launcher_before_it_imports_torch(run, command):
+    """Which may take a minute, in which the launcher may end."""
+    look = f"import hvdscale.cli.{command}, sys; print([name in sys.modules for name in "
+    assert run(sys.executable, "-c", look + "('hvdscale.workers.orphans', 'torch')])").stdout == "[True, False]\n"
