@@ -147,8 +147,8 @@ def test_the_processes_of_a_doctor_end_with_it(started, tmp_path):
 def test_the_processes_of_a_doctor_of_a_script_end_with_its_launcher(started, tmp_path, launcher):
     (tmp_path / "endless.py").write_text(
         f"import os, time\nopen(f'{tmp_path}/runs-{{os.getpid()}}', 'w').close()\ntime.sleep(1000)\n")
-    job = started("script", tmp_path / "endless.py", launcher=launcher, module="hvdscale.cli.doctor", TMPDIR=str(tmp_path),
-                  ready=lambda job: len(list(tmp_path.glob("runs-*"))) == 2)
+    job = started("script", tmp_path / "endless.py", launcher=launcher, module="hvdscale.cli.doctor",
+                  TMPDIR=str(tmp_path), ready=lambda job: len(list(tmp_path.glob("runs-*"))) == 2)
     job.process.kill()
     job.wait_for_its_end(GONE)
 
