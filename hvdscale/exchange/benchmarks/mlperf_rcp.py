@@ -190,8 +190,7 @@ def _add(log, source, point, spacing) -> int:
         "source": json.dumps({"path": point.name, "imported": "rcp"})}, [numbers] * count)
     rows, step, seen, met = [], [], [], []
     for last, total in zip(steps, examples):
-        before = last - spacing_steps
-        with_before = bool(spacing_steps) and before > 0
+        before, with_before = max(0, last - spacing_steps), bool(spacing_steps)
         rows.append(1 + with_before)
         step += [before] * with_before + [last]
         seen += [before * point.batch] * with_before + [total]
