@@ -480,7 +480,7 @@ def test_a_parameter_that_cannot_be_searched_is_named_with_its_line(read, name, 
     ("[batch.16.settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]", 2,
      "batch.16.settings: weight_decay is set here, and weight_decay is searched"),
     ("[space.decay]\nvalues = ['constant', 'step']\n[space.end_lr_factor]\nmin = 0\nmax = 1", 3,
-     "space.end_lr_factor: end_lr_factor acts only with decay = linear, .* or 1-sqrt, and decay is constant or step"),
+     "space.end_lr_factor: end_lr_factor acts only with decay = linear, .* or plateau, and decay is constant or step"),
     ("[settings]\ndecay = 'constant'\n[space.decay_steps]\nmin = 1\nmax = 9", 3,
      "space.decay_steps: decay_steps acts only with decay = linear, cosine or 1-sqrt, and decay is constant; leave"),
 ])
