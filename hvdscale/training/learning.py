@@ -67,8 +67,8 @@ def look(job: Job) -> Pass:
 
 
 def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
-    """Lines for the user where a complete run's loss did not fall or ended near chance, from its closed log, or where a
-    run diverged; [] where there is nothing to say."""
+    """Lines for the user where a complete run's loss did not fall, or ended near chance or above it, from its closed
+    log, or where a run diverged; [] where there is nothing to say."""
     target = job.plan.stop_target
     if outcome.stop.status == Status.INFEASIBLE:
         return list(_try_to_look(job).suspects())
@@ -90,13 +90,13 @@ def _try_to_look(job: Job) -> Pass:
 
 def describe_course(course: LossCourse, seen: Pass) -> list[str]:
     """The same of a run's losses and a pass through its model."""
-    first, last = f"{course.first:.4g}", f"{course.last:.4g}"
-    at_chance = abs(course.last - seen.chance) <= NEAR_CHANCE * seen.chance
-    if course.fell and not at_chance:
+    near = abs(course.last - seen.chance) <= NEAR_CHANCE * seen.chance
+    if course.fell and not near and not course.last > seen.chance:
         return []
-    said = f"the mean training loss was {first} over the first {course.steps} steps and {last} over the last"
-    if at_chance:
-        return [f"the loss ended near chance: {said}; guessing among {seen.classes} classes gives {seen.chance:.4g}",
-                *(list(seen.suspects()) or ["a lower learning rate may help"])]
-    return [f"did not learn: {said}", *seen.suspects(),
-            "a lower learning rate may help; fine-tuning or a GAN can rightly keep its loss"]
+    said = (f"the mean training loss was {course.first:.4g} over the first {course.steps} steps and {course.last:.4g} "
+            "over the last ones")
+    if not near and not course.fell:
+        return [f"did not learn: {said}", *seen.suspects(),
+                "a lower learning rate may help; fine-tuning or a GAN can rightly keep its loss"]
+    return [f"the loss ended {'near' if near else 'above'} chance: {said}; guessing among {seen.classes} classes gives "
+            f"{seen.chance:.4g}", *(list(seen.suspects()) or ["a lower learning rate may help"])]

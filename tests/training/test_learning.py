@@ -59,7 +59,7 @@ def test_what_keeps_a_loss_at_chance_is_seen_in_a_pass(name, said):
 
 @pytest.mark.parametrize("first, last, said", [
     (3.0, 2.0, None), (2.0, 3.0, "did not learn"), (2.0, 2.0, "did not learn"),
-    (9e4, math.log(CLASSES), "near chance"), (2.31, 2.28, "near chance")])
+    (9e4, math.log(CLASSES), "near chance"), (2.31, 2.28, "near chance"), (40.0, 2.9, "above chance")])
 def test_a_loss_that_did_not_fall_or_ended_near_chance_is_told_in_numbers(first, last, said):
     lines = describe_course(LossCourse(first, last, 30), look(job("sound")))
     assert (said is None) == (lines == [])
