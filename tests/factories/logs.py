@@ -37,8 +37,8 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
     """One trial, evaluated after ``steps`` with ``error`` after ``seconds`` (0.01 a step unless given).
 
     changes  dataset, model, optimizer, keep_going, cores, local_workers, untimed_passes, train_examples, peak_lr,
-             stop_reason, plan, worker_counts (one a restart), communication_share (of its steps; 0.1 is data),
-             losses (of its steps), sqnorms (of its steps, three numbers each: SQNORMS; None: not measured), budget,
+             stop_reason, plan, worker_counts (one a restart), communication_share (of its steps; 0.1 is data), losses
+             (of its steps, else 1), sqnorms (of its steps, three numbers each: SQNORMS; None: not measured), budget,
              problem (more of the plan's), asked (by the user), job (digests), sweep (the trial's place in a study),
              branch (its place in a run)
     """
@@ -63,7 +63,7 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
     seconds = 0.01 * steps if seconds is None else np.asarray(seconds, float)
     return SimpleNamespace(row=row, step=steps, seconds=seconds, error=np.asarray(error, float),
                            step_seconds=np.asarray(step_seconds, float),
-                           losses=changes.get("losses", (1.0,) * len(step_seconds)),
+                           losses=changes.get("losses", ()),
                            communication_share=changes.get("communication_share"), sqnorms=changes.get("sqnorms"),
                            worker_counts=changes.get("worker_counts", (workers,)))
 
@@ -74,7 +74,8 @@ def log(*trials, path="made.h5", metric="val/error"):
                    for t in trials for s, w, e in zip(t.step, t.seconds, t.error)))
     parted = any(t.communication_share is not None for t in trials)
     noisy = any(t.sqnorms is not None for t in trials)
-    steps = [(t.row["id"], i + 1, t.losses[i], 0.1, s, *(_parts(s, t.communication_share) if parted else ()),
+    steps = [(t.row["id"], i + 1, t.losses[i] if len(t.losses) else 1.0, 0.1, s,
+              *(_parts(s, t.communication_share) if parted else ()),
               *((t.sqnorms[i] if t.sqnorms and t.sqnorms[i] else (np.nan,) * 3) if noisy else ()))
              for t in trials for i, s in enumerate(t.step_seconds)]
     restarts = [(t.row["id"], 0, w, "here", "cpu", 0.0, "") for t in trials for w in t.worker_counts]
