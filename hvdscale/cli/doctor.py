@@ -15,7 +15,7 @@ from .common import version_option, width_option
 from .completion import workloads
 from .train import Grouped, asked, carry_out_together, key_options
 
-WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite")         # keys of what a run writes
+WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite", "accept_changes")    # keys of what a run writes
 
 
 @click.command(cls=Grouped, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))

@@ -27,7 +27,7 @@ OF_PLACE = frozenset({"data_dir", "cache_dir", "metaparameters", "init_from", "l
                       "save_model", "overwrite", "take_over", "max_local_batch", "checkpoint_every_epochs",
                       "checkpoint_every_seconds", *(field.name for field in fields(Execution))
                       }) - {"local_batch", "accumulate"}
-ACCEPT = "--accept-changes goes on and records both"
+ACCEPT = "--accept-changes continues and records both"
 
 Job = Mapping[str, Any]
 

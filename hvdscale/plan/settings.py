@@ -240,14 +240,14 @@ class Settings:
         None, "steps between in-memory commits of an elastic job; default: as often as costs less than 1 %",
         least=1)
     keep_checkpoints: int = _key(2, "number of checkpoints to keep", least=1)
-    accept_changes: bool = _key(
-        False, "go on although the job was edited since: source, defaults, model or data; the log records both", True)
-    accepted: dict = _key({}, "earlier jobs that count as this one, by digest; set by hvdscale-scale and hvdscale-tune")
     log: str | None = _key(
         None, "log file; default: runs/WORKLOAD-TIME.h5; under horovodrun and torchrun use --log-file", True)
     save_model: str | None = _key(None, "write the final model's state dict to this file", True)
     overwrite: bool = _key(False, "replace an existing log", True)
     take_over: bool = _key(False, "write the log even where the file system refuses locks", False)
+    accept_changes: bool = _key(
+        False, "continue although the job was edited: its source, defaults, model or data; the log records both", True)
+    accepted: dict = _key({}, "earlier jobs that count as this one, by digest; set by hvdscale-scale and hvdscale-tune")
 
     layers: tuple = field(default=(), repr=False)
 

@@ -142,7 +142,7 @@ def _newest(paths: list[str], settings: Settings, plan: Plan) -> Start:
             passed_over.append(str(error))
             continue
         start = Start(checkpoint=path, step=state["progress"]["steps"], state=state)
-        accepted, edits = _compare_jobs(path, json.loads(state["plan"]).get("job") or {}, plan, settings)
+        accepted, edits = _compare_jobs(path, json.loads(state["plan"]), plan, settings)
         start = replace(start, accepted=accepted, notes=(*_compare_plans(path, state, plan), *edits))
         start, last = _with_log(start, settings, plan)
         if last >= start.step:
@@ -189,12 +189,12 @@ def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
     return tuple(changed + moved)
 
 
-def _compare_jobs(path: str, then: dict, plan: Plan, settings: Settings) -> tuple[dict[str, str], list[str]]:
-    """(earlier jobs that count as this one, notes); raises UsageError if the checkpoint is of another job.
-
-    then  the job in the checkpoint's plan; {}: unknown
+def _compare_jobs(path: str, old: dict, plan: Plan, settings: Settings) -> tuple[dict[str, str], list[str]]:
+    """(earlier jobs that count as this one, notes); raises UsageError if the checkpoint, of this plan, is of another.
     """
-    instead = "Put it back, or choose another --checkpoint folder"
+    then, instead = old.get("job") or {}, "Put it back, or choose another --checkpoint folder"
+    if _changes(old["problem"], _record(plan)["problem"]):      # an error, too: model and data may differ by that
+        then = {part: then[part] for part in ("source", "defaults") if part in then}
     changes = changes_of(then, plan.job)
     if not have_same_parameters(then, plan.job):
         raise UsageError(f"{path} does not fit the model: {'; '.join(changes)}. {instead}")
