@@ -6,7 +6,7 @@ What is listed in ``__all__`` is imported when it is first asked for, so that ``
 """
 from importlib import import_module as _import_module
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 _PLACES = {"read": "report.runs", "HvdscaleError": "errors"}
 __all__ = ["HvdscaleError", "read"]
 
