@@ -34,6 +34,9 @@ ELSEWHERE = {
         "test_an_archive_becomes_a_log_and_the_figures_of_its_paper",
     "hvdscale-report archive.h5 --paper shallue2019 --out paper":
         "test_an_archive_becomes_a_log_and_the_figures_of_its_paper",
+    **dict.fromkeys(("hvdscale-log import results/dgxh100_n16/bert bert.h5 --workers 16x8",
+                     "hvdscale-log import rcps_bert.json reference.h5", "hvdscale-report bert.h5 reference.h5"),
+                    "test_runs_of_a_benchmark_are_reported_beside_its_reference_points"),
     "hvdscale-report compare baseline candidate --tolerance 10%": "test_a_candidate_is_held_against_its_baseline",
     "hvdscale-log export tools/readme/mnist.h5 parquet --as parquet": "test_parquet_holds_all_that_the_log_holds",
     "hvdscale-log export tools/readme/mnist.h5 tb/mnist --as tensorboard":
