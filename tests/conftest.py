@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+# of the process that started the tests: readline gives pytest's workers a width, and nohup ignores SIGHUP
+for variable in ("COLUMNS", "LINES"):
+    os.environ.pop(variable, None)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HVDSCALE_DATA") or ROOT.parent / "shared" / "data").absolute()       # folders of data sets
 NEW_NETWORK = 0x40000000                # the kernel's CLONE_NEWNET

@@ -311,7 +311,7 @@ def test_the_plans_of_the_good_logs_are_read():
     ([trial(1)], "one run"),
     ([trial(at, error=(0.9, 0.8, 0.7), seed=at) for at in (1, 2)], "was not met within 200 steps"),
     ([trial(at, seed=at, status=Status.INFEASIBLE) for at in (1, 2)], "every trial diverged"),
-    ([trial(1, error=(math.nan,) * 3)], "was not met"),
+    ([trial(1, error=(math.nan,) * 3)], "was never measured in 1 of 1 trial"),
     ([trial(1, seconds=(math.nan,) * 3)], "took 200 steps"),
     ([trial(1, status=Status.RUNNING)], "no trial has run to its end and measured it yet")])
 def test_logs_that_say_little_are_reported_as_far_as_they_go(tmp_path, trials, said):

@@ -80,23 +80,23 @@ def test_without_an_error_nothing_is_raised():
 
 def test_a_rank_that_settled_another_plan_is_named():
     plans = [settled(3, seed=seed) for seed in (0, 0, 1)]
-    errors = raised_on_each(3, lambda member: agree_on(plans[member.rank], toy.load(), member))
+    errors = raised_on_each(3, lambda member: agree_on(plans[member.rank], {}, toy.load(), member))
     assert {type(e) for e in errors} == {RanksDifferError} and len({str(e) for e in errors}) == 1
     assert "rank 2 has another plan than rank 0; give all workers the same options" in str(errors[0])
-    on_each(3, lambda member: agree_on(plans[0], toy.load(), member))
+    on_each(3, lambda member: agree_on(plans[0], {}, toy.load(), member))
 
 
 def test_a_rank_that_found_other_data_is_named():
     data = toy.load()
     found = [data, replace(data, test=data.test.first(3))]
-    errors = raised_on_each(2, lambda member: agree_on(settled(2), found[member.rank], member))
+    errors = raised_on_each(2, lambda member: agree_on(settled(2), {}, found[member.rank], member))
     assert {type(e) for e in errors} == {RanksDifferError}
     assert "rank 1 found 53 training, 31 validation and 3 test examples, rank 0 53 training" in str(errors[0])
 
 
 def test_a_rank_whose_data_lacks_another_part_is_named():
     found = [replace(toy.load(), record={"missing": parts}) for parts in ([], ["b.bin"])]
-    errors = raised_on_each(2, lambda member: agree_on(settled(2), found[member.rank], member))
+    errors = raised_on_each(2, lambda member: agree_on(settled(2), {}, found[member.rank], member))
     assert {type(e) for e in errors} == {RanksDifferError}
     assert 'test examples, with {"missing": ["b.bin"]}, rank 0 53' in str(errors[0])
 
