@@ -1,7 +1,7 @@
 """How to report together on workloads of imported logs that may differ in their names alone."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..analysis.grouping import group_by
@@ -21,14 +21,14 @@ def joining_said(workloads: Iterable[Workload], attributes: Iterable[Mapping[str
     """
     if not any((one.get("imported") or {}).get("kind") in KINDS for one in attributes):
         return ()
-    alike = group_by(sorted(workloads), lambda one: (one.dataset, one.model_args, one.batch_schedule))
+    alike = group_by(sorted(workloads), lambda one: (one.dataset, one.model_args, one.batch_schedule, one.version))
     return tuple(_said(found) for found in alike.values() if len(found) > 1)
 
 
-def _said(workloads: Iterable[Workload]) -> str:
+def _said(workloads: Sequence[Workload]) -> str:
     values = {name: list(dict.fromkeys(str(getattr(one, name) or "unknown") for one in workloads)) for name in OPTIONS}
     differ = {name: found for name, found in values.items() if len(found) > 1}
     said = " and ".join(f"{SAID.get(name, name)} ({list_first(found, MOST)})" for name, found in differ.items())
     options = " and ".join(OPTIONS[name] for name in differ)
-    return (f"{list(workloads)[0].dataset}: its workloads differ in {said}. If these are names of one job, import the "
+    return (f"{workloads[0].dataset}: its workloads differ in {said}. If these are names of one job, import the "
             f"logs with the same {options} to report on them together.")

@@ -11,7 +11,8 @@ from hvdscale.log.reader import read_log
 from hvdscale.plan.schedule import Schedule, reductions
 from hvdscale.training.branches import origin_of
 from tests.factories.plans import settled
-from tests.factories.runs import assert_same_columns, assert_same_state, state_of
+from tests.factories.runs import assert_same_state, state_of
+from tests.training.test_checkpoint import assert_goes_on_exactly
 
 PLATEAU = dict(decay="plateau", decay_metric="val/cross_entropy", decay_patience=0, decay_threshold=0.02,
                decay_factor=0.5)
@@ -58,12 +59,7 @@ def test_the_log_has_the_reductions_that_follow_from_its_evaluations(train):
 def test_a_run_with_plateaus_goes_on_to_the_last_bit(train, signals):
     """Signals at steps with and without an evaluation."""
     keys = {**PLATEAU, "eval_every": 5}
-    assert train(**keys, checkpoint="whole", log="whole.h5") == 0
-    for at in signals:
-        assert train(signal_at=at, **keys) == 75
-    assert train(**keys) == 0
-    assert_same_columns("w.h5", "whole.h5")
-    assert_same_state(state_of("ck"), state_of("whole"))
+    assert_goes_on_exactly(train, signals, **keys)
     assert len(set(rates_of("w.h5")[0][5:])) > 1
 
 
