@@ -136,12 +136,12 @@ def attribute_of(where: h5py.HLObject, name: str) -> Any:
     if size > MOST_ATTRIBUTE:
         return None
     if not isinstance(kind, h5py.h5t.TypeStringID):
-        return read_attribute(where.attrs[name]) if kind.get_class() in NUMBERS else None
+        return read_attribute(h5py.AttributeManager(where)[name]) if kind.get_class() in NUMBERS else None
     if not kind.is_variable_str() and size == kind.get_size():      # as they are written: past h5py's slower way
         written = np.empty((), f"S{size}")
         found.read(written, mtype=kind)
         return read_attribute(written.item())
-    value = where.attrs[name] if found.get_space().get_simple_extent_npoints() == 1 else ""
+    value = h5py.AttributeManager(where)[name] if found.get_space().get_simple_extent_npoints() == 1 else ""
     return read_attribute(value) if isinstance(value, (str, bytes)) and 0 < len(value) <= MOST_ATTRIBUTE else None
 
 
@@ -330,7 +330,7 @@ def _verify(path: str, file: h5py.File, parts: Iterable[str]) -> None:
                        f"up to version {VERSION}; install a newer hvdscale")
     for name in parts:                  # none is opened: of a live log the rows that count are read before all else
         try:
-            _refuse_link(path, file.id, "", name)
+            refuse_link(path, file.id, "", name)
         except KeyError:
             raise LogError(f"{path}: is a damaged log: it has no /{name}") from None
 
@@ -342,7 +342,7 @@ def part_of(path: str, file: h5py.File, name: str) -> Any:
     """
     found, above = file.id, ""
     for step in name.split("/"):
-        _refuse_link(path, found, above, step)
+        refuse_link(path, found, above, step)
         found, above = h5py.h5o.open(found, step.encode("utf-8", "surrogateescape")), f"{above}/{step}"
     if not isinstance(found, h5py.h5d.DatasetID):
         return h5py.Group(found)
@@ -350,7 +350,8 @@ def part_of(path: str, file: h5py.File, name: str) -> Any:
     return dataset
 
 
-def _refuse_link(path: str, group: Any, above: str, name: str) -> None:
+def refuse_link(path: str, group: Any, above: str, name: str) -> None:
+    """LogError where a name in a group leads elsewhere, KeyError where there is none."""
     if group.links.get_info(name.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
         raise LogError(f"{path}: {above}/{name} is a link, as nothing in a log is; it is not followed")
 

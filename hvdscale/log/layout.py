@@ -14,8 +14,8 @@ import h5py
 import numpy as np
 
 from ..errors import LogError
-from .files import refuse_odd_storage
 from .schema import Column, columns, known_column
+from .stored import Stored
 
 REQUIRED = columns()
 KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
@@ -32,11 +32,10 @@ def refuse_missing(path: str, table: str, names: Container[str]) -> None:
             raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
 
 
-def refuse_wrong_layout(path: str, table: str, found: Column, dataset: h5py.Dataset, rows: int, there: int) -> int:
+def refuse_wrong_layout(path: str, table: str, found: Column, dataset: Stored, rows: int, there: int) -> int:
     """LogError where a column holds what does not belong there or says another unit than the schema's, and where there
     is less in the file, of ``there`` bytes, than the rows it claims; else the bytes of the rows."""
     what, wanted = f"{table}/{found.name}", known_column(table, found.name)
-    refuse_odd_storage(path, dataset)
     refuse_wrong_type(path, what, dataset, found.type)
     if wanted and found.type != wanted.type:
         raise LogError(f"{path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} belongs")
@@ -50,14 +49,14 @@ def refuse_wrong_layout(path: str, table: str, found: Column, dataset: h5py.Data
     return size
 
 
-def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset, kind: str) -> None:
+def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset | Stored, kind: str) -> None:
     """LogError where a dataset cannot be a column of this type."""
     shape = dataset.shape
     if dataset.dtype.kind not in KINDS[kind] or shape is None or shape[1:] != (2,) * (kind == "text") or not shape:
         raise LogError(f"{path}: {what} holds {dataset.dtype} entries in the shape {shape}, as no column of a log does")
 
 
-def refuse_hollow(path: str, what: str, dataset: h5py.Dataset, rows: int, there: int) -> int:
+def refuse_hollow(path: str, what: str, dataset: h5py.Dataset | Stored, rows: int, there: int) -> int:
     """LogError where a column claims more rows than its bytes in the file can expand to, or, but for the texts, than a
     file of this size has: reading it would take memory out of all proportion. Else the bytes of the rows that it has.
 

@@ -23,10 +23,12 @@ from ..errors import LogError
 from ..system import lock
 from ..target import SPLITS
 from . import segments
-from .files import (attribute_of, datasets_in, open_file, part_of, reading, root_attributes, rows_within, superblock)
+from .files import (attribute_of, datasets_in, open_file, part_of, reading, refuse_link, root_attributes, rows_within,
+                    superblock)
 from .layout import (as_column, known_attributes, refuse_hollow, refuse_inflated, refuse_missing, refuse_wrong_layout,
                      refuse_wrong_type)
 from .schema import SOURCE, STEPS, TABLES, Column, Status, columns
+from .stored import Stored, descriptor_of
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
 SMALL_HEAP = 1 << 20        # bytes of /text that are kept, as every column of texts asks for some
@@ -69,11 +71,12 @@ class Part:
     def __init__(self, path: str) -> None:
         self.path, self.size = path, superblock(path).size
         self.file = open_file(path)
-        self._datasets: dict[tuple[str, str], h5py.Dataset] = {}    # open, since HDF5 keeps chunks only of such
+        self._descriptor = descriptor_of(self.file)
+        self._datasets: dict[tuple[str, str], Stored] = {}          # open, since HDF5 keeps chunks only of such
         self._claimed = 0           # bytes of the columns that were looked at, unpacked
         with reading(path):
             self.segment = segments.of_file(path, self.file)
-            self.rows = {table: committed_rows(path, self.file, table) for table in TABLES}
+            self.rows = {table: self._committed_rows(table) for table in TABLES}
             self.columns: dict[str, Mapping[str, Column]] = {}
             for table in TABLES:
                 names = dict.fromkeys(datasets_in(part_of(path, self.file, table)))
@@ -94,7 +97,7 @@ class Part:
         (text)."""
         kind, rows = self.columns[table][name].type, self.rows[table]
         with reading(self.path):
-            values = rows_of(self._datasets[table, name], first, rows if stop is None else min(stop, rows))
+            values = self._datasets[table, name][first:rows if stop is None else min(stop, rows)]
             if kind == "text":
                 return decode(self.path, self._heap, values)
             return as_column(kind, values)
@@ -113,17 +116,31 @@ class Part:
     def _look(self, table: str, name: str) -> Column:
         """A column of the file, its dataset open from now on."""
         with reading(self.path):
-            dataset = h5py.Dataset(h5py.h5d.open(self.file.id, f"{table}/{name}".encode("utf-8", "surrogateescape")))
+            dataset = Stored(self.path, self.file, f"{table}/{name}", self._descriptor)
             found = column_spec(name, dataset)
             size = refuse_wrong_layout(self.path, table, found, dataset, self.rows[table], self.size)
             self.claim(size + len(found.unit) + len(found.meaning))
             self._datasets[table, name] = dataset
             return found
 
+    def _committed_rows(self, table: str) -> int:
+        """How many rows of a table are whole; LogError where the file does not say."""
+        name = f"{table}/committed_rows"
+        refuse_link(self.path, self.file.id, "", name)
+        dataset = Stored(self.path, self.file, name, self._descriptor)
+        if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
+            raise LogError(f"{self.path}: {name} holds {dataset.dtype} entries in the shape {dataset.shape}, not one "
+                           "number of rows")
+        rows = int(dataset[:1][0])
+        if rows < 0:
+            raise LogError(f"{self.path}: {name} is {rows}")
+        return rows
+
     @cached_property
     def _heap(self) -> Any:
         """The texts: an h5py.Dataset, or the bytes of a small one."""
-        heap = part_of(self.path, self.file, "text")
+        refuse_link(self.path, self.file.id, "", "text")
+        heap = Stored(self.path, self.file, "text", self._descriptor)
         refuse_wrong_type(self.path, "text", heap, "int")
         self.claim(refuse_hollow(self.path, "text", heap, len(heap), self.size))
         return heap[:] if len(heap) <= SMALL_HEAP else heap
@@ -142,15 +159,6 @@ class Part:
                                    f"'hvdscale-log repair {self.path}' saves what is left")
 
 
-def rows_of(dataset: h5py.Dataset, first: int, stop: int) -> np.ndarray:
-    """Rows first:stop of a dataset; all of them past h5py's slower way."""
-    if first or stop != len(dataset) or not stop:
-        return dataset[first:stop]
-    values = np.empty(dataset.shape, dataset.dtype)
-    dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
-    return values
-
-
 def begun_trials(part: Part) -> int:
     """A part's rows of /trials without RUNNING ones at its end that no other table names: the tables are committed one
     after the other, so a writer killed in between leaves a trial that never began."""
@@ -162,19 +170,7 @@ def begun_trials(part: Part) -> int:
     return int(begun.nonzero()[0].max(initial=-1)) + 1
 
 
-def committed_rows(path: str, file: h5py.File, table: str) -> int:
-    """How many rows of a table are whole; LogError where the file does not say."""
-    dataset = part_of(path, file, f"{table}/committed_rows")
-    if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
-        raise LogError(f"{path}: {table}/committed_rows holds {dataset.dtype} entries in the shape {dataset.shape}, "
-                       "not one number of rows")
-    rows = int(dataset[0])
-    if rows < 0:
-        raise LogError(f"{path}: {table}/committed_rows is {rows}")
-    return rows
-
-
-def column_spec(name: str, dataset: h5py.Dataset) -> Column:
+def column_spec(name: str, dataset: h5py.Dataset | Stored) -> Column:
     """A column as its dataset says it is; only a metric says which way it gets better."""
     keys = ("unit", "meaning", "better") if "/" in name else ("unit", "meaning")
     unit, meaning, *better = (str(attribute_of(dataset, key) or "") for key in keys)
@@ -189,7 +185,7 @@ def in_order(table: str, columns: Mapping[str, Value]) -> dict[str, Value]:
     return {name: columns[name] for name in sorted(columns, key=place)}
 
 
-def column_type(dataset: h5py.Dataset) -> str:
+def column_type(dataset: h5py.Dataset | Stored) -> str:
     """int, float, text or status, from the dataset's own type and shape."""
     if dataset.ndim == 2:
         return "text"

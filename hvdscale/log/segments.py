@@ -8,9 +8,11 @@ A file that is named like a segment but has another id is another log.
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,7 +21,8 @@ import h5py
 from ..errors import LogError
 from .files import attribute_of, open_file, reading
 
-_NUMBERED = re.compile(r"\.([1-9]\d*)((?:\.[^.]*)?)")         # what follows the stem in a later segment's name
+_NUMBERED = re.compile(r"\.[1-9]\d*")          # what follows the stem in a later segment's name
+LISTED_AGAIN = 10 ** 9          # ns: a folder that was changed so lately may change again within its clock's tick
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,25 @@ def of_file(path: str, file: h5py.File) -> Segment:
 def candidates(path: str) -> list[tuple[int, str]]:
     """Files named like later segments of ``path``: (number in the name, path), in order."""
     folder, name = os.path.split(path)
-    stem, extension = os.path.splitext(name)
-    found: list[tuple[int, str]] = []
     with contextlib.suppress(OSError):
-        for other in os.listdir(folder or "."):
-            if other.startswith(f"{stem}.") and (number := _NUMBERED.fullmatch(other[len(stem):])):
-                found += [(int(number[1]), os.path.join(folder, other))] * (number[2] == extension)
-    return sorted(found)
+        changed = os.stat(folder or ".").st_mtime_ns
+        numbered = _numbered if changed < time.time_ns() - LISTED_AGAIN else _numbered.__wrapped__
+        return sorted((number, os.path.join(folder, other)) for number, other in
+                      numbered(folder or ".", changed).get(os.path.splitext(name), ()))
+    return []
+
+
+@functools.lru_cache(maxsize=1)
+def _numbered(folder: str, changed: int) -> dict[tuple[str, str], list[tuple[int, str]]]:
+    """A folder's files named like later segments, (number, name), by stem and extension of the first; kept until the
+    folder is changed, as a thousand logs may lie in one."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for name in os.listdir(folder):
+        stem, end = os.path.splitext(name)
+        for first, number, extension in ((*os.path.splitext(stem), end), (stem, end, "")):
+            if _NUMBERED.fullmatch(number):
+                found.setdefault((first, extension), []).append((int(number[1:]), name))
+    return found
 
 
 def free_name(path: str) -> str:
@@ -134,7 +149,7 @@ def first_of(path: str) -> str:
     stem, extension = os.path.splitext(path)
     stem, number = os.path.splitext(stem)
     first = stem + extension
-    if _NUMBERED.fullmatch(number + extension) and os.path.exists(first):
+    if _NUMBERED.fullmatch(number or extension) and os.path.exists(first):
         with contextlib.suppress(LogError, FileNotFoundError):
             segment = describe(path)
             if segment.number and describe(first).log_id == segment.log_id:

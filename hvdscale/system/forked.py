@@ -11,6 +11,7 @@ from .cores import usable_cores
 from .parent import end_with_parent
 
 LEAST = 4           # items that are worth a process of their own
+MOST_AT_ONCE = 16   # items that a process takes at a time: of thousands of small ones, passing each on is the work
 Item = TypeVar("Item")
 _work: tuple[Callable, Sequence] = (lambda item: item, ())      # of the parent, as its children see it
 
@@ -29,7 +30,8 @@ def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iter
     _work = function, items
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), end_with_parent)
     try:
-        yield from pool.map(_compute, range(len(items)))
+        together = max(1, min(len(items) // (8 * processes), MOST_AT_ONCE))
+        yield from pool.map(_compute, range(len(items)), chunksize=together)
     except BrokenProcessPool:
         raise HvdscaleError(f"one of {processes} processes was killed (out of memory?); try again with fewer cores, "
                             "such as under taskset -c 0") from None
