@@ -14,7 +14,7 @@ from ..training.checkpoint import FORMAT, read, write
 from ..training.evaluate import Evaluator
 from ..training.snapshot import Progress, capture, restore
 from ..update.optimizers import make_optimizer
-from ..update.precision import PARAMETERS
+from ..update.precision import PARAMETERS, repeatable
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from ..workers.single import SingleWorker
@@ -42,7 +42,13 @@ def checkpoint(sample: Sample) -> Finding:
         return model, optimizer, DataParallelStep(plan, job.workload, job.data.train, model, optimizer, SingleWorker(),
                                                   job.device)
 
-    with OwnGenerators(job.device), tempfile.TemporaryDirectory(prefix="hvdscale-doctor-") as folder:
+    def resumed_from(state):
+        other = parts()
+        restore(state, *other)
+        return other[2](BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, other[0].state_dict()
+
+    with (OwnGenerators(job.device), repeatable(job.device),
+          tempfile.TemporaryDirectory(prefix="hvdscale-doctor-") as folder):
         run = parts()
         for step in range(BEFORE):
             run[2](step, plan.schedule.lr_at(step), set())
@@ -55,14 +61,14 @@ def checkpoint(sample: Sample) -> Finding:
             return Finding(name, Verdict.FAILED, looked_at, str(error).replace(folder + os.sep, ""),
                            cause="the state of the optimizer or the model holds a custom object, which could only be "
                            "saved by pickling", remedy="keep only tensors, numbers and strings in state_dict()")
-        other = parts()
-        restore(state, *other)
-        resumed = other[2](BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
-    differing = [path for (path, a), b in zip(run[0].state_dict().items(), other[0].state_dict().values())
-                 if not torch.equal(a, b)]
+        (resumed, found), (_, again) = resumed_from(state), resumed_from(state)
+    differing, by = _differences(run[0].state_dict(), found)
     if not differing:
         return Finding(name, Verdict.PASSED, f"{looked_at}: bit-identical", by=0.0, limit=0.0)
-    by = max((a.double() - b.double()).abs().max().item() for a, b in zip(run[0].parameters(), other[0].parameters()))
+    if job.device.type != "cpu" and _differences(found, again)[0]:
+        return Finding(name, Verdict.WARNED, looked_at, f"{differing[0]}: the step itself, taken twice from one "
+                       "checkpoint, gives other bits", by, 0.0, "an operation of the model has no deterministic kernel "
+                       "on this device, or draws from a generator of its own", "compare on a CPU (--device cpu)")
     if resumed != uninterrupted:
         cause = ("the model or the data keep state outside the checkpoint: an attribute that is not a buffer, or a "
                  "generator of their own")
@@ -71,6 +77,13 @@ def checkpoint(sample: Sample) -> Finding:
         cause, remedy = ("the optimizer keeps a state that its state_dict lacks",
                          "keep it in self.state or in the parameter groups, as torch's optimizers do")
     return Finding(name, Verdict.FAILED, looked_at, f"{differing[0]} after the next step", by, 0.0, cause, remedy)
+
+
+def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> tuple[list[str], float]:
+    """Names of what differs between two models' states, and the largest difference."""
+    differing = [name for name, values in one.items() if not torch.equal(values, other[name])]
+    return differing, max(((one[name].double() - other[name].double()).abs().max().item() for name in differing),
+                          default=0.0)
 
 
 def evaluation(sample: Sample, workers: Workers) -> Finding:

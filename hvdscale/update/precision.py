@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
+from collections.abc import Iterator
 
 import torch
 
@@ -26,6 +28,22 @@ def set_arithmetic(plan: Plan, device: torch.device) -> None:
     if plan.deterministic and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")         # read before the first product
         torch.use_deterministic_algorithms(True)
+
+
+@contextlib.contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """GPU kernels that give the same bits again, wherever there are any."""
+    if device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*deterministic.*")          # of an operation that has none
+            yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def autocast(precision: str, device: torch.device):

@@ -56,6 +56,12 @@ def test_a_deterministic_run_is_the_same_to_the_last_bit_and_goes_on_so(trained)
     assert_close(whole, trained("parts", *kept), 0)
 
 
+def test_the_doctors_comparison_of_bits_uses_kernels_that_repeat_them(run):
+    for _ in range(4):
+        said = run(sys.executable, "-m", "hvdscale.cli.doctor", "digits/cnn", "--device", GPU).stdout
+        assert re.search(r"^ +checkpoint +passed ", said, re.M), said
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_nccl_joins_the_workers_of_one_host(run, trained, workers):
     if torch.cuda.device_count() < workers:
