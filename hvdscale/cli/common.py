@@ -157,7 +157,7 @@ def stop_before_the_steps(*_: object) -> None:
     """The handler of signals to a training command; during the steps they are votes."""
     if has_stopped():
         return
-    raise StoppedError("stopped by a signal before training began, or after it ended")
+    raise StoppedError("stopped by a signal before the first step or after the last one; the same command resumes")
 
 
 def exit_now(code: int) -> None:

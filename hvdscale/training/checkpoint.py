@@ -251,8 +251,7 @@ class FolderCheckpoints(Checkpoints):
             except CheckpointError as error:
                 self.failure = error
                 self.failures.append(str(error))
-                self.display.say(f"Warning: {error}. Training continues; the newest checkpoint is "
-                                 f"{self.folder.newest()}")
+                self.display.say(f"Warning: {error}; the newest checkpoint is {self.folder.newest()}")
         self._kept_at, self._last = done.steps, time.monotonic()
 
     def _write(self, done, generators, model, optimizer, take_step) -> None:
