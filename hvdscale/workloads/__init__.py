@@ -7,7 +7,8 @@ import os
 from ..errors import UsageError, WorkloadError
 from ..system.importing import import_object
 from ..workload import Workload, problems
-from . import cifar, digits, imagenet, language, mnist, open_images, translation
+from . import cifar, digits, mnist
+from .large import imagenet, language, open_images, translation
 
 MODULES = (digits, mnist, cifar, imagenet, open_images, language, translation)
 DATASETS = {dataset: module for module in MODULES for dataset in module.MODELS}

@@ -2,7 +2,7 @@
 import random
 
 from hvdscale.workload import load_data
-from hvdscale.workloads import translation
+from hvdscale.workloads.large import translation
 
 WORDS = {f"w{number}": f"v{number}" for number in range(12)}
 

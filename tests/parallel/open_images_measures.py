@@ -8,7 +8,7 @@ import torch
 from hvdscale.training.evaluate import Evaluator
 from hvdscale.workers.transport import form
 from hvdscale.workload import load_data
-from hvdscale.workloads import open_images
+from hvdscale.workloads.large import open_images
 
 CHUNKS, SIDE = (1, 3, 256), 32
 

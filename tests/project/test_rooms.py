@@ -1,4 +1,4 @@
-"""The rooms of the package, and that imports lead down only: between rooms, and between files."""
+"""The rooms of the package; that imports lead down only, and to what is of special interest from one file each."""
 import ast
 import re
 from graphlib import CycleError, TopologicalSorter
@@ -11,6 +11,10 @@ import hvdscale
 PACKAGE = Path(hvdscale.__file__).parent
 ROOMS = ("errors", "target", "formatting", "system", "workers", "plan", "log", "data", "modules", "workload",
          "workloads", "update", "analysis", "training", "exchange", "report", "sweep", "doctor", "cli")     # upwards
+# what few people need: a folder or file, and the one that reaches it, beside those of the same name in other rooms
+SPECIAL = {
+    "workloads.large": "workloads",
+}
 FILES = {".".join(("hvdscale", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
          for path in PACKAGE.rglob("*.py")}
 
@@ -37,6 +41,26 @@ def upward(files, rooms=ROOMS):
     return [f"{line} imports {imported}" for module, line, imported in imports(files)
             if None not in (room_of(module), room_of(imported))
             and rooms.index(room_of(module)) < rooms.index(room_of(imported))]
+
+
+def interest_of(module):
+    """The entry of SPECIAL that a module belongs to; "": it is of the core."""
+    return next((part for part in SPECIAL if f"{module}.".startswith(f"hvdscale.{part}.")), "")
+
+
+def reached(files):
+    """(interest, importing module, line) of every import of what is of special interest from elsewhere."""
+    for module, line, imported in imports(files):
+        interest = interest_of(imported)
+        if interest and interest != interest_of(module):
+            yield interest, module.removeprefix("hvdscale."), line
+
+
+def straying(files):
+    """Imports of what is of special interest from another file than the one that reaches it."""
+    return [f"{line} imports of {interest}, which only {SPECIAL[interest]} does"
+            for interest, module, line in reached(files) if module != SPECIAL[interest]
+            and interest_of(f"hvdscale.{module}").rpartition(".")[2] != interest.rpartition(".")[2]]
 
 
 def read(files):
@@ -67,6 +91,22 @@ def test_an_import_that_leads_up_is_named_with_its_line():
     path, text = files["hvdscale.system.cores"]
     files["hvdscale.system.cores"] = path, text + "\n\ndef usable():\n    from ..report.table import as_text\n"
     assert upward(files) == [f"{path}:{text.count(chr(10)) + 4} imports hvdscale.report.table"]
+
+
+def test_what_is_of_special_interest_is_reached_from_one_file():
+    assert not straying(read(FILES))
+
+
+def test_all_that_the_table_of_special_interests_names_is_there_and_reached():
+    assert set(SPECIAL.items()) <= {(interest, module) for interest, module, _ in reached(read(FILES))}
+
+
+def test_an_import_of_what_is_of_special_interest_is_named_with_its_line():
+    files = read(FILES)
+    path, text = files["hvdscale.training.prepare"]
+    files["hvdscale.training.prepare"] = path, text + "\n\ndef ids():\n    from ..workloads.large import tokens\n"
+    line = text.count(chr(10)) + 4
+    assert straying(files) == [f"{path}:{line} imports of workloads.large, which only workloads does"]
 
 
 def test_the_guide_to_the_code_lists_the_rooms_in_their_order():

@@ -30,8 +30,8 @@ from hvdscale.update.model import bound_to_passes, check_groups
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.single import SingleWorker
 from hvdscale.workload import MapSplit
-from hvdscale.workloads import language
-from hvdscale.workloads.tokens import IGNORED
+from hvdscale.workloads.large import language
+from hvdscale.workloads.large.tokens import IGNORED
 from tests.parallel import toy
 from tests.factories import jobs as made_jobs
 

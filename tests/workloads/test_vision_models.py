@@ -11,7 +11,7 @@ from hvdscale.workloads.models.alexnet import AlexNet
 from hvdscale.workloads.models.cnn import SimpleCNN
 from hvdscale.workloads.models.fc import FullyConnected
 from hvdscale.workloads.models.resnet import CIFAR_MODELS, CifarResNet, ImageNetResNet
-from hvdscale.workloads.models.vgg import VGG
+from hvdscale.workloads.large.models.vgg import VGG
 
 
 def on_meta(build, **args):

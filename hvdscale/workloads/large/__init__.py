@@ -1,0 +1,1 @@
+"""Workloads on data that few people have, or that take preparation: photographs, corpora of text, translations."""

@@ -1,0 +1,1 @@
+"""Language and translation models, and VGG, one file a family."""

@@ -1,0 +1,241 @@
+"""Open Images v4, image-level labels: photographs, each labelled with several of 7,186 classes.
+
+    hvdscale-train open_images_v4/resnet_50 --data-dir DIR              laid out as in readers.open_images
+
+train, val and test are the images of the published parts with at least one trainable label, sorted by name; other image
+files are not used. Data arguments:
+
+    side       pixels of the square input [224]
+    negatives  all: classes without a label count as absent; verified: only those that a person rejected do, and
+               classes without a label are ignored [all]
+    machine    lowest confidence at which a machine label counts as positive in train, unless a person judged the
+               pair; without it machine labels are not read
+
+A pair of image and class judged both ways is positive. The Common Visual Data Foundation hosts only the images with
+boxes, 1,743,042 of the training set; --allow-missing trains on these.
+
+The loss of an example is the sum over classes of the sigmoid cross-entropy, in nats. average_precision ranks all pairs
+of image and class together (average_precision.py), except ignored ones.
+
+Established from the data set's README: 9,011,219, 41,620 and 125,436 images; 13,444,569 positive human labels in train;
+7,186 classes, those with at least 100 positive labels. From the published measurements of Shallue et al. 2019: the goal
+of 0.31 average precision. From memory of their appendix: only images with a positive trainable label (4,526,492, 41,225
+and 124,293); human positives against all other classes as negatives. The goal supports this: two thirds of the judged
+validation pairs are positive, so a random ranking of them alone would score 0.66. Not established: whether they ranked
+all pairs together or by class, the sum or mean of the loss over classes, augmentation and learning rate; the defaults
+here are not tuned.
+"""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...errors import DataError, UsageError
+from ...formatting.numbers import counted
+from ...workload import Card, Data, MapSplit, Workload
+from ..models.resnet import ImageNetResNet
+from .average_precision import COUNTS, average_precision, score_counts
+from .imagenet import SIDE, prepare
+from .readers.images import centre_crop, pillow, random_crop
+from .readers.open_images import Images, Labels, among, find_images, find_labels, read_classes, read_labels
+
+MODELS = {"open_images_v4": ("resnet_50",)}
+CLASSES, TRAIN, VALIDATION = 7186, 4_526_492, 41_225
+PARTS = ("train", "validation", "test")
+NEGATIVES = {"all": 0, "verified": -1}          # the target of a class without a label
+
+DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0.9, lr=0.1, lr_rule="linear",
+                warmup_epochs=1.0, decay="linear", epochs=20.0, eval_every_epochs=0.1, eval_splits="val",
+                loader_workers=2, target="val/average_precision>0.31")
+
+
+def workload(dataset: str, model: str) -> MultiLabel | None:
+    """open_images_v4/resnet_50; None for another name."""
+    if model not in MODELS.get(dataset, ()):
+        return None
+    return MultiLabel(dataset, model, load, ImageNetResNet, DEFAULTS,
+                      Card(TRAIN, VALIDATION, _meta_batch, {"classes": CLASSES}))
+
+
+def _meta_batch() -> tuple[Tensor, Tensor]:
+    return (torch.empty(1, 3, SIDE, SIDE, dtype=torch.uint8, device="meta"),
+            torch.empty(1, CLASSES, dtype=torch.int8, device="meta"))
+
+
+@dataclass(frozen=True)
+class MultiLabel(Workload):
+    """Images with any number of classes each.
+
+    load   data_dir and data arguments -> Data, of batches that unpack as images, uint8 (n, 3, h, w), and targets, int8
+           (n, classes): 1 if the image shows the class, 0 if not, -1 if ignored
+    build  model arguments -> module from images as returned by ``prepare`` to (n, classes) logits
+    """
+
+    dataset: str
+    model: str
+    load: Callable[..., Data] = field()
+    build: Callable[..., nn.Module] = field()
+    defaults: Mapping = field(default_factory=dict)
+    card: Card | None = None
+
+    metrics = {"cross_entropy": "min", "average_precision": "max"}
+    summarized = ("average_precision",)
+    parts = {"score_counts": COUNTS}
+
+    def loss(self, model: nn.Module, batch) -> tuple[Tensor, int]:
+        """Sum over examples and classes of the sigmoid cross-entropy; the number of examples."""
+        images, targets = batch
+        logits = _logits(model, images)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))        # thousands of terms are summed
+        return sigmoid_cross_entropy(logits, targets), len(targets)
+
+    def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor, int] | Tensor]:
+        """cross_entropy, as in the loss, and the histograms of the scores."""
+        images, targets = batch
+        logits = _logits(model, images).double()
+        return {"cross_entropy": (sigmoid_cross_entropy(logits, targets), len(targets)),
+                "score_counts": score_counts(logits, targets)}
+
+    def summarize(self, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
+        return {"average_precision": average_precision(parts["score_counts"])}
+
+
+def _logits(model: nn.Module, images: Tensor) -> Tensor:
+    return model(prepare(images, next(model.parameters()).dtype))
+
+
+def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Sum of the cross-entropy, in nats, of a sigmoid for each logit; targets of -1 count nothing."""
+    return functional.binary_cross_entropy_with_logits(logits, (targets > 0).to(logits.dtype),
+                                                       (targets >= 0).to(logits.dtype), reduction="sum")
+
+
+def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine: float | None = None,
+         allow_missing: bool = False) -> Data:
+    """The three splits; raises DataError naming file and line that are wrong, UsageError for a data argument.
+
+    Data.model_args has the number of classes. The record identifies the data, and says how many labelled images are
+    missing, how many were left out since they show no trainable class, and how many image files are not used.
+
+    allow_missing  leave out labelled images without a file; the test part may be missing altogether
+    """
+    _check_arguments(side, negatives, machine)
+    if data_dir is None:
+        raise DataError("open_images_v4 needs --data-dir DIR with class-descriptions.csv, classes-trainable.txt, "
+                        "train-annotations-human-imagelabels.csv and those of validation and test, and the images in "
+                        "train/, validation/ and test/")
+    pillow()
+    folder = Path(data_dir)
+    classes = read_classes(folder)
+    splits, digest = {}, hashlib.sha256()
+    record: dict = {"missing": [], "without_positive": [], "unused_files": []}
+    for part in PARTS:
+        if part == "test" and allow_missing and not _is_there(folder, part):
+            record["missing"].append(part)
+            continue
+        human = read_labels(find_labels(folder, part, "human"), classes)
+        guessed = None
+        if machine is not None and part == "train":
+            guessed = read_labels(find_labels(folder, part, "machine"), classes, machine)
+        images, labels, counts = _labelled(folder, part, human, guessed, allow_missing, negatives == "verified")
+        for name, count in counts.items():
+            record[name] += [f"{counted(count, 'image')} of {part}"] if count else []
+        splits[part] = LabelledImages(images, *labels, len(classes), NEGATIVES[negatives], centre_crop, side)
+        _update(digest, images, labels)
+    train = MapSplit(replace(splits["train"], crop=random_crop))
+    train_eval, val, test = (MapSplit(splits[part]) if part in splits else None for part in PARTS)
+    notes = [f"trains without {', '.join(record['missing'])} (--allow-missing)"] if record["missing"] else []
+    record = {**{name: found for name, found in record.items() if found}, "examples_sha256": digest.hexdigest()[:16]}
+    return Data(train, val, test, train_eval, {"classes": len(classes)}, record, tuple(notes))
+
+
+def _check_arguments(side: int, negatives: str, machine: float | None) -> None:
+    if isinstance(side, bool) or not isinstance(side, int) or side < 1:
+        raise UsageError(f"data_args.side = {side!r} is not a whole number of pixels, 1 or more")
+    if negatives not in NEGATIVES:
+        raise UsageError(f"data_args.negatives = {negatives!r} is not one of {', '.join(NEGATIVES)}")
+    if machine is not None and (isinstance(machine, bool) or not isinstance(machine, (int, float)) or
+                                not 0 < machine <= 1):
+        raise UsageError(f"data_args.machine = {machine!r} is not a confidence above 0 and up to 1")
+
+
+def _is_there(folder: Path, part: str) -> bool:
+    try:
+        find_labels(folder, part, "human")
+        find_images(folder, part)
+    except DataError:
+        return False
+    return True
+
+
+def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, allow_missing: bool,
+              verified: bool) -> tuple[Images, tuple[Labels, Labels | None], dict[str, int]]:
+    """The part's labelled images that have files, their labels, and the counts for the record."""
+    wanted = human.images[human.has_positive()]
+    if machine is not None:
+        wanted = np.union1d(wanted, machine.images)
+    left_out = int((~among(wanted, human.images)).sum())
+    files = find_images(folder, part)
+    has_file = among(files.names, wanted)
+    found, missing = wanted[has_file], int((~has_file).sum())
+    if len(found) == 0:
+        raise DataError(f"{folder / part}: none of its {len(files.names)} images has a label of a trainable class; are "
+                        "the files of one version?")
+    if missing and not allow_missing:
+        raise DataError(f"{folder / part}: has no file of {missing} of {len(wanted)} labelled images, the first "
+                        f"{wanted[~has_file][0]:016x}.jpg; fetch what is missing, or train on what is there with "
+                        "--allow-missing")
+    # negative human labels matter only if verified negatives count, or to overrule machine labels
+    labels = (human.only(among(found, human.images), positive=not verified and machine is None),
+              machine and machine.only(among(found, machine.images)))
+    counts = {"missing": missing, "without_positive": left_out, "unused_files": len(files.names) - len(found)}
+    return files.only(found), labels, counts
+
+
+def _update(digest, images: Images, labels: tuple[Labels | None, ...]) -> None:
+    """Update the digest with what identifies images and labels, independent of their paths."""
+    digest.update(images.names)
+    for known in filter(None, labels):
+        for array in (known.images, known.starts, known.classes, known.positive):
+            digest.update(array)
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """A map-style data set of pixels, uint8 (3, side, side), and targets, int8 (classes,).
+
+    machine  labels for pairs that no person judged; all are positive
+    others   the target of a class without a label
+    crop     (path, side) -> the pixels
+    """
+
+    images: Images
+    human: Labels
+    machine: Labels | None
+    classes: int
+    others: int
+    crop: Callable[[Path, int], Tensor]
+    side: int
+
+    def __len__(self) -> int:
+        return len(self.images.names)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.crop(self.images.path(index), self.side), torch.from_numpy(self.targets(index))
+
+    def targets(self, index: int) -> np.ndarray:
+        """1 if the image shows the class, 0 if not, -1 if ignored: int8, (classes,)."""
+        name, targets = self.images.names[index], np.full(self.classes, self.others, np.int8)
+        judged, positive = self.human.of(name)
+        if self.machine is not None:
+            targets[self.machine.of(name)[0]] = 1
+        targets[judged[~positive]] = 0
+        targets[judged[positive]] = 1           # last: a pair judged both ways is positive
+        return targets

@@ -1,0 +1,1 @@
+"""Readers of pictures and texts, checked on opening."""

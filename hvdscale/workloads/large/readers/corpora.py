@@ -1,0 +1,201 @@
+"""Which files make up a text, found by name or given by the user, and to which split each belongs.
+
+    files = find_text(Path("wikitext-2"), allow_missing=False)          files.train, files.val, files.test
+    files = find_named(Path("wikitext-2"), {"train": "valid.txt", "val": "test.txt"}, allow_missing=False)
+    files = find_lm1b(Path("1-billion-word-language-modeling-benchmark-r13output"), allow_missing=True)
+
+Files may be plain, gzip or xz. Missing or inconsistent files raise a DataError that names them.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ....errors import DataError
+from ....formatting.numbers import list_first
+from ...readers.files import describe_folder
+from .text import Text, cut_in_order
+
+PARTS = ("train", "val", "test")
+
+LM1B_FOLDERS = ("", "1-billion-word-language-modeling-benchmark-r13output")
+LM1B_SHARDS, LM1B_HELD_OUT = "training-monolingual.tokenized.shuffled", "heldout-monolingual.tokenized.shuffled"
+
+PACKED = r"(?:\.gz|\.xz)?"
+SHARD = re.compile(r"news\.en-\d+-of-\d+" + PACKED)
+HELD_OUT = re.compile(r"news\.en\.heldout-\d+-of-\d+" + PACKED)
+NUMBERED = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
+TEXT = re.compile(r"[^.].*?(?:\.txt|\.text|\.tokens|\.raw)" + PACKED, re.IGNORECASE)
+NAMED = {"train": re.compile(r"(?:.*[._-])?train(?:ing)?(?:[._-].*)?", re.IGNORECASE),
+         "val": re.compile(r"(?:.*[._-])?(?:val|valid|validation|dev)(?:[._-].*)?", re.IGNORECASE),
+         "test": re.compile(r"(?:.*[._-])?test(?:[._-].*)?", re.IGNORECASE)}
+SHOWN = 3               # names in a message
+
+ASKED = {"lm1b": f"the folder that has {LM1B_SHARDS}/news.en-00001-of-00100 and the others, or these files themselves",
+         "common_crawl": "a folder of text files (.txt, also .gz or .xz), or one file",
+         "text": "a file, or a folder with train.txt, valid.txt and test.txt (.tokens, .text, .raw; also .gz or .xz)"}
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a text.
+
+    train, val, test  in order; without test files there is no test split
+    missing           names of missing files of a numbered set
+    notes             how the text was divided, if names do not tell
+    """
+
+    train: Sequence[Text]
+    val: Sequence[Text]
+    test: Sequence[Text] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def find_lm1b(folder: Path, allow_missing: bool) -> Files:
+    """The shards of LM1B, in the folder itself or laid out as in the published archive.
+
+    Validation uses the first held-out shard, testing the second. Without held-out shards, each uses half of the last
+    training shard.
+    """
+    if folder.is_file():
+        raise DataError(f"{folder}: is a file; give {ASKED['lm1b']}")
+    base = next((folder / name for name in LM1B_FOLDERS if (folder / name / LM1B_SHARDS).is_dir()), None)
+    place = base / LM1B_SHARDS if base else folder
+    shards = [path for path in _list_files(place) if SHARD.fullmatch(path.name)]
+    if not shards:
+        raise DataError(f"{folder}: has no shards of LM1B; give {ASKED['lm1b']}; {describe_folder(folder)}")
+    shards, missing = complete(shards, allow_missing, first=1)
+    for held_out in (base / LM1B_HELD_OUT if base else place, place.parent / LM1B_HELD_OUT):
+        found = [path for path in _list_files(held_out) if HELD_OUT.fullmatch(path.name)] if held_out.is_dir() else []
+        if found:
+            return _with_held_out(shards, found, missing)
+    return replace(hold_out_last(shards), missing=missing)
+
+
+def _with_held_out(shards: list[Path], held_out: list[Path], missing: tuple[str, ...]) -> Files:
+    by_number = {int(NUMBERED.fullmatch(path.name)[2]): path for path in held_out}
+    if 0 not in by_number:
+        raise DataError(f"{held_out[0].parent}: lacks news.en.heldout-00000-of-00050, which validation is on; place it "
+                        "there, or name another file with --data-arg val=FILE")
+    test = [Text(by_number[1])] if 1 in by_number else []
+    return Files([Text(path) for path in shards], [Text(by_number[0])], test, missing)
+
+
+def find_text(folder: Path, allow_missing: bool) -> Files:
+    """The files of a text: one file, which is cut; a folder with files named train, valid (val, dev) and test; or a
+    folder of other text files, of which the last is held out.
+    """
+    if folder.is_file():
+        return _cut(folder)
+    files = [path for path in _list_files(folder) if TEXT.fullmatch(path.name)]
+    if any(pattern.fullmatch(path.name) for pattern in NAMED.values() for path in files):
+        return find_named(folder, {}, allow_missing)
+    if not files:
+        raise DataError(f"{folder}: has no text file; give {ASKED['text']}; {describe_folder(folder)}")
+    files, missing = complete(files, allow_missing)
+    return replace(hold_out_last(files), missing=missing)
+
+
+def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> Files:
+    """The files named by data arguments, by split; the other splits are found by file names."""
+    files = {part: _find_named(folder, part, name) for part, name in named.items()}
+    taken = {path.resolve() for paths in files.values() for path in paths}
+    others = [path for path in (_list_files(folder) if folder.is_dir() else [])
+              if TEXT.fullmatch(path.name) and path.resolve() not in taken]
+    for part in PARTS:
+        if part not in named:
+            files[part] = [path for path in others if NAMED[part].fullmatch(path.name)]
+    _refuse_shared(files)
+    for part, known in (("train", "train.txt"), ("val", "valid.txt")):
+        if not files[part]:
+            raise DataError(f"{folder}: has no file for the {part} split, such as {known}; name one with --data-arg "
+                            f"{part}=FILE; {describe_folder(folder)}")
+    found = {part: complete(files[part], allow_missing) for part in PARTS}
+    return Files(*([Text(path) for path in found[part][0]] for part in PARTS),
+                 tuple(name for part in PARTS for name in found[part][1]))
+
+
+def _refuse_shared(files: Mapping[str, Sequence[Path]]) -> None:
+    """Raise DataError for a file in two splits: named twice, or with an ambiguous name such as train_val.txt."""
+    parts: dict[Path, str] = {}
+    for part in PARTS:
+        for path in files[part]:
+            if parts.setdefault(path.resolve(), part) != part:
+                raise DataError(f"{path}: would be in both the {parts[path.resolve()]} and the {part} split; name "
+                                f"another file with --data-arg {part}=FILE")
+
+
+def _find_named(folder: Path, part: str, name: str) -> list[Path]:
+    """The files that a data argument names: one file, all files of a folder, or the matches of a pattern."""
+    path = folder / str(name)
+    if path.is_dir():
+        return _list_files(path)
+    is_pattern = not path.exists() and any(sign in path.name for sign in "*?[")
+    found = sorted(path.parent.glob(path.name)) if is_pattern else [path]
+    found = [path for path in found if path.is_file()]
+    if not found:
+        raise DataError(f"{path}: there is no such file, for --data-arg {part}={name}; {describe_folder(path.parent)}")
+    return found
+
+
+def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tuple[list[Path], tuple[str, ...]]:
+    """The files in order, and the names of missing files of a numbered set (NAME-00003-of-00100), counted from
+    ``first``.
+
+    Raises DataError naming missing files, unless they are allowed, and files of different sets.
+    """
+    matches = [NUMBERED.fullmatch(path.name) for path in files]
+    if not all(matches):
+        _refuse_twins(files)
+        return sorted(files), ()
+    found, sets = {}, {}
+    for path, match in zip(files, matches):
+        name, number, total = match[1], int(match[2]), int(match[3])
+        if (name, number) in found:
+            raise DataError(f"{path}: is the same part of the text as {found[name, number]}; leave one of them there")
+        if sets.setdefault(name, match)[3] != match[3]:
+            raise DataError(f"{path}: is of a set of {total} files, and {sets[name].string} of one of "
+                            f"{int(sets[name][3])}; leave one set there")
+        found[name, number] = path
+    missing = tuple(f"{name}{number:0{len(match[2])}d}-of-{match[3]}{match[4]}" for name, match in sets.items()
+                    for number in range(first, int(match[3])) if (name, number) not in found)
+    if missing and not allow_missing:
+        raise DataError(f"{files[0].parent}: lacks {list_first(missing, SHOWN)}; place what is missing there, or train "
+                        "without it: --allow-missing")
+    return [found[key] for key in sorted(found)], missing
+
+
+def _refuse_twins(files: Sequence[Path]) -> None:
+    """Raise DataError if a file is present both plain and compressed: its text would be read twice."""
+    known: dict[Path, Path] = {}
+    for path in files:
+        other = known.setdefault(path.with_name(re.sub(PACKED + "$", "", path.name)), path)
+        if other is not path:
+            raise DataError(f"{path}: is the same text as {other.name}, as its name says; leave one of them there")
+
+
+def hold_out_last(files: Sequence[Path]) -> Files:
+    """All files but the last for training; half of the last for validation, half for testing; a single file is cut."""
+    if len(files) < 2:
+        return _cut(files[0])
+    val, test = cut_in_order(files[-1], 0.5)
+    return Files([Text(path) for path in files[:-1]], [val], [test], notes=(
+        f"{files[-1].name} is held out: its first half for validation, its second for testing",))
+
+
+def _cut(path: Path) -> Files:
+    train, val, test = cut_in_order(path)
+    return Files([train], [val], [test], notes=(
+        f"{path.name} is cut: its last bytes, from {val.start:,} on, are for validation, from {test.start:,} on for "
+        "testing",))
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """The visible files of a folder, sorted by name; raises DataError if there is no such folder."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,193 @@
+"""Pictures decoded to RGB by Pillow, cropped and resized to the networks' input.
+
+    read_image(path)            the whole picture, a Pillow image in RGB
+    random_crop(path, side)     uint8 (3, side, side), for training: uses torch's global generator
+    centre_crop(path, side)     uint8 (3, side, side), for evaluation
+    undecodable(path, n, 8)     which of n files fail to decode: {4: "... truncated ..."}
+
+Formats are detected by content, not name: JPEG (colour, grey, CMYK, YCCK), PNG, WebP or BMP. Pillow converts other
+modes to RGB: it drops transparency, looks up palettes, and ignores the colour profile of CMYK; of 16 bits the upper 8
+are kept. The EXIF orientation is not applied, as in the published pipelines.
+"""
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....errors import DataError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+MOST_PIXELS = 89_478_485        # Pillow's own limit, a quarter of 1 GiB of RGB
+AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10        # of a random crop
+MARGIN = 256 / 224              # an evaluated picture's shorter side relative to the crop's
+REDUCED = 2                     # a JPEG is decoded at 1/2, 1/4 or 1/8 if its crop keeps this multiple of the side
+BLOCK = 256                     # files per task of a checking thread
+
+Box = tuple[float, float, float, float]         # left, upper, right, lower
+
+
+def read_image(path: Path):
+    """The whole picture as a Pillow image in RGB; raises DataError naming the file and its size in bytes."""
+    content = read_bytes(path)
+    with without_warnings():
+        return _decoded(path, content)[0]
+
+
+def random_crop(path: Path, side: int) -> Tensor:
+    """A random part of the picture, resized and flipped half of the time: uint8, shape (3, side, side).
+
+    Szegedy et al. 2015 (arXiv:1409.4842), used by Goyal et al. 2017; see ``random_box``. Every call draws the same
+    number of values from torch's global generator.
+    """
+    *draws, flip = torch.rand(4 * TRIES + 1, dtype=torch.float64).tolist()
+    crop = _cropped(path, side, lambda width, height: random_box(width, height, draws))
+    return crop.flip(2) if flip < 0.5 else crop
+
+
+def centre_crop(path: Path, side: int) -> Tensor:
+    """The centre of the picture after resizing its shorter side to 256/224 of ``side``: uint8, (3, side, side)."""
+    return _cropped(path, side, centre_box)
+
+
+def undecodable(path: Callable[[int], Path], count: int, threads: int) -> dict[int, str]:
+    """Which of the files path(0) .. path(count-1) fail to decode, and why, by index.
+
+    An unreadable file raises DataError: the picture itself may be sound.
+    """
+    pillow()
+
+    def of_block(start: int) -> dict[int, str]:
+        block = range(start, min(start + BLOCK, count))
+        return {i: why for i in block if (why := _find_fault(path(i)))}
+
+    with without_warnings(), ThreadPoolExecutor(threads) as pool:
+        blocks = pool.map(of_block, range(0, count, BLOCK))
+        return {i: why for found in blocks for i, why in found.items()}
+
+
+def _find_fault(path: Path) -> str | None:
+    content = read_bytes(path)
+    try:
+        _decoded(path, content, centre_box, 1)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def random_box(width: int, height: int, draws: list[float]) -> Box:
+    """A part of 8 % to 100 % of the area (uniform) with a width-to-height ratio of 3/4 to 4/3 (log-uniform).
+
+    The first of ten draws that fits in the picture; if none fits, the largest central box with such a ratio.
+
+    draws  40 numbers in [0, 1)
+    """
+    low, high = map(math.log, RATIO)
+    for area, ratio, x, y in zip(*[iter(draws)] * 4):
+        area = width * height * (AREA[0] + area * (AREA[1] - AREA[0]))
+        ratio = math.exp(low + ratio * (high - low))
+        w, h = max(1, round(math.sqrt(area * ratio))), max(1, round(math.sqrt(area / ratio)))
+        if w <= width and h <= height:
+            left, upper = int(x * (width - w + 1)), int(y * (height - h + 1))
+            return left, upper, left + w, upper + h
+    return _middle(width, height, min(width, height * RATIO[1]), min(height, width / RATIO[0]))
+
+
+def centre_box(width: int, height: int) -> Box:
+    """The central square that remains after resizing the shorter side to 256/224 of the square's; not rounded to
+    pixels, unlike in the published pipelines.
+    """
+    side = min(width, height) / MARGIN
+    return _middle(width, height, side, side)
+
+
+def _middle(width: int, height: int, w: float, h: float) -> Box:
+    left, upper = (width - w) / 2, (height - h) / 2
+    return left, upper, left + w, upper + h
+
+
+def _cropped(path: Path, side: int, choose: Callable[[int, int], Box]) -> Tensor:
+    content = read_bytes(path)
+    with without_warnings():
+        image, box = _decoded(path, content, choose, side)
+    image = image.resize((side, side), pillow().Resampling.BILINEAR, box)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+def read_bytes(path: Path) -> bytes:
+    """The file's content; raises DataError naming it."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def pillow():
+    """Pillow's module Image; raises DataError where it is missing."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError(f"pictures are decoded by Pillow, which cannot be imported ({error}); pip install pillow"
+                        ) from None
+    return Image
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Silence Pillow's warnings about pictures that it decodes; the filters are global, so for one thread only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _decoded(path: Path, content: bytes, choose: Callable[[int, int], Box] | None = None, side: int = 1):
+    """The picture in RGB and the box that ``choose`` selects, both in the decoded scale; without ``choose`` all of it
+    at full size. Raises DataError naming the file.
+    """
+    Image = pillow()
+    try:
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        width, height = image.size
+        if width * height > MOST_PIXELS:
+            raise ValueError(f"its header says {width}x{height} pixels, and at most {MOST_PIXELS} are decoded")
+        box = choose(width, height) if choose else (0, 0, width, height)
+        if choose:
+            box = _reduce(image, box, side)
+        return _as_rgb(image), box
+    except MemoryError:
+        raise
+    except Image.UnidentifiedImageError:
+        what = f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}" if content else "the file is empty"
+    except Exception as error:          # Pillow raises many kinds for damaged files
+        what = str(error).partition("\n")[0] or type(error).__name__
+    raise DataError(f"{path}: cannot be decoded, {len(content)} bytes: {what}; restore the file, or move it away")
+
+
+def _reduce(image, box: Box, side: int) -> Box:
+    """Decode a JPEG at 1/2, 1/4 or 1/8 if its box keeps REDUCED times the side; returns the box in that scale."""
+    width, height = image.size
+    scale = max(1, int(min(box[2] - box[0], box[3] - box[1]) / (REDUCED * side)))
+    drafted = image.draft(None, (max(1, width // scale), max(1, height // scale)))
+    if drafted is None:
+        return box
+    scale = width / drafted[1][2]
+    return box[0] / scale, box[1] / scale, min(box[2] / scale, image.width), min(box[3] / scale, image.height)
+
+
+def _as_rgb(image):
+    """The decoded picture; the upper 8 of 16 bits per pixel."""
+    if image.mode.startswith("I"):
+        image = pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode == "RGB":
+        image.load()
+        return image
+    return image.convert("RGB")

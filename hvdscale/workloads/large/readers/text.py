@@ -1,0 +1,190 @@
+"""UTF-8 text files, read in chunks of whole lines; gzip and xz are recognised by their first bytes.
+
+    for chunk in Text(Path("train.txt")).chunks(): chunk.lines
+    train, val, test = cut_in_order(Path("input.txt"))          parts of one file
+"""
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from ....errors import DataError
+from ...readers.files import GZIP, XZ
+
+CHUNK = 2**20               # bytes read at once; longer lines are split
+BYTE_ORDER_MARK = "\ufeff"
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 2**23         # of a single file's bytes, each for validation and testing
+
+
+class Chunk(NamedTuple):
+    """Whole lines without line ends, and the number of bytes read from disk for them."""
+
+    lines: list[str]
+    read: int
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text file, or its part from byte ``start`` to ``stop`` of the uncompressed content, both at line starts; stop
+    None: to the end.
+    """
+
+    path: Path
+    start: int = 0
+    stop: int | None = None
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The lines in order, about CHUNK bytes at a time.
+
+        Lines end in LF or CR LF. Lines of more than CHUNK bytes are split at a space. Raises DataError naming the file,
+        and the line if known, for text that cannot be read, is not UTF-8, contains NUL bytes or is empty.
+        """
+        with _reading(self.path) as (raw, file):
+            _skip(file, self.start)
+            at, tail, seen = self.start, b"", raw.tell()
+            left = None if self.stop is None else self.stop - self.start
+            while True:
+                block = file.read(CHUNK if left is None else min(CHUNK, left))
+                left = None if left is None else left - len(block)
+                data = tail + block
+                cut = _whole_lines(data) if block else len(data)
+                if cut:
+                    lines = self._decoded(data[:cut], at)
+                    yield Chunk(lines, raw.tell() - seen)
+                    seen = raw.tell()
+                at, tail = at + cut, data[cut:]
+                if not block:
+                    break
+        if self.stop is None and at == 0:
+            raise DataError(f"{self.path}: is empty; it should hold text, a line or more")
+
+    @property
+    def stored_bytes(self) -> int:
+        """Approximate number of bytes that ``chunks`` reads from disk."""
+        with _reading(self.path) as (raw, file):
+            size = os.fstat(raw.fileno()).st_size
+        if raw is not file:
+            return size
+        return (size if self.stop is None else self.stop) - self.start
+
+    def _decoded(self, data: bytes, at: int) -> list[str]:
+        """The lines in the data, which starts at this byte of the file."""
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self._line(at + error.start)} is not UTF-8: it holds byte 0x{data[error.start]:02x} "
+                            f"which is invalid there; convert the file (iconv -f ENCODING -t utf-8)") from None
+        if "\0" in text:
+            raise DataError(f"{self._line(at + data.index(0))} holds a NUL byte, which no text does; it is another "
+                            "kind of file, or damaged")
+        lines = (text.removeprefix(BYTE_ORDER_MARK) if at == 0 else text).split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+    def _line(self, at: int) -> str:
+        """``FILE: line 12``, the line of this byte."""
+        line = 1
+        with _reading(self.path) as (_, file):
+            while at > 0:
+                block = file.read(min(CHUNK, at))
+                if not block:
+                    break
+                line, at = line + block.count(b"\n"), at - len(block)
+        return f"{self.path}: line {line}"
+
+
+def cut_in_order(path: Path, *shares: float) -> list[Text]:
+    """Consecutive parts of the file, cut at line ends: the first part, then one part for each of these shares of its
+    bytes.
+
+    By default training, validation and test parts; the last two have 5 % each, at most 8 MiB.
+    """
+    size = _size(path)
+    held_out = [int(size * share) for share in shares] or [min(int(size * HELD_OUT_SHARE), HELD_OUT_MOST)] * 2
+    bounds, at = [], size
+    for part in reversed(held_out):
+        at -= part
+        bounds.append(_line_start(path, at))
+    bounds = [0, *reversed(bounds), size]
+    return [Text(path, a, b) for a, b in zip(bounds, bounds[1:])]
+
+
+def _whole_lines(data: bytes) -> int:
+    """Length of the data up to its last line end; without one, up to the last space or whole character."""
+    cut = data.rfind(b"\n") + 1
+    if cut or len(data) < CHUNK:
+        return cut
+    cut = data.rfind(b" ") + 1
+    if cut:
+        return cut
+    cut = len(data) - 4
+    while data[cut] & 0xC0 == 0x80 and cut > len(data) - 8:        # inside a multi-byte character
+        cut -= 1
+    return cut
+
+
+def _line_start(path: Path, at: int) -> int:
+    """The first line start at or after this byte; in a very long line, the next space or character boundary."""
+    if at <= 0:
+        return 0
+    with _reading(path) as (_, file):
+        _skip(file, at - 1)
+        data = file.read(CHUNK)
+    end = data.find(b"\n")
+    if end < 0 and len(data) == CHUNK:
+        end = data.find(b" ")
+        if end < 0:
+            return at - 1 + _whole_lines(data)
+    return at + end if end >= 0 else at - 1 + len(data)
+
+
+def _size(path: Path) -> int:
+    """Length of the uncompressed content in bytes."""
+    with _reading(path) as (raw, file):
+        return _skip(file, None) if raw is not file else os.fstat(raw.fileno()).st_size
+
+
+def _skip(file: BinaryIO, wanted: int | None) -> int:
+    """Skip to this byte, None: to the end; returns the position."""
+    if wanted is not None and not isinstance(file, (gzip.GzipFile, lzma.LZMAFile)):
+        return file.seek(wanted)
+    at = 0
+    while wanted is None or at < wanted:
+        block = file.read(CHUNK if wanted is None else min(CHUNK, wanted - at))
+        if not block:
+            break
+        at += len(block)
+    return at
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """The raw file and its uncompressed content; errors become DataErrors that name the file."""
+    try:
+        with open(path, "rb") as raw:
+            magic = raw.read(len(XZ))
+            raw.seek(0)
+            if magic.startswith(GZIP):
+                yield raw, gzip.GzipFile(fileobj=raw)
+            elif magic == XZ:
+                yield raw, lzma.LZMAFile(raw)
+            else:
+                yield raw, raw
+    except OSError as error:
+        if error.strerror is None:
+            raise _damaged(path, error) from None
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: its compressed data ends early or is damaged ({error}); fetch it again")

@@ -1,0 +1,395 @@
+"""Text as token ids in memory-mapped files, built once and cached; and the splits of a language model.
+
+    cache = open_cache({"train": [Text(path)], "val": [Text(other)]}, "bpe:8000", learn_from=("train",))
+    cache.vocabulary, cache.parts["train"]
+    StreamSplit(cache.parts["train"], sequence=128)         sequences cut from one stream of tokens
+    SentenceSplit(cache.parts["train"], sequence=64)        one example per line
+
+A cache folder is named by a key of everything that determines its content: the files' paths, sizes and times, and the
+settings. One process per host builds it while the others wait; it gets its name once complete. Text is read in chunks,
+so it may be of any size.
+"""
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ...data.splits import Batch
+from ...errors import DataError
+from ...formatting.screen import Screen
+from ...plan.shards import Visits
+from ...system.cores import usable_cores
+from ...system.files import new_file, whole_folder, write_whole
+from .cache import alone, cache_folder
+from .readers.text import Chunk, Text
+from .vocabulary import Vocabulary, is_learned, learn, parse, read
+
+FORMAT = 2                  # of the cache folder; part of its key
+MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
+STARTS = np.dtype("<i8")
+IGNORED = -100              # the label that torch's losses ignore
+CHUNK = 2**20               # lines whose lengths are read at once
+MAPPED_BYTES = 2**26        # of a file mapped by a process before it releases them
+AROUND = 2**20              # bytes that Linux may map around one that is read
+EVERY_SECONDS = 5.0         # between lines of progress
+
+
+class Mapped:
+    """A one-dimensional array in a file, mapped into memory by each process on first use.
+
+    Pages are released from time to time: they stay in the system's file cache but do not count as the process's memory.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype, length: int):
+        self.path, self.dtype, self.length = path, np.dtype(dtype), length
+        self._mapped = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in vars(self).items() if name != "_map"}
+
+    def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
+        """The values at starts, starts + 1, ..., (n, width); indices outside the array give its first or last value."""
+        if self.length == 0:
+            return np.zeros((len(starts), width), self.dtype)
+        values = np.frombuffer(self._map, self.dtype)
+        found = values[np.clip(starts[:, None] + np.arange(width), 0, self.length - 1)]
+        self._mapped += len(starts) * (width * self.dtype.itemsize + AROUND)
+        if self._mapped > MAPPED_BYTES:
+            self._mapped = 0
+            self._map.madvise(mmap.MADV_DONTNEED)
+        return found
+
+    @cached_property
+    def _map(self) -> mmap.mmap:
+        try:
+            with open(self.path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), self.length * self.dtype.itemsize, access=mmap.ACCESS_READ)
+            mapped.madvise(mmap.MADV_RANDOM)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.path}: cannot be mapped into memory: {error}; run the command again to "
+                            "rebuild the cache") from None
+        return mapped
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A text as tokens, line after line, each ended by ``eos``.
+
+    tokens   ids of all lines
+    starts   start of each line, and the end of the last: lines + 1 values
+    special  the vocabulary's pad, unk, bos, eos;  vocabulary: its size
+    unknown  number of ``unk`` tokens
+    sha256   of the lines that it was made from, each ended by a line feed, as UTF-8
+    """
+
+    tokens: Mapped
+    starts: Mapped
+    special: Mapping[str, int]
+    vocabulary: int
+    unknown: int
+    sha256: str
+
+    @property
+    def lines(self) -> int:
+        return len(self.starts) - 1
+
+    def at(self, starts: np.ndarray, counts: np.ndarray, width: int, fill: int) -> np.ndarray:
+        """``counts`` tokens from each start on, the rest of the row filled: int64, shape (n, width)."""
+        ids = self.tokens.rows(starts, width).astype(np.int64)
+        if ids.size and ids.max() >= self.vocabulary:
+            raise DataError(f"{self.tokens.path}: holds token {ids.max()} of a vocabulary of {self.vocabulary}; the "
+                            f"cache is damaged, remove the folder {self.tokens.path.parent}")
+        return np.where(np.arange(width) < counts[:, None], ids, fill)
+
+    def of_lines(self, lines: np.ndarray, width: int, fill: int) -> tuple[np.ndarray, np.ndarray]:
+        """The first tokens of these lines, rows filled up: int64 (n, width); and each line's length with ``eos``: int64
+        (n,).
+        """
+        bounds = self.starts.rows(lines, 2)
+        counts = bounds[:, 1] - bounds[:, 0]
+        return self.at(bounds[:, 0], counts, width, fill), counts
+
+    def longer_than(self, most: int) -> int:
+        """The number of lines with more tokens, ``eos`` included."""
+        return sum(int((lengths > most).sum()) for lengths in self._lengths())
+
+    def count_tokens(self, most: int, lines: np.ndarray | slice = slice(None)) -> int:
+        """The tokens of these lines cut to ``most``, ``eos`` included."""
+        kept = np.zeros(self.lines, bool)
+        kept[lines] = True
+        chosen = iter(np.split(kept, range(CHUNK, self.lines, CHUNK)))
+        return sum(int(np.minimum(lengths[next(chosen)], most).sum()) for lengths in self._lengths())
+
+    def _lengths(self) -> Iterator[np.ndarray]:
+        """The lengths of all lines, CHUNK at a time."""
+        for first in range(0, self.lines, CHUNK):
+            yield np.diff(self.starts.rows(np.array([first]), min(CHUNK, self.lines - first) + 1)[0])
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A vocabulary and the texts encoded with it, by name."""
+
+    folder: Path
+    vocabulary: Vocabulary
+    parts: Mapping[str, Encoded]
+
+    @property
+    def text_sha256(self) -> str:
+        """16 digits that identify the texts: a SHA-256 of the list that ``sha256sum`` prints for the parts."""
+        listed = "".join(f"{text.sha256}  {name}\n" for name, text in self.parts.items())
+        return hashlib.sha256(listed.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class _TokenSplit:
+    """Examples of at most ``sequence`` tokens of a text; ``examples``: the first of them, None: all."""
+
+    text: Encoded
+    sequence: int
+    examples: int | None = None
+
+    def __len__(self) -> int:
+        return self._all_examples() if self.examples is None else self.examples
+
+    def first(self, examples: int) -> _TokenSplit:
+        """Only the first examples."""
+        return replace(self, examples=min(examples, len(self)))
+
+    def plain(self) -> _TokenSplit:
+        """The same split: there is no augmentation."""
+        return self
+
+
+class StreamSplit(_TokenSplit):
+    """Sequences of T tokens cut from a text as one stream, which starts after an ``eos``.
+
+    Example i predicts tokens i T .. i T + T - 1 from those before them in the sequence and the one before it. The last
+    sequence is padded with ignored labels.
+    """
+
+    def _all_examples(self) -> int:
+        return -(-len(self.text.tokens) // self.sequence)
+
+    def count_tokens(self) -> int:
+        """The labels that are not ignored."""
+        return min(len(self.text.tokens), len(self) * self.sequence)
+
+    def take(self, visits: Visits) -> Batch:
+        """The visited sequences: inputs and labels, int64 (n, T)."""
+        starts = visits.indices * self.sequence
+        labels = self.text.at(starts, len(self.text.tokens) - starts, self.sequence, IGNORED)
+        before = self.text.at(starts - 1, np.ones_like(starts), 1, IGNORED)[:, 0]
+        first = np.where(starts == 0, self.text.special["eos"], before)
+        return _make_batch(shift_right(labels, first, self.text.special["pad"]), labels)
+
+
+class SentenceSplit(_TokenSplit):
+    """The lines of a text, each predicted from ``bos`` to ``eos``; longer lines are cut, shorter ones padded."""
+
+    def _all_examples(self) -> int:
+        return self.text.lines
+
+    def count_tokens(self) -> int:
+        """The labels that are not ignored."""
+        return self.text.count_tokens(self.sequence, slice(len(self)))
+
+    def take(self, visits: Visits) -> Batch:
+        """The visited sentences: inputs and labels, int64 (n, T); labels are IGNORED beyond the sentence."""
+        labels, _ = self.text.of_lines(visits.indices, self.sequence, IGNORED)
+        return _make_batch(shift_right(labels, self.text.special["bos"], self.text.special["pad"]), labels)
+
+
+def _make_batch(inputs: np.ndarray, labels: np.ndarray) -> Batch:
+    return Batch(torch.from_numpy(inputs), torch.from_numpy(labels))
+
+
+def shift_right(labels: np.ndarray, first: np.ndarray | int, pad: int) -> np.ndarray:
+    """A decoder's inputs, the token before each label: ``first`` in column 0, pad for IGNORED; (n, T) -> (n, T)."""
+    inputs = np.empty_like(labels)
+    inputs[:, 0], inputs[:, 1:] = first, labels[:, :-1]
+    inputs[inputs == IGNORED] = pad
+    return inputs
+
+
+def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from: Sequence[str] = ("train",),
+               cache_dir: str | None = None, blank_lines: bool = True) -> Cache:
+    """The texts as tokens, from the cache, or encoded and stored there.
+
+    parts        name -> files, or parts of files, in order
+    vocabulary   as for vocabulary.learn, or a file for vocabulary.read
+    learn_from   the parts from which it is learned
+    cache_dir    parent of the tokens caches; None: hvdscale in $XDG_CACHE_HOME or ~/.cache
+    blank_lines  False: blank lines are left out
+
+    Raises DataError for files that cannot be read or are invalid, and if the folder cannot be written or the disk is
+    full; UsageError for an invalid vocabulary.
+    """
+    given = None if is_learned(vocabulary) else read(Path(os.path.expanduser(vocabulary)))
+    files = {name: [_identity(text) for text in texts] for name, texts in parts.items()}
+    settings = {"format": FORMAT, "parts": files, "vocabulary": [given.sha256, given.suffix] if given else vocabulary,
+                "learn_from": [] if given else list(learn_from), "blank_lines": blank_lines}
+    root = cache_folder(cache_dir) / "tokens"
+    place = root / _checksum(settings)[:24]
+    found = _open(place)
+    if found is None:
+        with _writing(root), alone(place):
+            found = _open(place)           # another process may have made it in between
+            if found is None:
+                _Build(place, parts, blank_lines).make(given or vocabulary, learn_from)
+                found = _open(place)
+    if found is None:
+        raise DataError(f"{place}: is not whole although it was just made; is something else writing or removing files "
+                        "there? Name another folder: --set cache_dir=DIR")
+    return found
+
+
+def _checksum(values: dict) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _identity(text: Text) -> list:
+    try:
+        known = text.path.stat()
+    except OSError as error:
+        raise DataError(f"{text.path}: cannot be read: {error.strerror}") from None
+    return [str(text.path.resolve()), known.st_size, known.st_mtime_ns, text.start, text.stop]
+
+
+def _open(place: Path) -> Cache | None:
+    """The cache in this folder, if its manifest is valid and each file has the listed size."""
+    try:
+        manifest = json.loads((place / MANIFEST).read_text())
+        if manifest.pop("sha256") != _checksum(manifest):
+            return None
+        content = (place / manifest["vocabulary"]["file"]).read_bytes()
+        if hashlib.sha256(content).hexdigest() != manifest["vocabulary"]["sha256"]:
+            return None
+        vocabulary = parse(content, place / manifest["vocabulary"]["file"])
+        special = {name: getattr(vocabulary, name) for name in ("pad", "unk", "bos", "eos")}
+        parts = {}
+        for number, known in enumerate(manifest["parts"]):
+            tokens = Mapped(place / f"{number}.tokens", known["dtype"], known["tokens"])
+            starts = Mapped(place / f"{number}.starts", STARTS, known["lines"] + 1)
+            if any(file.path.stat().st_size != len(file) * file.dtype.itemsize for file in (tokens, starts)):
+                return None
+            parts[known["name"]] = Encoded(tokens, starts, special, len(vocabulary), known["unknown"],
+                                           known["sha256"])
+        return Cache(place, vocabulary, parts)
+    except (OSError, ValueError, KeyError, TypeError, DataError):
+        return None
+
+
+@contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    """Turns write errors into a DataError that explains how to name another folder."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DataError(f"{root}: the tokens of the text do not fit there: {error.strerror}; what was written is "
+                            "removed. Make room, or name another folder: --set cache_dir=DIR") from None
+        raise DataError(f"{root}: the tokens of the text cannot be written there: {error.strerror}; name a folder that "
+                        "can be written: --set cache_dir=DIR") from None
+
+
+@dataclass(frozen=True)
+class _Build:
+    """Builds a cache under a temporary name."""
+
+    place: Path
+    parts: Mapping[str, Sequence[Text]]
+    blank_lines: bool
+
+    def make(self, vocabulary: Vocabulary | str, learn_from: Sequence[str]) -> None:
+        """Write the cache and rename it; an error leaves nothing behind."""
+        unfinished = f"{self.place.name}.{socket.gethostname()}."
+        for left in [*self.place.parent.glob(f"{unfinished}*"), self.place]:       # of a killed process; damaged
+            shutil.rmtree(left, ignore_errors=True)
+        try:
+            with whole_folder(self.place, unfinished) as folder:
+                if isinstance(vocabulary, str):
+                    vocabulary = learn(vocabulary, self._lines(learn_from, f"vocabulary {vocabulary}"))
+                self._write(Path(folder), vocabulary)
+        except OSError:
+            if _open(self.place) is None:          # else another host has built it; locks hold within a host only
+                raise
+
+    def _write(self, folder: Path, vocabulary: Vocabulary) -> None:
+        name = VOCABULARY + vocabulary.suffix
+        write_whole(folder / name, vocabulary.content)
+        dtype = np.dtype("<u2" if len(vocabulary) <= 2**16 else "<u4")
+        known = [self._encode(folder / str(number), part, vocabulary, dtype)
+                 for number, part in enumerate(self.parts)]
+        described = {"file": name, "sha256": vocabulary.sha256, "tokens": len(vocabulary)}
+        manifest = {"vocabulary": described, "parts": known}
+        manifest["sha256"] = _checksum(manifest)
+        write_whole(folder / MANIFEST, json.dumps(manifest, indent=1))
+
+    def _encode(self, stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> dict:
+        """Write a part's tokens and line starts; returns its entry in the manifest."""
+        known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
+        text = hashlib.sha256()
+        threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
+        with new_file(f"{stem}.tokens") as tokens, new_file(f"{stem}.starts") as starts:
+            starts.write(np.zeros(1, STARTS).tobytes())
+            for lines in self._lines([name], f"tokens of {name}"):
+                text.update("\n".join([*lines, ""]).encode())
+                ids, counts = vocabulary.encode(lines, threads)
+                ends = np.cumsum(counts + 1)
+                ended = np.full(len(ids) + len(lines), vocabulary.eos, dtype)
+                own = np.ones(len(ended), bool)
+                own[ends - 1] = False
+                ended[own] = ids
+                tokens.write(ended.tobytes())
+                starts.write((known["tokens"] + ends).astype(STARTS).tobytes())
+                known["tokens"] += len(ended)
+                known["lines"] += len(lines)
+                known["unknown"] += int((ids == vocabulary.unk).sum())
+        return {**known, "sha256": text.hexdigest()}
+
+    def _lines(self, names: Sequence[str], doing: str) -> Iterator[list[str]]:
+        """The lines of these parts in chunks; reports progress."""
+        texts = [text for name in names for text in self.parts[name]]
+        progress = _Progress(doing, sum(text.stored_bytes for text in texts))
+        for text in texts:
+            for chunk in text.chunks():
+                lines = chunk.lines if self.blank_lines else [line for line in chunk.lines if line.strip()]
+                if lines:
+                    yield lines
+                progress.add(chunk)
+
+
+class _Progress:
+    """Prints a line on stderr every few seconds, nothing for short work."""
+
+    def __init__(self, doing: str, total: int):
+        self._doing, self._total, self._done, self._started = doing, total, 0, time.monotonic()
+        self._screen = Screen(sys.stderr, terminal=False, every=(0, EVERY_SECONDS), drawn=self._started)
+
+    def add(self, chunk: Chunk) -> None:
+        self._done += chunk.read
+        now = time.monotonic()
+        if self._screen.due(now):
+            rate = self._done / (now - self._started)
+            self._screen.line(f"{self._doing}: {self._done / max(self._total, 1):.0%} of {self._total / 1e6:.0f} MB, "
+                              f"{rate / 1e6:.1f} MB/s", now)

@@ -1,0 +1,501 @@
+"""ImageNet from folders: the splits, what is missing or misplaced, and broken pictures, named or left out."""
+import io
+import math
+import os
+import pickle
+import shutil
+import tracemalloc
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from hvdscale.errors import DataError, UsageError
+from hvdscale.plan.settings import Settings
+from hvdscale.plan.shards import Visits
+from hvdscale.workloads.large import imagenet
+from hvdscale.workloads.large.readers import damage, folders
+from hvdscale.workloads.large.readers.folders import class_folders, index_pictures
+from tests.conftest import DATA
+
+Image = pytest.importorskip("PIL.Image")
+
+CLASSES = ["n01440764", "n01443537", "n02051845", "n04562935"]
+PER_CLASS, TESTS = 6, 2
+SHADE = {name: 40 + 50 * i for i, name in enumerate(CLASSES)}        # by which a picture's class can be told
+
+
+def jpeg(shade, size=(20, 16)):
+    file = io.BytesIO()
+    Image.new("RGB", size, (shade, shade, shade)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def place(folder, names):
+    """Pictures of these names, in the shade of the folder's class."""
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).write_bytes(jpeg(SHADE[folder.name]))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small data set: 4 classes of 6 training and 2 test pictures."""
+    for name in CLASSES:
+        place(tmp_path / "set" / "train" / name, [f"{name}_{i}.JPEG" for i in range(PER_CLASS)])
+        place(tmp_path / "set" / "val" / name, [f"ILSVRC2012_val_{i:08d}.JPEG" for i in range(TESTS)])
+    return tmp_path / "set"
+
+
+def load(folder, dataset="imagenet", side=8, **more):
+    return imagenet.load(dataset, str(folder), side=side, **more)
+
+
+def refused(folder, said, dataset="imagenet", **more):
+    with pytest.raises(DataError, match=said):
+        load(folder, dataset, **more)
+
+
+def paths(split):
+    """The files of a split, in its order."""
+    crops = split.dataset
+    return [crops.pictures.path(i) for i in crops.order]
+
+
+def taken(split, indices, epoch=0, seed=0):
+    indices = np.asarray(indices)
+    inputs, labels = split.take(Visits(indices, np.full(len(indices), epoch), seed))
+    return inputs, labels
+
+
+# the splits
+
+def test_every_picture_is_in_one_split_and_labelled_by_its_folders_place(folder):
+    data = load(folder, validation=5)
+    assert [len(split) for split in (data.train, data.val, data.test)] == [19, 5, 8]
+    assert data.model_args == {"classes": 4} and data.notes == () and "missing" not in data.record
+    assert sorted(paths(data.train) + paths(data.val)) == sorted(folder.glob("train/*/*"))
+    assert paths(data.test) == sorted(folder.glob("val/*/*"))
+    for split in (data.train, data.val, data.test, data.train_eval):
+        inputs, labels = taken(split, range(len(split)))
+        assert inputs.dtype == torch.uint8 and inputs.shape == (len(split), 3, 8, 8) and labels.dtype == torch.int64
+        assert labels.tolist() == [CLASSES.index(path.parent.name) for path in paths(split)]
+        shades = inputs.flatten(1).double().mean(1)
+        assert ((shades - 40) / 50).round().long().tolist() == labels.tolist()
+
+
+def test_the_first_examples_of_train_are_of_many_classes(folder):
+    """As train_subset and the evaluation of a part of train take them."""
+    assert len({path.parent for path in paths(load(folder).train)[:8]}) > 2
+
+
+def test_the_held_out_part_is_fixed_and_of_the_published_size(folder):
+    assert paths(load(folder).val) == paths(load(folder).val)
+    whole = folders.Pictures(folder, ("a", "b"), np.zeros(0, np.uint8), np.zeros(imagenet.TRAIN, np.int64),
+                             np.zeros(imagenet.TRAIN, np.int32))
+    train, val = imagenet._split("imagenet", whole, None, None, 8)
+    assert (len(train), len(val)) == (imagenet.card("imagenet").train_examples, 50045)
+    half, same = imagenet._split("imagenet_half_images", whole, None, None, 8)
+    assert len(half) == imagenet.card("imagenet_half_images").train_examples == len(train) // 2
+    np.testing.assert_array_equal(same.order, val.order)
+    assert np.bincount(np.concatenate([train.order, val.order])).tolist() == [1] * imagenet.TRAIN
+
+
+def test_half_of_the_images_are_of_the_training_split_alone(folder):
+    whole, half = load(folder, validation=4), load(folder, "imagenet_half_images", validation=4)
+    assert paths(half.train) == paths(whole.train)[:10]
+    assert (paths(half.val), paths(half.test)) == (paths(whole.val), paths(whole.test))
+    assert half.record["examples_sha256"] != whole.record["examples_sha256"]
+
+
+def test_half_of_the_classes_are_the_same_in_all_splits_and_labelled_anew(folder):
+    data = load(folder, "imagenet_half_classes", validation=2)
+    assert data.model_args == {"classes": 2} and [len(data.train), len(data.val), len(data.test)] == [10, 2, 4]
+    chosen = sorted({path.parent.name for path in paths(data.train) + paths(data.val)})
+    assert {path.parent.name for path in paths(data.test)} == set(chosen) and len(chosen) == 2
+    for split in (data.train, data.val, data.test):
+        labels = taken(split, range(len(split)))[1]
+        assert labels.tolist() == [chosen.index(path.parent.name) for path in paths(split)]
+
+
+def test_folders_of_classes_alone_have_no_test_split(folder):
+    data = load(folder / "train")
+    assert [len(data.train), len(data.val), len(data.test)] == [23, 1, 0] and "missing" not in data.record
+
+
+def test_a_part_for_validation_that_leaves_none_is_refused(folder):
+    refused(folder, "train: has 24 pictures, of which 24 are for validation; none are left", validation=24)
+
+
+@pytest.mark.parametrize("more, said", [
+    (dict(side=0), "data_args.side = 0 is not a number of pixels"), (dict(side="big"), "side = 'big'"),
+    (dict(side=True), "side = True"), (dict(validation=0), "validation = 0 is not a number of pictures"),
+    (dict(validation=0.1), "validation = 0.1"), (dict(skip_broken="yes"), "skip_broken = 'yes' is not true or false")])
+def test_data_arguments_of_the_wrong_kind_are_refused(folder, more, said):
+    with pytest.raises(UsageError, match=said):
+        load(folder, **more)
+
+
+def test_what_is_drawn_of_an_example_depends_on_seed_epoch_and_example_alone(folder):
+    photo = folder / "train" / CLASSES[0] / f"{CLASSES[0]}_0.JPEG"
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(photo, "PNG")
+    split = load(folder).train
+    i = paths(split).index(photo)
+    once = taken(split, [i])[0][0]
+    assert torch.equal(taken(split, [0, 3, i, 2])[0][2], once)
+    assert torch.equal(taken(pickle.loads(pickle.dumps(split)), [i])[0][0], once)       # as loader workers have it
+    assert not torch.equal(taken(split, [i], epoch=1)[0][0], once)
+    assert not torch.equal(taken(split, [i], seed=1)[0][0], once)
+    evaluated = load(folder).train_eval
+    assert torch.equal(taken(evaluated, [i])[0], taken(evaluated, [i], epoch=3, seed=2)[0])
+
+
+# the index
+
+def test_names_are_sorted_by_their_bytes_and_read_in_any_case(folder, monkeypatch):
+    """Whatever order the file system gives them in."""
+    odd = [b"B.JPEG", b"a.jpg", b"\xff\xfe.PNG", "ä.webp".encode(), b"Z.Jpeg"]
+    for name in odd:
+        with open(os.path.join(os.fsencode(folder / "train" / CLASSES[0]), name), "wb") as file:
+            file.write(jpeg(40))
+    found = index_pictures(folder / "train", class_folders(folder / "train"))
+    names = [os.fsencode(found.name(i)) for i in range(len(found))]
+    assert names == sorted(names) and len(names) == 24 + len(odd) and len(set(found.labels[:6 + len(odd)])) == 1
+    assert all(found.path(i).is_file() for i in range(len(found)))
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: _Reversed(scandir(path)))
+    again = index_pictures(folder / "train", class_folders(folder / "train"))
+    assert again.fingerprint() == found.fingerprint() and again.path(7) == found.path(7)
+
+
+class _Reversed:
+    def __init__(self, entries):
+        self.entries = entries
+
+    def __enter__(self):
+        return reversed(list(self.entries))
+
+    def __exit__(self, *_):
+        self.entries.close()
+
+
+def test_the_fingerprint_depends_on_names_classes_and_places(folder):
+    def fingerprint():
+        return index_pictures(folder / "train", class_folders(folder / "train")).fingerprint()
+    found, first = [fingerprint()], folder / "train" / CLASSES[0]
+    (first / f"{CLASSES[0]}_0.JPEG").rename(first / f"{CLASSES[0]}_9.JPEG")
+    found.append(fingerprint())
+    (first / f"{CLASSES[0]}_1.JPEG").unlink()
+    found.append(fingerprint())
+    first.rename(folder / "train" / "n01440765")
+    found.append(fingerprint())
+    assert len(set(found)) == 4
+
+
+def test_links_are_followed_and_hidden_files_passed_over(folder):
+    first = folder / "train" / CLASSES[0]
+    shutil.move(first, folder / "elsewhere")
+    first.symlink_to(folder / "elsewhere")
+    (first / "linked.JPEG").symlink_to(first / f"{CLASSES[0]}_0.JPEG")
+    (first / "._n01440764_0.JPEG").write_bytes(b"\0\5\x16\7")
+    (folder / "train" / ".DS_Store").write_bytes(b"")
+    (folder / "train" / ".cache").mkdir()
+    data = load(folder)
+    assert len(data.train) + len(data.val) == 25 and data.notes == ()
+
+
+def test_files_that_are_no_pictures_by_their_names_are_left_out_and_said(folder):
+    (folder / "train" / CLASSES[1] / "Thumbs.db").write_bytes(b"")
+    (folder / "train" / CLASSES[2] / "list.txt").write_bytes(b"")
+    (folder / "train" / "synsets.txt").write_text("...")
+    data = load(folder)
+    assert len(data.train) + len(data.val) == 24
+    assert data.notes == (f"2 files in {folder}/train have no picture's name and are left out, such as "
+                          f"{folder}/train/{CLASSES[1]}/Thumbs.db",)
+
+
+def test_an_index_of_imagenets_size_stays_far_below_1_gib(monkeypatch, tmp_path):
+    """Of a fiftieth of it, by names as long as the published ones."""
+    classes = [f"n{i:08d}" for i in range(20)]
+
+    def entries(place):
+        for i in range(1281):
+            yield SimpleNamespace(name=f"{place.name}_{i * 7919 % 99991}.JPEG", is_file=lambda: True)
+    monkeypatch.setattr(folders, "_entries", entries)
+    tracemalloc.start()
+    try:
+        found = index_pictures(tmp_path, classes)
+        train, val = imagenet._split("imagenet", found, None, None, 224)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found) == len(train) + len(val) == 25620
+    assert peak * 50 < 2**28 and len(pickle.dumps(train)) * 50 < 2**26
+
+
+# what is missing or misplaced
+
+def test_without_a_folder_the_message_says_how_the_files_lie():
+    with pytest.raises(DataError, match=r"imagenet needs --data-dir DIR with train/SYNSET/\*.JPEG and val/SYNSET"):
+        imagenet.load("imagenet", None)
+
+
+def test_a_folder_that_is_not_there_and_a_file_in_its_place_are_named(folder):
+    refused(folder / "none", "none: cannot be read: No such file")
+    refused(folder / "train" / CLASSES[0] / f"{CLASSES[0]}_0.JPEG", "_0.JPEG: cannot be read: Not a directory")
+
+
+def test_a_folder_without_class_folders_is_named(folder):
+    (folder / "empty").mkdir()
+    refused(folder / "empty", "empty: has no folders, and should have one for each class")
+    refused(folder / "train" / CLASSES[0], f"{CLASSES[0]}_.*JPEG: lies where each class has a folder")
+
+
+def test_a_class_without_pictures_is_named_with_what_it_has(folder):
+    first = folder / "train" / CLASSES[0]
+    shutil.rmtree(first)
+    (first / "images").mkdir(parents=True)
+    refused(folder, rf"{first}: has no pictures \(files named \*.jpg, .*\); it has 1 others, such as images")
+    (first / "images").rmdir()
+    refused(folder, rf"{first}: has no pictures \(files named \*.jpg, [^;]*\)$")
+
+
+def test_a_folder_and_a_link_to_nothing_in_a_pictures_place_are_named(folder):
+    (folder / "train" / CLASSES[3] / "n1.JPEG").mkdir()
+    refused(folder, "n1.JPEG: is a folder, not a picture")
+    (folder / "train" / CLASSES[3] / "n1.JPEG").rmdir()
+    (folder / "train" / CLASSES[3] / "n1.JPEG").symlink_to("nowhere")
+    refused(folder, "n1.JPEG: is a link to nothing, not a picture")
+
+
+def test_a_class_folder_that_is_a_link_to_nothing_is_named(folder):
+    (folder / "train" / "n09999999").symlink_to("nowhere")
+    refused(folder, "n09999999: lies where each class has a folder")
+
+
+def test_test_pictures_without_class_folders_are_named(folder):
+    shutil.rmtree(folder / "val")
+    (folder / "val").mkdir()
+    (folder / "val" / "ILSVRC2012_val_00000001.JPEG").write_bytes(jpeg(40))
+    refused(folder, r"val/ILSVRC2012_val_00000001.JPEG: lies where each class has a folder of its pictures \(val/CLASS")
+
+
+def test_missing_test_pictures_are_named_and_may_be_allowed(folder):
+    shutil.rmtree(folder / "val")
+    refused(folder, f"{folder}: lacks val with a folder .* --allow-missing")
+    data = load(folder, allow_missing=True)
+    assert len(data.test) == 0 and data.record["missing"] == ["val with a folder of pictures for each class"]
+    assert data.notes == (f"{folder} lacks val with a folder of pictures for each class",)
+    shutil.move(folder / "train", folder / "val")
+    refused(folder, "has val, but no train")
+
+
+def test_missing_pictures_of_the_full_set_are_named_and_may_be_allowed(folder, monkeypatch):
+    for name, value in dict(CLASSES=4, TRAIN=26, HELD_OUT=1, TEST=9).items():
+        monkeypatch.setattr(imagenet, name, value)
+    refused(folder, f"{folder}: lacks 2 of the 26 pictures of train and 1 of the 9 pictures of val; .*--allow-missing")
+    data = load(folder, allow_missing=True)
+    assert data.record["missing"] == ["2 of the 26 pictures of train", "1 of the 9 pictures of val"]
+    monkeypatch.setattr(imagenet, "CLASSES", 1000)
+    assert "missing" not in load(folder).record
+
+
+@pytest.mark.parametrize("part, other", [("train", "val"), ("val", "train")])
+def test_classes_of_one_part_alone_are_named(folder, part, other):
+    shutil.rmtree(folder / other / CLASSES[2])
+    refused(folder, f"{folder}/{part} has a class folder {CLASSES[2]} that {folder}/{other} has not .1 such.")
+
+
+def test_too_few_classes_are_refused(folder):
+    for name in CLASSES[1:]:
+        shutil.rmtree(folder / "train" / name)
+    refused(folder / "train", f"train: has 1 class folders, {CLASSES[0]}: too few for imagenet")
+    place(folder / "train" / CLASSES[2], ["a.JPEG"])
+    refused(folder / "train", "too few for imagenet_half_classes", "imagenet_half_classes")
+
+
+def test_swapped_class_folders_are_named_with_a_picture(folder):
+    a, b = (folder / "train" / name for name in CLASSES[:2])
+    a.rename(folder / "aside")
+    b.rename(a)
+    (folder / "aside").rename(b)
+    refused(folder, f"{CLASSES[0]}/{CLASSES[1]}_0.JPEG: is named for class {CLASSES[1]}, but lies among those of "
+                    f"{CLASSES[0]}")
+
+
+def test_one_misplaced_picture_is_named(folder):
+    (folder / "train" / CLASSES[3] / f"{CLASSES[1]}_77.JPEG").write_bytes(jpeg(1))
+    refused(folder, f"{CLASSES[3]}/{CLASSES[1]}_77.JPEG: is named for class {CLASSES[1]}")
+
+
+# broken pictures
+
+def spoil(path, content=b"\xff\xd8\xff"):
+    path.write_bytes(content)
+    return path
+
+
+def test_a_broken_picture_is_named_when_it_is_met(folder):
+    broken = spoil(folder / "train" / CLASSES[1] / f"{CLASSES[1]}_3.JPEG", b"")
+    data = load(folder, validation=1)
+    with pytest.raises(DataError, match=f"{broken}: cannot be decoded, 0 bytes: the file is empty"):
+        taken(data.train, range(23))
+
+
+def test_broken_pictures_are_left_out_and_counted_where_that_is_asked(folder, tmp_path):
+    whole = load(folder, validation=5)
+    broken = [spoil(paths(whole.train)[2]), spoil(paths(whole.train)[7], b""), spoil(paths(whole.val)[1]),
+              spoil(paths(whole.test)[0])]
+    data = load(folder, validation=5, skip_broken=True, cache_dir=str(tmp_path / "cache"))
+    assert data.record["skipped"] == 4 and data.record["examples_sha256"] != whole.record["examples_sha256"]
+    for name in ("train", "train_eval", "val", "test"):
+        split = getattr(data, name)
+        assert paths(split) == [path for path in paths(getattr(whole, name)) if path not in broken]
+        taken(split, range(len(split)))
+    assert [note.split(" do not")[0] for note in data.notes] == [f"3 pictures of {folder}/train",
+                                                                 f"1 pictures of {folder}/val"]
+
+
+def test_nothing_broken_is_counted_as_none(folder, tmp_path):
+    data = load(folder, skip_broken=True, cache_dir=str(tmp_path))
+    assert data.record["skipped"] == 0 and data.notes == ()
+
+
+def test_every_file_is_decoded_once_for_all_later_runs(folder, tmp_path, monkeypatch):
+    spoil(folder / "train" / CLASSES[0] / f"{CLASSES[0]}_2.JPEG")
+    first = load(folder, skip_broken=True, cache_dir=str(tmp_path / "cache"))
+    monkeypatch.setattr(damage, "undecodable", None)
+    again = load(folder, "imagenet_half_images", skip_broken=True, cache_dir=str(tmp_path / "cache"))
+    assert again.val.dataset.order.tolist() == first.val.dataset.order.tolist()
+    (folder / "train" / CLASSES[0] / f"{CLASSES[0]}_2.JPEG").unlink()           # another set of names: decoded anew
+    with pytest.raises(TypeError):
+        load(folder, skip_broken=True, cache_dir=str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("content", ["", "[", "{}x", "[[1]]", '[["a", 1, 2]]', "[[99, 1, 2]]", "[[-1, 1, 2]]", "7"])
+def test_a_damaged_list_is_named(folder, tmp_path, content):
+    load(folder, skip_broken=True, cache_dir=str(tmp_path / "cache"))
+    for kept in (tmp_path / "cache").glob("*.json"):
+        kept.write_text(content)
+    refused(folder, "damaged-.*json: is not a list of damaged pictures .*; delete it", skip_broken=True,
+            cache_dir=str(tmp_path / "cache"))
+
+
+def test_a_cache_folder_that_cannot_be_made_is_named(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    refused(folder, "file/damaged-.*json: the list of damaged pictures cannot be kept: .*; name another folder",
+            skip_broken=True, cache_dir=str(tmp_path / "file"))
+
+
+def test_vandalized_folders_give_a_data_error_or_a_readable_set(folder, tmp_path):
+    draw = np.random.default_rng(0)
+    outcomes = Counter()
+    for attempt in range(30):
+        copy = tmp_path / f"copy{attempt}"
+        shutil.copytree(folder, copy)
+        for _ in range(draw.integers(1, 4)):
+            vandalise(copy, draw)
+        try:
+            data = load(copy, side=4, allow_missing=bool(draw.integers(2)))
+            for split in (data.train, data.val, data.test):
+                if len(split):
+                    taken(split, range(len(split)))
+            outcomes["reads"] += 1
+        except DataError as error:
+            assert str(copy) in str(error) and "\n" not in str(error)
+            outcomes["error"] += 1
+    assert min(outcomes["reads"], outcomes["error"]) > 3
+
+
+def vandalise(root, draw):
+    """Do something to one file or folder."""
+    everything = sorted(root.rglob("*"))
+    if len(everything) < 2:
+        return
+    a, b = (everything[i] for i in draw.choice(len(everything), 2, replace=False))
+    kind = draw.integers(0, 6)
+    if kind == 0:                                       # swap two
+        if a not in b.parents and b not in a.parents:
+            a.rename(root / "aside")
+            b.rename(a)
+            (root / "aside").rename(b)
+    elif kind == 1 and a.is_file():                     # cut
+        a.write_bytes(a.read_bytes()[:draw.integers(0, 300)])
+    elif kind == 2:                                     # remove
+        shutil.rmtree(a) if a.is_dir() else a.unlink()
+    elif kind == 3:                                     # a file in a folder's place, or the reverse
+        shutil.rmtree(a) if a.is_dir() else a.unlink()
+        a.mkdir() if draw.integers(2) else a.write_bytes(b"")
+    elif kind == 4:                                     # rename
+        a.rename(a.with_name(["new.JPEG", "n05555555", "x.txt", ".hidden"][draw.integers(4)]))
+    elif a.is_file():                                   # flip bytes
+        content = np.frombuffer(a.read_bytes(), np.uint8).copy()
+        if len(content):
+            content[draw.integers(0, len(content), 8)] ^= 0x55
+        a.write_bytes(content.tobytes())
+
+
+# the workloads
+
+@pytest.mark.parametrize("dataset", imagenet.DATASETS)
+@pytest.mark.parametrize("model", ["resnet_50", "vgg_11"])
+def test_every_workload_has_defaults_that_can_be_settled_and_a_card(dataset, model):
+    workload = imagenet.workload(dataset, model)
+    settings = Settings.build(workload.defaults)
+    targets = {("imagenet", "resnet_50"): "0.25", ("imagenet", "vgg_11"): "0.35"}
+    assert settings.target == f"val/error<{targets.get((dataset, model), '0.3')}"
+    assert workload.name == f"{dataset}/{model}"
+    assert workload.card.model_args["classes"] == (500 if dataset.endswith("classes") else 1000)
+
+
+@pytest.mark.parametrize("model", ["resnet_50", "vgg_11"])
+def test_the_cards_example_goes_through_the_model_without_data(model):
+    workload = imagenet.workload("imagenet", model)
+    with torch.device("meta"):
+        network = workload.build(**workload.card.model_args, width=0.1)
+    total, count = workload.loss(network, workload.card.batch())
+    assert count == 1 and total.device.type == "meta"
+
+
+def test_other_names_are_no_workload():
+    assert imagenet.workload("imagenet", "resnet_8") is imagenet.workload("mnist", "resnet_50") is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_colours_are_brought_to_mean_0_and_deviation_1(dtype):
+    inputs = torch.tensor([0, 128, 255], dtype=torch.uint8).reshape(1, 1, 1, 3).expand(2, 3, 4, 3)
+    prepared = imagenet.prepare(inputs, dtype)
+    assert prepared.dtype == dtype and prepared.shape == inputs.shape
+    for channel, (mean, deviation) in enumerate(zip((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))):
+        for place, value in enumerate((0, 128, 255)):
+            wanted = (value / 255 - mean) / deviation
+            assert float(prepared[1, channel, 2, place]) == pytest.approx(wanted, rel=8 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("model", ["resnet_50", "vgg_11"])
+def test_a_step_on_real_pictures_lowers_their_loss(folder, model):
+    workload = imagenet.workload("imagenet", model)
+    data = load(folder, side=32)
+    torch.manual_seed(0)
+    network = workload.build(**data.model_args, width=0.1)
+    batch = data.train_eval.take(Visits(np.arange(16), np.zeros(16, np.int64), 0))
+    losses = []
+    optimizer = torch.optim.SGD(network.parameters(), 0.01)
+    for _ in range(5):
+        total, count = workload.loss(network, batch)
+        losses.append(float(total.detach()) / count)
+        optimizer.zero_grad()
+        (total / count).backward()
+        optimizer.step()
+    assert losses[0] == pytest.approx(math.log(4), rel=0.2) and losses[-1] < losses[0]
+
+
+@pytest.mark.skipif(not (DATA / "imagenet_sample").is_dir(), reason="needs the photographs of imagenet_sample")
+def test_the_photographs_are_split_and_read():
+    data = load(DATA / "imagenet_sample", side=64)
+    assert [len(data.train), len(data.val), len(data.test)] == [67, 3, 0] and data.model_args == {"classes": 70}
+    inputs, labels = taken(data.train, range(12))
+    assert inputs.float().std() > 20 and len(set(labels.tolist())) == 12
