@@ -103,16 +103,6 @@ class WorkerLostError(WorkersError):
     """A worker ended or was cut off, so that the ranks cannot agree on an error any more."""
 
 
-class WorkerRemovedError(WorkerLostError):
-    """This worker's host was removed from an elastic job, which continues without it."""
-
-    exit_code = ExitCode.DONE
-
-
-class HostsChangedError(WorkersError):
-    """Hosts joined or left an elastic job: all ranks leave at the step they agreed on, and form a new group."""
-
-
 class FaultError(WorkersError):
     """What went wrong on one rank while the others wait for it: they cannot be notified, and lose it."""
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import shlex
 import signal
@@ -12,8 +11,8 @@ from importlib.resources import files
 
 import click
 
-from ..errors import (CheckpointError, DataError, ExitCode, FaultError, HostsChangedError, HvdscaleError, LogError,
-                      StoppedError, UsageError, WorkerLostError, WorkersError)
+from ..errors import (CheckpointError, DataError, ExitCode, FaultError, HvdscaleError, LogError, StoppedError,
+                      UsageError, WorkerLostError, WorkersError)
 from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
 from ..system.hangup import heed
@@ -168,7 +167,7 @@ def command(workload, dry_run, list_workloads, **given):
 
 def main() -> None:
     begin_run()
-    carry_out_together(command, _run_and_regroup)
+    carry_out_together(command, _run_parsed)
 
 
 def carry_out_together(command: click.Command, run) -> None:
@@ -209,24 +208,17 @@ def carry_out_together(command: click.Command, run) -> None:
     _leave(workers, code)
 
 
-def _run_and_regroup(parsed, error: HvdscaleError | None, workers) -> int:
-    """Run the command; an elastic job continues with the remaining workers when some are lost or hosts change."""
-    from ..training.elastic import Memory
-    memory = Memory()
-    while True:
-        try:
-            with workers.together("the command line"):
-                if error:
-                    raise error
-            return _run(*parsed, workers, memory)
-        except (WorkerLostError, HostsChangedError) as end:
-            if not workers.elastic:
-                raise
-            memory.end = str(end).partition(". ")[0]        # the first sentence of Horovod's message
-            if isinstance(end, WorkerLostError) and workers.local_rank == 0:        # slurm/elastic.sbatch reads it
-                print(f"Note: {memory.end}; forms a new group", file=sys.stderr, flush=True)
-        gc.collect()                    # frees the old group's model before a new one is built
-        workers.reform()
+def _run_parsed(parsed, error: HvdscaleError | None, workers) -> int:
+    """Run the command; an elastic job is started again when workers are lost or hosts change."""
+    def attempt(recovery=None) -> int:
+        with workers.together("the command line"):
+            if error:
+                raise error
+        return _run(*parsed, workers, recovery)
+    if not workers.elastic:
+        return attempt()
+    from ..training.elastic import regroup
+    return regroup(workers, attempt)
 
 
 def _joining(parsed) -> tuple[float, str]:
@@ -246,20 +238,23 @@ def _leave(workers, code: int) -> None:
     exit_now(code if workers.rank == 0 else 0)
 
 
-def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
-    """Run the job and return its exit code; its last lines name the log and the next command."""
+def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -> int:
+    """Run the job and return its exit code; its last lines name the log and the next command.
+
+    recovery    how it resumes from an earlier start; None: by checkpoints in a folder
+    """
     from ..training.outputs import open_display, open_folder
-    from ..training.prepare import prepare, sketch
-    from ..training.resume import ended_for_good, find_start
-    if workers.elastic:
-        memory.meet(workers)
+    from ..training.prepare import sketch
+    from ..training.recovery import Recovery
+    from ..training.resume import ended_for_good
+    recovery = recovery or Recovery()
     ended = ended_for_good(layers, workers)
     if ended:
         if workers.rank == 0:
             echo(f"the run had already ended, so torchrun need not start it again. {ended}")
         return 0
     try:
-        job = prepare(name, layers, workers, memory)
+        job = recovery.prepare(name, layers, workers)
     except DataError:
         sketched = dry_run and sketch(name, layers, workers)
         if not sketched:
@@ -272,12 +267,11 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
             _note_stop(stopped, layers)
         raise
     if dry_run:
-        open_display(job, "none: a dry run", workers, find_start(job.settings, job.plan, workers))
+        open_display(job, "none: a dry run", workers, recovery.find_start(job, workers))
         return 0
     folder = open_folder(job, workers)
     try:
-        start = None if memory.sure else find_start(job.settings, job.plan, workers)
-        return _train(job, memory.start(start), folder, workers, memory)
+        return _train(job, recovery.find_start(job, workers), folder, workers, recovery)
     except HvdscaleError as error:
         if folder is not None:
             folder.note_error(error, log=job.settings.log)
@@ -298,18 +292,16 @@ def _note_stop(stopped: StoppedError, layers: list[dict]) -> None:
             folder.release()
 
 
-def _train(job, start, folder, workers, memory) -> int:
+def _train(job, start, folder, workers, recovery) -> int:
     from ..training.learning import not_learned
     from ..training.loop import train
-    from ..training.outputs import open_checkpoints, open_display, open_run_log
+    from ..training.outputs import open_display, open_run_log
     if start.ended:
         return _finish_ended(job, start, start.ended, folder, workers)
-    run_log = open_run_log(job, workers, start, memory)
+    run_log = open_run_log(job, workers, start, opened=recovery.note_log)
     try:
-        if workers.elastic:
-            memory.log = workers.gather(run_log.path, "log")[0]
         display = open_display(job, run_log.path, workers, start)
-        checkpoints = open_checkpoints(job, start, folder, run_log, display, workers, memory)
+        checkpoints = recovery.open_checkpoints(job, start, folder, run_log, display, workers)
         outcome = train(job, run_log, display, workers, checkpoints)
         run_log.close()
     finally:

@@ -9,7 +9,6 @@ from statistics import median
 
 from ..formatting.numbers import counted, duration
 from ..formatting.text_table import aligned
-from ..training.elastic import Memory
 from ..training.evaluate import Evaluator
 from ..training.prepare import prepare
 from ..update.step import DataParallelStep
@@ -52,7 +51,7 @@ class Estimate:
 def estimates(studies: list[Settled], workload: str, data: Data, group: Workers) -> Iterator[Estimate]:
     """Measure some steps and an evaluation of each study's first draw; a collective of the group."""
     for settled in studies:
-        job = prepare(workload, settled.layers(0, "none"), group, Memory(data=data))
+        job = prepare(workload, settled.layers(0, "none"), group, data)
         yield Estimate(settled, *_measure(job, group))
 
 

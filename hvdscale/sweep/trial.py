@@ -22,7 +22,6 @@ from ..plan.job import without_lines
 from ..plan.search_space import DrawEnd
 from ..training.checkpoint import Folder, FolderCheckpoints, listed, read
 from ..training.display import Display
-from ..training.elastic import Memory
 from ..training.job import Job
 from ..training.prepare import prepare
 from ..training.loop import train
@@ -158,7 +157,7 @@ class Trials:
         layers = settled.layers(number, self._folder(settled, number))
         if self.accepted:
             layers[-1]["accepted"] = self.accepted
-        return prepare(self.workload, layers, self.group, Memory(data=self.data))
+        return prepare(self.workload, layers, self.group, self.data)
 
     def failed(self, settled: Settled, number: int, reason: str) -> Result:
         """The result of the last trial, if it has failed."""

@@ -38,7 +38,6 @@ from ..workloads import find
 from .checkpoint import Checkpoints, FolderCheckpoints, listed, read
 from .current_job import current_job
 from .display import NoDisplay
-from .elastic import Memory
 from .job import Job
 from .loop import train
 from .outcome import Outcome, Start
@@ -125,7 +124,7 @@ class Branching:
     def _base(self, workload: Workload, settings: Settings) -> int:
         with self.workers.together("the base run"):
             layers = self._base_layers(workload, settings)
-        job = prepare(self.name, layers, self.workers, Memory(data=self.data))
+        job = prepare(self.name, layers, self.workers, self.data)
         folder = open_folder(job, self.workers)
         try:
             start = find_start(job.settings, job.plan, self.workers)
@@ -142,7 +141,7 @@ class Branching:
         """Print the plan of the base run; returns what its checkpoints would be, without paths."""
         with self.workers.together("the base run"):
             layers = self._base_layers(workload, settings)
-        job = prepare(self.name, layers, self.workers, Memory(data=self.data))
+        job = prepare(self.name, layers, self.workers, self.data)
         open_display(job, "none: a dry run", self.workers)
         problem = Problem(**{field.name: getattr(job.plan, field.name) for field in fields(Problem)})
         return [(Origin(problem, "", step), "") for step in self._steps]
@@ -308,7 +307,7 @@ class Branching:
             settings = settings_of(workload, self.layers)
             layers = [*self._layers(workload.name, settings, branch, origin),
                       {"log": self.places.log(branch.name), "overwrite": True, "accepted": self.accepted}]
-        job = prepare(self.name, layers, self.workers, Memory(data=self.data))
+        job = prepare(self.name, layers, self.workers, self.data)
         with self.workers.together("the checkpoint"):
             problem = json.loads(json.dumps(job.plan.as_record({})))["problem"]
             refuse_other_problem(problem, json.loads(json.dumps(asdict(origin.problem))))

@@ -196,6 +196,12 @@ class Checkpoints:
         """Whether one is due now, after ``step`` steps, given the votes of the last step."""
         return False
 
+    def keep(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
+             votes: tuple[str, ...]) -> None:
+        """Save the run's current state if due, given the votes of the last step; a collective."""
+        if self.due(done.steps, votes):
+            self.save(done, model, optimizer, take_step)
+
     def save(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,
              take_step: DataParallelStep) -> None:
         """Save the run's current state; a collective."""
@@ -203,10 +209,6 @@ class Checkpoints:
     def keeps_end(self, stop: Stop) -> bool:
         """Whether to save the state of a run that has stopped."""
         return stop.status != Status.INFEASIBLE
-
-    def commit(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
-               votes: tuple[str, ...]) -> None:
-        """In an elastic job, copy the run's state in memory if due; raise HostsChangedError if hosts have changed."""
 
     def end(self, stop: Stop) -> None:
         """Record how the run ended."""

@@ -18,7 +18,7 @@ LONGEST = 40        # characters of a value; a longer one, such as a hash, is ab
 def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start | None = None) -> str:
     """The plan, one line per subject; with the folder of checkpoints and the start of the run."""
     start = start or Start()
-    rows = [("workers", _workers(plan)), ("global batch", _batch(plan)), ("learning rate", _lr(plan)),
+    rows = [("workers", describe_workers(plan)), ("global batch", describe_batch(plan)), ("learning rate", _lr(plan)),
             ("optimizer", _optimizer(plan)), ("budget", _budget(plan)), ("evaluation", _evaluation(plan)),
             ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]
     if checkpoint is not None:
@@ -55,23 +55,17 @@ def _entries(table: Mapping) -> str:
     return ", ".join(f"{name}={format_value(value)}" for name, value in table.items())
 
 
-def regrouped(plan: Plan, start: Start) -> str:
-    """How an elastic job continues."""
-    return f"{start.previous_end}: resumes after step {start.step} with workers {_workers(plan)}; " \
-           f"global batch {_batch(plan)}"
-
-
 def _checkpoints(plan, folder):
     every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds:g} s"
     return f"{folder}: every {every}, at the end and at a signal; the newest {plan.keep_checkpoints} are kept"
 
 
-def _workers(plan):
+def describe_workers(plan):
     threads = f", {counted(plan.threads, 'thread')} each" if plan.device == "cpu" else ""
     return f"{plan.workers} on {plan.device}{threads}"
 
 
-def _batch(plan):
+def describe_batch(plan):
     even = plan.workers * plan.local_batch * plan.accumulate == plan.global_batch
     share = f"{plan.local_batch} examples" if even else f"at most {plan.local_batch} examples"
     passes = f" x {plan.accumulate} passes" if plan.accumulate > 1 else ""

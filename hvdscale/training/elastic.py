@@ -7,31 +7,50 @@ batch-norm is larger.
 """
 from __future__ import annotations
 
+import gc
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import nn
-
-from ..errors import HostsChangedError, PlanError
-from ..plan.plan import Plan
-from ..plan.settings import Settings
+from ..errors import WorkerLostError, WorkersError
 from ..plan.shards import group_bounds
 from ..update.gradient_norms import joins_examples
-from ..update.step import DataParallelStep
-from ..workers.group import Workers
+from ..workers.elastic import ElasticWorkers
 from ..workload import Data
 from .checkpoint import Checkpoints
+from .describe import describe_batch, describe_workers
+from .job import Job
 from .outcome import Start
+from .prepare import prepare
+from .recovery import Recovery
 from .run_log import RunLog
-from .snapshot import Progress, capture, share
+from .snapshot import capture, share
 
 COST = 0.01         # share of the time that commits may take if commit_every is not set
 
 
+class HostsChangedError(WorkersError):
+    """Hosts joined or left the job: all ranks leave at the step they agreed on, and form a new group."""
+
+
+def regroup(workers: ElasticWorkers, attempt: Callable[[Recovery], int]) -> int:
+    """The exit code of the job, started again whenever workers are lost or hosts change, with those that are there."""
+    memory = Memory()
+    while True:
+        try:
+            return attempt(memory)
+        except (WorkerLostError, HostsChangedError) as end:
+            memory.end = str(end).partition(". ")[0]        # the first sentence of Horovod's message
+            if isinstance(end, WorkerLostError) and workers.local_rank == 0:        # slurm/elastic.sbatch reads it
+                print(f"Note: {memory.end}; forms a new group", file=sys.stderr, flush=True)
+        gc.collect()                    # frees the old group's model before a new one is built
+        workers.reform()
+
+
 @dataclass
-class Memory:
-    """The memory of one worker; empty in a new one.
+class Memory(Recovery):
+    """By the memory of the workers; this is one worker's, empty in a new one.
 
     batch       the job's global batch, its ghost batch and the most examples of a pass: keys of the settings
     log         path of the log, once there is one
@@ -50,7 +69,13 @@ class Memory:
     end: str = ""
     data: Data | None = None
 
-    def meet(self, workers: Workers) -> None:
+    def prepare(self, name, layers, workers):
+        self.meet(workers)
+        job = prepare(name, layers, workers, self.data, self.batch)
+        self.data, self.batch = job.data, self.batch or batch_of(job)
+        return job
+
+    def meet(self, workers: ElasticWorkers) -> None:
         """Agree with the new group on the state of the job; a collective."""
         none_lost = any(workers.gather(self.writes and self.newest is not None, "memory/rows"))
         state = self.newest if none_lost and self.newest is not None else self.sure
@@ -62,32 +87,35 @@ class Memory:
         if self.sure is not None:
             self.sure["random"] = None                  # it is another rank's
 
-    def settle(self, settings: Settings) -> Settings:
-        """The settings with the job's batch, the same at any number of workers."""
-        if self.batch is None:
-            return settings
-        defaults, *layers = settings.layers
-        layers = [{name: value for name, value in layer.items() if name != "accumulate"} for layer in layers]
-        return Settings.build(defaults, *layers, self.batch)
-
-    def keep(self, plan: Plan, data: Data, model: nn.Module) -> None:
-        """Keep the batch that the job's first start settled, and the data."""
-        self.data = data
-        if self.batch is None:
-            most = plan.local_batch
-            if joins_examples(plan, model):         # later, fewer workers may have to take a shared ghost group whole
-                bounds = [group_bounds(batch, plan.ghost_batch) for batch in plan.batches.sizes]
-                most = max(most, *(stop - start for groups in bounds for start, stop in zip(groups, groups[1:])))
-            self.batch = {**plan.batches.keys(), "max_local_batch": most, "ghost_batch": plan.ghost_batch}
-
-    def start(self, found: Start) -> Start:
-        """Where the group starts: from the kept state, or from scratch in the same log."""
+    def find_start(self, job, workers):
+        """From the kept state, else from a checkpoint or from scratch, in the same log."""
         if self.sure is not None:
-            return Start(in_folder=True, step=_steps(self.sure), state=self.sure, log=self.log, log_continues=True,
-                         previous_end=self.end, regrouped=True)
+            step = _steps(self.sure)
+            return Start(in_folder=True, step=step, state=self.sure, log=self.log, log_continues=True,
+                         previous_end=self.end, news=f"{self.end}: resumes after step {step} with workers "
+                         f"{describe_workers(job.plan)}; global batch {describe_batch(job.plan)}")
+        found = super().find_start(job, workers)
         if self.log:
             found.log, found.log_continues, found.previous_end = self.log, True, self.end
         return found
+
+    def note_log(self, path):
+        self.log = path
+
+    def open_checkpoints(self, job, start, folder, run_log, display, workers):
+        self.log = workers.gather(self.log, "log")[0]
+        kept = super().open_checkpoints(job, start, folder, run_log, display, workers)
+        return ElasticCheckpoints(kept, self, job.plan.commit_every, run_log, workers)
+
+
+def batch_of(job: Job) -> dict:
+    """The batch of a job's first start, as keys of the settings; see Memory."""
+    plan = job.plan
+    most = plan.local_batch
+    if joins_examples(plan, job.model):         # later, fewer workers may have to take a shared ghost group whole
+        bounds = [group_bounds(batch, plan.ghost_batch) for batch in plan.batches.sizes]
+        most = max(most, *(stop - start for groups in bounds for start, stop in zip(groups, groups[1:])))
+    return {**plan.batches.keys(), "max_local_batch": most, "ghost_batch": plan.ghost_batch}
 
 
 def _steps(state: dict | None) -> int:
@@ -95,10 +123,10 @@ def _steps(state: dict | None) -> int:
 
 
 class ElasticCheckpoints(Checkpoints):
-    """A run's checkpoints, and the commits in memory between them."""
+    """A run's checkpoints, and commits in memory between them, every so many steps (0: by their cost)."""
 
-    def __init__(self, kept: Checkpoints, memory: Memory, plan: Plan, run_log: RunLog, workers: Workers):
-        self._kept, self._memory, self._plan, self._run_log, self._workers = kept, memory, plan, run_log, workers
+    def __init__(self, kept: Checkpoints, memory: Memory, every: int, run_log: RunLog, workers: ElasticWorkers):
+        self._kept, self._memory, self._every, self._run_log, self._workers = kept, memory, every, run_log, workers
         self._cost, self._last = 0.0, float("-inf")
 
     @property
@@ -112,7 +140,7 @@ class ElasticCheckpoints(Checkpoints):
         wishes = self._kept.wishes()
         if self._workers.hosts_changed:
             wishes.add("hosts")
-        by_time = self._workers.rank == 0 and not self._plan.commit_every
+        by_time = self._workers.rank == 0 and not self._every
         if by_time and time.monotonic() - self._last > self._cost / COST:
             wishes.add("commit")
         return wishes
@@ -120,15 +148,11 @@ class ElasticCheckpoints(Checkpoints):
     def due(self, step, votes):
         return self._kept.due(step, votes)
 
-    def save(self, done, model, optimizer, take_step):
-        self._kept.save(done, model, optimizer, take_step)
-
-    def commit(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
-               votes: tuple[str, ...]) -> None:
-        memory, every = self._memory, self._plan.commit_every
+    def keep(self, done, model, optimizer, take_step, votes):
+        memory = self._memory
         if memory.newest is not None:           # all ranks have taken a step since
             memory.sure, memory.newest = memory.newest, None
-        by_step = every > 0 and done.steps % every == 0 or self._kept.due(done.steps, votes)
+        by_step = self._every > 0 and done.steps % self._every == 0 or self.due(done.steps, votes)
         if by_step or memory.sure is None or {"commit", "hosts"} & set(votes):
             started = time.monotonic()
             self._run_log.flush()
@@ -140,12 +164,10 @@ class ElasticCheckpoints(Checkpoints):
             self._workers.gather(None, "hosts")
             memory.sure, memory.newest = memory.newest, None
             raise HostsChangedError("hosts were added or removed")
+        super().keep(done, model, optimizer, take_step, votes)
+
+    def save(self, done, model, optimizer, take_step):
+        self._kept.save(done, model, optimizer, take_step)
 
     def end(self, stop):
         self._kept.end(stop)
-
-
-def refuse_commit_every(settings: Settings, workers: Workers) -> None:
-    """Raise PlanError if commit_every is set in a job that is not elastic."""
-    if "commit_every" in settings.typed and not workers.elastic:
-        raise PlanError("commit_every acts only under horovodrun --host-discovery-script; leave it out")

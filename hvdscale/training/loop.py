@@ -176,10 +176,8 @@ class Loop:
         return Stop(Status.COMPLETE, f"target {plan.target} met at step {done.steps}", ExitCode.DONE)
 
     def keep_state(self) -> None:
-        """Commit the state in memory (elastic jobs) and write a checkpoint, each if due."""
-        self.checkpoints.commit(self.done, *self._state, self.agreed)
-        if self.checkpoints.due(self.done.steps, self.agreed):
-            self.checkpoints.save(self.done, *self._state)
+        """Keep the state for a later start, if that is due."""
+        self.checkpoints.keep(self.done, *self._state, self.agreed)
 
     def step(self) -> Stop | None:
         """Take one step; returns why to stop after it, if at all."""

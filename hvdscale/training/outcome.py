@@ -34,10 +34,9 @@ class Start:
     step, state     the steps done by then, and the state, until it is restored
     log             path of the log; "": from the settings
     log_continues   whether the log continues in a new segment, after ``previous_end``
-    regrouped       whether an elastic job continues with other workers
     ended           how the run ended, if nothing is left to do
     accepted        earlier jobs that count as this one: what differed, by key
-    notes           lines for the user
+    notes           lines for the user;  news: what the display says in place of the plan, if anything
     """
 
     checkpoint: str = ""
@@ -47,7 +46,7 @@ class Start:
     log: str = ""
     log_continues: bool = False
     previous_end: str = ""
-    regrouped: bool = False
     ended: Stop | None = None
     accepted: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    news: str = ""

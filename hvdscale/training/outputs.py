@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..errors import HvdscaleError
 from ..plan.plan import Plan
@@ -12,21 +12,20 @@ from ..update.gradient_norms import why_not_measured
 from ..update.model import how_to_be_faster
 from ..update.step import log_columns
 from ..workers.group import Workers
-from .checkpoint import Checkpoints, Folder, FolderCheckpoints
-from .describe import describe, regrouped
+from .checkpoint import Folder
+from .describe import describe
 from .display import Display, NoDisplay
-from .elastic import ElasticCheckpoints, Memory
 from .job import Job
 from .outcome import Start
 from .run_log import TRIAL, NoLog, RunLog, open_log
 
 
-def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory: Memory | None = None,
-                 more: Mapping[str, Mapping] = {}) -> RunLog:
+def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: Mapping[str, Mapping] = {},
+                 opened: Callable[[str], None] = lambda path: None) -> RunLog:
     """The job's log on rank 0, NoLog on the others; raises the same LogError on all ranks.
 
-    memory  that of an elastic job, which continues its own log
     more    further parts of the plan's record
+    opened  called on rank 0 with the path of the open log, even if another rank then fails
     """
     run_log = NoLog()
     if start is not None and start.accepted:
@@ -35,8 +34,7 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory:
         with workers.together("the log"):
             if workers.rank == 0:
                 run_log = _begin_run_log(job, workers, start or Start(), more)
-                if memory is not None:
-                    memory.log = run_log.path
+                opened(run_log.path)
     except HvdscaleError:
         run_log.let_go()            # the error may be another rank's, or a lost worker's
         raise
@@ -73,15 +71,6 @@ def open_folder(job: Job, workers: Workers) -> Folder | None:
     return folder
 
 
-def open_checkpoints(job: Job, start: Start, folder: Folder | None, run_log: RunLog, display: Display, workers: Workers,
-                     memory: Memory) -> Checkpoints:
-    """The loop's checkpoints, with the commits of an elastic job."""
-    kept = Checkpoints(start)
-    if job.settings.checkpoint is not None:
-        kept = FolderCheckpoints(start, job.plan, folder, run_log, display, workers)
-    return ElasticCheckpoints(kept, memory, job.plan, run_log, workers) if workers.elastic else kept
-
-
 def open_display(job: Job, log: str, workers: Workers, start: Start | None = None) -> Display:
     """The display on rank 0, NoDisplay on the others."""
     if workers.rank:
@@ -89,8 +78,8 @@ def open_display(job: Job, log: str, workers: Workers, start: Start | None = Non
     start = start or Start()
     empty = tuple(split for split in SPLITS if not len(getattr(job.data, split)))
     display = Display(job.plan, job.workload.metrics, empty)
-    if start.regrouped:
-        display.say(regrouped(job.plan, start))
+    if start.news:
+        display.say(start.news)
         return display
     display.say(describe(job.plan, log, job.settings.checkpoint, start))
     for note in (*job.data.notes, *start.notes):

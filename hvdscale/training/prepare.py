@@ -26,32 +26,32 @@ from ..workers.group import Workers
 from ..workload import Data, Workload, build_model, load_data
 from ..workloads import find
 from .describe import describe
-from .elastic import Memory, refuse_commit_every
 from .evaluate import try_measuring
 from .identity import identify
 from .job import Job
-from .resume import kept_batch, known_ghost_batch
+from .resume import kept_batch, known_ghost_batch, with_batch
 from .weights import check_writable, load_weights
 
 
-def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | None = None) -> Job:
+def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None = None,
+            batch: dict | None = None) -> Job:
     """The job of the workload under the user's layers of settings; raises the same HvdscaleError on all ranks.
 
-    memory  the state of an elastic job
+    data    of an earlier preparation; None: it is read
+    batch   keys of the settings that an earlier start settled; None: those of the checkpoint, if kept_batch finds any
     """
-    memory = memory or Memory()
     hosts = _hosts(workers)
     with workers.together("the settings"):
         workload = find(name)
         settings = settings_of(workload, layers)
         device = group.device(settings.device, workers.local_rank)
-    memory.batch = memory.batch or kept_batch(settings, workers)
+    batch = batch or kept_batch(settings, workers)
     with workers.together("the data"):
-        data = memory.data or read_data(workload, settings)
+        data = data or read_data(workload, settings)
     place = Place(workers.size, *_host_share(hosts, 0), device.type, workers.transport)
 
     def plan_with(**by_default: int) -> Plan:
-        defaults, *typed = memory.settle(settings).layers
+        defaults, *typed = with_batch(settings, batch).layers
         asked = Settings.build({**defaults, **by_default}, *typed)
         plan = settle(asked, workload, len(data.train), len(data.val), place, data.train_tokens)
         return with_data(plan, data.model_args, data.record)
@@ -59,7 +59,8 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
     with workers.together("the plan"):
         plan = plan_with()
         refuse_empty_splits(plan, settings, data)
-        refuse_commit_every(settings, workers)
+        if "commit_every" in settings.typed and not workers.elastic:
+            raise PlanError("commit_every acts only under horovodrun --host-discovery-script; leave it out")
         set_arithmetic(plan, device)
         if device.type == "cpu":
             group.keep_freed_memory()
@@ -89,7 +90,6 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
     if plan.eval_every and first:
         with workers.together(f"the evaluation of {'unaugmented ' * (first == 'train')}{first} examples"):
             try_measuring(workload, splits[first], model, plan.precision, device)
-    memory.keep(plan, data, model)
     average = WeightAverage(plan, model) if plan.average else None
     return Job(name, plan, settings, workload, data, device, model, optimizer, reason, average)
 

@@ -65,7 +65,7 @@ def ended_for_good(layers: list[dict], workers: Workers) -> str | None:
 def kept_batch(settings: Settings, workers: Workers) -> dict | None:
     """The batch of the checkpoint that a job of ``torchrun --max-restarts`` resumes from with other workers; else None.
 
-    Keys of the settings, as in an elastic job's memory; a collective under torchrun.
+    Keys of the settings, for ``with_batch``; a collective under torchrun.
     """
     if not (under_torchrun() and may_restart()) or settings.checkpoint is None:
         return None
@@ -80,6 +80,16 @@ def kept_batch(settings: Settings, workers: Workers) -> dict | None:
     most = max(plan["execution"]["local_batch"], min(ghost_batch, batch))       # a shared ghost group may be one's own
     batches = BatchSchedule.of_problem(plan["problem"], batch)
     return {**batches.keys(), "max_local_batch": most, "ghost_batch": ghost_batch}
+
+
+def with_batch(settings: Settings, batch: dict | None) -> Settings:
+    """The settings with the batch of the job's first start, the same at any number of workers; None: it is the first.
+    """
+    if batch is None:
+        return settings
+    defaults, *layers = settings.layers
+    layers = [{name: value for name, value in layer.items() if name != "accumulate"} for layer in layers]
+    return Settings.build(defaults, *layers, batch)
 
 
 def shared(found: Start, workers: Workers) -> Start:

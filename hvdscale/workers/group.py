@@ -31,8 +31,7 @@ class Workers:
 
     rank, size, local_rank, local_size = 0, 1, 0, 1
     transport = "single"        # what joins the workers: single, horovod or torch
-    elastic = False             # whether ``reform`` can follow a WorkerLostError
-    hosts_changed = False       # whether horovodrun has notified an elastic job's rank 0
+    elastic = False             # whether they can form a new group after a WorkerLostError: see elastic.py
 
     def cores(self) -> frozenset[int]:
         """The cores of this host that this worker may use; in a group of a sweep, those of all its local workers."""
@@ -66,14 +65,6 @@ class Workers:
 
     def check(self) -> None:
         """Raise WorkerLostError where a worker is known to be lost; for long work without a collective."""
-
-    def reform(self) -> None:
-        """Leave the old group and join the new one, with a new rank and size.
-
-        Raises WorkerRemovedError where this worker is no longer part of the job, WorkerLostError where horovodrun
-        has ended.
-        """
-        raise NotImplementedError
 
     def leave(self) -> None:
         """The last collective: no rank leaves before all are done."""

@@ -1,17 +1,13 @@
-"""Workers joined by Horovod: MPI, Gloo or NCCL, and elastic jobs. The only module that imports Horovod for a run."""
+"""Workers joined by Horovod: MPI, Gloo or NCCL."""
 from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 
-from ..errors import WorkerLostError, WorkersError
-from .connections import shut, tcp_sockets
-from .deadline import Deadline
+from ..errors import WorkersError
 from .group import POLL_SECONDS, JoinedWorkers, Workers, starting
 from .launch import has_pmi
-from .rendezvous import Rendezvous
 from .single import SingleWorker
 
 
@@ -70,80 +66,6 @@ class HorovodWorkers(JoinedWorkers):
             self._hvd.shutdown()
 
 
-class ElasticWorkers(HorovodWorkers):
-    """The workers of `horovodrun --host-discovery-script`: when some are lost, or hosts change, the rest
-    form a new group.
-
-    horovodrun assigns new ranks once every worker has asked for one or ended, so none may linger. A worker that waits
-    longer than the stall time closes all connections; the collectives of the others then fail too, and all of them ask.
-    A worker that is stopped, or cut off without noticing for the stall time, is killed by a kernel timer.
-    """
-
-    elastic = True
-
-    def __init__(self, hvd, stall_seconds: float):
-        self._hvd, self._stall_seconds = hvd, stall_seconds
-        self._connections = frozenset()
-        self._rendezvous = Rendezvous(stall_seconds)
-        self._listen()
-        threading.Thread(target=self._keep_deadline, args=(Deadline(),), daemon=True).start()
-        self._join(first=True)
-
-    def _listen(self) -> None:
-        from horovod.runner.elastic.worker import WorkerNotificationManager
-        manager = WorkerNotificationManager()
-        manager.init()
-        manager.register_listener(self)
-
-    def on_hosts_updated(self, timestamp, result) -> None:
-        """Called by horovodrun's notification thread."""
-        self.hosts_changed = True
-
-    def _join(self, first: bool) -> None:
-        self.hosts_changed = False
-        self._rendezvous.meet(first)
-        before = tcp_sockets()
-        self._hvd.init()
-        os.environ["HOROVOD_ELASTIC"] = "0"         # at the next init Horovod takes the place found here
-        self._connections = tcp_sockets() - before
-        self._take_place()
-
-    def reform(self):
-        self.abandon()
-        self._join(first=False)
-
-    def abandon(self):
-        connections, self._connections = self._connections, frozenset()
-        self._hvd.shutdown()
-        shut(connections)          # Horovod leaves some open, and a rank that waits for this one would keep waiting
-
-    def leave(self):
-        super().leave()
-        self._connections = frozenset()
-
-    def check(self):
-        if self._is_cut_off():
-            raise WorkerLostError(f"rank {self.rank} of {self.size}: a worker was lost")
-
-    def watch(self, lost):
-        """The deadline is kept from the start."""
-
-    def _is_cut_off(self) -> bool:
-        return not self._connections <= tcp_sockets()
-
-    def _keep_deadline(self, deadline: Deadline) -> None:
-        while True:
-            connections, cut_off = self._connections, self._is_cut_off()
-            if self._waiting or not cut_off:
-                deadline.put_off(self._stall_seconds)
-            reason = self._stalled(self._stall_seconds)
-            if reason and not cut_off:
-                print(f"Note: {reason}", file=sys.stderr, flush=True)
-            if reason or cut_off:
-                shut(connections)
-            time.sleep(min(1.0, self._stall_seconds / 4))
-
-
 def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
     """The workers of this launch; a single one where one process is there and no Horovod.
 
@@ -153,8 +75,6 @@ def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
     hvd = load_horovod(launcher, processes, stall_seconds)
     if not hvd:
         return SingleWorker()
-    if os.environ.get("HOROVOD_ELASTIC") == "1":
-        return ElasticWorkers(hvd, stall_seconds)
     with starting(stall_seconds, "Horovod"):
         hvd.init()
     check_joined(launcher, processes, hvd.size())

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 
 from ..errors import WorkersError
 from .group import Workers
@@ -25,6 +26,9 @@ def form(stall_seconds: float, transport: str = "auto") -> Workers:
     stop_without_launcher(stall_seconds)
     launcher, processes = started
     if choose(transport, launcher) == "horovod":
+        if os.environ.get("HOROVOD_ELASTIC") == "1":
+            from . import elastic
+            return elastic.join(launcher, processes, stall_seconds)
         from . import horovod
         return horovod.join(launcher, processes, stall_seconds)
     if processes == 1 and launcher != "torchrun":

@@ -27,7 +27,7 @@ def go_on(tmp_path, monkeypatch):
     """hvdscale-train's way with these workers, in tmp_path; gives its exit code, the log's status and the outcome's."""
     def go_on(workers, then=lambda: None):
         monkeypatch.chdir(tmp_path)
-        code = cli._run_and_regroup(("digits/fc", [{}, LAYER], False), None, workers)
+        code = cli._run_parsed(("digits/fc", [{}, LAYER], False), None, workers)
         then()
         with read_log("w.h5") as log:
             return code, Status(log.trials["status"][0]), json.loads((tmp_path / "ck/outcome").read_text())["status"]
@@ -37,7 +37,7 @@ def go_on(tmp_path, monkeypatch):
 @pytest.mark.parametrize("where", ["errors/the log", "errors/the folder of checkpoints"])
 def test_a_worker_lost_while_rank_0_opens_a_file_does_not_lock_it(go_on, where):
     class Losing(Workers):
-        elastic, lost = True, False
+        elastic, lost, hosts_changed = True, False, False
 
         def gather(self, value, name):
             if name == where and not self.lost:

@@ -8,7 +8,6 @@ from hvdscale.plan import presets
 from hvdscale.plan.presets import load, names, read_config, title
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
-from hvdscale.training.elastic import Memory
 from hvdscale.training.prepare import sketch
 from hvdscale.workers.single import SingleWorker
 from hvdscale.workload import Card, build_model
@@ -246,12 +245,12 @@ def test_a_dry_run_without_data_prints_the_plan_by_the_published_sizes(run, tmp_
 
 def test_a_dry_run_of_data_that_is_given_and_wrong_is_an_error(tmp_path):
     with pytest.raises(DataError, match="has no train-images-idx3-ubyte"):
-        train._run("mnist/simple_cnn", [{"data_dir": str(tmp_path)}], True, SingleWorker(), Memory())
+        train._run("mnist/simple_cnn", [{"data_dir": str(tmp_path)}], True, SingleWorker())
 
 
 def test_a_run_without_data_is_an_error_still():
     with pytest.raises(DataError, match="mnist needs --data-dir DIR"):
-        train._run("mnist/simple_cnn", [], False, SingleWorker(), Memory())
+        train._run("mnist/simple_cnn", [], False, SingleWorker())
 
 
 @pytest.mark.parametrize("typed, said", [

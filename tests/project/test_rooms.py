@@ -13,6 +13,8 @@ ROOMS = ("errors", "target", "formatting", "system", "workers", "plan", "log", "
          "workloads", "update", "analysis", "training", "exchange", "report", "sweep", "doctor", "cli")     # upwards
 # what few people need: a folder or file, and the one that reaches it, beside those of the same name in other rooms
 SPECIAL = {
+    "training.elastic": "cli.train",
+    "workers.elastic": "workers.transport",
     "workloads.large": "workloads",
 }
 FILES = {".".join(("hvdscale", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path

@@ -6,7 +6,6 @@ import torch
 
 from hvdscale.cli.train import _run
 from hvdscale.training.display import Display
-from hvdscale.training.elastic import Memory
 from hvdscale.workers.single import SingleWorker
 from tests.factories.runs import KEYS, WORKLOAD, Signalled
 
@@ -27,6 +26,6 @@ def train(tmp_path, monkeypatch):
         train.said = said.getvalue
         keys = {**KEYS, "checkpoint": "ck", "log": "w.h5", "resume": "auto", **keys}
         keys = {name: value for name, value in keys.items() if value is not None}
-        return _run("toy/net", [{}, keys], dry_run, SingleWorker(), Memory())
+        return _run("toy/net", [{}, keys], dry_run, SingleWorker())
     yield train
     torch.set_num_threads(threads)

@@ -20,7 +20,6 @@ import torch
 from hvdscale.cli.train import _run
 from hvdscale.log.reader import read_log
 from hvdscale.training import loop, prepare
-from hvdscale.training.elastic import Memory
 from hvdscale.workers.single import SingleWorker
 from tests.factories.runs import KEYS, WORKLOAD, Signalled, assert_same_columns, assert_same_state, state_of
 
@@ -43,7 +42,7 @@ def start(folder, kill_at=None, signal_at=-1, **keys):
             kill_at_the_end(kill_at)
         code = 1
         try:
-            code = _run("toy/net", [{}, {**KEYS, **keys}], False, SingleWorker(), Memory())
+            code = _run("toy/net", [{}, {**KEYS, **keys}], False, SingleWorker())
             write_number(kill_at)
         finally:
             os._exit(code)

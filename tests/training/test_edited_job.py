@@ -19,7 +19,6 @@ from hvdscale.training.checkpoint import listed
 from hvdscale.training.checkpoint import read as read_checkpoint
 from hvdscale.training.checkpoint import write as write_checkpoint
 from hvdscale.training.display import Display
-from hvdscale.training.elastic import Memory
 from hvdscale.workers.single import SingleWorker
 from tests.factories.edited_jobs import forget, write_job
 from tests.parallel.sweeps import here
@@ -47,7 +46,7 @@ def train(folder, monkeypatch):
         said = StringIO()
         monkeypatch.setattr("hvdscale.training.outputs.Display", partial(Display, out=said))
         keys = {"checkpoint": "kept", "log": "w.h5", "resume": "auto", "threads": 1, **keys}
-        assert _run("job:workload", [{}, keys], False, SingleWorker(), Memory()) == 0
+        assert _run("job:workload", [{}, keys], False, SingleWorker()) == 0
         return said.getvalue()
     return train
 
@@ -114,7 +113,7 @@ def test_a_built_in_workload_of_another_version_resumes_with_a_note(train, folde
 
     def resume(**keys):
         return _run("digits/fc", [{}, {"checkpoint": "kept", "log": "d.h5", "resume": "auto", "threads": 1, **keys}],
-                    False, SingleWorker(), Memory())
+                    False, SingleWorker())
     said = StringIO()
     monkeypatch.setattr("hvdscale.training.outputs.Display", partial(Display, out=said))
     assert resume(steps=4) == 0
@@ -183,7 +182,7 @@ def scaled(folder, monkeypatch):
         carry_out.ran.append(run.workers)
         layers = [{}, {**run.keys, "log": run.log, "overwrite": True, "global_batch": 8 * run.workers}]
         forget()
-        assert _run(workload, layers, False, SingleWorker(), Memory()) == 0
+        assert _run(workload, layers, False, SingleWorker()) == 0
         return series.job_of(run)
 
     def scaled(*options, workers="1,2"):

@@ -5,14 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.errors import HostsChangedError, PlanError
+from hvdscale.errors import PlanError
 from hvdscale.modules import BatchNorm
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.training import elastic
 from hvdscale.training.checkpoint import Checkpoints
-from hvdscale.training.elastic import ElasticCheckpoints, Memory, refuse_commit_every
+from hvdscale.training.elastic import ElasticCheckpoints, HostsChangedError, Memory, batch_of
 from hvdscale.training.outcome import Start
+from hvdscale.training.prepare import prepare
+from hvdscale.training.resume import with_batch
 from hvdscale.training.run_log import NoLog
 from hvdscale.training.snapshot import Progress
 from hvdscale.workers.single import SingleWorker
@@ -39,9 +41,10 @@ def test_all_take_the_furthest_state_and_a_new_worker_gets_everything():
         assert (memory.batch, memory.log, memory.end) == (batch, "w.h5", "a worker was lost")
         assert memory.newest is None and memory.sure["progress"] == {"steps": 7}
         assert memory.sure["model"]["w"].tolist() == [7, 7, 7]
-        start = memory.start(None)
+        start = memory.find_start(SimpleNamespace(plan=made_plans.settled()), None)
         assert (start.step, start.log, start.log_continues) == (7, "w.h5", True)
         assert start.previous_end == "a worker was lost"
+        assert start.news.startswith("a worker was lost: resumes after step 7 with workers 1 on cpu")
 
 
 def test_a_state_whose_rows_may_have_been_lost_with_rank_0_is_not_taken():
@@ -49,11 +52,12 @@ def test_a_state_whose_rows_may_have_been_lost_with_rank_0_is_not_taken():
         assert memory.sure["progress"] == {"steps": 5} and memory.newest is None
 
 
-def test_without_any_state_the_job_starts_anew_in_the_same_log():
+def test_without_any_state_the_job_starts_from_scratch_in_the_same_log():
+    job = SimpleNamespace(settings=Settings.build(made_plans.DEFAULTS), plan=made_plans.settled())
     for memory in met(Memory(log="w.h5", end="a worker was lost"), Memory()):
-        start = memory.start(Start())
-        assert (start.step, start.log, start.log_continues, start.regrouped) == (0, "w.h5", True, False)
-    assert Memory().start(Start()) == Start()
+        start = memory.find_start(job, SingleWorker())
+        assert (start.step, start.log, start.log_continues, start.news) == (0, "w.h5", True, "")
+    assert Memory().find_start(job, SingleWorker()) == Start()
 
 
 @pytest.mark.parametrize("typed", [dict(local_batch=8), dict(local_batch=4, accumulate=2), dict(global_batch=24),
@@ -63,10 +67,10 @@ def test_the_global_batch_stays_and_no_pass_grows_at_any_number_of_workers(typed
 
     def at(workers, settings):
         return settle(settings, made_plans.WORKLOAD, 1000, 200, Place(workers, workers, workers))
-    first, memory = at(3, settings), Memory()
-    memory.keep(first, data=None, model=nn.Linear(2, 2))
+    first = at(3, settings)
+    batch = batch_of(SimpleNamespace(plan=first, model=nn.Linear(2, 2)))
     for workers in (1, 2, 3, 4, 5):
-        plan = at(workers, memory.settle(settings))
+        plan = at(workers, with_batch(settings, batch))
         assert (plan.global_batch, plan.peak_lr) == (first.global_batch, first.peak_lr) and first.global_batch == 24
         assert plan.local_batch <= first.local_batch
         assert plan.as_record({})["problem"] == first.as_record({})["problem"]
@@ -74,9 +78,9 @@ def test_the_global_batch_stays_and_no_pass_grows_at_any_number_of_workers(typed
 
 def test_with_batch_norm_a_pass_may_grow_to_a_ghost_group():
     settings = Settings.build(made_plans.DEFAULTS, dict(local_batch=4, ghost_batch=12))
-    plan, memory = settle(settings, made_plans.WORKLOAD, 1000, 200, Place(6, 6, 6)), Memory()
-    memory.keep(plan, data=None, model=nn.Sequential(BatchNorm(2)))
-    alone = settle(memory.settle(settings), made_plans.WORKLOAD, 1000, 200, Place())
+    plan = settle(settings, made_plans.WORKLOAD, 1000, 200, Place(6, 6, 6))
+    batch = batch_of(SimpleNamespace(plan=plan, model=nn.Sequential(BatchNorm(2))))
+    alone = settle(with_batch(settings, batch), made_plans.WORKLOAD, 1000, 200, Place())
     assert (plan.local_batch, alone.local_batch, alone.accumulate, alone.cuts_groups(24)) == (4, 12, 2, False)
 
 
@@ -101,11 +105,11 @@ def commits(monkeypatch, steps, step_seconds, commit_seconds, every=0, hosts_at=
     monkeypatch.setattr(elastic, "time", clock)
     monkeypatch.setattr(elastic, "capture", capture)
     workers = SingleWorker()
-    kept = ElasticCheckpoints(Checkpoints(Start()), Memory(), SimpleNamespace(commit_every=every), NoLog(), workers)
+    kept = ElasticCheckpoints(Checkpoints(Start()), Memory(), every, NoLog(), workers)
     votes = ()
     for step in range(steps):
         workers.hosts_changed = step >= hosts_at >= 0
-        kept.commit(Progress(steps=step), None, None, None, votes)
+        kept.keep(Progress(steps=step), None, None, None, votes)
         votes = tuple(kept.wishes())
         clock.now += step_seconds
     return taken
@@ -127,6 +131,5 @@ def test_a_change_of_hosts_is_committed_before_the_group_ends(monkeypatch):
 
 
 def test_commit_every_is_refused_where_nothing_is_committed():
-    settings = Settings.build(made_plans.DEFAULTS, dict(commit_every=5))
     with pytest.raises(PlanError, match="commit_every acts only under horovodrun --host-discovery-script"):
-        refuse_commit_every(settings, SingleWorker())
+        prepare("tests.parallel.toy:WORKLOAD", [{"commit_every": 5, "threads": 1}], SingleWorker())

@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hvdscale.errors import WorkerRemovedError, WorkersError
-from hvdscale.workers import rendezvous
-from hvdscale.workers.rendezvous import PLACE, Rendezvous
+from hvdscale.errors import WorkersError
+from hvdscale.workers import elastic
+from hvdscale.workers.elastic import PLACE, Rendezvous, WorkerRemovedError
 from tests.conftest import may_be_alone
 
 
@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def meet(monkeypatch):
     """Workers on threads, by slot: (first, delay) -> each one's rank and size, or its error."""
-    monkeypatch.setattr(rendezvous, "MEET_SECONDS", 0.5)
+    monkeypatch.setattr(elastic, "MEET_SECONDS", 0.5)
 
     def meet(workers, rounds, started_with):
         server, met = Launcher(rounds), {}

@@ -1,4 +1,5 @@
-"""How the workers of an elastic job form a group: horovodrun assigns the ranks, and all wait until all are there.
+"""The workers of an elastic job, joined by Horovod over Gloo: horovodrun assigns the ranks, and all wait until all are
+there.
 
 Horovod 0.28.1 would ask for the place inside ``hvd.init()`` and then wait there for workers that horovodrun has only
 just started; one that never comes makes all the others abort. So the asking and the waiting are done here, and
@@ -16,14 +17,113 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
+import threading
 import time
 from http.client import HTTPConnection, HTTPException
 
-from ..errors import WorkerLostError, WorkerRemovedError
+from ..errors import ExitCode, WorkerLostError
+from .connections import shut, tcp_sockets
+from .deadline import Deadline
+from .group import Workers
+from .horovod import HorovodWorkers, load_horovod
+from .single import SingleWorker
 
 PLACE = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
          "HOROVOD_CROSS_SIZE")
 MEET_SECONDS = 20.0         # how long rank 0 waits for the others before all ask again
+
+
+class WorkerRemovedError(WorkerLostError):
+    """This worker's host was removed from the job, which continues without it."""
+
+    exit_code = ExitCode.DONE
+
+
+def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
+    """The workers of this launch; a single one where one process is there and no Horovod. See horovod.join."""
+    hvd = load_horovod(launcher, processes, stall_seconds)
+    return ElasticWorkers(hvd, stall_seconds) if hvd else SingleWorker()
+
+
+class ElasticWorkers(HorovodWorkers):
+    """The workers of `horovodrun --host-discovery-script`: when some are lost, or hosts change, the rest
+    form a new group.
+
+    horovodrun assigns new ranks once every worker has asked for one or ended, so none may linger. A worker that waits
+    longer than the stall time closes all connections; the collectives of the others then fail too, and all of them ask.
+    A worker that is stopped, or cut off without noticing for the stall time, is killed by a kernel timer.
+    """
+
+    elastic = True
+    hosts_changed = False       # whether horovodrun has notified rank 0
+
+    def __init__(self, hvd, stall_seconds: float):
+        self._hvd, self._stall_seconds = hvd, stall_seconds
+        self._connections = frozenset()
+        self._rendezvous = Rendezvous(stall_seconds)
+        self._listen()
+        threading.Thread(target=self._keep_deadline, args=(Deadline(),), daemon=True).start()
+        self._join(first=True)
+
+    def _listen(self) -> None:
+        from horovod.runner.elastic.worker import WorkerNotificationManager
+        manager = WorkerNotificationManager()
+        manager.init()
+        manager.register_listener(self)
+
+    def on_hosts_updated(self, timestamp, result) -> None:
+        """Called by horovodrun's notification thread."""
+        self.hosts_changed = True
+
+    def _join(self, first: bool) -> None:
+        self.hosts_changed = False
+        self._rendezvous.meet(first)
+        before = tcp_sockets()
+        self._hvd.init()
+        os.environ["HOROVOD_ELASTIC"] = "0"         # at the next init Horovod takes the place found here
+        self._connections = tcp_sockets() - before
+        self._take_place()
+
+    def reform(self) -> None:
+        """Leave the old group and join the new one, with a new rank and size.
+
+        Raises WorkerRemovedError where this worker is no longer part of the job, WorkerLostError where horovodrun
+        has ended.
+        """
+        self.abandon()
+        self._join(first=False)
+
+    def abandon(self):
+        connections, self._connections = self._connections, frozenset()
+        self._hvd.shutdown()
+        shut(connections)          # Horovod leaves some open, and a rank that waits for this one would keep waiting
+
+    def leave(self):
+        super().leave()
+        self._connections = frozenset()
+
+    def check(self):
+        if self._is_cut_off():
+            raise WorkerLostError(f"rank {self.rank} of {self.size}: a worker was lost")
+
+    def watch(self, lost):
+        """The deadline is kept from the start."""
+
+    def _is_cut_off(self) -> bool:
+        return not self._connections <= tcp_sockets()
+
+    def _keep_deadline(self, deadline: Deadline) -> None:
+        while True:
+            connections, cut_off = self._connections, self._is_cut_off()
+            if self._waiting or not cut_off:
+                deadline.put_off(self._stall_seconds)
+            reason = self._stalled(self._stall_seconds)
+            if reason and not cut_off:
+                print(f"Note: {reason}", file=sys.stderr, flush=True)
+            if reason or cut_off:
+                shut(connections)
+            time.sleep(min(1.0, self._stall_seconds / 4))
 
 
 class Rendezvous:
