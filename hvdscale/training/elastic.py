@@ -122,19 +122,15 @@ def _steps(state: dict | None) -> int:
     return -1 if state is None else state["progress"]["steps"]
 
 
-class ElasticCheckpoints(Checkpoints):
-    """A run's checkpoints, and commits in memory between them, every so many steps (0: by their cost)."""
+class ElasticCheckpoints:
+    """A run's checkpoints, ``kept``, and commits in memory between them, every so many steps (0: by their cost)."""
 
     def __init__(self, kept: Checkpoints, memory: Memory, every: int, run_log: RunLog, workers: ElasticWorkers):
         self._kept, self._memory, self._every, self._run_log, self._workers = kept, memory, every, run_log, workers
         self._cost, self._last = 0.0, float("-inf")
 
-    @property
-    def failure(self):
-        return self._kept.failure
-
-    def restore(self, model, optimizer, take_step):
-        return self._kept.restore(model, optimizer, take_step)
+    def __getattr__(self, name):
+        return getattr(self._kept, name)
 
     def wishes(self):
         wishes = self._kept.wishes()
@@ -145,14 +141,11 @@ class ElasticCheckpoints(Checkpoints):
             wishes.add("commit")
         return wishes
 
-    def due(self, step, votes):
-        return self._kept.due(step, votes)
-
     def keep(self, done, model, optimizer, take_step, votes):
         memory = self._memory
         if memory.newest is not None:           # all ranks have taken a step since
             memory.sure, memory.newest = memory.newest, None
-        by_step = self._every > 0 and done.steps % self._every == 0 or self.due(done.steps, votes)
+        by_step = self._every > 0 and done.steps % self._every == 0 or self._kept.due(done.steps, votes)
         if by_step or memory.sure is None or {"commit", "hosts"} & set(votes):
             started = time.monotonic()
             self._run_log.flush()
@@ -164,10 +157,4 @@ class ElasticCheckpoints(Checkpoints):
             self._workers.gather(None, "hosts")
             memory.sure, memory.newest = memory.newest, None
             raise HostsChangedError("hosts were added or removed")
-        super().keep(done, model, optimizer, take_step, votes)
-
-    def save(self, done, model, optimizer, take_step):
-        self._kept.save(done, model, optimizer, take_step)
-
-    def end(self, stop):
-        self._kept.end(stop)
+        self._kept.keep(done, model, optimizer, take_step, votes)

@@ -1,10 +1,4 @@
-"""How a start of a job resumes from an earlier one, and keeps what a later one needs: by checkpoints in a folder.
-
-    recovery = Recovery()
-    job = recovery.prepare(name, layers, workers)
-    start = recovery.find_start(job, workers)
-    checkpoints = recovery.open_checkpoints(job, start, folder, run_log, display, workers)
-"""
+"""How a start of a job resumes from an earlier one, and keeps what a later one needs: by checkpoints in a folder."""
 from __future__ import annotations
 
 from ..workers.group import Workers
