@@ -6,4 +6,3 @@ PERFECT_WITHIN = 0.25       # B S may be this share above the smallest B S
 USEFUL_WITHIN = 0.20        # S may be this share above the fewest steps
 RULES = ("linear", "sqrt", "none", "linear<=8", "adam_sqrt")
 RULE_WITHIN = 0.20          # a rule loses where it needs this share more steps than the tuned optimum
-BRANCH_TOLERANCE = "5%"     # of the loss, that a larger batch of a branch may cost; in nats for language models

@@ -1,6 +1,8 @@
 """Checks of the shares that a user sets; light, so that the commands' help need not import the analysis."""
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..errors import UsageError
 
 
@@ -23,3 +25,32 @@ def share_of(name: str, text: str) -> float:
     if value > 1 and not number.endswith("%"):
         raise UsageError(f"{name} {text}: is a share, so this is {value:.0%}; for {text} % write {number}%")
     return value
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How much more loss is allowed: ``amount`` in the metric's unit, or ``relative``, as a share of a loss."""
+
+    amount: float
+    relative: bool = False
+
+    @classmethod
+    def parse(cls, text: str, name: str = "tolerance") -> Tolerance:
+        """The tolerance written as ``0.01`` or ``1%``; raises UsageError naming the option for anything else."""
+        if text.strip().endswith("%"):
+            return cls(share_of(name, text), True)
+        try:
+            amount = float(text)
+            if not 0 < amount < float("inf"):
+                raise ValueError
+        except ValueError:
+            raise UsageError(f"{name} {text!r}: is a loss above 0, such as 0.01, or a share of the loss, such as 1%"
+                             ) from None
+        return cls(amount)
+
+    def at(self, loss: float) -> float:
+        """The tolerance beside a loss."""
+        return self.amount * abs(loss) if self.relative else self.amount
+
+    def __str__(self) -> str:
+        return f"{100 * self.amount:g}%" if self.relative else f"{self.amount:g}"

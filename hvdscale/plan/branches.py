@@ -4,7 +4,7 @@
     branches_at(asked, origin, rule, metric, tolerance)     -> the branches from one checkpoint
     layers_of(branch, origin, layers, 8)                    -> the settings of one
 
-See analysis/branched.py for what they measure.
+See analysis/branches.py for what they measure.
 """
 from __future__ import annotations
 

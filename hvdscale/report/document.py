@@ -9,26 +9,25 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..analysis.branched import Branched
 from ..analysis.intervals import OWN_FROM
 from ..analysis.report_data import Group, Options, Section
 from ..analysis.search import Search
 from ..analysis.step_time import StepTimes, timings_of
 from ..analysis.steps_curve import points_of, steps_curve
 from ..analysis.studies import Study
-from ..analysis.trials import Workload
+from ..analysis.trials import Trial, Workload
 from ..analysis.worker_plan import Request, WorkerPlan, plan_of
 from ..formatting.numbers import counted, finite
 from ..formatting.progress import Tell, quiet
 from ..log.reader import Log
 from ..target import Target
+from .branches import chapters_of_branches
 from .drawing import Figure
 from .file_names import section_name, slug, unique
 from .findings import VERDICT, Finding, sentences_of
 from .joining import joining_said
 from .plan.words import cautions, crowded_said, verdict
 from .scaling import words
-from .scaling.branched import title_of, view_of_branches
 from .scaling.curves import fit_table
 from .scaling.figures import figures_of
 from .scaling.tables import tables_of
@@ -142,11 +141,11 @@ def facts_of(log: Log) -> LogFacts:
 
 def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped: Sequence[str] = (),
                 options: Options = Options(), studies: Sequence[Study] = (), asked: Asked = Asked(),
-                tell: Tell = quiet, branched: Sequence[Branched] = (), notes: Sequence[str] = ()) -> Document:
+                tell: Tell = quiet, branches: Sequence[Trial] = (), notes: Sequence[str] = ()) -> Document:
     """The report of analysed groups.
 
     logs      LogFacts of each; skipped: messages about those that could not be read
-    branched  runs with branches, whose trials are in no group
+    branches  trials that are branches of a run, in no group
     studies   the same trials as studies.studies_of gives them; without them there is nothing of what makes them studies
     """
     taken: set[str] = set()
@@ -156,7 +155,8 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
     known = {about.studies[0].workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
     chapters = [*_chapters(abouts, repeats, studies, asked, options, taken, tell),
-                *_chapters_of_branches(branched, abouts, repeats, taken)]
+                *(_chapter(title, view, key, taken)
+                  for title, view, key in chapters_of_branches(branches, asked, options, abouts, repeats))]
     return Document(pages, tuple(logs), tuple(skipped), options.confidence, tuple(chapters),
                     (*notes, *_notes([group.workload for group in groups], logs)))
 
@@ -223,19 +223,6 @@ def _chapters(abouts: Sequence[About], repeats: Sequence[Section], studies: Sequ
 def _chapter(title: str, view: View, key: Hashable, taken: set[str]) -> Chapter:
     return Chapter(view.findings, view.tables, view.details, view.find, slug=unique(slug(title), key, taken),
                    title=title)
-
-
-def _chapters_of_branches(branched: Sequence[Branched], abouts: Sequence[About], repeats: Sequence[Section],
-                          taken: set[str]) -> Iterator[Chapter]:
-    """A chapter for each run with branches, beside the critical batches fitted to steps of the same workload."""
-    for run in branched:
-        fits = [(about.target, about.curve.regimes.fit) for about in abouts
-                if about.studies[0].workload == run.workload and about.curve]
-        fits += [(section.target, section.batches.regimes.fit) for section in repeats
-                 if section.workload == run.workload and section.target and section.batches
-                 and section.batches.regimes]
-        measured = [(target, fit.b_crit) for target, fit in fits if fit]
-        yield _chapter(title_of(run), view_of_branches(run, measured), run.base, taken)
 
 
 def _page_of_studies(about: About, taken: set[str], tell: Tell) -> Page:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from ..analysis.branched import Tolerance
 from ..analysis.budgets import Budget
 from ..analysis.defaults import CONFIDENCE, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
 from ..analysis.published import read as read_published
 from ..analysis.report_data import Options
 from ..analysis.rules import Rule
-from ..analysis.shares import confidence_of, share_of
+from ..analysis.shares import Tolerance, confidence_of, share_of
 from ..errors import UsageError
 from ..target import Target
 from .studies import Asked

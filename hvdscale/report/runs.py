@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
-from ..analysis.branched import branched_of
 from ..analysis.metric_direction import check_direction
 from ..analysis.report_data import Options, analyse, refuse_unknown
 from ..analysis.studies import studies_of
@@ -137,8 +136,8 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     trials = [trial for log in logs for trial in read_trials(log, versions.of)]
     tell(f"holding {counted(len(trials), 'trial')} against their targets")
     groups = analyse([trial for trial in trials if not trial.branch], targets, options)
-    branched = branched_of(trials, asked.branch_tolerance, options.confidence)
-    return document_of(groups, facts, skipped, options, studies, asked, tell, branched, versions.notes)
+    branches = [trial for trial in trials if trial.branch]
+    return document_of(groups, facts, skipped, options, studies, asked, tell, branches, versions.notes)
 
 
 def _open_all(paths: Sequence[Path], skip_broken: bool, opened: ExitStack,

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..analysis.base_rates import both_readings
-from ..analysis.branched import Tolerance
 from ..analysis.budgets import Budget, best_under, common_budgets
 from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.curves import Curve, curve_of, measured_curve
@@ -28,6 +27,7 @@ from ..analysis.defaults import RULE_WITHIN
 from ..analysis.rate_landscapes import RateLandscapes, rate_landscapes
 from ..analysis.rules import RULES, Rule, RuleCosts, rules_of
 from ..analysis.search import Search
+from ..analysis.shares import Tolerance
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
 from ..errors import UsageError

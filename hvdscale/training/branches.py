@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
-from ..analysis.branched import smoothed
-from ..analysis.defaults import BRANCH_TOLERANCE
+from ..analysis.branches import DEFAULT_TOLERANCE, smoothed
 from ..errors import CheckpointError, ExitCode, LogError, UsageError
 from ..formatting.numbers import counted, number
 from ..log.merge import merge
@@ -194,7 +193,7 @@ class Branching:
     def _branches(self, workload: Workload, origins: list[tuple[Origin, str]]) -> list[tuple[Branch, Origin, str]]:
         """Each branch with its origin and the path of its checkpoint."""
         metric = metric_of(self.asked, workload.metrics)
-        tolerance = tolerance_of(self.asked, workload.metrics, BRANCH_TOLERANCE)
+        tolerance = tolerance_of(self.asked, workload.metrics, DEFAULT_TOLERANCE)
         return [(branch, origin, path) for origin, path in origins for branch in branches_at(
             self.asked, origin, rule_of(self.asked, origin.problem.optimizer), metric, tolerance)]
 

@@ -16,6 +16,10 @@ SPECIAL = {
     "training.elastic": "cli.train",
     "workers.elastic": "workers.transport",
     "workloads.large": "workloads",
+    "plan.branches": "cli.branch",
+    "training.branches": "cli.branch",
+    "analysis.branches": "report.branches",
+    "report.branches": "report.document",
 }
 FILES = {".".join(("hvdscale", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
          for path in PACKAGE.rglob("*.py")}

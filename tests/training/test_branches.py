@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 import torch
 
-from hvdscale.analysis.branched import branched_of
+from hvdscale.analysis.branches import branched_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import CheckpointError, ExitCode, PlanError, UsageError
 from hvdscale.log.reader import read_log

@@ -32,48 +32,19 @@ from typing import Any
 import numpy as np
 import scipy
 
-from ..errors import UsageError
 from ..log.schema import Status
-from .defaults import BRANCH_TOLERANCE, CONFIDENCE
+from .defaults import CONFIDENCE
 from .grouping import group_by
 from .intervals import OWN_FROM, Estimate
 from .noise import NoiseScale, noise_scale
-from .shares import share_of
+from .shares import Tolerance
 from .trials import Trial, Workload
 
+DEFAULT_TOLERANCE = "5%"    # of the loss; language models have one in nats: plan/branches.py
 SMOOTHING = 0.5             # weight of the newest evaluation
 LEAST_FACTORS = 2
 LOST = 2.0                  # times the loss at its checkpoint, above which a branch counts as diverged
 STEEPEST = 2.0              # the highest power of k as which the excess loss may grow between two factors
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How much loss k may cost: ``amount`` in the metric's unit, or as a share of the smallest loss."""
-
-    amount: float
-    relative: bool = False
-
-    @classmethod
-    def parse(cls, text: str, name: str = "tolerance") -> Tolerance:
-        """The tolerance written as ``0.01`` or ``1%``; raises UsageError naming the option for anything else."""
-        if text.strip().endswith("%"):
-            return cls(share_of(name, text), True)
-        try:
-            amount = float(text)
-            if not 0 < amount < np.inf:
-                raise ValueError
-        except ValueError:
-            raise UsageError(f"{name} {text!r}: is a loss above 0, such as 0.01, or a share of the loss, such as 1%"
-                             ) from None
-        return cls(amount)
-
-    def at(self, loss: float) -> float:
-        """The tolerance beside a loss."""
-        return self.amount * abs(loss) if self.relative else self.amount
-
-    def __str__(self) -> str:
-        return f"{100 * self.amount:g}%" if self.relative else f"{self.amount:g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +232,7 @@ def _identity(trial: Trial) -> tuple[Any, ...]:
 def _branched(workload: Workload, trials: Sequence[Trial], tolerance: Tolerance | None, confidence: float) -> Branched:
     branch = trials[0].branch
     if tolerance is None:
-        tolerance = Tolerance.parse(str(branch.get("tolerance", BRANCH_TOLERANCE)))
+        tolerance = Tolerance.parse(str(branch.get("tolerance", DEFAULT_TOLERANCE)))
     by_step = group_by(trials, lambda trial: int(trial.branch["step"]))
     points = [_point(by_step[step], branch["metric"], tolerance, confidence) for step in sorted(by_step)]
     return Branched(workload, branch["base"], branch["base_batch"], branch["rule"], branch["metric"],

@@ -4,10 +4,10 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.branched import Tolerance, branched_of, critical_factor, excess_of, smoothed
+from hvdscale.analysis.branches import branched_of, critical_factor, excess_of, smoothed
+from hvdscale.analysis.shares import Tolerance
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.errors import UsageError
 from tests.factories.branches import FACTORS, Losses, branch, branches, coverage
 from tests.factories.logs import log, trial
 
@@ -17,19 +17,6 @@ NATS = Tolerance(0.01)
 def test_smoothing_weighs_each_evaluation_half_of_the_next_one():
     assert smoothed(np.array([8.0, 4.0, 2.0])) == 0.25 * 8 + 0.25 * 4 + 0.5 * 2
     assert math.isnan(smoothed(np.array([])))
-
-
-@pytest.mark.parametrize("text, amount, relative", [("0.01", 0.01, False), ("1%", 0.01, True), ("2.5%", 0.025, True)])
-def test_a_tolerance_is_a_loss_or_a_share_of_one(text, amount, relative):
-    tolerance = Tolerance.parse(text)
-    assert tolerance == Tolerance(amount, relative) and str(tolerance) == text
-    assert tolerance.at(4.0) == (4 * amount if relative else amount)
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "much", "nan", "inf", ""])
-def test_what_is_no_tolerance_is_refused(text):
-    with pytest.raises(UsageError, match=f"--tolerance {text!r}: is a loss above 0"):
-        Tolerance.parse(text, "--tolerance")
 
 
 # known losses

@@ -1,4 +1,4 @@
-"""The local critical batch along a run, by branches: sentences, tables and figures.
+"""The local critical batch along a run, by branches: a chapter with sentences, tables and figures.
 
     view = view_of_branches(branched, [(target, fit.b_crit)])
 """
@@ -9,19 +9,22 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...analysis.branched import Branched, BranchPoint, excess_of
-from ...analysis.interval_arithmetic import over
-from ...analysis.intervals import Estimate
-from ...analysis.noise_against import as_estimate
-from ...formatting.numbers import counted, in_brackets, number, ratio, span, whole
-from ...target import Target
-from ..columns import BATCH, MCCANDLISH, NOISE
-from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, Figure, arrows_of, log2_axis, mark_estimate,
-                       value_axis)
-from ..findings import Finding
-from ..table import Cell, Column, Row, Table, count_cell, interval_cell, number_cell
-from ..view import View
-from .noise import is_bounded
+from ..analysis.branches import Branched, BranchPoint, branched_of, excess_of
+from ..analysis.interval_arithmetic import over
+from ..analysis.intervals import Estimate
+from ..analysis.noise_against import as_estimate
+from ..analysis.report_data import Options, Section
+from ..analysis.trials import Trial
+from ..formatting.numbers import counted, in_brackets, number, ratio, span, whole
+from ..target import Target
+from .columns import BATCH, MCCANDLISH, NOISE
+from .drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, Figure, arrows_of, log2_axis, mark_estimate,
+                      value_axis)
+from .findings import Finding
+from .scaling.noise import is_bounded
+from .studies import About, Asked
+from .table import Cell, Column, Row, Table, count_cell, interval_cell, number_cell
+from .view import View
 
 MERRILL = "Merrill et al. 2025, arXiv 2505.23971"
 MOST_PANELS = 9
@@ -30,6 +33,19 @@ FACTOR = Column("factor", "k", "1", "the branch's batch over the run's")
 STEP = Column("step", "step", "steps", "steps of the run at the checkpoint")
 SEEN = Column("examples", "examples seen", "examples", "examples of the run by then", spare=True)
 Measured = Sequence[tuple[Target, Estimate]]        # critical batches fitted to steps to a target
+
+
+def chapters_of_branches(branches: Sequence[Trial], asked: Asked, options: Options, abouts: Sequence[About],
+                         repeats: Sequence[Section]) -> Iterator[tuple[str, View, str]]:
+    """The title and view of each run with branches, beside the critical batches fitted to steps of the same workload,
+    and the id of the run's log."""
+    for run in branched_of(branches, asked.branch_tolerance, options.confidence):
+        fits = [(about.target, about.curve.regimes.fit) for about in abouts
+                if about.studies[0].workload == run.workload and about.curve]
+        fits += [(section.target, section.batches.regimes.fit) for section in repeats
+                 if section.workload == run.workload and section.target and section.batches
+                 and section.batches.regimes]
+        yield title_of(run), view_of_branches(run, [(target, fit.b_crit) for target, fit in fits if fit]), run.base
 
 
 def view_of_branches(found: Branched, measured: Measured = ()) -> View:

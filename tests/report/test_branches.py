@@ -5,12 +5,12 @@ import math
 import pytest
 
 import hvdscale
-from hvdscale.analysis.branched import branched_of
+from hvdscale.analysis.branches import branched_of
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.drawing import render
-from hvdscale.report.scaling.branched import critical_said, view_of_branches
+from hvdscale.report.branches import critical_said, view_of_branches
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.branches import Losses, branches
