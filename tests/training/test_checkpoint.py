@@ -297,7 +297,7 @@ def test_an_error_before_training_is_the_outcome(train, monkeypatch):
     assert outcome()["reason"] == str(raised.value) and outcome()["exit_code"] == 1
     os.rename("moved.h5", "w.h5")
 
-    def fail(*_):
+    def fail(*_, **options):
         raise LogError("planted")
     with monkeypatch.context() as patched:
         patched.setattr("hvdscale.training.outputs.open_run_log", fail)
