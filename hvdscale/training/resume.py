@@ -39,16 +39,20 @@ def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
 
 
 def known_ghost_batch(settings: Settings, workers: Workers) -> int | None:
-    """The ghost batch of the checkpoint that a run resumes from, if the user set none; a collective.
+    """The ghost batch of the checkpoint that a run resumes from; a collective.
 
     None if there is no readable checkpoint; find_start reports what is wrong.
     """
-    known = None
+    plan = _newest_plan(settings, workers)
+    return plan and plan["problem"]["ghost_batch"]
+
+
+def _newest_plan(settings: Settings, workers: Workers) -> dict | None:
+    plan = None
     with workers.together("the checkpoint to resume from"):
-        if workers.rank == 0 and settings.checkpoint is not None and settings.ghost_batch is None:
-            plans = map(read_plan, _candidates(settings))
-            known = next((plan["problem"]["ghost_batch"] for plan in plans if plan is not None), None)
-    return workers.gather(known, "ghost batch")[0]
+        if workers.rank == 0 and settings.checkpoint is not None:
+            plan = next(filter(None, map(read_plan, _candidates(settings))), None)
+    return workers.gather(plan, "plan of the checkpoint")[0]
 
 
 def ended_for_good(layers: list[dict], workers: Workers) -> str | None:
@@ -69,11 +73,7 @@ def kept_batch(settings: Settings, workers: Workers) -> dict | None:
     """
     if not (under_torchrun() and may_restart()) or settings.checkpoint is None:
         return None
-    plan = None
-    with workers.together("the checkpoint to resume from"):
-        if workers.rank == 0:
-            plan = next(filter(None, map(read_plan, _candidates(settings))), None)
-    plan = workers.gather(plan, "batch")[0]
+    plan = _newest_plan(settings, workers)
     if plan is None or plan["execution"]["workers"] == workers.size:
         return None
     batch, ghost_batch = plan["problem"]["global_batch"], plan["problem"]["ghost_batch"]

@@ -1,6 +1,7 @@
 """The rooms of the package; that imports lead down only, and to what is of special interest from one file each."""
 import ast
 import re
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -29,13 +30,16 @@ def imports(files):
     """(importing module, line of the import, imported module) of every import of the package's own, wherever it is."""
     for module, (path, text) in files.items():
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                base = ".".join(filter(None, [*package.split(".")[:len(package.split(".")) - node.level + 1],
-                                              node.module]))
-                for name in node.names:
-                    inner = f"{base}.{name.name}"
-                    yield module, f"{path}:{node.lineno}", inner if inner in files else base
+        for node in relative_imports(text):
+            base = ".".join(filter(None, [*package.split(".")[:len(package.split(".")) - node.level + 1], node.module]))
+            for name in node.names:
+                inner = f"{base}.{name.name}"
+                yield module, f"{path}:{node.lineno}", inner if inner in files else base
+
+
+@lru_cache(maxsize=None)
+def relative_imports(text):
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.level]
 
 
 def room_of(module):
