@@ -16,6 +16,7 @@ from ..errors import (CheckpointError, DataError, ExitCode, FaultError, Hvdscale
 from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
 from ..system.hangup import heed
+from ..system.lock import Lock
 from .common import begin_run, echo, exit_now, parse, say_error, slow_imports, version_option, width_option
 from .completion import paths, presets_or_paths, words, workloads
 
@@ -339,6 +340,8 @@ def _finish_ended(job, start, stop, folder, workers) -> int:
     saved = job.save_model(stop, workers)
     if folder is not None:
         folder.note_outcome(stop, log=start.log)
+        with contextlib.suppress(LogError):
+            Lock.take(start.log).release()          # a process that was killed leaves the file
         ended = f"{start.checkpoint}: the run had already ended. {stop.status.name}: {stop.reason}"
         echo("\n".join(filter(None, (ended, saved, f"log: {start.log}"))))
     return stop.exit_code
