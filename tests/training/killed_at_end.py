@@ -43,9 +43,6 @@ def start(folder, kill_at=None, signal_at=-1, **keys):
         code = 1
         try:
             code = _run("toy/net", [{}, {**KEYS, **keys}], False, SingleWorker())
-            if kill_at is not None:
-                with open("../writes", "w") as writes:
-                    writes.write(str(count))
             write_number(kill_at)
         finally:
             os._exit(code)
@@ -92,22 +89,17 @@ def main(how, every):
     os.mkdir("stopped")
     assert start("stopped", signal_at=4, **keys) == 75
     kills = 0
-    while kill(every * kills, keys):
+    while True:
+        folder = f"killed{kills}"
+        shutil.copytree("stopped", folder)
+        code = start(folder, kill_at=every * kills, **keys)
+        assert code == (0 if code == 0 else -signal.SIGKILL), code
+        check(folder, start(folder, **keys))
+        if code == 0:
+            break
+        shutil.rmtree(folder)
         kills += 1
-    with open("writes") as writes:
-        assert kill(int(writes.read()) - 1, keys)           # the last one
     print(kills)
-
-
-def kill(number, keys):
-    """Whether a run could be killed at its end's write of that number; completed by the same command, it is whole."""
-    folder = f"killed{number}"
-    shutil.copytree("stopped", folder)
-    code = start(folder, kill_at=number, **keys)
-    assert code == (0 if code == 0 else -signal.SIGKILL), code
-    check(folder, start(folder, **keys))
-    shutil.rmtree(folder)
-    return code != 0
 
 
 def check(folder, code):

@@ -31,6 +31,14 @@ def test_a_run_killed_at_a_write_of_its_end_is_completed_by_the_same_command(how
     assert kills >= 80 // every
 
 
+def test_a_run_that_had_ended_removes_the_lock_file_that_a_killed_process_left(train):
+    assert train() == 0
+    with open("w.h5.lock", "w"):
+        pass
+    assert train() == 0
+    assert not os.path.exists("w.h5.lock")
+
+
 class Halving(torch.optim.SGD):
     """Evaluates half of its weights."""
 
