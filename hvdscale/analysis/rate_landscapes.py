@@ -175,7 +175,7 @@ def laws_of(rates: Sequence[BestRate], optimizer: str = "", confidence: float = 
     def law(name: str, power: Exponent, at: float, unknowns: int, agrees: bool = False) -> Law:
         rest = y - at * x
         squares = (rest - np.average(rest, weights=1 / variance)) ** 2
-        agrees |= bool((squares / variance).sum() <= scipy.stats.chi2.ppf(confidence, len(x) - unknowns))
+        agrees |= bool((squares / variance).sum() <= scipy.special.chdtri(len(x) - unknowns, 1 - confidence))
         return Law(name, power, float(np.exp(np.sqrt(np.average(squares, weights=1 / variance)))),
                    agrees and peak is None)
     fitted = law(POWER, exponent, best, 2)

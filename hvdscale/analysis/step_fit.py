@@ -20,7 +20,7 @@ from .step_laws import BETWEEN, FULL, NAMES, PARTIAL, WITHIN, Law, Parameters
 SHARE = (0.0, 2.5)              # logit of the fixed share of a pass: a half, from 0.7 % to 99.3 %
 TERM = (np.log(0.1), 2.5)       # log of a term, relative to a pass: a tenth, from 1/1,300 to 13
 OVERLAP = (0.0, 2.5)            # logit of 1 / p: p = 2, from 1.007 to 135
-STARTS = (0.0, np.log(10), np.log(100))     # offsets of the terms from their prior means
+STARTS = np.log(10) * np.linspace(-1, 2, 7)     # offsets of the terms from their prior means
 REFUTED_AT = 0.01               # probability of refuting a law that holds
 
 
@@ -105,13 +105,11 @@ class Problem:
     def best(self) -> np.ndarray:
         """The unknowns that fit best. An allreduce hidden behind a pass has no slope, so longer ones are tried as
         starting points too."""
-        args = self.observed.logs, self.centre
         is_term = np.zeros(len(self.centre))
         is_term[2:2 + len(self.terms)] = 1
-        starts = [self.centre + log * is_term for log in (STARTS if self.terms else STARTS[:1])]
-        found = [scipy.optimize.leastsq(self.residuals, start, args=args, full_output=True,
-                                        Dfun=lambda unknowns, *_: self.slopes(unknowns))[0] for start in starts]
-        return min(found, key=lambda unknowns: np.sum(self.residuals(unknowns, *args) ** 2))
+        starts = self.centre + np.outer(STARTS if self.terms else [0.0], is_term)
+        found, residuals = self.fit(starts, self.observed.logs, self.centre, within=1e-8, most=200)
+        return found[np.argmin((residuals ** 2).sum(1))]
 
     @cached_property
     def misses(self) -> np.ndarray:
@@ -141,11 +139,10 @@ class Problem:
         allowed = freedom * scipy.special.fdtri(freedom, self.observed.freedom, 1 - REFUTED_AT)
         return self.misfit - best.misfit > best.inflation * allowed
 
-    def draw(self, draws: int, random: np.random.Generator, inflation: float = 1.0, most: int = 60) -> Parameters:
+    def draw(self, draws: int, random: np.random.Generator, inflation: float = 1.0) -> Parameters:
         """The parameters that fit perturbed times and priors best, each of shape (draws,).
 
-        The same as leastsq per draw, by the same method (Levenberg-Marquardt) for all at once. The variance of the
-        times is multiplied by ``inflation``.
+        The variance of the times is multiplied by ``inflation``.
         """
         self.deviation = self.observed.deviation * np.sqrt(inflation)
         start, freedom = self.best, self.observed.freedom
@@ -153,13 +150,25 @@ class Problem:
         scale = np.minimum(np.sqrt(freedom / random.chisquare(freedom, (draws, 1))), 40.0)
         logs = self.observed.logs + scale * self.deviation * random.standard_normal((draws, len(self.observed.logs)))
         centre = self.centre + self.width * random.standard_normal((draws, len(start)))
-        unknowns, damping = np.tile(start, (draws, 1)), np.full(draws, 1e-2)
-        residuals = self.residuals(unknowns, logs, centre)
-        active = np.arange(draws)
+        unknowns, _ = self.fit(np.tile(start, (draws, 1)), logs, centre)
+        return Parameters(**{name: values[:, 0] for name, values in vars(self.natural(unknowns)).items()})
+
+    def fit(self, unknowns: np.ndarray, logs: np.ndarray, centre: np.ndarray, within: float = 1e-3,
+               most: int = 60) -> tuple[np.ndarray, np.ndarray]:
+        """The least-squares fits to ``logs`` and ``centre`` from these starts, all at once, and their residuals.
+
+        unknowns  shape (fits, unknowns); logs and centre one for each fit, or one for all
+        within    a fit ends once a step is at most this share of the prior's width
+
+        Levenberg-Marquardt (Marquardt 1963).
+        """
+        size, unknowns = len(unknowns), unknowns.copy()
+        logs, centre = (np.broadcast_to(one, (size, one.shape[-1])) for one in (logs, centre))
+        damping, residuals, active = np.full(size, 1e-2), self.residuals(unknowns, logs, centre), np.arange(size)
         for _ in range(most):
             slopes = self.slopes(unknowns[active])
             square = np.einsum("drp,drq->dpq", slopes, slopes)
-            square += damping[active, None, None] * square * np.eye(len(start))
+            square += damping[active, None, None] * square * np.eye(unknowns.shape[1])
             downhill = -np.einsum("drp,dr->dp", slopes, residuals[active])
             step = np.linalg.solve(square, downhill[..., None])[..., 0]
             moved = self.residuals(unknowns[active] + step, logs[active], centre[active])
@@ -167,7 +176,7 @@ class Problem:
             unknowns[active[better]] += step[better]
             residuals[active[better]] = moved[better]
             damping[active] = np.clip(np.where(better, damping[active] / 5, damping[active] * 4), 1e-9, 1e9)
-            active = active[np.abs(step / self.width).max(1) > 1e-3]
+            active = active[np.abs(step / self.width).max(1) > within]
             if not len(active):
                 break
-        return Parameters(**{name: values[:, 0] for name, values in vars(self.natural(unknowns)).items()})
+        return unknowns, residuals
