@@ -13,16 +13,15 @@ from ..analysis.branches import Branched, BranchPoint, branched_of, excess_of
 from ..analysis.interval_arithmetic import over
 from ..analysis.intervals import Estimate
 from ..analysis.noise_against import as_estimate
-from ..analysis.report_data import Options, Section
 from ..analysis.trials import Trial
 from ..formatting.numbers import counted, in_brackets, number, ratio, span, whole
 from ..target import Target
+from .about import AboutAll
 from .columns import BATCH, MCCANDLISH, NOISE
 from .drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, Figure, arrows_of, log2_axis, mark_estimate,
                       value_axis)
 from .findings import Finding
 from .scaling.noise import is_bounded
-from .studies import About, Asked
 from .table import Cell, Column, Row, Table, count_cell, interval_cell, number_cell
 from .view import View
 
@@ -35,14 +34,13 @@ SEEN = Column("examples", "examples seen", "examples", "examples of the run by t
 Measured = Sequence[tuple[Target, Estimate]]        # critical batches fitted to steps to a target
 
 
-def chapters_of_branches(branches: Sequence[Trial], asked: Asked, options: Options, abouts: Sequence[About],
-                         repeats: Sequence[Section]) -> Iterator[tuple[str, View, str]]:
+def chapters_of_branches(branches: Sequence[Trial], whole: AboutAll) -> Iterator[tuple[str, View, str]]:
     """The title and view of each run with branches, beside the critical batches fitted to steps of the same workload,
     and the id of the run's log."""
-    for run in branched_of(branches, asked.branch_tolerance, options.confidence):
-        fits = [(about.target, about.curve.regimes.fit) for about in abouts
-                if about.studies[0].workload == run.workload and about.curve]
-        fits += [(section.target, section.batches.regimes.fit) for section in repeats
+    for run in branched_of(branches, whole.asked.branch_tolerance, whole.options.confidence):
+        fits = [(about.target, about.curve.regimes.fit) for about in whole.abouts
+                if about.workload == run.workload and about.curve]
+        fits += [(section.target, section.batches.regimes.fit) for section in whole.repeats
                  if section.workload == run.workload and section.target and section.batches
                  and section.batches.regimes]
         yield title_of(run), view_of_branches(run, [(target, fit.b_crit) for target, fit in fits if fit]), run.base

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..formatting.numbers import counted, finite
 from ..formatting.progress import Tell, quiet
 from ..log.reader import Log
 from ..target import Target
+from .about import About, AboutAll, Asked
 from .branches import chapters_of_branches
 from .drawing import Figure
 from .file_names import section_name, slug, unique
@@ -33,8 +35,7 @@ from .scaling.figures import figures_of
 from .scaling.tables import tables_of
 from .search.tables import tables_of_searches
 from .search.words import lines
-from .studies import (About, Asked, are_searched, chapters_of, own_targets, paper_targets, tells, view_of,
-                      view_of_noise, view_without_target)
+from .studies import are_searched, chapters_of, own_targets, tells, view_of, view_of_noise, view_without_target
 from .table import as_values, keys_of, trial_list
 from .view import View, present
 
@@ -102,7 +103,7 @@ class Document:
     def with_main_figures(self) -> Document:
         """The same with the first MAIN figures of each workload alone, beside those of chapters."""
         def cut(page: Page, most: int) -> Page:
-            return replace(page, find=lambda: page.figures[:most])
+            return replace(page, find=lambda: islice(page.find(), most))
         return replace(self, pages=tuple(
             (group, tuple(cut(page, 0 if at else MAIN) for at, page in enumerate(own))) for group, own in self.pages))
 
@@ -152,11 +153,11 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
     abouts: list[About] = []
     pages = tuple((group, tuple(_pages(group, _of_workload(studies, group.workload), asked, taken, abouts, tell)))
                   for group in groups)
-    known = {about.studies[0].workload for about in abouts}
+    known = {about.workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
-    chapters = [*_chapters(abouts, repeats, studies, asked, options, taken, tell),
-                *(_chapter(title, view, key, taken)
-                  for title, view, key in chapters_of_branches(branches, asked, options, abouts, repeats))]
+    whole = AboutAll(abouts, repeats, studies, asked, options, tell)
+    chapters = [*_chapters(whole, taken), *(_chapter(title, view, key, taken)
+                                            for title, view, key in chapters_of_branches(branches, whole))]
     return Document(pages, tuple(logs), tuple(skipped), options.confidence, tuple(chapters),
                     (*notes, *_notes([group.workload for group in groups], logs)))
 
@@ -170,8 +171,7 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
     pages, ruled = [], sum(map(len, studies)) <= MOST_RULED
     for workload in dict.fromkeys(study.workload for study in studies):
         own = _of_workload(studies, workload)
-        held = [target for target in targets or own_targets(own) or paper_targets(asked.paper, workload)
-                if tells(own, target.column)]
+        held = [target for target in targets or own_targets(own, asked) if tells(own, target.column)]
         known: dict[Hashable, Any] = {}
         found = [About(own, target, options, asked, others=_others(target, held), ruled=ruled,
                        first=_is_first(target, held), known=known) for target in held]
@@ -187,7 +187,7 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
             f"scales{rules} and curves of single runs are left out; a report "
             f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
-                    _chapters(abouts, (), studies, asked, options, taken, tell),
+                    _chapters(AboutAll(abouts, (), studies, asked, options, tell), taken),
                     (note, *notes, *_notes([study.workload for study in studies], logs)))
 
 
@@ -214,10 +214,8 @@ def _is_first(target: Target, targets: Iterable[Target | None]) -> bool:
     return target == next(one for one in targets if one and one.column == target.column)
 
 
-def _chapters(abouts: Sequence[About], repeats: Sequence[Section], studies: Sequence[Study], asked: Asked,
-              options: Options, taken: set[str], tell: Tell) -> tuple[Chapter, ...]:
-    return tuple(_chapter(title, view, title, taken)
-                 for title, view in chapters_of(abouts, repeats, studies, asked, options, tell))
+def _chapters(whole: AboutAll, taken: set[str]) -> tuple[Chapter, ...]:
+    return tuple(_chapter(title, view, title, taken) for title, view in chapters_of(whole))
 
 
 def _chapter(title: str, view: View, key: Hashable, taken: set[str]) -> Chapter:
@@ -226,7 +224,7 @@ def _chapter(title: str, view: View, key: Hashable, taken: set[str]) -> Chapter:
 
 
 def _page_of_studies(about: About, taken: set[str], tell: Tell) -> Page:
-    workload = about.studies[0].workload
+    workload = about.workload
     tell(_about(workload, about.target))
     return _page(view_of(about), workload, about.target, str(about.target), taken)
 
@@ -239,7 +237,7 @@ def _page(view: View, workload: Workload, target: Target | None, title: str, tak
         verdict = tuple(one.said for one in findings[:VERDICT])
         findings = (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more))
     name = unique(section_name(workload, target, "throughput"), (workload, target), taken)
-    return Page(findings, view.tables, view.details, lambda: view.figures, slug=name, title=title, target=target,
+    return Page(findings, view.tables, view.details, view.find, slug=name, title=title, target=target,
                 verdict=verdict)
 
 
@@ -380,10 +378,13 @@ def _of_repeats(section: Section, asked: Asked) -> View:
                 details=(*present(fitted), *beside.details))
 
 
-def _figures(view: View, section: Section) -> tuple[Figure, ...]:
+def _figures(view: View, section: Section) -> Iterator[Figure]:
     """Those of the studies, and of the section those that say something else."""
-    names = {figure.name for figure in view.figures}
-    return (*view.figures, *(figure for figure in figures_of(section) if figure.name not in names))
+    names = set()
+    for figure in view.find():
+        names.add(figure.name)
+        yield figure
+    yield from (figure for figure in figures_of(section) if figure.name not in names)
 
 
 def _plain(value: object) -> object:

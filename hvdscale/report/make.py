@@ -18,7 +18,7 @@ from .document import Document
 from .file_names import Path
 from .output import on_screen, refuse_no_folder, write
 from .runs import read
-from .studies import Asked
+from .about import Asked
 
 
 def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,

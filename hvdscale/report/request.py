@@ -16,7 +16,7 @@ from ..analysis.rules import Rule
 from ..analysis.shares import Tolerance, confidence_of, share_of
 from ..errors import UsageError
 from ..target import Target
-from .studies import Asked
+from .about import Asked
 
 Texts = str | Iterable[str]
 Share = float | str             # 0.1 or "10%"

@@ -31,7 +31,7 @@ from .file_names import Path
 from .frames import Frame
 from .request import request_of, targets_of
 from .results import Report
-from .studies import Asked
+from .about import Asked
 
 CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
 LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while

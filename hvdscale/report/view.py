@@ -5,7 +5,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,13 +19,13 @@ class View:
     """Findings, tables and figures, each as far as there are.
 
     details   tables for files only
-    find      makes the figures, when they are asked for, while the logs are open
+    find      works out one figure after another, as far as they are asked for, while the logs are open
     """
 
     findings: tuple[Finding, ...] = ()
     tables: tuple[Table, ...] = ()
     details: tuple[Table, ...] = ()
-    find: Callable[[], Sequence[Figure]] = tuple
+    find: Callable[[], Iterable[Figure]] = tuple
 
     @property
     def summary(self) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ class View:
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
-        """The figures, made once."""
+        """All figures, worked out once."""
         return tuple(self.find())
 
 

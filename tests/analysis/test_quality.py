@@ -13,7 +13,8 @@ from hvdscale.analysis.search import best_of_n
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
 from hvdscale.report.search.quality import quality_said, quality_table
-from hvdscale.report.studies import About, view_of
+from hvdscale.report.about import About
+from hvdscale.report.studies import view_of
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial

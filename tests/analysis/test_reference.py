@@ -17,7 +17,7 @@ from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import Workload, read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.drawing import render
-from hvdscale.report.published.compare import published_views
+from hvdscale.report.papers.compare import published_views
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial

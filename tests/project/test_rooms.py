@@ -14,6 +14,9 @@ ROOMS = ("errors", "target", "formatting", "system", "workers", "plan", "log", "
          "workloads", "update", "analysis", "training", "exchange", "report", "sweep", "doctor", "cli")     # upwards
 # what few people need: a folder or file, and the one that reaches it, beside those of the same name in other rooms
 SPECIAL = {
+    "exchange.benchmarks": "cli.exchange",
+    "report.landscapes": "report.studies",
+    "report.papers": "report.studies",
     "training.elastic": "cli.train",
     "workers.elastic": "workers.transport",
     "workloads.large": "workloads",

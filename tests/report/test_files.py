@@ -8,11 +8,11 @@ import pytest
 from hvdscale.analysis.trials import Workload
 from hvdscale.report.file_names import LONGEST_FILE, section_name, unique
 from hvdscale.report.make import make
-from hvdscale.report.published.compare import published_views
-from hvdscale.report.published.paper import family_figures
+from hvdscale.report.papers.compare import published_views
+from hvdscale.report.search.all_figures import family_figures
 from hvdscale.target import Target
 from tests.factories.logs import log, save, trial
-from tests.report.test_paper_figures import NET, TARGET, curve_of, replace, sweep
+from tests.report.test_study_figures import NET, TARGET, curve_of, replace, sweep
 from tests.analysis.test_reference import measured
 
 LONG = "a_data_set_with_a_long_name", "a_model_with_an_even_longer_name_than_that_of_the_data_set"

@@ -150,7 +150,7 @@ def test_the_curve_by_time_leaves_out_runs_whose_times_are_not_known():
 
 def test_no_figure_without_trials_that_ended():
     [(_, [page])] = document(log(trial(status=Status.RUNNING))).pages
-    assert figures_of(page.section) == ()
+    assert not [*figures_of(page.section)]
 
 
 def without_scripts(page):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -31,32 +31,30 @@ MOST_BARS = 10
 SMALL = 0.15            # an efficiency below it is shown on a log scale
 
 
-def figures_of(section: Section) -> tuple[Figure, ...]:
+def figures_of(section: Section) -> Iterator[Figure]:
     """Every figure of a section that has something to show."""
-    figures = []
     run = [point for point in section.batches.points if point.cell.runs] if section.batches else []
     if section.batches and len(run) > 1:
-        figures.append(_repeats_figure(section, section.batches, run))
+        yield _repeats_figure(section, section.batches, run)
     parts_of = {id(cell): parts for cell, parts in section.parts}
     for series in section.series:
         if any(point.cell.runs for point in series.points):
-            figures += [_speedup_figure(section, series), _efficiency_figure(section, series)]
+            yield from (_speedup_figure(section, series), _efficiency_figure(section, series))
         parts = [(point.cell, parts_of[id(point.cell)]) for point in series.points if id(point.cell) in parts_of]
         if 1 < len(parts) <= MOST_BARS:
-            figures.append(_parts_figure(series, parts))
+            yield _parts_figure(series, parts)
     if any(len(_windows(noise)) > 1 for _, noise in section.noise):
-        figures.append(_noise_figure(section))
+        yield _noise_figure(section)
     for objective in dict.fromkeys(search.objective for search in section.searches):
         figure = best_of_figure([
             BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
                          tuple(draw.trial.key for draw in search.feasible if draw.trial))
             for search in section.searches if search.objective == objective])
-        figures += [figure] if figure else []
+        yield from [figure] if figure else []
     metric = _metric(section)
     for across in ACROSS:
         if metric and any(_has_curve(run, metric, across) for cell in section.cells for run in cell.runs):
-            figures.append(_training_figure(section, metric, across))
-    return tuple(figures)
+            yield _training_figure(section, metric, across)
 
 
 def _repeats_figure(section: Section, batches: Batches, points: Sequence[BatchPoint]) -> Figure:

@@ -1,25 +1,28 @@
 """Learning-rate landscapes: steps and loss against the rate at each batch, and what describes the best rates.
 
-    found = rate_landscapes(curve, costs)
-    print(*landscapes_said(found), sep="\\n"); print(as_text(landscapes_table(found)))
+    view = landscapes(about)
 """
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from ...analysis.best_points import DIVERGED, REACHED
 from ...analysis.intervals import Estimate
-from ...analysis.rate_landscapes import ADAM, PEAK, POWER, Law, RateLandscape, RateLandscapes, RateLaws
 from ...analysis.rules import FEW, Exponent
 from ...formatting.numbers import counted, exact, listed, number, percent, ratio, span
+from ..about import About
 from ..columns import BATCH, SHALLUE, STEPS, metric_name
 from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows_of,
                        fraction, is_named, log2_axis, mark_estimate, shade, value_axis)
+from ..findings import finding_of
+from ..search.curve_figures import heading
 from ..table import Cell, Column, Row, Table, count_cell, interval_cell, number_cell, steps_cell
-from .curve_figures import heading
+from ..view import View, present
+from .laws import ADAM, PEAK, POWER, Law, RateLandscape, RateLandscapes, RateLaws, rate_landscapes
 
 SURGE = "Li et al. 2024, arXiv 2405.14578"
 NAMES = {"none": "a constant rate", "sqrt": "the square root of the batch", "linear": "the batch",
@@ -29,14 +32,23 @@ BIN = 2.0                   # rates within this factor are in one row
 WHY = {FEW: "too few met the target"}
 
 
+def landscapes(about: About) -> View:
+    """What there is to show of a workload's studies, whose fits are those of the learning-rate rules."""
+    found = rate_landscapes(about.curve, about.costs)
+    if found is None:
+        return View()
+    return View(finding_of(landscapes_said(found)), (landscapes_table(found), *present(laws_table(found))),
+                (rates_table(found),), partial(landscape_figures, found))
+
+
 def rate_said(found: RateLandscapes) -> str:
     """What is on the axis."""
     return "effective learning rate" if found.effective else "learning rate"
 
 
-def landscapes_said(found: RateLandscapes | None) -> tuple[str, ...]:
-    """Which law describes the best rates, in a sentence; () for None, and where too few are known."""
-    if found is None or not found.laws.laws:
+def landscapes_said(found: RateLandscapes) -> tuple[str, ...]:
+    """Which law describes the best rates, in a sentence; () where too few are known."""
+    if not found.laws.laws:
         return ()
     laws, name = found.laws, rate_said(found)
     if laws.peak is not None:
@@ -179,10 +191,8 @@ def _rate_rows(found: RateLandscapes, one: RateLandscape) -> Iterator[Row]:
                   tuple(one.space.keys[row] for row in rows), ())
 
 
-def landscape_figures(found: RateLandscapes | None) -> tuple[Figure, ...]:
+def landscape_figures(found: RateLandscapes) -> tuple[Figure, ...]:
     """The landscapes by batch, and the best rates with the laws."""
-    if found is None:
-        return ()
     fitted = [one for one in found.batches if one.rate.landscape is not None]
     known = [one for one in found.batches if not one.rate.why]
     return (*([_landscapes_figure(found, fitted)] if fitted else []), _losses_figure(found),

@@ -1,8 +1,6 @@
-"""All figures of a paper that logs have the data for, and all kinds of figures of any workload.
+"""All figures of a paper that logs have the data for.
 
     view = figures(studies, paper="shallue2019")        # its findings: what of the paper the logs do not have
-    workload_figures(curves)                            # of one workload, to one target each, the main one first
-    family_figures(curves)                              # of several workloads
 
 Curves are computed workload by workload, so that a study's columns are read while they are kept.
 """
@@ -11,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
 
-from ...analysis.base_rates import both_readings
-from ...analysis.best_points import (EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_trials, choices, first_feasible,
-                                     is_varied, split_by)
+from ...analysis.best_points import first_feasible
 from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, curve_of
 from ...analysis.grouping import group_by
@@ -23,108 +18,29 @@ from ...analysis.report_data import Options
 from ...analysis.studies import Study
 from ...analysis.trials import Workload
 from ...errors import UsageError
-from ...formatting.numbers import counted, listed, round_number
+from ...formatting.numbers import counted, listed
 from ...formatting.progress import Tell, quiet
 from ...target import Target
 from ..drawing import Figure
-from ..file_names import section_name, slug
 from ..findings import Finding
-from ..search.budget_figures import base_rate_figure, best_under_figure
-from ..search.curve_figures import (EXAMPLES, NORMALISED, STEPS, CurvePanel, curve_panels, curves_figure, heading,
-                                    plain, targets_figure)
-from ..search.figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
+from ..search.all_figures import split_figure
+from ..search.budget_figures import best_under_figure
+from ..search.curve_figures import NORMALISED, STEPS, CurvePanel, curve_panels, plain
+from ..search.figures import best_panels, budgets_figure, scatter, second
 from ..view import View
 from . import shallue2019
 from .shallue2019 import Line, Panel, Sheet
 
 PAPERS = {"shallue2019": shallue2019}
-ATTRIBUTES = {"model": "Models", "optimizer": "Optimizers", "dataset": "Data sets",
-              "train_examples": "Sizes of the data set"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Shown = Sequence[tuple[Panel, Sequence[tuple[Line, Curve]]]]        # panels that have curves, and whose these are
-EARLIER = (64, 16, 4, 1)        # the largest budget of steps and of epochs that every batch has, over these
 
 
-def workload_figures(curves: Sequence[Curve], options: Options = Options(), shared: bool = True,
-                     budgets: Sequence[Budget] = ()) -> tuple[Figure, ...]:
-    """Every kind of figure that the curves of one workload have the data for: one curve a target, the main one first.
-
-    shared    also those that are the same whichever target of its metric is the main one
-    budgets   that were asked for; without any in steps, and any in epochs, round ones that every batch bears
-    """
-    main = curves[0]
-    steps, epochs = (max((budget.amount for budget in budgets if budget.unit == unit), default=None)
-                     for unit in ("steps", "epochs"))
-    studies = [point.study for point in main.searched]
-    found = [
-        curves_figure([main]), curves_figure([main], kind=EXAMPLES), targets_figure(curves),
-        *(_split_figure(main, name, options) for name in choices(studies)),
-        *(best_figure(main, what) for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE)
-          if what != MOMENTUM or is_varied(studies, MOMENTUM)),
-        trials_figure(main),
-        budgets_figure(main, steps=steps, epochs=epochs),
-        best_of_figure([best_of_trials(study, main.target, options.confidence) for study in studies]),
-        *(_figures_under_budgets(studies, main.target, options, budgets) if shared else ())]
-    return tuple(figure for figure in found if figure is not None)
-
-
-def _figures_under_budgets(studies: Sequence[Study], target: Target, options: Options,
-                           asked: Sequence[Budget]) -> tuple[Figure | None, Figure | None]:
-    """The best of a target's metric under budgets, and by base rate: the same at all its targets."""
-    column, minimizes = target.column, target.minimizes
-    maps = both_readings(studies, column, minimizes)
-    groups = {one.budget.unit: _earlier(one.budget) for one in maps[::-1] if one and one.budget}
-    for unit in dict.fromkeys(budget.unit for budget in asked):
-        groups[unit] = sorted(budget for budget in asked if budget.unit == unit)
-    under = [best_under(studies, column, minimizes, budgets, options.confidence) for budgets in groups.values()]
-    return best_under_figure(*under), base_rate_figure(*maps)
-
-
-def _earlier(budget: Budget) -> list[Budget]:
-    """Round budgets up to this one, of whole steps."""
-    least = 1.0 if budget.unit == "steps" else 0.0
-    amounts = [max(least, round_number(budget.amount / share)) for share in EARLIER if share > 1]
-    return [Budget(amount, budget.unit) for amount in dict.fromkeys((*amounts, budget.amount))
-            if amount <= budget.amount]
-
-
-def _split_figure(curve: Curve, by: str, options: Options, title: str = "") -> Figure | None:
-    """The curve once for each value of a metaparameter that was a choice."""
-    word = by.replace("_", " ")
-    found = {f"{word} {value:g}": curve_of(part, curve.target, options)
-             for value, part in split_by([point.study for point in curve.searched], by).items()}
-    curves = {label: one for label, one in found.items() if one is not None}
-    return curves_figure(list(curves.values()), labels=list(curves), ordered=True, name=f"{STEPS}-batch-{slug(by)}",
-                         title=title or f"Steps to {curve.target} by {word}\n{heading(curve.workload)}")
-
-
-def family_figures(curves: Sequence[Curve]) -> tuple[Figure, ...]:
-    """Curves of several workloads that differ in one thing, each family raw and normalised.
-
-    Data sets are compared each to its own target, so only normalised; all else to one target.
-    """
-    found = []
-    for attribute, title in ATTRIBUTES.items():
-        families = group_by(curves, lambda curve: _all_but(curve, attribute)).values()
-        for family in families:
-            if len({getattr(curve.workload, attribute) for curve in family}) < 2:
-                continue
-            name = f"{attribute.replace('_', '-')}s-{section_name(*_all_but(family[0], attribute))}"
-            ordered = attribute == "train_examples"
-            family = sorted(family, key=lambda curve: getattr(curve.workload, attribute))
-            kinds = (NORMALISED, EXAMPLES) if attribute == "dataset" else (STEPS, NORMALISED)
-            said = f"{title}: " + (plain(family[0].target) if attribute != "dataset" else "each to its target")
-            found += [curves_figure(family, kind=kind, title=said + ("" if kind == STEPS else ", normalised"),
-                                    name=f"{name}-{kind}", ordered=ordered) for kind in kinds]
-    return tuple(figure for figure in found if figure is not None)
-
-
-def _all_but(curve: Curve, attribute: str) -> tuple[Workload, Target | None]:
-    """What the curves of a family share."""
-    blank: dict[str, dict[str, Any]] = {
-        "dataset": {"dataset": "", "train_examples": 0}, "train_examples": {"train_examples": 0},
-        "model": {"model": "", "model_args": ""}, "optimizer": {"optimizer": ""}}
-    return replace(curve.workload, **blank[attribute]), None if attribute == "dataset" else curve.target
+def paper_of(name: str) -> ModuleType:
+    """The data of a paper; UsageError for one that is not known."""
+    if name not in PAPERS:
+        raise UsageError(f"--paper {name}: there is no such paper; choose one of {', '.join(PAPERS)}")
+    return PAPERS[name]
 
 
 def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Options = Options(),
@@ -133,9 +49,7 @@ def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Optio
 
     Raises UsageError for a paper that is not known.
     """
-    if paper not in PAPERS:
-        raise UsageError(f"there is no paper {paper!r}; choose one of {', '.join(PAPERS)}")
-    found, figures = _Found(studies, PAPERS[paper], options, tell), []
+    found, figures = _Found(studies, paper_of(paper), options, tell), []
     for at, sheet in enumerate(found.paper.FIGURES, 1):
         tell(f"figure {sheet.number} of the paper, {at} of {len(found.paper.FIGURES)}")
         figures += [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
@@ -217,8 +131,8 @@ class _Found:
 
     def _split(self, sheet: Sheet, panels: Shown) -> Figure | None:
         [(panel, [(_, curve)])] = panels
-        return _split_figure(curve, sheet.metaparameter, self.options,
-                             f"{sheet.title}\n{panel.title}, {curve.target}")
+        return split_figure(curve, sheet.metaparameter, self.options,
+                            f"{sheet.title}\n{panel.title}, {curve.target}")
 
     def _best(self, sheet: Sheet, panels: Shown) -> Figure | None:
         return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],

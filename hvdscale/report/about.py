@@ -1,0 +1,111 @@
+"""What a report's views are made from: the studies of one workload and one target, and what was asked.
+
+    view_of(About(studies, target, options, Asked(budgets=(Budget.parse("10 epochs"),))))
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..analysis.budgets import Budget
+from ..analysis.curves import Curve, curve_of
+from ..analysis.defaults import RULE_WITHIN
+from ..analysis.grouping import group_by
+from ..analysis.noise import Noise
+from ..analysis.report_data import Options, Section
+from ..analysis.rules import RULES, Rule, RuleCosts, rules_of
+from ..analysis.search import Search
+from ..analysis.shares import Tolerance
+from ..analysis.studies import Study
+from ..analysis.trials import Workload
+from ..formatting.progress import Tell, quiet
+from ..target import Target
+from .table import TrialKeys
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants to see of studies, beside the targets.
+
+    budgets       under which the best of the target's metric is shown
+    compare       publications that curves are laid beside
+    paper         whose figures are made, as far as the logs have data for them
+    rules         of the learning rate, held against the tuned optimum
+    rule_within   the share of steps more than that optimum at which a rule loses
+    branch_tolerance    of the loss of branches; None: that of their own plans
+    """
+
+    budgets: tuple[Budget, ...] = ()
+    compare: tuple[str, ...] = ()
+    paper: str | None = None
+    rules: tuple[Rule, ...] = RULES
+    rule_within: float = RULE_WITHIN
+    branch_tolerance: Tolerance | None = None
+
+
+MeasuredNoise = tuple[int, Noise, TrialKeys]        # at a global batch
+
+
+@dataclass(frozen=True, eq=False)
+class About:
+    """The studies of one workload and one target, and what several views need of them."""
+
+    studies: tuple[Study, ...]          # by global batch
+    target: Target
+    options: Options
+    asked: Asked = Asked()
+    searches: tuple[Search, ...] = ()   # those that have a table of their own
+    noise: tuple[MeasuredNoise, ...] = ()
+    others: tuple[Target, ...] = ()     # of the same metric, which have pages of their own
+    ruled: bool = True                  # whether to work out what learning-rate rules cost, seconds a study
+    first: bool = True                  # of its metric: then its page has the figures that all its targets share
+    known: dict[Hashable, Any] = field(default_factory=dict)   # what was worked out for any of the workload's targets
+
+    @property
+    def workload(self) -> Workload:
+        """What they are studies of."""
+        return self.studies[0].workload
+
+    @property
+    def curve(self) -> Curve:
+        """Steps to the target by batch."""
+        return self.curve_to(self.target)
+
+    def curve_to(self, target: Target) -> Curve:
+        """The same to another target of the metric."""
+        found: Curve = self.once((curve_of, target), lambda: curve_of(self.studies, target, self.options))
+        return found
+
+    @property
+    def costs(self) -> RuleCosts | None:
+        """What learning-rate rules cost."""
+        found: RuleCosts | None = self.once((rules_of, self.target), lambda: rules_of(
+            self.curve, self.asked.rules, self.asked.rule_within) if self.ruled else None)
+        return found
+
+    def once(self, key: Hashable, find: Callable[[], object]) -> Any:
+        """What ``find`` gives, worked out once for all targets of the workload."""
+        if key not in self.known:
+            self.known[key] = find()
+        return self.known[key]
+
+
+@dataclass(frozen=True, eq=False)
+class AboutAll:
+    """What chapters are made from, which are about several workloads.
+
+    repeats   sections of no studies
+    """
+
+    abouts: Sequence[About]
+    repeats: Sequence[Section]
+    studies: Sequence[Study]
+    asked: Asked
+    options: Options
+    tell: Tell = quiet
+
+    @property
+    def first(self) -> dict[Workload, About]:
+        """The first of each workload's."""
+        return {workload: found[0] for workload, found in group_by(self.abouts, lambda about: about.workload).items()}

@@ -1,0 +1,42 @@
+"""Chapters beside published results, and with the figures of a paper."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...analysis.curves import measured_curve
+from ...analysis.noise_against import best_known
+from ...analysis.trials import Workload
+from ...target import Target
+from ..about import About, AboutAll
+from ..view import View
+from .compare import published_views
+from .figures import figures, paper_of
+
+
+def chapters(whole: AboutAll) -> Iterator[tuple[str, View]]:
+    """(title, View) of each publication and paper that was asked for."""
+    measured = [curve for curve in map(measured_curve, whole.repeats) if curve]
+    noise = {workload: scale for workload, about in whole.first.items() for scale in [_noise_scale(about)] if scale}
+    for name in whole.asked.compare:
+        yield f"Beside published results: {name}", published_views([*(about.curve for about in whole.abouts),
+                                                                    *measured], name, noise)
+    if whole.asked.paper:
+        yield f"The figures of {whole.asked.paper}", figures(whole.studies, paper=whole.asked.paper,
+                                                             options=whole.options, tell=whole.tell)
+
+
+def _noise_scale(about: About) -> float | None:
+    """The noise scale at the batch at which it is known best."""
+    best = best_known([noise for _, noise, _ in about.noise if 0 < noise.whole.noise_scale < np.inf],
+                      lambda noise: noise)
+    return best.whole.noise_scale if best else None
+
+
+def target_of(paper: str, workload: Workload) -> tuple[Target, ...]:
+    """The first target that a paper has for a workload; () where it has none."""
+    names, sheets = paper_of(paper).names_of(workload), paper_of(paper).FIGURES
+    lines = [line for sheet in sheets for panel in sheet.panels for line in panel.lines]
+    found = [line.target for line in lines if line.workload in names]
+    return tuple(map(Target.parse, found[:1]))
