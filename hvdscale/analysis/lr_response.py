@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .intervals import Estimate
 
@@ -77,9 +78,10 @@ class Landscape:
         """The best rate with its interval."""
         return _estimate(np.exp(self.best), confidence, self.trials)
 
-    def losses(self, log_rate: float) -> np.ndarray:
-        """Steps at a rate over steps at the best rate, at least 1: one per draw."""
-        return np.exp(np.minimum(valley(log_rate - self.best, *np.exp(self.shape[:3])), 100))
+    def losses(self, log_rates: ArrayLike) -> np.ndarray:
+        """Steps at rates over steps at the best rate, at least 1: shape (rates, DRAWS), (DRAWS,) for a single one."""
+        u = np.asarray(log_rates)[..., None] - self.best
+        return np.exp(np.minimum(valley(u, *np.exp(self.shape[:3])), 100))
 
     def loss(self, log_rate: float, confidence: float) -> Estimate:
         """Steps at a rate over steps at the best rate, with its interval."""

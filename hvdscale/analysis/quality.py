@@ -148,13 +148,13 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
 
 def isotonic(values: np.ndarray) -> np.ndarray:
     """The non-decreasing least-squares fit of each row: max over j <= i of min over k >= i of mean(j..k)."""
-    rows, count = values.shape
-    sums = np.concatenate([np.zeros((rows, 1)), np.cumsum(values, 1)], axis=1)
-    start, stop = np.arange(count)[:, None], np.arange(count)[None]
-    lengths = np.where(stop >= start, stop - start + 1, 1)
-    means = np.where(stop >= start, (sums[:, None, 1:] - sums[:, :-1, None]) / lengths, np.inf)
-    least = np.minimum.accumulate(means[:, :, ::-1], axis=2)[:, :, ::-1]
-    return np.where(start <= stop, least, -np.inf).max(1)
+    count, found = values.shape[1], np.full(values.shape, -np.inf)
+    sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, 1)], axis=1)
+    for first in range(count):
+        means = (sums[:, first + 1:] - sums[:, first:first + 1]) / np.arange(1, count - first + 1)
+        least = np.minimum.accumulate(means[:, ::-1], axis=1)[:, ::-1]
+        found[:, first:] = np.maximum(found[:, first:], least)
+    return found
 
 
 def rise_share(values: np.ndarray) -> np.ndarray:
@@ -174,7 +174,7 @@ def rise_p_value(values: np.ndarray) -> float:
         random = np.random.Generator(np.random.Philox(key=count))
         orders = random.permuted(np.tile(np.arange(count), (ORDERS, 1)), axis=1)
         orders = np.concatenate([np.arange(count)[None], orders])           # their own order counts too
-    parts = np.array_split(orders, 1 + len(orders) * count ** 2 // MOST_AT_ONCE)
+    parts = np.array_split(orders, 1 + len(orders) * count // MOST_AT_ONCE)
     shares = np.concatenate([rise_share(values[part]) for part in parts])
     return float(np.mean(shares >= rise_share(values[None])[0] - 1e-9))
 

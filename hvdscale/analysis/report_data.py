@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import itemgetter
 from typing import TypeVar
 
@@ -62,7 +62,7 @@ class Section:
     left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than asked for
     constant: tuple[Cell, ...] = ()     # of a batch that changes: the same job at its smallest and largest batch
 
-    @property
+    @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Each cell once, by worker count."""
         found = {id(point.cell): point.cell for one in self.series for point in one.points}
@@ -77,13 +77,13 @@ class Section:
         """The trials of one status."""
         return tuple(trial for trial in self.trials if trial.status == status)
 
-    @property
+    @cached_property
     def met_before_diverging(self) -> tuple[Trial, ...]:
         """INFEASIBLE trials that met the target before they diverged."""
         return tuple(trial for trial in self.with_status(Status.INFEASIBLE)
                      if self.target and first_met(trial.metrics[self.target.column], self.target) >= 0)
 
-    @property
+    @cached_property
     def unmeasured(self) -> tuple[Trial, ...]:
         """COMPLETE trials of which no evaluation measured the target's metric; in no estimate."""
         return tuple(trial for trial in self.with_status(Status.COMPLETE)
@@ -100,7 +100,7 @@ class Section:
         return tuple(trial for trial in self.judged if trial.losses and not trial.losses.fell
                      and not (self.target and run_of(trial, self.target).met))
 
-    @property
+    @cached_property
     def stopped_early(self) -> tuple[Trial, ...]:
         """COMPLETE trials that stopped at a target of their own before they met this one."""
         return tuple(run.trial for cell in self.cells for run in cell.runs
@@ -118,7 +118,7 @@ class Section:
         """Trials that their search stopped."""
         return tuple(trial for trial in self.with_status(Status.INCOMPLETE) if trial.pruned)
 
-    @property
+    @cached_property
     def not_covered(self) -> tuple[Trial, ...]:
         """Trials of studies that stop at an easier target of their own, so that they cannot be judged by this one."""
         return tuple(trial for trial in self.trials

@@ -21,7 +21,7 @@ it, so only runs made with it show its cost.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from ..plan import scaling
 from ..plan.search_space import layer_of
 from ..plan.settings import DECAYS_PER_STEP
 from ..plan.time_scales import decay_of
+from ..system.forked import map_on_cores
 from ..target import Target
 from . import defaults
 from .base_rates import rates_of
@@ -251,13 +252,35 @@ def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = RUL
 
     None where fewer than two batches were tuned, or no rule is for their optimizer.
     """
-    rules = [rule for rule in rules if not rule.scales_betas or curve.workload.optimizer in OF_ADAM]
+    [found] = rules_along([curve], rules, tolerance)
+    return found
+
+
+def rules_along(curves: Sequence[Curve], rules: Sequence[Rule] = RULES, tolerance: float = RULE_WITHIN
+                ) -> Iterator[RuleCosts | None]:
+    """The same of each of several curves; all cores fit the landscapes of those that follow."""
+    tuned = [_tuned_batches(curve) if any(_suits(rule, curve) for rule in rules) else [] for curve in curves]
+    fitted = map_on_cores(landscapes_of, [[batch.intervals for batch in batches] for batches in tuned])
+    for curve, batches, landscapes in zip(curves, tuned, fitted):
+        yield _costs_along(curve, batches, landscapes, [rule for rule in rules if _suits(rule, curve)],
+                           tolerance) if batches else None
+
+
+def _suits(rule: Rule, curve: Curve) -> bool:
+    return not rule.scales_betas or curve.workload.optimizer in OF_ADAM
+
+
+def _tuned_batches(curve: Curve) -> list[_Batch]:
+    """The batches with an optimum; [] where there are fewer than two."""
     effective = _is_momentum_searched(curve)
-    batches = [_Batch(point, curve, effective) for point in curve.searched if len(point.study)]
-    tuned = [batch for batch in batches if batch.tuned]
-    if len(tuned) < 2 or not rules:
-        return None
-    for batch, landscape in zip(tuned, landscapes_of([batch.intervals for batch in tuned])):
+    tuned = [batch for point in curve.searched if len(point.study)
+             for batch in [_Batch(point, curve, effective)] if batch.tuned]
+    return tuned if len(tuned) > 1 else []
+
+
+def _costs_along(curve: Curve, tuned: Sequence[_Batch], landscapes: Iterable[Landscape | None], rules: Sequence[Rule],
+                 tolerance: float) -> RuleCosts:
+    for batch, landscape in zip(tuned, landscapes):
         batch.landscape = landscape
     base = tuned[0]
 
@@ -270,9 +293,9 @@ def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = RUL
     perfect = None if until is None else exponent_of(rates, until, curve.confidence)
     start, fitted = rates[0].tried, rates[0].best
     beside = fitted.low > start or fitted.high < start
-    return RuleCosts(curve.workload, curve.target, effective, tolerance, curve.confidence, base.study, base.best, start,
-                     costs_from(start), costs_from(fitted.value) if beside else (), rates,
-                     tuple(batch.point.steps for batch in tuned),
+    return RuleCosts(curve.workload, curve.target, _is_momentum_searched(curve), tolerance, curve.confidence,
+                     base.study, base.best, start, costs_from(start), costs_from(fitted.value) if beside else (),
+                     rates, tuple(batch.point.steps for batch in tuned),
                      exponent_of(rates, np.inf, curve.confidence), perfect, until)
 
 

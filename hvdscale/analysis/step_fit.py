@@ -154,7 +154,7 @@ class Problem:
         return Parameters(**{name: values[:, 0] for name, values in vars(self.natural(unknowns)).items()})
 
     def fit(self, unknowns: np.ndarray, logs: np.ndarray, centre: np.ndarray, within: float = 1e-3,
-               most: int = 60) -> tuple[np.ndarray, np.ndarray]:
+            most: int = 60) -> tuple[np.ndarray, np.ndarray]:
         """The least-squares fits to ``logs`` and ``centre`` from these starts, all at once, and their residuals.
 
         unknowns  shape (fits, unknowns); logs and centre one for each fit, or one for all

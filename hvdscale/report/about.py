@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..analysis.defaults import RULE_WITHIN
 from ..analysis.grouping import group_by
 from ..analysis.noise import Noise
 from ..analysis.report_data import Options, Section
-from ..analysis.rules import RULES, Rule, RuleCosts, rules_of
+from ..analysis.rules import RULES, Rule, RuleCosts, rules_along, rules_of
 from ..analysis.search import Search
 from ..analysis.shares import Tolerance
 from ..analysis.studies import Study
@@ -89,6 +89,14 @@ class About:
         if key not in self.known:
             self.known[key] = find()
         return self.known[key]
+
+
+def with_costs(abouts: Sequence[About], asked: Asked) -> Iterator[About]:
+    """Each of them once its costs are known; all cores work on those of the ones that follow."""
+    costs = rules_along([about.curve for about in abouts], asked.rules, asked.rule_within)
+    for about, found in zip(abouts, costs):
+        about.known[rules_of, about.target] = found
+        yield about
 
 
 @dataclass(frozen=True, eq=False)

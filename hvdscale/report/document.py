@@ -22,7 +22,7 @@ from ..formatting.numbers import counted, finite
 from ..formatting.progress import Tell, quiet
 from ..log.reader import Log
 from ..target import Target
-from .about import About, AboutAll, Asked
+from .about import About, AboutAll, Asked, with_costs
 from .branches import chapters_of_branches
 from .drawing import Figure
 from .file_names import section_name, slug, unique
@@ -150,9 +150,12 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
     studies   the same trials as studies.studies_of gives them; without them there is nothing of what makes them studies
     """
     taken: set[str] = set()
-    abouts: list[About] = []
-    pages = tuple((group, tuple(_pages(group, _of_workload(studies, group.workload), asked, taken, abouts, tell)))
-                  for group in groups)
+    by_section = dict(_abouts(groups, studies, asked))
+    abouts = tuple(by_section.values())
+    known_costs = with_costs(abouts, asked)
+    pages = tuple((group, tuple(
+        _page_of_section(section, next(known_costs) if section in by_section else None, studies, asked, taken, tell)
+        for section in group.sections)) for group in groups)
     known = {about.workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
     whole = AboutAll(abouts, repeats, studies, asked, options, tell)
@@ -241,19 +244,16 @@ def _page(view: View, workload: Workload, target: Target | None, title: str, tak
                 verdict=verdict)
 
 
-def _pages(group: Group, studies: Sequence[Study], asked: Asked, taken: set[str], abouts: list[About],
-           tell: Tell) -> Iterator[Page]:
-    known: dict[Hashable, Any] = {}
-    held = [section.target for section in group.sections]
-    for section in group.sections:
-        target, about = section.target, None
-        tell(_about(group.workload, target))
-        if target and are_searched(studies):
-            noise = tuple((cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise)
-            about = About(tuple(studies), target, section.options, asked, section.searches, noise,
-                          _others(target, held), first=_is_first(target, held), known=known)
-            abouts.append(about)
-        yield _page_of_section(section, about, studies, asked, taken)
+def _abouts(groups: Sequence[Group], studies: Sequence[Study], asked: Asked) -> Iterator[tuple[Section, About]]:
+    """What is held against a target and is a study."""
+    for group in groups:
+        own, held = _of_workload(studies, group.workload), [section.target for section in group.sections]
+        known: dict[Hashable, Any] = {}
+        for section in group.sections if are_searched(own) else ():
+            if section.target:
+                noise = tuple((cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise)
+                yield section, About(own, section.target, section.options, asked, section.searches, noise,
+                                     _others(section.target, held), first=_is_first(section.target, held), known=known)
 
 
 def _about(workload: Workload, target: Target | None) -> str:
@@ -349,12 +349,13 @@ def _interval_values(section: Section) -> dict[str, object]:
     }
 
 
-def _page_of_section(section: Section, about: About | None, studies: Sequence[Study], asked: Asked,
-                     taken: set[str]) -> Page:
-    title = str(section.target) if section.target else "Throughput"
+def _page_of_section(section: Section, about: About | None, studies: Sequence[Study], asked: Asked, taken: set[str],
+                     tell: Tell) -> Page:
+    tell(_about(section.workload, section.target))
+    title, own = str(section.target) if section.target else "Throughput", _of_workload(studies, section.workload)
     view = view_of(about) if about else _of_repeats(section, asked)
-    if section.target is None and are_searched(studies):
-        title, view = BEST, view_without_target(studies, section.options, asked)
+    if section.target is None and are_searched(own):
+        title, view = BEST, view_without_target(own, section.options, asked)
     plan, studied = _plan(section), view
     notes: tuple[str, ...] = (PLANNED,) if plan else ()
     if section.searches or not about:       # studies from elsewhere: what repeats of one setting would say is untrue

@@ -111,9 +111,9 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
             short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast
             values = json.dumps(as_json(document, bool(kinds)), indent=1 if short else None, allow_nan=False)
             yield put_file(os.path.join(out, "report.json"), values + "\n")
-    if "html" in formats:
-        from .page.html import as_html
-        yield put_file(os.path.join(out, "report.html"), as_html(document, tell, svgs))
+        if "html" in formats:
+            from .page.html import as_html
+            yield put_file(os.path.join(out, "report.html"), as_html(document, tell, svgs))
 
 
 def _drawn(figures: Sequence[tuple[str, Figure]],

@@ -10,7 +10,7 @@ from scipy.special import log_expit
 from hvdscale.analysis import defaults
 from hvdscale.analysis.lr_response import _PRIOR, Landscape, _Trials, landscape_of, valley
 from hvdscale.analysis.rules import (BEYOND, FEW, KEPT, LOST, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, BestRate, Rule,
-                                     RuleCost, exponent_of, rules_of)
+                                     RuleCost, exponent_of, rules_along, rules_of)
 from hvdscale.analysis.steps import Estimate
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import ratio, whole
@@ -36,16 +36,32 @@ def fewest(batch):
 
 
 @pytest.fixture(scope="module")
-def found():
-    """The rules on a sweep of the truth above."""
+def curve():
+    """A sweep of the truth above."""
     logs = [logged(*searched(batch, best_rate(batch), fewest(batch), count=30), path=f"b{batch}.h5")
             for batch in BATCHES]
-    return rules_of(curve_of(*logs, perfect_until=LINEAR_UNTIL))
+    return curve_of(*logs, perfect_until=LINEAR_UNTIL)
+
+
+@pytest.fixture(scope="module")
+def found(curve):
+    """The rules along it."""
+    return rules_of(curve)
 
 
 def cost(found, name):
     [one] = [one for one in found.costs if str(one.rule) == name]
     return one
+
+
+def test_along_several_curves_on_all_cores_rules_cost_what_they_do_along_each(curve, found):
+    adam_alone, untuned = [Rule("adam_sqrt")], curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"))
+    costs = list(rules_along([curve, untuned, *[curve] * 6]))
+    assert [one is None for one in costs] == [False, True] + [False] * 6
+    for one in filter(None, costs):
+        assert [rate.best for rate in one.rates] == [rate.best for rate in found.rates]
+        assert [cost.points[-1].loss for cost in one.costs] == [cost.points[-1].loss for cost in found.costs]
+    assert list(rules_along([curve], adam_alone)) == [None]
 
 
 # rules as written

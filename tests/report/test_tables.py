@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -554,13 +555,16 @@ def test_files_of_a_report(tmp_path):
     assert said[-1].startswith("wrote 4 files: ")
 
 
-def test_the_command_imports_no_trainer_and_no_plotting_before_the_tables(tmp_path):
+def test_tables_are_printed_before_what_draws_is_imported_and_no_trainer_is(tmp_path):
     path = save(log(trial()), tmp_path / "good.h5")
-    code = ("import sys; from hvdscale.report.make import make; make(sys.argv[1:]); "
-            "heavy = 'torch', 'horovod', 'mpi4py', 'matplotlib', 'scipy.stats'; "
-            "print(*[name for name in heavy if name in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=300)
-    assert done.stdout.splitlines()[-1] == "" and "val/error<0.2" in done.stdout, done.stderr
+    code = ("import sys; from hvdscale.report.make import make\n"
+            "heavy = {'torch', 'horovod', 'mpi4py', 'matplotlib', 'jinja2', 'scipy.stats', 'scipy.optimize'}\n"
+            "make(sys.argv[1:2], out=sys.argv[2], formats=['html'],\n"
+            "     echo=lambda text: print(text, 'LOADED', sorted(heavy & sys.modules.keys())))")
+    done = subprocess.run([sys.executable, "-c", code, path, tmp_path / "report"], capture_output=True, text=True,
+                          timeout=300)
+    *loaded, last = re.findall("LOADED (.*)", done.stdout)
+    assert set(loaded) == {"[]"} and last == "['jinja2', 'matplotlib']" and "val/error<0.2" in done.stdout, done.stderr
 
 
 def test_the_tables_of_a_small_log_take_less_than_two_seconds(run):

@@ -73,15 +73,15 @@ class RateLandscape:
         """Steps at the best other metaparameters: low, value and high, shape (3, rates)."""
         if self.rate.landscape is None:
             return np.full((3, len(rates)), np.nan)
-        losses = np.array([self.rate.landscape.losses(np.log(rate)) for rate in rates])
+        losses = self.rate.landscape.losses(np.log(rates))
         return self.steps.value * np.quantile(losses, [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2], axis=1)
 
     def width(self, tolerance: float) -> tuple[float, float]:
         """The rates between which the median loss is at most 1 + tolerance; NaN where nothing is fitted."""
         rates = self.rates()
-        near = [rate for rate in rates if self.rate.landscape
-                and np.median(self.rate.landscape.losses(np.log(rate))) <= 1 + tolerance]
-        return (float(near[0]), float(near[-1])) if near else (np.nan, np.nan)
+        if self.rate.landscape:
+            rates = rates[np.median(self.rate.landscape.losses(np.log(rates)), axis=1) <= 1 + tolerance]
+        return (float(rates[0]), float(rates[-1])) if len(rates) else (np.nan, np.nan)
 
 
 @dataclass(frozen=True)

@@ -179,11 +179,11 @@ def rates_table(found: RateLandscapes) -> Table:
 
 def _rate_rows(found: RateLandscapes, one: RateLandscape) -> Iterator[Row]:
     bins = np.floor(np.log(one.space.x) / math.log(BIN)).astype(int)
-    for at in np.unique(bins):
+    places = np.unique(bins)
+    rates = BIN ** (places + 0.5)
+    for at, rate, (low, value, high) in zip(places, rates, one.steps_at(rates, found.confidence).T):
         rows = np.flatnonzero(bins == at)
-        rate = BIN ** (at + 0.5)
         met = one.space.steps[rows][one.space.kind[rows] == REACHED]
-        low, value, high = one.steps_at(np.array([rate]), found.confidence)[:, 0]
         yield Row((count_cell(one.global_batch), number_cell(rate), count_cell(len(rows), f"{len(met)} met"),
                    number_cell(float(met.min()) if len(met) else math.nan),
                    interval_cell(Estimate(float(value), float(low), float(high), len(one.space.x))),

@@ -8,10 +8,11 @@ import re
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import sha256
 from importlib import resources
 from itertools import groupby
+from operator import itemgetter
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -22,11 +23,12 @@ from ...formatting.progress import Tell, quiet
 from ..document import MAIN, Document
 from ..drawing import Figure, colors_on_dark, render
 from ..findings import MOST
-from ..table import TrialKeys
+from ..table import Cell, Row, TrialKeys
 
 SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
     (r"\s*\n\s*", " "))
+EN_DASH = "\N{EN DASH}"
 INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
 
 
@@ -51,9 +53,8 @@ def as_html(document: Document, tell: Tell = quiet, drawn: Mapping[Figure, bytes
 def environment() -> Environment:
     """Where templates are found; every text in them is escaped unless it is Markup."""
     environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
-    environment.globals |= {"by_log": _by_log, "counted": counted, "first_sentence": _first_sentence, "listed": listed,
-                            "sorted_by": _sorted_by, "unbroken": _unbroken, "unsaid": _unsaid,
-                            "with_dash": partial(RANGE.sub, "\N{EN DASH}")}
+    environment.globals |= {"cells_of": _cells_of, "counted": counted, "first_sentence": _first_sentence,
+                            "listed": listed, "trials_of": _trials_of, "unbroken": _unbroken, "unsaid": _unsaid}
     return environment
 
 
@@ -66,8 +67,25 @@ def _allowed(script: str) -> str:
     return Markup(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'")
 
 
-def _by_log(keys: TrialKeys) -> list[tuple[str, list[int]]]:
-    return [(log, [trial for _, trial in own]) for log, own in groupby(sorted(keys), key=lambda key: key[0])]
+def _trials_of(keys: TrialKeys) -> Markup:
+    """``w8.h5: trials 1, 2; w16.h5: trial 1``."""
+    by_log = [(log, [trial for _, trial in own]) for log, own in groupby(sorted(keys), key=itemgetter(0))]
+    return Markup("; ").join(Markup("<code>{}</code>: {} {}").format(
+        log, "trial" if len(ids) == 1 else "trials", listed(ids)) for log, ids in by_log) or Markup("none")
+
+
+def _cells_of(row: Row) -> Markup:
+    """The cells of a table's row, the first of which heads it. Pages have many, so no template makes them."""
+    return Markup("".join(_cell(cell, "td" if at else "th") for at, cell in enumerate(row.cells)))
+
+
+def _cell(cell: Cell, tag: str) -> str:
+    unmet = cell.shown in ("not met", "diverged") or cell.shown.startswith(">")
+    look = ' scope="row"' if tag == "th" else ' class="unmet"' if unmet else ' class="text"' * (len(cell.shown) > 40)
+    key = _sort_key(cell.value)
+    value = "" if key is None else f' data-value="{key}"'
+    below = f"<small>{escape(RANGE.sub(EN_DASH, cell.below))}</small>" if cell.below else ""
+    return f"<{tag}{look}{value}>{escape(cell.shown)}{below}</{tag}>"
 
 
 def _first_sentence(text: str) -> tuple[str, str]:
@@ -88,7 +106,7 @@ def _unbroken(said: str) -> Markup:
     return Markup(INTERVAL.sub(r'<span class="range">\g<0></span>', str(escape(said))))
 
 
-def _sorted_by(value: float | str | None) -> str | None:
+def _sort_key(value: float | str | None) -> str | None:
     """What a cell is sorted by: its number; empty: none, which comes last; None: its text."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
