@@ -27,7 +27,7 @@ from ..target import Target
 from .about import About, AboutAll, Asked, MeasuredNoise
 from .drawing import Figure
 from .findings import Finding, finding_of
-from .landscapes.view import landscapes
+from .landscapes import landscapes
 from .scaling.curves import curve_table, fit_table
 from .scaling.noise import noise_against_table, noise_said
 from .scaling.regimes import curve_findings

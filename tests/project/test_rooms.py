@@ -14,9 +14,6 @@ ROOMS = ("errors", "target", "formatting", "system", "workers", "plan", "log", "
          "workloads", "update", "analysis", "training", "exchange", "report", "sweep", "doctor", "cli")     # upwards
 # what few people need: a folder or file, and the one that reaches it, beside those of the same name in other rooms
 SPECIAL = {
-    "exchange.benchmarks": "cli.exchange",
-    "report.landscapes": "report.studies",
-    "report.papers": "report.studies",
     "training.elastic": "cli.train",
     "workers.elastic": "workers.transport",
     "workloads.large": "workloads",
@@ -24,6 +21,10 @@ SPECIAL = {
     "training.branches": "cli.branch",
     "analysis.branches": "report.branches",
     "report.branches": "report.document",
+    "analysis.landscapes": "report.landscapes",
+    "report.landscapes": "report.studies",
+    "report.papers": "report.studies",
+    "exchange.benchmarks": "cli.exchange",
 }
 FILES = {".".join(("hvdscale", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
          for path in PACKAGE.rglob("*.py")}

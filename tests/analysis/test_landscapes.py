@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.best_points import REACHED
+from hvdscale.analysis.landscapes import ADAM, PEAK, POWER, laws_of, rate_landscapes
 from hvdscale.analysis.lr_response import Landscape, valley
 from hvdscale.analysis.rules import BestRate, rules_of
 from hvdscale.report.drawing import render
-from hvdscale.report.landscapes.laws import ADAM, PEAK, POWER, laws_of, rate_landscapes
-from hvdscale.report.landscapes.view import (landscape_figures, landscapes_said, landscapes_table, laws_table,
-                                             rates_table)
+from hvdscale.report.landscapes import landscape_figures, landscapes_said, landscapes_table, laws_table, rates_table
 from hvdscale.report.table import as_csv, as_text, as_values
 from tests.factories.landscapes import curve_of, logged, searched
 

@@ -10,19 +10,19 @@ from functools import partial
 
 import numpy as np
 
-from ...analysis.best_points import DIVERGED, REACHED
-from ...analysis.intervals import Estimate
-from ...analysis.rules import FEW, Exponent
-from ...formatting.numbers import counted, exact, listed, number, percent, ratio, span
-from ..about import About
-from ..columns import BATCH, SHALLUE, STEPS, metric_name
-from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows_of,
-                       fraction, is_named, log2_axis, mark_estimate, shade, value_axis)
-from ..findings import finding_of
-from ..search.curve_figures import heading
-from ..table import Cell, Column, Row, Table, count_cell, interval_cell, number_cell, steps_cell
-from ..view import View, present
-from .laws import ADAM, PEAK, POWER, Law, RateLandscape, RateLandscapes, RateLaws, rate_landscapes
+from ..analysis.best_points import DIVERGED, REACHED
+from ..analysis.intervals import Estimate
+from ..analysis.landscapes import ADAM, PEAK, POWER, Law, RateLandscape, RateLandscapes, RateLaws, rate_landscapes
+from ..analysis.rules import FEW, Exponent
+from ..formatting.numbers import counted, exact, listed, number, percent, ratio, span
+from .about import About
+from .columns import BATCH, SHALLUE, STEPS, metric_name
+from .drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows_of,
+                      fraction, is_named, log2_axis, mark_estimate, shade, value_axis)
+from .findings import finding_of
+from .search.curve_figures import heading
+from .table import Cell, Column, Row, Table, count_cell, interval_cell, number_cell, steps_cell
+from .view import View, present
 
 SURGE = "Li et al. 2024, arXiv 2405.14578"
 NAMES = {"none": "a constant rate", "sqrt": "the square root of the batch", "linear": "the batch",

@@ -5,14 +5,14 @@
     found.laws.described_by                 -> ("sqrt",): what the best rates agree with
     found.laws.peak                         -> the batch of the largest best rate, where they rise and fall again
 
-The landscape of a batch is that of analysis/lr_response.py, with the other metaparameters as the search drew them. At
-the best others the steps at a rate are the steps of the tuned optimum times the landscape's loss there. That holds if
-the others add to the logarithm of the steps alike at every rate.
+The landscape of a batch is that of lr_response.py, with the other metaparameters as the search drew them. At the best
+others the steps at a rate are the steps of the tuned optimum times the landscape's loss there. That holds if the others
+add to the logarithm of the steps alike at every rate.
 
 Laws of the best rate: constant, sqrt(B), B, and B^P with P fitted. A law describes the best rates if their distances
 from it are no larger than their own uncertainty lets expect: Cochran's Q, their squares over the posterior variances,
 lies below the quantile of chi-squared. Where B^P describes them, so does a law whose power lies in the interval of P,
-which also counts scatter beyond that uncertainty, see analysis/rules.py. adam_sqrt (Malladi et al. 2022, arXiv
+which also counts scatter beyond that uncertainty, see rules.exponent_of. adam_sqrt (Malladi et al. 2022, arXiv
 2205.10287) has the rate of sqrt, and betas of its own, which no search along the rate can distinguish.
 
 For Adam, Li et al. 2024 (arXiv 2405.14578, from the abstract and accounts by others) derive from the signs of gradients
@@ -29,14 +29,14 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from ...analysis.best_points import EFFECTIVE, LEARNING_RATE, Space, space_of
-from ...analysis.curves import Curve
-from ...analysis.defaults import CONFIDENCE
-from ...analysis.intervals import Estimate
-from ...analysis.rules import OF_ADAM, BestRate, Exponent, RuleCosts, exponent_of
-from ...analysis.studies import best_metric
-from ...analysis.trials import Workload
-from ...target import Target
+from ..target import Target
+from .best_points import EFFECTIVE, LEARNING_RATE, Space, space_of
+from .curves import Curve
+from .defaults import CONFIDENCE
+from .intervals import Estimate
+from .rules import OF_ADAM, BestRate, Exponent, RuleCosts, exponent_of
+from .studies import best_metric
+from .trials import Workload
 
 FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}      # laws and their powers of the batch
 ADAM, POWER, PEAK = "adam_sqrt", "power", "peak"

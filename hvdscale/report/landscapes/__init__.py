@@ -1,1 +1,0 @@
-"""Learning-rate landscapes of a study, and the laws of its best rates."""
