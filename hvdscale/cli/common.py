@@ -21,7 +21,6 @@ from ..formatting.escaping import printable
 from ..formatting.lines import NARROWEST, USUAL, WIDEST
 from ..formatting.numbers import counted
 from ..system.hangup import has_stopped, heed, outlive_readers
-from ..system.version import version_line
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 
@@ -57,6 +56,7 @@ class Group(_Ending, click.Group):
 
 def _print_version(ctx, _, asked):
     if asked:
+        from ..system.version import version_line   # it imports what no other command needs
         echo(version_line())
         ctx.exit()
 

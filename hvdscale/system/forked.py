@@ -1,9 +1,8 @@
 """A function of many items, on all cores that this process may use."""
 from __future__ import annotations
 
-import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from typing import Any, TypeVar
 
 from ..errors import HvdscaleError
@@ -24,9 +23,11 @@ def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iter
     """
     global _work
     processes = min(len(usable_cores()), len(items) // LEAST)
-    if processes < 2 or "fork" not in multiprocessing.get_all_start_methods():
+    if processes < 2 or not hasattr(os, "fork"):
         yield from map(function, items)
         return
+    import multiprocessing                      # which few items need not wait for
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
     _work = function, items
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), end_with_parent)
     try:
