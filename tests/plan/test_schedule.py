@@ -5,7 +5,7 @@ import pytest
 
 from hvdscale.errors import UsageError
 from hvdscale.plan.scaling import lr_factor
-from hvdscale.plan.schedule import FALLING, Schedule
+from hvdscale.plan.schedule import DECAYS, FALLING, Schedule
 
 
 @pytest.mark.parametrize("rule, factor", [
@@ -96,6 +96,12 @@ def test_a_schedule_in_words_has_the_numbers_that_it_depends_on(schedule, said):
     assert str(schedule) == said
     assert Schedule.of({**vars(schedule), "seed": 0}) == schedule
     assert Schedule.of({"peak_lr": 1.0}) is None
+
+
+def test_these_are_all_decays():
+    """The only list of them among the tests."""
+    assert DECAYS == ("constant", "step", *FALLING, "inverse_sqrt", "plateau")
+    assert list(FALLING) == ["linear", "cosine", "1-sqrt"]
 
 
 @pytest.mark.parametrize("decay, halfway", [("linear", 0.55), ("cosine", 0.55), ("1-sqrt", 1 - 0.9 * math.sqrt(0.5))])

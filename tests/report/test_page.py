@@ -77,10 +77,6 @@ class Outline(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_every_figure_is_drawn_for_a_study(figures):
-    assert list(figures) == ["steps-batch", "speedup-weak-32", "efficiency-weak-32", "curve-step", "curve-seconds"]
-
-
 def test_where_a_step_s_time_goes_is_drawn_where_it_was_timed():
     logs = [log(trial(workers=w, batch=32 * w, step_seconds=[0.02] * 5, communication_share=0.1 * w), path=f"{w}.h5")
             for w in (1, 2, 4)]
@@ -145,7 +141,7 @@ def test_the_curve_by_time_leaves_out_runs_whose_times_are_not_known():
     alone = render(next(figure for figure in page.figures if figure.name == "curve-seconds"), "svg").decode()
     assert by_time == alone
     [(_, [page])] = document(log(moved)).pages
-    assert [figure.name for figure in page.figures] == ["curve-step"]
+    assert "curve-seconds" not in [figure.name for figure in page.figures]
 
 
 def test_no_figure_without_trials_that_ended():
