@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,6 +46,7 @@ MOST_NAMED = 8          # entries of a legend
 TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; room for that many times LETTERS
 LETTERS = 6.5
 CROWDED_LABEL = "more workers than cores"       # on a host
+TITLE_WIDTH = 54        # letters of a title's line that SIZE has room for
 LONG = 34               # letters from which on entries of a legend take twice the room
 ARROW, ARROW_SHARE = 20, 0.16   # points that an arrow is long, and the share of the height of axes that it is given
 HOVER = "hover: "       # begins the gid of what an SVG shows a title of
@@ -125,7 +127,8 @@ def as_matplotlib(figure: Figure) -> Canvas:
             _share_labels(axes, columns)
             canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"], fontweight="bold")
         else:
-            axes[0].set_title(figure.title)
+            axes[0].set_title("\n".join(part for line in figure.title.splitlines() for part in textwrap.wrap(
+                line, TITLE_WIDTH, break_long_words=False, break_on_hyphens=False)))
         _legend(canvas, axes)
         canvas.set_dpi(DPI)
         FigureCanvasAgg(canvas)

@@ -281,6 +281,11 @@ def test_the_first_picture_lies_directly_under_the_verdict(page, chromium, width
     assert verdict < picture < table < findings and picture < 1100
 
 
+def test_other_figures_lie_under_their_subjects():
+    page = as_html(document(*study().values()))
+    assert re.findall("<h4>(.*?)</h4>", page) == ["Workers", "Training"]
+
+
 def test_a_point_shows_its_value_when_hovered_over(page):
     titles = re.findall(r"<title>(\d[^<]*)</title>", page)
     assert any(re.fullmatch(r"[\d,]+: [\d.,kM]+ \([^)]+\)", title) for title in titles)

@@ -476,6 +476,14 @@ def test_a_name_is_shortened_in_the_middle_and_shown_whatever_it_begins_with():
     assert plain("_hidden") == " _hidden" and plain("a\nb\x00") == "a�b�"
 
 
+def test_a_title_that_is_too_long_for_its_figure_takes_two_lines(nesterov):
+    title = "Steps to val/error<0.01 against the effective learning rate\nnet"
+    canvas = drawing.as_matplotlib(replace(curves_figure([nesterov]), title=title))
+    [axes] = canvas.axes
+    assert axes.get_title(loc="left").count("\n") == 2
+    assert axes._left_title.get_window_extent(canvas.canvas.get_renderer()).x1 <= canvas.bbox.x1
+
+
 def test_these_are_all_kinds_of_figures(odd):
     """The only list of them among the tests."""
     [(_, [page])] = document_of_logs(list(logs_of_a_study().values())).pages

@@ -17,6 +17,7 @@ from operator import itemgetter
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ...analysis.grouping import group_by
 from ...analysis.intervals import OWN_FROM
 from ...formatting.numbers import RANGE, counted, listed
 from ...formatting.progress import Tell, quiet
@@ -29,6 +30,10 @@ SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
     (r"\s*\n\s*", " "))
 EN_DASH = "\N{EN DASH}"
+SUBJECTS = {                # of figures, each with what their names begin with, the first that does
+    "Steps by batch": "steps-|examples-", "Trials": "trials|best-of-n|best-under|base-rates",
+    "Metaparameters": "best-|lr-", "Workers": "speedup-|efficiency-|step-time-", "Training": "curve-|noise-"}
+WIDEST = 1.6                # pixels of a figure for each of its points
 INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
 
 
@@ -53,8 +58,9 @@ def as_html(document: Document, tell: Tell = quiet, drawn: Mapping[Figure, bytes
 def environment() -> Environment:
     """Where templates are found; every text in them is escaped unless it is Markup."""
     environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
-    environment.globals |= {"cells_of": _cells_of, "counted": counted, "first_sentence": _first_sentence,
-                            "listed": listed, "trials_of": _trials_of, "unbroken": _unbroken, "unsaid": _unsaid}
+    environment.globals |= {"by_subject": _by_subject, "cells_of": _cells_of, "counted": counted,
+                            "first_sentence": _first_sentence, "listed": listed, "trials_of": _trials_of,
+                            "unbroken": _unbroken, "unsaid": _unsaid}
     return environment
 
 
@@ -65,6 +71,12 @@ def _packaged(name: str) -> str:
 def _allowed(script: str) -> str:
     """What a script is allowed by in a Content-Security-Policy: no other script runs, were one to get into the page."""
     return Markup(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'")
+
+
+def _by_subject(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
+    """(subject, its figures) in their order; "": of none."""
+    return list(group_by(figures, lambda figure: next(
+        (subject for subject, names in SUBJECTS.items() if re.match(names, figure.name)), "")).items())
 
 
 def _trials_of(keys: TrialKeys) -> Markup:
@@ -127,8 +139,9 @@ def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:
     svg = re.sub(r'xlink:href="#', f'href="#{own}.', svg)
     svg = svg.replace("#ffffff", "none").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
     svg = re.sub(r"(fill|stroke): ?#([0-9a-f]{6})", r"\1:var(--c\2)", svg)
-    svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>',
-                 lambda found: f'<svg role="img" aria-label="{escape(figure.alt)}" viewBox="{found[1]}">', svg, count=1)
+    svg = re.sub(r'<svg [^>]*?viewBox="(0 0 ([\d.]+) [\d.]+)"[^>]*>', lambda found: (
+        f'<svg role="img" aria-label="{escape(figure.alt)}" viewBox="{found[1]}" '
+        f'style="max-width:{WIDEST * float(found[2]):.0f}px">'), svg, count=1)
     return Markup(svg)
 
 
