@@ -8,8 +8,8 @@
 
 DATASET may be two folders (solution_quality/mnist). Folder names identify a study, as several studies share a data set
 name in study.json. In the log, trials of a study and their evaluations are consecutive, ordered by the archive's ids,
-which ``source_trial`` keeps. A trial's plan is the study's (``archive.path``, ``archive.study`` and ``archive.text``,
-the original study.json). The archive has no seeds. Exporting an import restores the files byte for byte.
+which ``source_trial`` keeps. A trial's plan is the study's (``archive.path``, and study.json as ``archive.study``). The
+archive has no seeds. An export of an import has the same values.
 """
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def _serve(connection):
 def _plan(study: Study) -> dict:
     """The plan of all trials of a study; raises WrongFile for an invalid study.json."""
     name = f"{study.where}/study.json"
-    data, text = json_object(file_bytes(study.file, name), name)
+    data, _ = json_object(file_bytes(study.file, name), name)
     refuse_deep(data, name)
     batch = whole_number(data.get("batch_size"), 1, name, "batch_size")
     steps = whole_number(data.get("train_steps", 0), 0, name, "train_steps")
@@ -244,7 +244,7 @@ def _plan(study: Study) -> dict:
     train_examples = TRAIN_EXAMPLES.get(folders[-4])
     return {"problem": {"train_examples": train_examples} if train_examples else {},
             "measurement": {"budget_steps": steps},
-            "archive": {"path": "/".join(folders), "study": data, "text": text}}
+            "archive": {"path": "/".join(folders), "study": data}}
 
 
 def _folder(value, name, key) -> str:
@@ -271,7 +271,7 @@ def _add(log: ImportedLog, study: Study, plan: dict, batch: Batch, seen: Seen):
         "budget_steps": plan["measurement"]["budget_steps"],
         "plan": [json.dumps(plan, ensure_ascii=False)] * count,
         "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
-        "metadata": batch.metadata, "layout": batch.layouts}, batch.points)
+        "metadata": batch.metadata}, batch.points)
     log.evaluations(ids, batch.rows, batch.step, batch.step * size, batch.columns)
     seen.trials += count
     seen.evaluations += len(batch.step)

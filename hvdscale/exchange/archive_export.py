@@ -2,7 +2,7 @@
 
     export_archive("sweep.h5", "folder")
 
-Imported archives are restored as they were. Other trials belong to the study of their data set, model (with model
+Imported archives are restored, value by value. Other trials belong to the study of their data set, model (with model
 arguments that the sweep does not search), optimizer and global batch, and keep their ids. RUNNING becomes INCOMPLETE.
 A study has ``early_stopping`` where a COMPLETE trial ended before ``train_steps``, as at its target.
 Times, steps, restarts and plans have no place in the layout; the log and its CSV tables have them.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from ..log.schema import Status
 from ..system.files import whole_folder, writing
 from ..target import ALIASES
 from .archive import is_folder
-from .archive_files import LARGEST_INT, OTHER, RENAMED, STATUSES, column_names, measurements_text
+from .archive_files import LARGEST_INT, OTHER, RENAMED, STATUSES
 
 PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
 METRICS = {ours: theirs for theirs, ours in ALIASES.items()}
@@ -89,7 +89,7 @@ def _export(log: Log, root: str, progress) -> Exported:
                                "one") from None
             step, values = columns.of(trials.ids[row])
             _write(os.path.join(place, "metadata.json"), trials.metadata(row, end))
-            _write(os.path.join(place, "measurements.csv"), trials.measurements(row, step, values, columns.measured))
+            _write(os.path.join(place, "measurements.csv"), _measurements_text(step, values))
             done.trials += 1
             done.own += not trials.published(row)
         done.studies += 1
@@ -110,7 +110,6 @@ class _Trials:
         self._columns = {name: table[name] for name in (
             "status", "dataset", "model", "optimizer", "global_batch", "budget_steps", "plan")}
         self._metadata = table["metadata"] if "metadata" in table else np.full(len(self.ids), "", object)
-        self._layout = table["layout"] if "layout" in table else np.full(len(self.ids), "", object)
         self._source = table["source_trial"]
         self._points = {name.partition("/")[2]: table[name] for name in table if name.startswith("metaparameters/")}
         self._plans: dict[str, dict] = {}
@@ -125,8 +124,8 @@ class _Trials:
         """A study's folder and the text of its study.json; last: the step of each trial's last evaluation."""
         plan = self._plan(rows[0])
         published = plan.get("archive")
-        if isinstance(published, Mapping) and {"path", "text"} <= published.keys():
-            return self._check_folder(str(published["path"])), str(published["text"])
+        if isinstance(published, Mapping) and {"path", "study"} <= published.keys():
+            return self._check_folder(str(published["path"])), _json(published["study"])
         batch = int(self._columns["global_batch"][rows[0]])
         names = [str(self._columns[name][rows[0]]) for name in ("dataset", "model", "optimizer")]
         names[1] += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
@@ -137,7 +136,7 @@ class _Trials:
             "batch_size": batch, "dataset": names[0], "early_stopping": early or bool(sweep.get("prune_keep")),
             "model": names[1], "optimizer": names[2], "parameter_configs": dict(map(_config, sweep.get("space", ()))),
             "train_steps": steps}
-        return self._check_folder("/".join([*names, str(batch)])), json.dumps(study, indent=2, sort_keys=True) + "\n"
+        return self._check_folder("/".join([*names, str(batch)])), _json(study)
 
     def folder(self, row) -> int:
         return int(self._source[row]) if self.published(row) else int(self.ids[row])
@@ -151,23 +150,11 @@ class _Trials:
         status = Status(self._columns["status"][row]).name
         point = {PUBLISHED.get(name, name): _number(values[row]) for name, values in self._points.items()
                  if not np.isnan(values[row])}
-        return json.dumps({
+        return _json({
             "_internal_study_name": str((self._plan(row).get("sweep") or {}).get("study", "")),
             "_internal_trial_id": int(self.ids[row]), "parameters": point,
             "status": status if status in STATUSES else Status.INCOMPLETE.name, "steps": steps,
-            "trial_id": int(self.ids[row])}, indent=2, sort_keys=True) + "\n"
-
-    def measurements(self, row, step, values, measured) -> str:
-        """The text of a trial's measurements.csv; measured: the columns of its study."""
-        if not self._layout[row]:
-            layout = {"columns": ["step", *map(_published_name, measured)]}
-            values = {ours: values[name] for name, ours in zip(measured, column_names(tuple(layout["columns"]))[1:])}
-            return measurements_text(layout, step, values)
-        try:
-            return measurements_text(json.loads(self._layout[row]), step, values)
-        except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
-            raise LogError(f"{self.path}: trial {self.ids[row]}: trials/layout does not say how its measurements.csv "
-                           "was written; --as csv does not need it") from None
+            "trial_id": int(self.ids[row])})
 
     def _check_folder(self, folder) -> str:
         parts = folder.split("/")
@@ -212,10 +199,10 @@ class _Evaluations:
         trial, step = (table.read_rows(name, first, stop)[rows] for name in ("trial", "step"))
         order = np.lexsort((step, trial))
         self._trial, self._step = trial[order], step[order]
-        self._values = {name: table.read_rows(name, first, stop)[rows][order] for name in table
-                        if "/" in name and table.specs[name].type == "float"}
-        names = [name for name in self._values if not name.startswith(OTHER)]
-        self.measured = [name for name in names if not np.isnan(self._values[name]).all()] or names
+        values = {name: table.read_rows(name, first, stop)[rows][order] for name in table
+                  if "/" in name and table.specs[name].type == "float"}
+        measured = {name: column for name, column in values.items() if not np.isnan(column).all()}
+        self._values = measured or values
 
     def last_step(self, trial: int) -> int:
         """Of a trial's last evaluation; 0: there is none."""
@@ -223,6 +210,7 @@ class _Evaluations:
         return int(self._step[stop - 1]) if stop > first else 0
 
     def of(self, trial: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """A trial's steps, and its values by column, of which some trial of the study has any."""
         rows = slice(*np.searchsorted(self._trial, [trial, trial + 1]))
         return self._step[rows], {name: values[rows] for name, values in self._values.items()}
 
@@ -236,9 +224,23 @@ def _config(parameter) -> tuple[str, dict]:
                   "scale": SCALES.get(parameter.get("scale"), "")}
 
 
-def _published_name(column: str) -> str:
-    split, _, metric = column.partition("/")
-    return f"{split}/{METRICS.get(metric, metric)}"
+def _json(value) -> str:
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def _measurements_text(step: np.ndarray, columns: Mapping[str, np.ndarray]) -> str:
+    """measurements.csv of one trial; what was not measured is an empty cell."""
+    header = ["step", *(_published_name(name, columns) for name in columns)]
+    cells = [map(str, step.tolist())]
+    cells += [[repr(value) if value == value else "" for value in values.tolist()] for values in columns.values()]
+    return "".join(",".join(row) + "\n" for row in (header, *zip(*cells)))
+
+
+def _published_name(column: str, others: Container[str]) -> str:
+    """The archive's name of a column, unless another has it."""
+    split, _, metric = column.removeprefix(OTHER).partition("/")
+    name = f"{split}/{METRICS.get(metric, metric)}" if metric else split
+    return column if name in others else name
 
 
 def _number(value: float):

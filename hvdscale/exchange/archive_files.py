@@ -1,11 +1,9 @@
-"""Trial files in the published layout, metadata.json and measurements.csv: read in batches, written one by one.
+"""Trial files in the published layout, metadata.json and measurements.csv, read in batches.
 
     batch = read_trials([TrialFiles("mnist/.../7", 7, metadata, measurements), ...])
     batch.columns["val/error"]                   evaluations of all trials, concatenated; batch.rows: number of each
-    measurements_text(layout, step, columns)     the original file, byte for byte
 
-A wrong file is an entry of ``batch.wrong``, not an error. Whatever the values do not determine about a file's text
-(column order, cells such as 1e-3 instead of repr()'s 0.001) is kept as JSON, its *layout*.
+A wrong file is an entry of ``batch.wrong``, not an error.
 """
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -30,7 +28,7 @@ from ..log.check import Ends, Rows, faults_of_rows, unfinished
 from ..log.plan_text import MOST, is_deeper
 from ..log.schema import Status
 from ..target import ALIASES, SPLITS
-from .decimals import Block, CellsError, is_missing
+from .cells import integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
 
 BLOCK_BYTES = 1 << 19               # of files parsed together: fits a core's cache
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
@@ -63,7 +61,6 @@ class Batch:
     metadata        texts of metadata.json
     points          numeric "parameters", under our names
     rows            number of evaluations
-    layouts         JSON: see the module's docstring
     step, columns   all evaluations: int64, and float64 by column of the log
     wrong           messages about wrong files, in order
     size            bytes read
@@ -74,7 +71,6 @@ class Batch:
     metadata: list[str] = field(default_factory=list)
     points: list[dict[str, float]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
-    layouts: list[str] = field(default_factory=list)
     step: np.ndarray | None = None
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
@@ -113,7 +109,6 @@ def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> Batch:
         batch.metadata.append(metadata.text)
         batch.points.append(metadata.point)
         batch.rows.append(table.rows)
-        batch.layouts.append(table.layout_text)
     names = dict.fromkeys(name for table in good for name in table.values)
     batch.step = np.concatenate([np.empty(0, np.int64), *(table.step for table in good)])
     for name in names:
@@ -231,11 +226,6 @@ def _float(value, name, key) -> float:
 
 
 @functools.lru_cache(64)
-def _usual_layout(header: tuple[str, ...]) -> str:
-    return json.dumps({"columns": header}, ensure_ascii=False)
-
-
-@functools.lru_cache(64)
 def column_names(header: tuple[str, ...]) -> list[str]:
     """The log's names of a file's columns: ALIASES, unless the log's own name occurs too; non-metrics get the prefix
     OTHER.
@@ -271,92 +261,63 @@ class _Table:
         self.name = f"{trial.folder}/measurements.csv"
         data = file_bytes(trial.measurements, self.name)
         self.size, self.wrong = len(data), ""
-        self.layout: dict = {}
         if not data.strip():
             raise WrongFile(f"{self.name}: is empty, without even a header")
-        if not data.isascii():
-            _refuse_other_text(data, self.name)
-        if not data.endswith(b"\n"):
-            before, _, last = data.rpartition(b"\n")
-            raise WrongFile(cut_off_message(self.name, 1 + len(before.splitlines()), last.decode("utf-8", "replace")))
-        if b'"' in data:
-            data = self._unquoted(data)
-        if b"\r" in data:
-            if data.count(b"\r") != data.count(b"\r\n") or data.count(b"\n") != data.count(b"\r\n"):
-                raise WrongFile(f"{self.name}: its lines do not all end alike")
-            data = data.replace(b"\r\n", b"\n")
-            self.layout["newline"] = "\r\n"
-        head, _, self.lines = data.partition(b"\n")
-        self.header = tuple(head.decode().split(","))
-        self.rows = self.lines.count(b"\n")
         try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise WrongFile(f"{self.name}: is not UTF-8 text: {error}") from None
+        if not text.endswith("\n"):
+            before, _, last = text.rpartition("\n")
+            raise WrongFile(cut_off_message(self.name, 1 + len(before.splitlines()), last))
+        head, _, self.lines = text.partition("\n")
+        self.rows = self.lines.count("\n")
+        try:
+            self.header = tuple(next(csv.reader([head.rstrip("\r")], strict=True), ()))
             self.names = column_names(self.header)
-        except WrongFile as error:
+        except (csv.Error, WrongFile) as error:
             raise WrongFile(f"{self.name}:1: {error}") from None
         if "step" not in self.names:
             raise WrongFile(f"{self.name}:1: there is no column step")
         self.step, self.values = np.empty(0, np.int64), {}
 
-    def _unquoted(self, data) -> bytes:
-        """The file without commas, quotes and line ends in quoted cells; the original is kept in the layout."""
-        text = data.decode()
-        self.layout["text"] = text
+    def take(self, step: np.ndarray, columns: np.ndarray):
+        """Take the rows; columns: float64, one row a column of the file."""
+        self.step, self.rows = step, len(step)
+        self.values = {name: values for name, values in zip(self.names, columns) if name != "step"}
+
+    def read_cells(self):
+        """Take the rows, read cell by cell; note the first cell that does not fit its column."""
+        at, step, cells = self.names.index("step"), [], []
+        for line, row, wrong in read_rows(io.StringIO(self.lines, newline=""), len(self.names), before=1):
+            try:
+                if wrong:
+                    raise WrongFile(wrong)
+                cells.append(list(map(self._number, range(len(row)), row)))
+                step.append(int(cells[-1][at]))
+            except WrongFile as error:
+                self.wrong = f"{self.name}:{line}: {error}"
+                return
+        self.take(np.array(step, np.int64), np.array(cells, float).reshape(-1, len(self.names)).T)
+
+    def _number(self, at: int, text: str) -> float:
+        """The number in a cell; a step as an int, NaN for text in a column that is no metric."""
+        name = self.names[at]
         try:
-            rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-        except csv.Error as error:
-            raise WrongFile(f"{self.name}: is not CSV: {error}") from None
-        plain = [",".join(re.sub(r'[,"\r\n]', " ", cell) for cell in row) for row in rows]
-        return ("\n".join(plain) + "\n").encode()
-
-    @property
-    def layout_text(self) -> str:
-        return json.dumps({"columns": self.header, **self.layout}, ensure_ascii=False) if self.layout \
-            else _usual_layout(self.header)
-
-    def take(self, first: int, step: np.ndarray, columns: Mapping, odd: list):
-        """Take this file's rows, from ``first`` on, of a block; odd: its unusual cells (row, column, text)."""
-        rows = slice(first, first + self.rows)
-        self.step = step[rows]
-        self.values = {name: values[rows] for name, values in columns.items()}
-        if odd and "text" not in self.layout:
-            self._record_odd(odd)
-
-    def refuse_cell(self, row: int, at: int, text: str, what: str):
-        """Note the first cell that does not fit its column."""
-        self.wrong = self.wrong or f"{self.name}:{row + 2}: {self.header[at]} is {text[:40]!r}, not {what}"
-
-    def _record_odd(self, odd):
-        """Record cells in an unusual spelling; the spelling of gaps, if all are alike."""
-        gaps = {text for row, at, text in odd if self._is_gap(row, at, text)}
-        empty = sum(int(np.isnan(values).sum()) for values in self.values.values())
-        if len(gaps) == 1 and empty == sum(self._is_gap(*cell) for cell in odd):
-            self.layout["missing"] = gaps.pop()
-            odd = [cell for cell in odd if not self._is_gap(*cell)]
-        if odd:
-            self.layout["cells"] = odd
-
-    def _is_gap(self, row, at, text) -> bool:
-        return self.names[at] != "step" and self.values[self.names[at]][row] != self.values[self.names[at]][row] \
-            and _is_nan(text)
+            if name != "step":
+                return math.nan if is_missing(text) else number_of(text)
+            if abs(step := integer_of(text)) <= LARGEST_INT:
+                return step
+        except (OverflowError, ValueError):
+            if name.startswith(OTHER):
+                return math.nan
+        what = "a number of steps" if name == "step" else "a number, empty or NaN"
+        raise WrongFile(f"{self.header[at]} is {text[:40]!r}, not {what}")
 
 
 def cut_off_message(name: str, line: int, text: str) -> str:
     return (f"{name}:{line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
             "complete it and end it with a line end")
-
-
-def _refuse_other_text(data, name):
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        raise WrongFile(f"{name}: is not UTF-8 text: {error}") from None
-
-
-def _is_nan(text) -> bool:
-    try:
-        return np.isnan(float(text))
-    except ValueError:
-        return False
 
 
 def _group_by_header(tables: list[_Table]):
@@ -373,35 +334,20 @@ def _group_by_header(tables: list[_Table]):
 
 
 def _parse(tables: list[_Table]):
-    """Parse the lines of files with the same header together; if a line is wrong, each file by itself."""
+    """Read the numbers of files with the same header together; where some cell may be wrong, each file by itself."""
     names = tables[0].names
-    try:
-        block = Block(b"".join(table.lines for table in tables), len(names))
-    except CellsError as error:
-        if len(tables) == 1:
-            tables[0].wrong = f"{tables[0].name}:{error.line + 2}: {error}"
-            return
+    lines = "".join(table.lines for table in tables)
+    numbers = table_of_numbers(lines, sum(table.rows for table in tables), len(names))
+    step = None if numbers is None else whole_numbers(numbers[:, names.index("step")])
+    if step is None and len(tables) > 1:
         for table in tables:
             _parse([table])
-        return
-    ends = np.cumsum([table.rows for table in tables])
-    odd: list[list] = [[] for _ in tables]
-    columns = {}
-    for at, name in enumerate(names):
-        if name == "step":
-            step, unusual = block.counts(at)
-            values, what = np.where(step < 0, np.nan, step), "a number of steps"
-        else:
-            values, unusual, what = block.floats(at), block.unusual(at), "a number, empty or NaN"
-            columns[name] = values
-        for row, text in unusual.items():
-            table = int(np.searchsorted(ends, row, "right"))
-            within = row - int(ends[table]) + tables[table].rows
-            odd[table].append([within, at, text])
-            if np.isnan(values[row]) and not name.startswith(OTHER) and (name == "step" or not is_missing(text)):
-                tables[table].refuse_cell(within, at, text, what)
-    for table, end, cells in zip(tables, ends.tolist(), odd):
-        table.take(end - table.rows, step, columns, cells)
+    elif step is None:
+        tables[0].read_cells()
+    else:
+        ends = np.cumsum([table.rows for table in tables])[:-1]
+        for table, steps, columns in zip(tables, np.split(step, ends), np.split(numbers.T, ends, axis=1)):
+            table.take(steps, columns)
 
 
 def _apply_rules(found: list[tuple[_Table, _Metadata]], budget_steps: int):
@@ -429,20 +375,3 @@ def _apply_rules(found: list[tuple[_Table, _Metadata]], budget_steps: int):
         for row in fault.rows.tolist():
             table, metadata = found[row]
             table.wrong = table.wrong or f"{table.name}: trial {metadata.id}{fault.say(row, '')}"
-
-
-def measurements_text(layout: Mapping, step: np.ndarray, columns: Mapping[str, np.ndarray]) -> str:
-    """measurements.csv of one trial, as it was read if ``layout`` is from a file."""
-    if "text" in layout:
-        return str(layout["text"])
-    missing, cells = layout.get("missing", ""), []
-    for name in column_names(tuple(layout["columns"])):
-        if name == "step":
-            cells.append(list(map(str, step.tolist())))
-        else:
-            cells.append([repr(value) if value == value else missing for value in columns[name].tolist()])
-    for row, at, text in layout.get("cells", ()):
-        cells[at][row] = text
-    newline = layout.get("newline", "\n")
-    lines = [",".join(layout["columns"]), *map(",".join, zip(*cells))]
-    return newline.join(lines) + layout.get("end", newline)

@@ -18,23 +18,23 @@ import numpy as np
 from ..formatting.escaping import of_cell
 from ..log.schema import UNKNOWN_SEED, Status
 from .archive_files import LARGEST_INT, WrongFile, cut_off_message
+from .cells import integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
 from .csv_rules import LeftOut
-from .decimals import Block, CellsError, integer_of, is_missing, number_of
 
-ROWS = 1 << 15                  # converted at a time
-LINES = 4 << 20                 # bytes of lines read at a time
-LONGEST_CELL = 1 << 28          # characters; a plan can be long
+ROWS = 1 << 15                  # read at a time
+LONGEST_HEADER = 4 << 20        # characters
 SEPARATORS = (",", ";", "\t")
 STATUSES = {status.name: status for status in Status}
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
+TYPES = {"int": np.int64, "float": np.float64, "status": np.int8}
 
 
 class CsvFile:
     """One table's file; no rows if it does not exist."""
 
     def __init__(self, source: str, table: str, left: LeftOut):
-        self._left, self._trial = left, None                # the trial of the last row read
+        self._left = left
         self.table, self.path = table, os.path.join(source, f"{table}.csv")
         self.exists = os.path.lexists(self.path)
         self.size = os.path.getsize(self.path) if self.exists else 0
@@ -45,10 +45,9 @@ class CsvFile:
         if not os.path.isfile(self.path):
             raise WrongFile(f"{self.path}: is not a regular file")
         with self._open() as file:
-            head = file.readline(LINES)
+            head = file.readline(LONGEST_HEADER)
             self._separator = next((mark for mark in SEPARATORS if mark in head), ",")
-            file.seek(0)
-            self.rename(map(of_cell, next(self._reader(file), ())))
+            self.rename(map(of_cell, next(csv.reader([head], strict=True, delimiter=self._separator), ())))
 
     def rename(self, header: Iterable[str]) -> None:
         """Name the columns; raises WrongFile where two have one name."""
@@ -68,10 +67,10 @@ class CsvFile:
         if not self.exists:
             return
         kinds = [types[name] for name in self.header]
-        plain = all(kind in ("int", "float") for kind in kinds) and self._separator == "," and not self._has_quotes()
-        for values, lines in self._blocks(kinds) if plain and not self._left.is_allowed else self._rows(kinds):
-            again = np.isin(lines, self._superseded)
-            yield (select(values, ~again), lines[~again]) if again.any() else (values, lines)
+        with self._open() as file:
+            for values, numbers in self._chunks(self._lines(file), kinds):
+                again = np.isin(numbers, self._superseded)
+                yield (select(values, ~again), numbers[~again]) if again.any() else (values, numbers)
 
     def keep_steps(self, keep: str, types: Mapping[str, str]) -> int:
         """Leave out, from now on, rows that repeat steps of a trial; returns their number.
@@ -88,62 +87,62 @@ class CsvFile:
     def _open(self):
         return open(self.path, encoding="utf-8-sig", newline="", errors="strict")
 
-    def _reader(self, lines):
-        return csv.reader(lines, strict=True, delimiter=self._separator)
+    def _lines(self, file) -> Iterator[str]:
+        """The file's lines, tracking progress; a last one without a line end is left out or refused."""
+        number, before = 0, ""
+        try:
+            for number, line in enumerate(file, 1):
+                self.done += len(line)
+                if line.endswith(("\n", "\r")):
+                    before = line
+                    yield line
+                else:
+                    whole, others = (next(csv.reader([text], delimiter=self._separator), []) for text in (line, before))
+                    trial = self._trial_of(whole[:-1], self._trial_of(others))      # its last cell may be cut off
+                    self._left.add(trial, cut_off_message(self.path, number, line))
+        except UnicodeDecodeError as error:
+            raise WrongFile(f"{self.path}:{number + 1}: is not UTF-8 text: {error}") from None
 
-    def _has_quotes(self) -> bool:
-        with open(self.path, "rb") as file:
-            return any(b'"' in piece or b"\r" in piece for piece in iter(lambda: file.read(LINES), b""))
+    def _chunks(self, lines: Iterator[str], kinds) -> Iterator[tuple[dict, np.ndarray]]:
+        """Some rows at a time: of a table of numbers at once, where each cell is one; else cell by cell."""
+        rows = read_rows(lines, len(kinds), 0, self._separator)
+        next(rows, None)
+        if not all(kind in ("int", "float") for kind in kinds):
+            while some := list(itertools.islice(rows, ROWS)):
+                yield self._read_cells(some, kinds)
+            return
+        before = 1
+        while texts := list(itertools.islice(lines, ROWS)):
+            yield self._read_numbers(texts, kinds, before) or self._read_cells(
+                read_rows(texts, len(kinds), before, self._separator), kinds)
+            before += len(texts)
 
-    def _blocks(self, kinds):
-        """Read a table of numbers only, many lines at a time."""
-        with open(self.path, "rb") as file:
-            file.readline()
-            first = 2
-            while lines := file.read(LINES) + file.readline():
-                if not lines.endswith(b"\n"):
-                    last = lines.rpartition(b"\n")[2].decode("utf-8", "replace")
-                    self._left.add(None, cut_off_message(self.path, first + lines.count(b"\n"), last))
-                try:
-                    block = Block(lines, len(kinds))
-                except CellsError as error:
-                    raise WrongFile(f"{self.path}:{first + error.line}: {error}") from None
-                values = {name: self._column(block, at, kind, first)
-                          for at, (name, kind) in enumerate(zip(self.header, kinds))}
-                self.done = file.tell()
-                yield values, np.arange(first, first + block.rows)
-                first += block.rows
+    def _read_numbers(self, lines: list[str], kinds, before: int) -> tuple[dict, np.ndarray] | None:
+        found = table_of_numbers("".join(lines).replace(self._separator, ","), len(lines), len(kinds))
+        if found is None:
+            return None
+        values = {name: whole_numbers(column) if kind == "int" else column
+                  for name, kind, column in zip(self.header, kinds, found.T)}
+        if any(column is None for column in values.values()):
+            return None
+        return values, np.arange(before + 1, before + 1 + len(lines))
 
-    def _column(self, block, at, kind, first):
-        if kind == "float":
-            values, odd = block.floats(at), block.unusual(at)
-            for row, text in odd.items():
-                if values[row] != values[row] and not is_missing(text):
-                    values[row] = self._float(text, first + row, at)
-            return values
-        values, odd = block.counts(at)
-        for row, text in odd.items():
-            values[row] = self._integer(text, first + row, at)
-        return values
-
-    def _rows(self, kinds):
-        csv.field_size_limit(LONGEST_CELL)
-        with self._open() as file:
-            reader = self._reader(self._lines(file))
-            next(reader, None)
-            while rows := list(itertools.islice(self._valid_rows(reader, kinds), ROWS)):
-                yield {name: self._values(kind, at, rows) for at, (name, kind) in enumerate(zip(self.header, kinds))}, \
-                    np.array([line for line, _ in rows])
-
-    def _lines(self, file):
-        """The file's lines, tracking progress; a last line without line end is skipped or refused."""
-        for number, line in enumerate(file, 1):
-            self.done += len(line)
-            if line.endswith(("\n", "\r")):
-                yield line
-            else:
-                complete = next(csv.reader([line], delimiter=self._separator), [])[:-1]     # the last may be truncated
-                self._left.add(self._trial_of(complete, self._trial), cut_off_message(self.path, number, line))
+    def _read_cells(self, rows, kinds) -> tuple[dict, np.ndarray]:
+        """The rows without those that are wrong, of which the first cell that is wrong is named."""
+        converts = [{"int": self._integer, "float": self._float, "status": self._status, "text": _text}[kind]
+                    for kind in kinds]
+        good, lines = [], []
+        for line, row, wrong in rows:
+            try:
+                if wrong:
+                    raise WrongFile(wrong)
+                good.append([convert(text, name) for convert, text, name in zip(converts, row, self.header)])
+                lines.append(line)
+            except WrongFile as error:
+                self._left.add(self._trial_of(row), f"{self.path}:{line}: {error}")
+        columns = zip(*good) if good else [()] * len(kinds)
+        return {name: list(column) if kind == "text" else np.array(column, TYPES[kind])
+                for name, kind, column in zip(self.header, kinds, columns)}, np.array(lines, int)
 
     def _trial_of(self, row, otherwise=None) -> int | None:
         try:
@@ -152,68 +151,42 @@ class CsvFile:
             return otherwise
         return trial if abs(trial) <= LARGEST_INT else None
 
-    def _valid_rows(self, reader, kinds):
-        """Rows with their line numbers; wrong ones are skipped or refused."""
-        while True:
-            row = ()
-            try:
-                row = next(reader, None)
-                if row is None:
-                    return
-                if len(row) != len(kinds):
-                    raise WrongFile(f"{self.path}:{reader.line_num}: has {len(row)} cells where the header has "
-                                    f"{len(kinds)}")
-                self._trial = self._trial_of(row)
-                if self._left.is_allowed:
-                    for at, kind in enumerate(kinds):
-                        self._values(kind, at, [(reader.line_num, row)])
-            except csv.Error as error:
-                self._left.add(None, f"{self.path}:{reader.line_num}: is not CSV: {error}")
-            except UnicodeDecodeError as error:
-                raise WrongFile(f"{self.path}:{reader.line_num}: is not CSV: {error}") from None
-            except WrongFile as error:
-                self._left.add(self._trial_of(row), str(error))
-            else:
-                yield reader.line_num, row
-
-    def _values(self, kind, at, rows):
-        if kind == "text":
-            return [of_cell(row[at]) for _, row in rows]
-        convert = {"int": self._integer, "float": self._float, "status": self._status}[kind]
-        values = [convert(row[at], line, at) for line, row in rows]
-        return np.array(values, {"int": np.int64, "float": np.float64, "status": np.int8}[kind])
-
-    def _integer(self, text, line, at) -> int:
-        if self.header[at] in GAPS and is_missing(text):
-            return GAPS[self.header[at]]
+    def _integer(self, text: str, name: str) -> int:
+        if name in GAPS and is_missing(text):
+            return GAPS[name]
         try:
             value = integer_of(text)
         except ValueError:
-            raise self._wrong(line, at, text, "an integer") from None
+            raise _wrong(name, text, "an integer") from None
         if not -LARGEST_INT - 1 <= value <= LARGEST_INT:
-            raise self._wrong(line, at, text, "an integer of 64 bits")
+            raise _wrong(name, text, "an integer of 64 bits")
         return value
 
-    def _float(self, text, line, at) -> float:
-        if text.lower() == "nan" and self.header[at].startswith("metaparameters/"):
-            raise self._wrong(line, at, text, "a number; a cell is empty where it is not known")
-        if "/" in self.header[at] and text.strip().lower() in FLAGS:
+    def _float(self, text: str, name: str) -> float:
+        if text.lower() == "nan" and name.startswith("metaparameters/"):
+            raise _wrong(name, text, "a number; a cell is empty where it is not known")
+        if "/" in name and text.strip().lower() in FLAGS:
             return float(FLAGS[text.strip().lower()])
         try:
             return number_of(text) if text.strip() else np.nan
         except OverflowError:
-            raise self._wrong(line, at, text, "a number of 64 bits, which end at 1.8e308") from None
+            raise _wrong(name, text, "a number of 64 bits, which end at 1.8e308") from None
         except ValueError:
             point = "; decimals have a point" if "," in text else ""
-            raise self._wrong(line, at, text, f"a number{point}") from None
+            raise _wrong(name, text, f"a number{point}") from None
 
-    def _status(self, text, line, at) -> int:
+    def _status(self, text: str, name: str) -> int:
         if text not in STATUSES:
-            raise self._wrong(line, at, text, f"a status ({', '.join(STATUSES)})")
+            raise _wrong(name, text, f"a status ({', '.join(STATUSES)})")
         return int(STATUSES[text])
 
-    def _wrong(self, line, at, text, kind) -> WrongFile:
-        return WrongFile(f"{self.path}:{line}: {self.header[at]} is {text[:40]!r}, not {kind}")
+
+def _text(text: str, name: str) -> str:
+    return of_cell(text)
+
+
+def _wrong(name: str, text: str, kind: str) -> WrongFile:
+    return WrongFile(f"{name} is {text[:40]!r}, not {kind}")
 
 
 def select(values: Mapping[str, np.ndarray | list[str]], keep: np.ndarray) -> dict[str, np.ndarray | list[str]]:

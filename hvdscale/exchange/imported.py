@@ -17,10 +17,7 @@ import numpy as np
 from ..log.schema import SOURCE, Column, better, columns, metaparameter_column, metric_column
 from .bulk_log import BulkLog
 
-PUBLISHED = (
-    Column("metadata", "text", "1", "metadata.json of the trial, as it was", optional=True),
-    Column("layout", "text", "1", "JSON: how the text of its measurements.csv differs from the values", optional=True),
-)
+METADATA = Column("metadata", "text", "1", "metadata.json of the trial, as it was", optional=True)
 UNSHARED = ("metadata",)
 MOST_MESSAGES, MOST_BYTES = 100, 30_000     # of messages in an attribute; HDF5 has room for twice that
 
@@ -33,7 +30,7 @@ class ImportedLog(BulkLog):
 
     def __init__(self, path, imported: Mapping, metrics: Sequence[str] = (), names: Mapping[str, str] = {}, **how):
         spec = columns(metrics={name: better(name) for name in metrics})
-        spec["trials"] += SOURCE + PUBLISHED
+        spec["trials"] += (*SOURCE, METADATA)
         super().__init__(path, spec, {"imported": dict(imported)}, **how)
         self.count, self.names = 0, dict(names)
         self.better: dict[str, str] = {}    # of metrics whose names do not say which way they get better
@@ -46,14 +43,14 @@ class ImportedLog(BulkLog):
         """Add trials; returns their ids.
 
         given   columns of /trials: status, stop_reason, dataset, model, optimizer, global_batch, seed, budget_steps,
-                plan; optionally workers, accumulation, and those of SOURCE and PUBLISHED
+                plan; optionally workers, accumulation, and those of SOURCE and METADATA
         points  each trial's metaparameters
         time    their start, in seconds since 1970
         """
         size = len(given["status"])
         ids = self.count + np.arange(size)
         rest = {"local_batch": given["global_batch"], "accumulation": 1, "ghost_batch": 0, "workers": 1,
-                "source": "", "source_trial": given["seed"], "metadata": "", "layout": ""}
+                "source": "", "source_trial": given["seed"], "metadata": ""}
         for name, values in {"id": ids, **rest, **given, **self.names}.items():
             self.add("trials", name, _repeat(values, size), shared=name not in UNSHARED)
         for name in dict.fromkeys(name for point in points for name in point):

@@ -43,6 +43,9 @@ STUDY = {"batch_size": 32, "dataset": "mnist", "model": "simple_cnn_base", "opti
 MEASURED = "step,val/classification_error\n0,0.9\n50,0.5\n100,0.25\n"
 
 
+NAN = float("nan")            # one object, so that lists with it are equal
+
+
 def metadata(trial, **changes):
     return {"trial_id": trial, "status": "COMPLETE", "steps": 100, "parameters": {"learning_rate": 0.5}, **changes}
 
@@ -65,18 +68,20 @@ def files_of(root):
 
 
 def back_and_forth(root, tmp_path):
-    """The files of an archive, and those of the export of its import."""
+    """The logs of an archive and of the export of its import."""
     import_archive(root, tmp_path / "log.h5")
-    check(str(tmp_path / "log.h5"))
     export_archive(tmp_path / "log.h5", tmp_path / "back")
-    return files_of(root), files_of(tmp_path / "back")
+    import_archive(tmp_path / "back", tmp_path / "again.h5")
+    return tmp_path / "log.h5", tmp_path / "again.h5"
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_an_export_of_an_import_is_the_same_byte_for_byte(full, tmp_path):
+def test_an_export_of_an_import_has_the_same_values(full, tmp_path):
     write_archive(tmp_path / "archive", 5, 60, 3000, full=full)
     before, after = back_and_forth(tmp_path / "archive", tmp_path)
-    assert before == after and len(before) == 125
+    same_trials(before, after)
+    check(str(after))
+    assert read_slowly(tmp_path / "back") == read_slowly(tmp_path / "archive")
 
 
 def read_slowly(root):
@@ -86,7 +91,7 @@ def read_slowly(root):
         if "metadata.json" in names:
             rows = list(csv.reader(Path(place, "measurements.csv").read_text().splitlines()))
             step = [int(row[0]) for row in rows[1:]]
-            values = {name: [float(row[at]) if row[at] else np.nan for row in rows[1:]]
+            values = {name: [float(row[at]) if row[at] else NAN for row in rows[1:]]
                       for at, name in enumerate(rows[0]) if at}
             found[os.path.relpath(place, root)] = json.loads(Path(place, "metadata.json").read_text()), step, values
     return found
@@ -150,43 +155,42 @@ def test_names_are_this_projects(tmp_path):
 
 def test_a_metric_under_both_names_stays_two(tmp_path):
     small(tmp_path / "archive", (1,), measured="step,val/error,val/classification_error\n100,0.5,0.25\n")
-    before, after = back_and_forth(tmp_path / "archive", tmp_path)
-    assert before == after
-    with read_log(tmp_path / "log.h5") as log:
-        assert (log.evaluations["val/error"][0], log.evaluations["val/classification_error"][0]) == (0.5, 0.25)
+    for log in back_and_forth(tmp_path / "archive", tmp_path):
+        with read_log(log) as read:
+            assert (read.evaluations["val/error"][0], read.evaluations["val/classification_error"][0]) == (0.5, 0.25)
 
 
-ODDLY_WRITTEN = {
-    "digits": "step,val/error\n0,0.10\n1,1e-3\n2,+0.5\n3,.5\n4,1\n5,0.1234567890123456789\n6,00.5\n7,1E5\n",
-    "gaps": "step,val/error\n0,nan\n1,nan\n2,0.5\n3,nan\n",
-    "mixed gaps": "step,val/error\n0,nan\n1,NaN\n2,\n3,-nan\n",
-    "infinite": "step,val/error\n0,inf\n1,-inf\n2,Infinity\n",
-    "steps": "step,val/error\n0,0.5\n1e2,0.5\n200.0,0.5\n0300,0.5\n",
-    "lines": "step,val/error\r\n0,0.5\r\n10,0.25\r\n",
-    "text": "step,note,val/error\n0,a good start,0.5\n1,,0.25\n2,ü,0.125\n",
-    "quotes": 'step,note,val/error\n0,"a, b",0.5\n1,"c\nd ""e""",0.25\n',
-    "order": "val/error,test/error,step,train/error\n0.5,0.25,0,0.125\n",
-    "nothing measured": "step,val/error\n",
-    "no metric": "step\n0\n10\n",
+ODDLY_WRITTEN = {       # a text, and what it says by column
+    "digits": ("step,val/error\n0,0.10\n1,1e-3\n2,+0.5\n3,.5\n4,1\n5,0.1234567890123456789\n6,00.5\n7,1E5\n",
+               {"step": range(8), "val/error": [0.1, 1e-3, 0.5, 0.5, 1, 0.1234567890123456789, 0.5, 1e5]}),
+    "gaps": ("step,val/error\n0,nan\n1,NaN\n2,\n3,-nan\n4,0.5\n", {"val/error": [NAN] * 4 + [0.5]}),
+    "infinite": ("step,val/error\n0,inf\n1,-inf\n2,Infinity\n", {"val/error": [np.inf, -np.inf, np.inf]}),
+    "steps": ("step,val/error\n0,0.5\n1e2,0.5\n200.0,0.5\n0300,0.5\n", {"step": [0, 100, 200, 300]}),
+    "lines": ("step,val/error\r\n0,0.5\r\n10,0.25\r\n", {"step": [0, 10], "val/error": [0.5, 0.25]}),
+    "mixed lines": ("step,val/error\r\n0,0.5\n10,0.25\r\n", {"step": [0, 10], "val/error": [0.5, 0.25]}),
+    "text": ("step,note,val/error\n0,a good start,0.5\n1,,0.25\n2,ü,0.125\n", {"val/error": [0.5, 0.25, 0.125]}),
+    "quotes": ('step,"note",val/error\n0,"a, b",0.5\n1,"c\nd ""e""",0.25\n', {"val/error": [0.5, 0.25]}),
+    "order": ("val/error,test/error,step,train/error\n0.5,0.25,0,0.125\n,0.5,3,\n",
+              {"val/error": [0.5, NAN], "test/error": [0.25, 0.5], "step": [0, 3], "train/error": [0.125, NAN]}),
+    "nothing measured": ("step,val/error\n", {"step": []}),
+    "no metric": ("step\n0\n10\n", {"step": [0, 10]}),
 }
 
 
-@pytest.mark.parametrize("text", ODDLY_WRITTEN.values(), ids=ODDLY_WRITTEN)
-def test_what_is_written_otherwise_comes_back_as_it_was(text, tmp_path):
+@pytest.mark.parametrize("text, said", ODDLY_WRITTEN.values(), ids=ODDLY_WRITTEN)
+def test_what_is_written_otherwise_is_read_and_comes_back_as_values(text, said, tmp_path):
     folder = small(tmp_path / "archive", measured=text)
     for trial in (1, 10):
         write_text(folder / str(trial) / "metadata.json", json.dumps(metadata(trial, status="INCOMPLETE")))
     write_text(folder / "2" / "measurements.csv", MEASURED)
     write_text(folder / "2" / "metadata.json", published_json(metadata(2, note=["ü", None], trials=1e300)))
     write_text(folder / "study.json", published_json({**STUDY, "more": {"a": [1, 2.50]}}) + "\n\n")
-    import_archive(tmp_path / "archive", tmp_path / "log.h5")
-    export_archive(tmp_path / "log.h5", tmp_path / "back")
-    assert files_of(tmp_path / "archive") == files_of(tmp_path / "back")
-    rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    with read_log(tmp_path / "log.h5") as log:
-        if "val/error" in text.split("\n")[0] and rows:
-            mine = log.evaluations["val/error"][log.evaluations["trial"] == 0]
-            np.testing.assert_array_equal(mine, [float(row["val/error"] or "nan") for row in rows])
+    for path in back_and_forth(tmp_path / "archive", tmp_path):
+        with read_log(path) as log:
+            for name, values in said.items():
+                np.testing.assert_array_equal(log.evaluations.of_trial(name, 0), list(values))
+            assert json.loads(log.trials["metadata"][1])["note"] == ["ü", None]
+            assert json.loads(log.trials["plan"][0])["archive"]["study"] == {**STUDY, "more": {"a": [1, 2.5]}}
 
 
 def test_trials_of_a_study_are_no_repeats_of_each_other(tmp_path):
@@ -472,14 +476,13 @@ WRONG = {      # file, its text (None: removed), the message
                   'learning_rate is "0.5", not a finite number'),
     "no rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"learning_rate": None})), "learning_rate is nu"),
     "NaN rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"a": float("nan")})), "a is NaN, not"),
-    "blank line": ("2/measurements.csv", "step,a\n1,2\n\n3,4\n", "measurements.csv:3: has 1 cells"),
+    "blank line": ("2/measurements.csv", "step,a\n1,2\n\n3,4\n", "measurements.csv:3: has 0 cells"),
     "backwards": ("2/measurements.csv", "step,a\n5,2\n3,4\n", "measurements.csv:3: evaluations/step goes from 5 to 3"),
     "no number": ("2/measurements.csv", "step,a\nx,2\n", "measurements.csv:2: step is 'x', not a number of steps"),
     "half a step": ("2/measurements.csv", "step,a\n0,2\n1.5,2\n", "measurements.csv:3: step is '1.5'"),
     "no such step": ("2/measurements.csv", "step,a\n0,2\n-1,2\n", "measurements.csv:3: evaluations/step is -1"),
     "huge step": ("2/measurements.csv", "step,a\n0,2\n99999999999999999999,2\n", "measurements.csv:3: step is '9999"),
-    "quote": ("2/measurements.csv", 'step,a\n0,"2\n', "2/measurements.csv: is not CSV"),
-    "mixed lines": ("2/measurements.csv", "step,a\r\n0,2\n", "its lines do not all end alike"),
+    "quote": ("2/measurements.csv", 'step,a\n0,"2\n', "2/measurements.csv:2: is not CSV"),
     "bytes": ("2/measurements.csv", b"step,a\n0,\xff\n", "2/measurements.csv: is not UTF-8"),
     "name of a folder": ("two/metadata.json", "{}", "32/two: is not a trial number"),
     "second folder": ("02/metadata.json", "{}", "32/02: is not a trial number"),
@@ -606,9 +609,9 @@ def stranger(tmp_path, **said):
 
 
 def test_half_a_character_in_a_study_is_no_crash_of_an_export(tmp_path):
-    stranger(tmp_path, text='"\ud800"')
+    stranger(tmp_path, study={"a": "\ud800"})
     export_archive(tmp_path / "evil.h5", tmp_path / "out")
-    assert (tmp_path / "out" / PLACE / "study.json").read_text() == '"?"'
+    assert json.loads((tmp_path / "out" / PLACE / "study.json").read_text()) == {"a": "\ud800"}
 
 
 @pytest.mark.parametrize("path", [
@@ -637,7 +640,7 @@ def test_merged_archives_are_exported_as_they_were(tmp_path):
     merge([str(tmp_path / "a.h5"), str(tmp_path / "b.h5")], str(tmp_path / "all.h5"))
     check(str(tmp_path / "all.h5"))
     export_archive(tmp_path / "all.h5", tmp_path / "back")
-    assert files_of(tmp_path / "back") == {**files_of(tmp_path / "a"), **files_of(tmp_path / "b")}
+    assert read_slowly(tmp_path / "back") == {**read_slowly(tmp_path / "a"), **read_slowly(tmp_path / "b")}
 
 
 def test_progress_reaches_the_whole(tmp_path):

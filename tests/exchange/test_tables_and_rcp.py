@@ -266,7 +266,6 @@ def test_a_trial_that_stopped_at_its_target_or_after_its_seconds_is_whole(tmp_pa
 
 
 def test_rows_of_a_trial_that_lie_far_apart_are_held_to_the_rules(tmp_path, monkeypatch):
-    monkeypatch.setattr("hvdscale.exchange.csv_file.LINES", 8)
     monkeypatch.setattr("hvdscale.exchange.csv_file.ROWS", 1)
     tables(tmp_path / "mine", evaluations="trial,step,val/error\n7,0,0.9\n2,0,1\n7,20,0.5\n2,10,1\n7,10,0.25\n")
     for words in ((), ("--skip-broken",)):

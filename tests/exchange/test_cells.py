@@ -1,0 +1,93 @@
+"""Numbers out of text: each as float() reads it, by numpy as by pyarrow, and none where float() finds none."""
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from hvdscale.exchange import cells
+from hvdscale.exchange.cells import integer_of, is_missing, number_of, table_of_numbers
+
+READABLE = ["1", "0", "1.", "-1.5", "1e5", "1e-05", "nan", "NaN", "", "-nan", ".5", "00.5", "1.50", "-0.0",
+            "12345678.5", "0.00001", "9007199254740993.0", "+1.0", " 1.0", "0.1234567890123456789", "5e-324",
+            "1e-400", "2.675", "100000000000000000000.0", "0.30000000000000004",
+            # halfway between two numbers, or close to it
+            "1.00000000000000011102230246251565", "0.5000000000000000555", "4503599627370497.5",
+            "0.1000000000000000055"]
+NO_NUMBERS = ["1_0", "abc", "1.2.3", "..", ".", "1e400", "0x10", "1,5", "1 5", "\u22125", "null", '"1"']
+
+
+@pytest.fixture(params=["numpy", "pyarrow"])
+def reader(request, monkeypatch):
+    """Whichever package reads the tables."""
+    monkeypatch.setattr(cells, "LARGE", 0)
+    if request.param == "pyarrow":
+        pytest.importorskip("pyarrow", reason="needs pyarrow: pip install '.[parquet]'")
+    else:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+
+def check(texts):
+    """Both columns of a table of these texts and their reverse are what float() makes of each."""
+    rows = list(zip(texts, reversed(texts)))
+    found = table_of_numbers("".join(",".join(row) + "\n" for row in rows), len(rows), 2)
+    wanted = np.array([[float(text or "nan") for text in row] for row in rows])
+    there = ~np.isnan(wanted)
+    np.testing.assert_array_equal(np.isnan(found), ~there)
+    np.testing.assert_array_equal(found[there].view(np.int64), wanted[there].view(np.int64))
+
+
+def test_any_number_is_read_as_float_reads_it(reader):
+    check(READABLE)
+
+
+def test_random_digits_are_read_as_float_reads_them(reader):
+    draw = random.Random(1)
+
+    def digits(most):
+        return "".join(draw.choice("0123456789") for _ in range(draw.randint(0, most)))
+    check(["1" + digits(9) + draw.choice(["", ".", ".", "."]) + draw.choice(["", "000", "00000"]) + digits(18)
+           for _ in range(30_000)])
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-6, 1.0, 1e7, 1e300])
+def test_what_repr_writes_is_read_back(scale, reader):
+    check(list(map(repr, (np.random.default_rng(2).random(5_000) * scale).tolist())))
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_a_cell_without_a_number_is_left_to_who_names_it(text, reader):
+    assert table_of_numbers(f"1,2\n3,{text}\n", 2, 2) is None
+
+
+@pytest.mark.parametrize("lines, rows", [("1,2\n3\n4,5\n", 3), ("1,2\n3,4,5\n", 2), ("1\n2,3\n", 2), ("\n\n", 2),
+                                         ("1,2\n\n3,4\n", 3), ("1,2,3\n4,5,6\n", 2)])
+def test_a_line_of_other_length_is_left_to_who_names_it(lines, rows, reader):
+    assert table_of_numbers(lines, rows, 2) is None
+
+
+def test_no_lines_are_no_rows(reader):
+    assert table_of_numbers("", 0, 3).shape == (0, 3)
+
+
+def test_infinity_is_a_number_and_what_is_beyond_float64_is_none():
+    assert number_of("inf") == np.inf and number_of("-Infinity") == -np.inf
+    with pytest.raises(OverflowError):
+        number_of("1e400")
+
+
+@pytest.mark.parametrize("text, value", [
+    ("007", 7), ("1e3", 1000), ("-4", -4), ("100.0", 100), ("9007199254740993.0", 9007199254740993),
+    ("99999999999999999999", 99999999999999999999)])
+def test_integers_are_exact(text, value):
+    assert integer_of(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.5", "9007199254740992.5", "1e999999999", "nan", "1_0"])
+def test_what_is_no_integer_is_none(text):
+    with pytest.raises(ValueError):
+        integer_of(text)
+
+
+def test_a_gap_is_empty_or_nan():
+    assert all(map(is_missing, ["", " ", "nan", "NaN", "-nan"])) and not any(map(is_missing, ["0", "no", "inf"]))
