@@ -30,11 +30,6 @@ class LeftOut:
         self.messages = messages
         self._lines: set[str] = set()
 
-    @property
-    def is_allowed(self) -> bool:
-        """Whether anything may be skipped."""
-        return self.messages is not None
-
     def add(self, trial: int | None, message: str):
         """Skip a trial; None: only the line that the message names."""
         if self.messages is None:

@@ -53,28 +53,37 @@ def export_tables(path, out, progress: Callable[[float], None] = lambda share: N
 
     Raises LogError if ``out`` exists or cannot be written, and for invalid /trials.
     """
+    return export_each(path, out, _write_table, progress, _write_description)
+
+
+def export_each(path, out, write: Callable[[Log, Table, str], Iterator[int]], progress: Callable[[float], None],
+                begin: Callable[[Log, str], None] = lambda log, folder: None) -> dict[str, int]:
+    """Export each table to a file of its own, as ``export_tables`` does.
+
+    write   writes a table of the log into the folder; gives the number of rows of each piece that it has written
+    """
     with read_log(path) as log, new_folder(os.fspath(out)) as folder:
         refuse_unsound_trials(log)
-        _write_description(log, os.path.join(folder, "log.json"))
+        begin(log, folder)
         total, done = max(1, sum(table.rows for table in log.tables)), 0
         for table in log.tables:
-            for rows in _write_table(table, os.path.join(folder, f"{table.name}.csv")):
+            for rows in write(log, table, folder):
                 done += rows
                 progress(done / total)
         return {table.name: table.rows for table in log.tables}
 
 
-def _write_description(log: Log, path: str):
+def _write_description(log: Log, folder: str):
     columns = {table.name: [[c.name, c.type, c.unit, c.meaning, c.better] for c in table.specs.values()]
                for table in log.tables}
     attributes = {name: value for name, value in log.attributes.items() if name not in OF_FILE}
-    with open(path, "w", encoding="utf-8") as file:
+    with open(os.path.join(folder, "log.json"), "w", encoding="utf-8") as file:
         json.dump({"format": FORMAT, "version": 1, "attributes": attributes, "columns": columns}, file, indent=1,
                   ensure_ascii=False)
 
 
-def _write_table(table: Table, path: str) -> Iterator[int]:
-    with open(path, "w", encoding="utf-8", newline="") as file:
+def _write_table(log: Log, table: Table, folder: str) -> Iterator[int]:
+    with open(os.path.join(folder, f"{table.name}.csv"), "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(map(as_cell, table.specs))
         for first in range(0, table.rows, ROWS):
@@ -84,14 +93,22 @@ def _write_table(table: Table, path: str) -> Iterator[int]:
             yield rows
 
 
-def _format_cells(values: np.ndarray, spec: Column) -> list[str]:
+def _format_cells(values: np.ndarray, spec: Column) -> list:
     if spec.type == "float":
         return [repr(value) if value == value else "" for value in values.tolist()]
+    if spec.type == "text":
+        return [as_cell(text) for text in values]
+    plain = plain_values(values, spec)
+    return plain.tolist() if isinstance(plain, np.ndarray) else plain
+
+
+def plain_values(values: np.ndarray, spec: Column) -> np.ndarray | list:
+    """A column as other programs have it: a status by its name, an unknown seed as None, all else as it is."""
     if spec.type == "status":
         return [Status(value).name for value in values.tolist()]
     if spec.name == "seed":
-        return ["" if seed == UNKNOWN_SEED else seed for seed in values.tolist()]
-    return [as_cell(text) for text in values] if spec.type == "text" else values.tolist()
+        return [None if seed == UNKNOWN_SEED else seed for seed in values.tolist()]
+    return values
 
 
 def is_tables(path) -> bool:

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from ..log.check import refuse_unsound_trials
-from ..log.reader import Log, Table, read_log
-from ..log.schema import UNKNOWN_SEED, Column, Status
+from ..log.reader import Log, Table
+from ..log.schema import Column
 from ..system.extras import import_extra
-from .archive_export import new_folder
+from .csv_tables import export_each, plain_values
 
 NEED, OTHERWISE = "--as parquet", "--as csv does without it"
 ROWS = 1 << 18                  # converted at a time: a row group
@@ -31,18 +29,17 @@ def export_parquet(path, out, progress: Callable[[float], None] = lambda share: 
     Raises UsageError without pyarrow; LogError if ``out`` exists or cannot be written, and for invalid /trials.
     """
     arrow, parquet = (import_extra(name, NEED, OTHERWISE) for name in ("pyarrow", "pyarrow.parquet"))
-    with read_log(path) as log, new_folder(os.fspath(out)) as folder:
-        refuse_unsound_trials(log)
-        total, done = max(1, sum(table.rows for table in log.tables)), 0
-        for table in log.tables:
-            schema = _schema(arrow, log, table)
-            with (open(os.path.join(folder, f"{table.name}.parquet"), "wb") as file,      # arrow's names are UTF-8
-                  parquet.ParquetWriter(file, schema) as writer):
-                for first in range(0, table.rows, ROWS):
-                    writer.write_table(_rows(arrow, schema, table, first, min(first + ROWS, table.rows)))
-                    done += min(ROWS, table.rows - first)
-                    progress(done / total)
-        return {table.name: table.rows for table in log.tables}
+    return export_each(path, out, partial(_write_table, arrow, parquet), progress)
+
+
+def _write_table(arrow: Any, parquet: Any, log: Log, table: Table, folder: str) -> Iterator[int]:
+    schema = _schema(arrow, log, table)
+    with (open(os.path.join(folder, f"{table.name}.parquet"), "wb") as file,      # arrow's names are UTF-8
+          parquet.ParquetWriter(file, schema) as writer):
+        for first in range(0, table.rows, ROWS):
+            rows = min(ROWS, table.rows - first)
+            writer.write_table(_rows(arrow, schema, table, first, first + rows))
+            yield rows
 
 
 def _schema(arrow: Any, log: Log, table: Table):
@@ -56,14 +53,6 @@ def _about(spec: Column) -> dict[str, str]:
 
 
 def _rows(arrow: Any, schema: Any, table: Table, first: int, stop: int):
-    arrays = [arrow.array(_values(table.read_rows(name, first, stop), spec), field.type)
+    arrays = [arrow.array(plain_values(table.read_rows(name, first, stop), spec), field.type)
               for (name, spec), field in zip(table.specs.items(), schema)]
     return arrow.Table.from_arrays(arrays, schema=schema)
-
-
-def _values(values: np.ndarray, spec: Column) -> Sequence[Any] | np.ndarray:
-    if spec.type == "status":
-        return [Status(value).name for value in values.tolist()]
-    if spec.name == "seed":
-        return [None if seed == UNKNOWN_SEED else seed for seed in values.tolist()]
-    return values
