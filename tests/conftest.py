@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from hvdscale.system.hangup import STOPPING
+
 # of the process that started the tests: readline gives pytest's workers a width, and nohup ignores SIGHUP
 for variable in ("COLUMNS", "LINES"):
     os.environ.pop(variable, None)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+HANDLERS = {number: signal.getsignal(number) for number in STOPPING}
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HVDSCALE_DATA") or ROOT.parent / "shared" / "data").absolute()       # folders of data sets
@@ -43,6 +46,19 @@ def heed_ctrl_c():
     """For Popen's preexec_fn: the process ends by SIGINT, though the tests themselves were started with it ignored, as
     a shell that is not interactive does in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Those of the tests' process, from which what it starts inherits: commands run in it leave signals ignored."""
+    restore_handlers()                      # after a fixture of the module
+    yield
+    restore_handlers()
+
+
+def restore_handlers():
+    for number, handler in HANDLERS.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

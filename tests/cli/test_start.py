@@ -50,11 +50,8 @@ def test_ctrl_c_ends_a_command_quietly_while_it_is_being_imported(command, modul
 def test_in_the_command_ctrl_c_is_what_it_was(before, monkeypatch):
     found = []
     monkeypatch.setattr("hvdscale.cli.log.main", lambda: found.append(signal.getsignal(signal.SIGINT)))
-    own = signal.signal(signal.SIGINT, before)
-    try:
-        start.log()
-    finally:
-        signal.signal(signal.SIGINT, own)
+    signal.signal(signal.SIGINT, before)
+    start.log()
     assert found == [before]
 
 

@@ -47,13 +47,8 @@ def asked(sweep, out, **said):
 
 def here(sweep, out, **said):
     """The sweep carried out in this process: the exit code, and what was printed; raises what the command would say."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)}
-    try:
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            code = SweepRun(asked(sweep, out, **said), SingleWorker(), 0, place(), Signals()).carry_out()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = SweepRun(asked(sweep, out, **said), SingleWorker(), 0, place(), Signals()).carry_out()
     return code, printed.getvalue()
 
 
