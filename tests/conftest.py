@@ -20,6 +20,7 @@ HANDLERS = {number: signal.getsignal(number) for number in STOPPING}
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HVDSCALE_DATA") or ROOT.parent / "shared" / "data").absolute()       # folders of data sets
+GOLDEN = ROOT / "tests/golden"
 NEW_NETWORK = 0x40000000                # the kernel's CLONE_NEWNET
 ALONE = """ip link set lo up            # Open MPI takes no loopback interface, nor is a name found with no other
 ip link add alone type bridge
@@ -59,6 +60,21 @@ def handlers():
 def restore_handlers():
     for number, handler in HANDLERS.items():
         signal.signal(number, handler)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--renew", action="store_true", help="write the texts of tests/golden anew")
+
+
+@pytest.fixture
+def golden(request):
+    """Hold a text against tests/golden/NAME.txt, or keep it there under --renew."""
+    def golden(name, text):
+        path = GOLDEN / f"{name}.txt"
+        if request.config.getoption("renew"):
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), f"tools/test --renew keeps {path.name} as it is now"
+    return golden
 
 
 @pytest.fixture

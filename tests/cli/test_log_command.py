@@ -1,6 +1,7 @@
 """hvdscale-log: what it says of logs in every state, and what merge and repair leave behind."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.system import forked
 from tests.factories.log_files import begin, finished, interrupted, open_log, resumed, write
+from tests.wording import naming
 
 
 def call(*words, code=0):
@@ -95,9 +97,9 @@ def test_show_tells_what_a_run_was_and_why_it_ended(tmp_path):
 
 def test_show_lists_the_trials_of_a_log_that_holds_several(tmp_path):
     path = finished(tmp_path / "w.h5", trials=3)
-    assert "--trial N shows one of them" in call("show", path)
+    assert "--trial N" in call("show", path)
     assert "trial 2: COMPLETE" in call("show", path, "--trial", 2)
-    assert "there is no trial 7; there are 0, 1, 2" in call("show", path, "--trial", 7, code=1)
+    assert re.search(naming("no trial 7", "0, 1, 2"), call("show", path, "--trial", 7, code=1))
 
 
 def test_show_of_an_interrupted_log_says_so(tmp_path):
@@ -111,8 +113,7 @@ def test_check_goes_on_after_a_bad_log_and_exits_with_1(tmp_path):
     good, bad = finished(tmp_path / "good.h5"), tmp_path / "bad.h5"
     bad.write_text("no")
     said = call("check", bad, good, code=1)
-    assert f"{good}: ok: 1 trial, 1 restart, 6 evaluations, 50 steps" in said
-    assert f"Error: {bad}: is not an HDF5 file" in said
+    assert f"{good}: ok: 1 trial, 1 restart, 6 evaluations, 50 steps" in said and f"Error: {bad}: " in said
     assert call("check", good).count("ok") == 1
 
 
@@ -122,7 +123,7 @@ def test_merge_keeps_every_row_and_where_it_came_from(tmp_path):
                    metaparameters=("learning_rate", "weight_decay"))
     out = str(tmp_path / "all.h5")
     said = call("merge", one, two, "--out", out)
-    assert "2 trials under another number" in said and f"{out}: 2 logs" in said
+    assert re.search(f"{two}: .* 2 trials under another", said) and f"{out}: 2 logs" in said
     log = check(out)
     assert log.trials["id"].tolist() == [0, 1, 3, 4, 2]            # two's 0 and 1 were taken
     assert log.trials["source_trial"].tolist() == [0, 1, 0, 1, 2]
@@ -150,8 +151,9 @@ def test_what_an_earlier_merge_noted_stays(tmp_path):
 def test_merge_refuses_copies_and_to_overwrite(tmp_path):
     one, two = finished(tmp_path / "one.h5", steps=10), finished(tmp_path / "two.h5", steps=20)
     (tmp_path / "copy.h5").write_bytes((tmp_path / "one.h5").read_bytes())
-    assert "is a copy of" in call("merge", one, tmp_path / "copy.h5", "--out", tmp_path / "all.h5", code=1)
-    assert "exists already" in call("merge", one, "--out", two, code=1)
+    said = call("merge", one, tmp_path / "copy.h5", "--out", tmp_path / "all.h5", code=1)
+    assert f"copy.h5: is a copy of {one}" in said
+    assert re.search(naming(f"{two}: ", "--overwrite"), call("merge", one, "--out", two, code=1))
     assert read_log(two).steps.rows == 20
     call("merge", one, two, "--out", two, "--overwrite")
     assert check(two).steps.rows == 30
@@ -172,7 +174,7 @@ def test_repair_closes_an_interrupted_log(tmp_path):
     path = interrupted(tmp_path / "w.h5", trials=2)
     before = read_log(path)
     said = call("repair", path)
-    assert "kept 2 trials, 2 restarts, 12 evaluations, 100 steps" in said and "lost: nothing" in said
+    assert re.search("kept 2 trials, 2 restarts, 12 evaluations, 100 steps.* nothing", said, re.S)
     log = check(path)
     assert log.trials["status"].tolist() == [Status.INCOMPLETE] * 2 and "interrupted" in log.trials["stop_reason"][0]
     np.testing.assert_array_equal(log.steps["loss"], before.steps["loss"])

@@ -16,6 +16,7 @@ from hvdscale.formatting.numbers import duration
 from tests.factories.logs import log, save, trial
 from tests.factories.studies import TARGETS, drawn
 from tests.analysis.test_worker_plan import COUNTS, noisy, probe, run
+from tests.wording import naming
 
 LINKS = ("--bandwidth", 10, "--latency", 20, "--parameters", "25.6M")
 
@@ -46,9 +47,7 @@ def said(*arguments, code=0):
 def test_the_recommendation_comes_first_then_the_table(series):
     text = said(series, "--workers", "1-64", "--local-batch", 32, "--price", 2)
     assert text.index("Fastest: 32 workers") < text.index("Cheapest:") < text.index("Gain ") < text.index("By worker")
-    assert "x the cost buys" in text and "x the speed" in text and "% sure." in text
-    assert "The gain ends at the knee, the least cost x time." in text
-    assert "Costs are in the unit of the price, 2.00 a worker-hour" in text
+    assert "% sure." in text and "2.00 a worker-hour" in text
 
 
 def test_a_step_is_said_to_be_the_mean_one(series):
@@ -74,13 +73,13 @@ def test_times_from_other_logs_are_the_only_ones(series, tmp_path):
 
 
 @pytest.mark.parametrize("other, difference", [
-    ({"train_examples": 7000}, "the number of training examples is 7,000, not 1,000"),
-    ({"train_examples": 0}, "the number of training examples is unknown, not 1,000"),
-    ({"optimizer": "adam"}, "the optimizer is adam, not nesterov")])
+    ({"train_examples": 7000}, ["training examples", "7,000", "1,000"]),
+    ({"train_examples": 0}, ["training examples", "unknown", "1,000"]),
+    ({"optimizer": "adam"}, ["optimizer", "adam", "nesterov"])])
 def test_times_that_join_no_run_name_what_differs(series, tmp_path, other, difference):
     probes = save(log(trial(steps=(), error=(), target=None, step_seconds=[0.1] * 50, **other)), tmp_path / "probe.h5")
     found = said(series, "--times-from", probes, code=1)
-    assert difference in found and "--times-from" in found and "held against a target" not in found
+    assert re.search(naming("--times-from", *difference, "--probe"), found) and "--noise-scale" not in found
 
 
 def test_times_from_a_folder_without_logs_is_an_error_not_all_logs(series, tmp_path):
@@ -132,8 +131,7 @@ def test_a_deadline_and_a_budget_name_who_keeps_them_and_how_surely(series):
 
 def test_limits_out_of_reach_name_the_best_that_can_be_had(series):
     text = said(series, "--local-batch", 32, "--price", 2, "--deadline", "10s", "--budget", 0.01, "--workers", "1-64")
-    assert "Out of reach: none of these worker counts is likely to stay within 10.0 s and a cost of 0.01" in text
-    assert "the best chance is under 5%" in text and "0%." not in text
+    assert re.search("Out of reach: .* 10.0 s and a cost of 0.01.* under 5%", text) and "0%." not in text
 
 
 @pytest.mark.parametrize("limits", [("--deadline", "10h"), ("--deadline", "10h", "--budget", 1e9)])
@@ -153,8 +151,7 @@ def test_a_warning_names_the_best_trials_seeds_that_missed_the_target(folder):
     searched = [drawn(number, steps, batch=256, point=point(number)) for number, steps in enumerate(met)]
     searched += [drawn(1, batch=256, repeat=repeat, point=point(1)) for repeat in (1, 2)]
     text = said(save(log(*searched), folder / "unsure.h5"), "--workers", "1", "--deadline", "1h")
-    assert "at batch 256 only 1 of 3 seeds met the target" in text
-    assert "33% of runs meet it, so that one which does takes 3.0 runs on average" in text
+    assert re.search("at batch 256 only 1 of 3 seeds .* 33% of runs .* 3.0 runs", text)
     assert "Out of reach" in text and "sure to stay" not in text
 
 
@@ -162,15 +159,14 @@ def test_a_batch_some_of_whose_repeats_did_not_meet_the_target_is_warned_of(fold
     runs = [run(1, seed=seed) for seed in range(3)]
     runs[-1].error[-1] = 0.9
     text = said(save(log(*runs), folder / "two_of_three.h5"), "--workers", "1")
-    assert "at batch 32 only 2 of 3 seeds met the target" in text and "a run may not meet it at all" in text
+    assert "at batch 32 only 2 of 3 seeds" in text
 
 
 def test_a_choice_that_hangs_on_priors_is_said_to_be_assumed(short, tmp_path):
     text = said(short, "--global-batch", 128, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
                 "25.6M", "--deadline", "10h", "--per-node", 4, "--out", tmp_path, "--format", "json")
-    assert "Confidence unknown: the logs determine" in text
-    assert "how surely is assumed, not measured" in text and "% sure." not in text
-    assert re.search("Step-time laws that fit the timings: .*ring.*tree.* Intervals cover all laws that fit", text)
+    assert "Confidence unknown" in text and "assumed" in text and "% sure." not in text
+    assert re.search("laws that fit the timings: .*ring.*tree", text)
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
     assert "model" in found["chances_assumed"]
     assert found["tables"][0]["rows"][-1]["cells"]["chance_within"] == {"shown": "assumed", "value": None}
@@ -178,7 +174,7 @@ def test_a_choice_that_hangs_on_priors_is_said_to_be_assumed(short, tmp_path):
 
 def test_a_batch_beyond_those_run_is_marked_with_the_interval_of_its_steps(series, tmp_path):
     text = said(series, "--workers", "1,512", "--local-batch", 32, "--out", tmp_path)
-    assert "extrapolated beyond batch 2,048" in text and "~2,0" in text and "are marked ~" in text
+    assert "extrapolated beyond batch 2,048" in text and "~2,0" in text
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
     first, last = (row["cells"] for row in found["tables"][0]["rows"])
     assert (first["steps_known"]["shown"], last["steps_known"]["shown"]) == ("measured", "extrapolated")
@@ -199,12 +195,12 @@ def test_with_an_open_b_crit_no_larger_batch_is_recommended(folder):
     path = save(log(*(noisy(workers, seed) for workers in (1, 2, 4, 8) for seed in range(2))), folder / "open.h5")
     text = said(path, "--workers", "1,8,256", "--local-batch", 32, "--deadline", "1s", *LINKS)
     assert re.search("Fastest( and cheapest)?: 8 workers, batch 256", text)
-    assert re.search(r"No batch beyond 256 is recommended: B_crit is at least [\d,]+, without an upper end, so "
-                     r"steps may keep falling .* A run at batch 1,024 would narrow this: [\d,]+ to [\d,]+ steps", text)
-    assert "Out of reach: none of these worker counts at batches up to 256 is likely" in text
+    assert re.search(r"No batch beyond 256 .* B_crit is at least [\d,]+, .* A run at batch 1,024 .* [\d,]+ to [\d,]+ "
+                     "steps", text)
+    assert re.search("Out of reach: [^.]*batches up to 256 ", text)
     assert "No batch beyond 256" in said(path, "--workers", "1,8") and "No batch" not in said(path, "--workers", "1,2")
     few = save(log(*(noisy(workers, seed) for workers in (1, 2) for seed in range(2))), folder / "few.h5")
-    assert "No batch beyond 64 is recommended: B_crit needs three batches" in said(
+    assert "No batch beyond 64 is recommended: B_crit needs three" in said(
         few, "--workers", "1,4", "--local-batch", 32, *LINKS)
 
 
@@ -214,7 +210,7 @@ def test_batches_that_do_not_show_b_crit_have_no_end_of_its_search(folder):
                   seed=seed, eval_every=1, local_workers=workers) for workers in steps
             for seed, count in enumerate(steps[workers])]
     text = said(save(log(*runs), folder / "nothing.h5"), "--workers", "1,4,16", "--local-batch", 32, *LINKS)
-    assert "No batch beyond 128 is recommended: these batches do not bound B_crit, so steps" in text
+    assert re.search("No batch beyond 128 [^.]* do not bound B_crit", text)
     unmet = [trial(seed, (0, 900), (0.9, 0.8), (0, 450), workers=8, batch=256, seed=seed, eval_every=1,
                    local_workers=8) for seed in (80, 81)]
     text = said(save(log(*runs, *unmet), folder / "unmet_beyond.h5"), "--workers", "1-8")
@@ -223,7 +219,7 @@ def test_batches_that_do_not_show_b_crit_have_no_end_of_its_search(folder):
 
 def test_efficiencies_that_are_empty_bounds_are_left_out(short, tmp_path):
     text = said(short, "--workers", "1-1024", "--local-batch", 32, "--out", tmp_path, "--format", "json")
-    assert "A dash: system efficiency is at most what it is at fewer workers; nothing more is known." in text
+    assert "A dash: system efficiency" in text
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
     rows = [row["cells"] for row in found["tables"][0]["rows"]]
     least = rows[2]["system_efficiency"]["value"]
@@ -246,13 +242,13 @@ def test_a_deadline_has_its_unit(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "90", "h", "-1h", "2 weeks", "1h30", "1e3s"])
 def test_a_deadline_without_a_clear_time_is_refused(text):
-    with pytest.raises(UsageError, match="not a time with its unit, such as 90m, 2h, 1d"):
+    with pytest.raises(UsageError, match=naming(f"'{text}'", "90m, 2h, 1d")):
         seconds_of(text)
 
 
 @pytest.mark.parametrize("text", ["0s", "0h0m"])
 def test_a_deadline_of_no_time_is_refused(text):
-    with pytest.raises(UsageError, match=f"'{text}': a deadline is a time above 0"):
+    with pytest.raises(UsageError, match=f"'{text}': .* above 0"):
         seconds_of(text)
 
 
@@ -287,8 +283,8 @@ def test_bad_values_are_named_with_what_would_do(series, arguments, message):
 
 def test_beyond_one_node_it_says_what_is_missing_and_takes_it_when_given(short):
     text = said(short, "--local-batch", 32, "--workers", "1-64")
-    assert "At 8, 16, 32 and 64 workers a step needs links between nodes, which no log has timed" in text
-    assert "--bandwidth, --latency and --parameters" in text and "Fastest: 4 workers" in text
+    assert re.search("At 8, 16, 32 and 64 workers .* no log has timed.* --bandwidth, --latency and --parameters", text)
+    assert "Fastest: 4 workers" in text
     text = said(short, "--global-batch", 128, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
                 "25.6M")
     assert "which no log has timed" not in text and "given" in text and "extrapol." in text
@@ -296,9 +292,8 @@ def test_beyond_one_node_it_says_what_is_missing_and_takes_it_when_given(short):
 
 def test_beyond_the_reach_of_the_laws_it_says_so_and_recommends_nothing_there(series, tmp_path):
     text = said(series, "--workers", "1-4096", "--local-batch", 32, "--out", tmp_path)
-    assert ("Step times at 2,048 and 4,096 workers have no upper end, so none of these counts is recommended: they "
-            "need more than 16 times the workers or nodes that were timed (up to 64 workers)") in text
-    assert "open above" in text and "Step-time laws that fit the timings: " in text
+    assert re.search(r"at 2,048 and 4,096 workers have no upper end[^.]* 16 times [^.]*64 workers", text)
+    assert "open above" in text
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
     laws = {law["name"]: law["refuted"] for law in found["step_times"]["laws"]}
     assert {"ring", "tree", "linear latency"} < set(laws) and not all(laws.values())
@@ -314,12 +309,12 @@ def test_beyond_the_reach_of_the_laws_it_says_so_and_recommends_nothing_there(se
 
 def test_what_is_given_and_not_needed_is_named(series):
     text = said(series, "--steps", "860@32", "--noise-scale", 500, "--workers", "1,2")
-    assert "--steps is not used: runs here" in text and "--noise-scale is not used: the steps" in text
+    assert "--steps is not used" in text and "--noise-scale is not used" in text
 
 
 def test_worker_counts_none_of_which_can_run_say_why_without_an_empty_table(series):
     text = said(series, "--workers", "2000000")
-    assert text.endswith("Not at 2,000,000 workers: more workers than the 1,000,000 training examples allow.")
+    assert re.search("Not at 2,000,000 workers: [^.]*1,000,000 training examples[^.]*.$", text)
 
 
 def test_a_report_recommends_by_its_intervals_and_names_what_it_omits(folder):
@@ -337,18 +332,17 @@ def test_a_report_recommends_by_its_intervals_and_names_what_it_omits(folder):
 
 def test_one_cell_is_planned_for_alone(folder):
     text = said(save(log(run(1)), folder / "one.h5"), "--workers", "1")
-    assert "Known at one worker count only: 1 worker, batch 32" in text
-    assert "hold nothing of the spread between seeds" in text and "a spread of 5% is assumed" in text
+    assert re.search("one worker count only: 1 worker, batch 32.* 5% is assumed", text)
 
 
 def test_logs_without_times_ask_for_some(folder):
     path = save(log(trial(1, seconds=(np.nan,) * 3)), folder / "untimed.h5")
-    assert "Add logs of runs, or of hvdscale-scale --probe" in said(path, code=1)
+    assert "hvdscale-scale --probe" in said(path, code=1)
 
 
 def test_targets_that_were_not_met_name_the_best_value(folder):
     path = save(log(trial(1, error=(0.9, 0.5, 0.4))), folder / "unmet.h5")
-    assert "not met by most runs at any batch. The best val/error was 0.400" in said(path, code=1)
+    assert re.search(naming("val/error<0.2: not met", "best val/error was 0.400"), said(path, code=1))
 
 
 def test_workloads_are_planned_one_by_one_despite_failures(series, folder):
@@ -386,7 +380,7 @@ def test_searches_use_the_common_or_requested_number_of_trials(folder, tmp_path)
 def test_times_of_crowded_hosts_are_not_trusted(folder):
     mixed = save(log(*(run(workers, cores=2) for workers in (1, 2, 4))), folder / "crowded.h5")
     text = said(mixed, "--local-batch", 32, "--workers", "1,2,4", "--per-node", 4)
-    assert "Left out: the step times of 1 run at 4 workers, as the host had fewer cores than workers" in text
+    assert re.search("Left out: the step times of 1 run at 4 workers,[^.]* fewer cores", text)
     alone = save(log(*(run(workers, cores=1) for workers in (2, 4))), folder / "all.h5")
     text = said(alone, "--local-batch", 32, "--workers", "2,4")
     assert "these times are not to be trusted" in text and "2#" in text
@@ -395,13 +389,11 @@ def test_times_of_crowded_hosts_are_not_trusted(folder):
 def test_a_probe_alone_predicts_and_says_so(folder):
     paths = [save(log(probe(workers)), folder / f"probe{workers}.h5") for workers in (1, 2, 4)]
     text = said(*paths, "--workers", "1,2,4", "--local-batch", 32)
-    assert "relative times, predicted" in text and "A prediction, before any full run" in text
-    assert "with the gradient noise scale for B_crit: 600 examples" in text and "usually grows in training" in text
-    assert "Times and costs are relative to 1 worker; steps are multiples of S_min" in " ".join(text.split())
-    assert "~ predicted, not measured." in text
+    assert "relative times, predicted" in text and "A prediction" in text and "noise scale for B_crit: 600" in text
+    assert "relative to 1 worker; steps are multiples of S_min" in text and "~ predicted, not measured." in text
     assert "--steps S@B" in said(*paths, "--deadline", "1h", code=2)
     text = said(*paths, "--workers", "1,2,4", "--local-batch", 32, "--steps", "39500@32", "--deadline", "1h")
-    assert "steps as given" in text and "Steps at other batches than 32 are a prediction" in text
+    assert "steps as given" in text and re.search("other batches than 32 [^.]*prediction", text)
 
 
 def test_a_probe_without_the_noise_scale_says_what_would_do(folder):

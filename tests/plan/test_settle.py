@@ -13,6 +13,7 @@ from hvdscale.plan.schedule import Schedule
 from hvdscale.plan.settle import Place
 from hvdscale.plan.time_scales import decay_timescale_of, half_life_of
 from tests.factories.plans import DEFAULTS, TRAIN, WORKLOAD, settled
+from tests.wording import naming
 
 
 # the batch
@@ -54,7 +55,7 @@ def test_a_local_batch_beyond_the_memory_is_cut_into_passes():
 
 
 def test_passes_typed_that_exceed_the_memory_typed_are_an_error():
-    with pytest.raises(PlanError, match="--accumulate 2 leaves passes of 64 examples, more than --max-local-batch 32"):
+    with pytest.raises(PlanError, match=naming("--accumulate 2", 64, "--max-local-batch 32")):
         settled(2, global_batch=256, accumulate=2, max_local_batch=32)
 
 
@@ -102,7 +103,7 @@ def test_what_is_listed_fits_beside_the_passes_typed_and_in_the_training_set(wor
 
 
 def test_no_batch_at_all_is_an_error():
-    with pytest.raises(PlanError, match="no batch: give --local-batch or --global-batch"):
+    with pytest.raises(PlanError, match=naming("--local-batch", "--global-batch")):
         settled(defaults=dict(lr=0.1, steps=9))
 
 
@@ -111,16 +112,16 @@ def test_a_workloads_default_local_batch_gives_way_to_a_typed_global_batch():
 
 
 def test_a_global_batch_larger_than_the_training_set_is_an_error_naming_both():
-    with pytest.raises(PlanError, match=r"a global batch of 1001 .* is larger than the training set of 1000 examples"):
+    with pytest.raises(PlanError, match=naming("global batch of 1001", "training set of 1000")):
         settled(global_batch=1001)
-    with pytest.raises(PlanError, match=r"a global batch of 1200 \(12 workers x 100 examples x 1 passes\) is larger"):
+    with pytest.raises(PlanError, match=naming("global batch of 1200", "12 workers x 100")):
         settled(12, local_batch=100)
     assert settled(global_batch=TRAIN).global_batch == TRAIN
 
 
 @pytest.mark.parametrize("workers, batch, accumulate", [(4, 3, 1), (2, 3, 2), (5, 1, 1), (3, 8, 3)])
 def test_fewer_examples_than_passes_is_an_error_naming_fitting_workers(workers, batch, accumulate):
-    said = f"a global batch of {batch} leaves some of {workers} workers x {accumulate} pass"
+    said = naming(f"global batch of {batch}", f"{workers} workers x {accumulate}")
     with pytest.raises(PlanError, match=said) as caught:
         settled(workers, global_batch=batch, accumulate=accumulate)
     at_most = int(re.search(r"use at most (\d+) worker", str(caught.value)).group(1))
@@ -128,7 +129,7 @@ def test_fewer_examples_than_passes_is_an_error_naming_fitting_workers(workers, 
 
 
 def test_more_passes_than_examples_are_too_many_at_any_worker_count():
-    with pytest.raises(PlanError, match="a global batch of 3 leaves some of 2 workers x 4 passes .* use fewer passes"):
+    with pytest.raises(PlanError, match=naming("global batch of 3", "2 workers x 4", "use fewer passes")):
         settled(2, global_batch=3, accumulate=4)
 
 
@@ -160,12 +161,12 @@ def test_a_cap_bounds_the_factor():
 def test_a_rate_per_example_is_multiplied_by_the_global_batch():
     plan = settled(4, lr_per_example=0.001)
     assert (plan.peak_lr, plan.base_batch) == (pytest.approx(0.001 * 40), 1)
-    with pytest.raises(PlanError, match="is a rate times the global batch, so --lr-rule sqrt cannot hold"):
+    with pytest.raises(PlanError, match=naming("lr_per_example", "--lr-rule sqrt")):
         settled(4, lr_per_example=0.001, lr_rule="sqrt")
 
 
 def test_a_rule_that_is_none_is_named():
-    with pytest.raises(UsageError, match="lr_rule = 'cubic' is none of linear, sqrt, none, .*power:P"):
+    with pytest.raises(UsageError, match=naming("lr_rule = 'cubic'", "linear, sqrt, none", "power:P")):
         settled(lr_rule="cubic")
 
 
@@ -218,15 +219,14 @@ def test_adam_sqrt_of_beta2_alone_leaves_beta1():
 
 
 @pytest.mark.parametrize("workers, keys, said", [
-    (10, {}, "at 10 times the base batch takes 1 - beta1 = 0.1 to 1, .* less than 10 times the base batch, here 10. "
-             "Choose a smaller batch, --lr-rule adam_sqrt:beta2, which leaves beta1 as it is, or max_lr_factor"),
-    (16, {"beta1": 0.9375}, "1 - beta1 = 0.0625 to 1, .* less than 16 times"),
-    (32, {}, "1 - beta1 = 0.1 to 3.2, "),
-    (50, {"beta2": 0.98}, "1 - beta1 = 0.1 to 5 and 1 - beta2 = 0.02 to 1, .* less than 10 times"),
-    (60, {"beta2": 0.98, "lr_rule": "adam_sqrt:beta2"}, "1 - beta2 = 0.02 to 1.2, .* less than 50 times .* Choose a "
-                                                        "smaller batch, or max_lr_factor")])
+    (10, {}, ["1 - beta1 = 0.1 to 1,", "less than 10 times", "--lr-rule adam_sqrt:beta2", "max_lr_factor"]),
+    (16, {"beta1": 0.9375}, ["1 - beta1 = 0.0625 to 1,", "less than 16 times"]),
+    (32, {}, ["1 - beta1 = 0.1 to 3.2,"]),
+    (50, {"beta2": 0.98}, ["1 - beta1 = 0.1 to 5 ", "1 - beta2 = 0.02 to 1,", "less than 10 times"]),
+    (60, {"beta2": 0.98, "lr_rule": "adam_sqrt:beta2"}, ["1 - beta2 = 0.02 to 1.2,", "less than 50 times",
+                                                         "max_lr_factor"])])
 def test_adam_sqrt_beyond_the_largest_batch_names_it(workers, keys, said):
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(PlanError, match=naming(*said)):
         settled(workers, **{"optimizer": "adam", "lr_rule": "adam_sqrt", **keys})
 
 
@@ -239,8 +239,7 @@ def test_a_cap_holds_all_that_adam_sqrt_scales_at_the_capped_batch():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "lars", "torch.optim:Adam"])
 def test_adam_sqrt_needs_an_optimizer_with_betas(optimizer):
-    said = f"scales beta1, beta2 and epsilon, and optimizer {optimizer} has no such keys; choose --optimizer adam or"
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(PlanError, match=naming("lr_rule = adam_sqrt", f"optimizer {optimizer} ", "--optimizer adam")):
         settled(optimizer=optimizer, lr_rule="adam_sqrt")
 
 
@@ -283,7 +282,7 @@ def test_half_lives_give_workers_the_problem_of_one_worker_at_their_global_batch
 
 
 def test_a_half_life_and_its_decay_are_alternatives_of_which_the_later_layer_counts():
-    with pytest.raises(UsageError, match="beta2 and beta2_half_life are alternatives"):
+    with pytest.raises(UsageError, match=naming("beta2 and beta2_half_life")):
         settled(optimizer="adam", beta2=0.9, beta2_half_life=600)
     assert settled(defaults={**DEFAULTS, "optimizer": "adam", "beta2_half_life": 600}, beta2=0.9).beta2 == 0.9
     assert settled(defaults={**DEFAULTS, "optimizer": "adam", "beta2": 0.9}, beta2_half_life=10).beta2 == 0.5
@@ -294,14 +293,13 @@ def test_a_workloads_half_life_falls_away_under_an_optimizer_without_it():
 
 
 @pytest.mark.parametrize("keys, said", [
-    (dict(momentum_half_life=60, optimizer="adam"), "momentum_half_life acts only with optimizer = momentum, nester"),
-    (dict(beta2_half_life=60), "beta2_half_life acts only with optimizer = adam, adamw, lamb or muon, and"),
-    (dict(beta2_half_life=60, optimizer="torch.optim:Adam"), "beta2_half_life acts only with optimizer = adam"),
-    (dict(beta2_half_life=1e20, optimizer="adam"), "half-life of 1e.20 examples at a global batch of 10 .* never"),
-    (dict(beta1_half_life=60, optimizer="adam", lr_rule="adam_sqrt"),
-     "lr_rule = adam_sqrt scales beta1, and beta1_half_life gives it at any batch; leave beta1_half_life out")])
+    (dict(momentum_half_life=60, optimizer="adam"), ["momentum_half_life", "momentum, nesterov, lars or muon", "adam"]),
+    (dict(beta2_half_life=60), ["beta2_half_life", "adam, adamw, lamb or muon", "nesterov"]),
+    (dict(beta2_half_life=60, optimizer="torch.optim:Adam"), ["beta2_half_life", "torch.optim:Adam"]),
+    (dict(beta2_half_life=1e20, optimizer="adam"), ["1e+20 examples", "global batch of 10 ", "shorter"]),
+    (dict(beta1_half_life=60, optimizer="adam", lr_rule="adam_sqrt"), ["adam_sqrt", "leave beta1_half_life out"])])
 def test_a_half_life_that_cannot_hold_is_an_error(keys, said):
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(PlanError, match=naming(*said)):
         settled(**keys)
 
 
@@ -357,16 +355,16 @@ def test_a_workloads_weight_decay_gives_way_to_a_typed_timescale_and_the_reverse
 
 
 @pytest.mark.parametrize("keys, said", [
-    (dict(decay_timescale=2, optimizer="lamb"), "decay_timescale acts only with optimizer = adamw, and optimizer is"),
-    (dict(decay_timescale=2), "decay_timescale acts only with optimizer = adamw, and optimizer is nesterov"),
-    (dict(decay_timescale=0.01, optimizer="adamw"), "0.01 epochs is no longer than a step of 0.01 epochs")])
+    (dict(decay_timescale=2, optimizer="lamb"), ["decay_timescale", "adamw", "lamb"]),
+    (dict(decay_timescale=2), ["decay_timescale", "adamw", "nesterov"]),
+    (dict(decay_timescale=0.01, optimizer="adamw"), ["decay_timescale = 0.01 epochs", "a step of 0.01", "longer one"])])
 def test_a_decay_timescale_that_cannot_hold_is_an_error(keys, said):
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(PlanError, match=naming(*said)):
         settled(**keys)
 
 
 def test_no_learning_rate_is_an_error():
-    with pytest.raises(PlanError, match="no learning rate: give --lr"):
+    with pytest.raises(PlanError, match="--lr "):
         settled(defaults=dict(local_batch=10, steps=9))
 
 
@@ -408,14 +406,14 @@ def test_a_tuned_warmup_climbs_from_its_own_start(tuned):
 
 
 def test_a_batch_that_was_not_tuned_is_an_error_naming_those_that_were(tuned):
-    with pytest.raises(PlanError, match="has no metaparameters at global batch 20 in .*; tuned batches: 40, 80. "):
+    with pytest.raises(PlanError, match=naming("global batch 20 ", tuned, "40, 80. ")):
         settled(2, lr_rule="tuned", metaparameters=tuned)
 
 
 def test_metaparameters_and_the_tuned_rule_need_one_another(tuned):
-    with pytest.raises(PlanError, match="--lr-rule tuned needs --metaparameters"):
+    with pytest.raises(PlanError, match=naming("--lr-rule tuned", "--metaparameters")):
         settled(lr_rule="tuned")
-    with pytest.raises(PlanError, match="metaparameters acts only with lr_rule = tuned, and lr_rule is linear"):
+    with pytest.raises(PlanError, match=naming("metaparameters", "tuned", "lr_rule is linear")):
         settled(metaparameters=tuned)
 
 
@@ -482,25 +480,25 @@ def test_a_warmup_from_the_peak_is_flat_and_decay_still_starts_after_it(workers,
 
 
 @pytest.mark.parametrize("keys, said", [
-    (dict(decay_steps=5), "decay_steps acts only with decay = linear, cosine or 1-sqrt, and decay is constant"),
-    (dict(end_lr_factor=0.1), "end_lr_factor acts only"), (dict(decay_factor=0.5, decay="linear"), "decay = step"),
-    (dict(warmup_start_factor=0.1, warmup="none"), "warmup = gradual or constant"),
-    (dict(momentum=0.5, optimizer="sgd"), "momentum acts only with optimizer = momentum, nesterov, lars or muon, and"),
-    (dict(momentum=0.5, optimizer="adam"), "momentum acts only .* and optimizer is adam"),
-    (dict(beta1=0.5), "beta1 acts only with optimizer = adam, adamw, lamb or muon, and optimizer is nesterov"),
-    (dict(beta2=0.5, optimizer="lars"), "beta2 acts only with optimizer = adam, .* lamb or muon, and .* is lars"),
-    (dict(epsilon=1e-3, optimizer="torch.optim:Adam"), "epsilon acts only with optimizer = adam, adamw, lamb or muon"),
-    (dict(trust_coefficient=0.1, optimizer="lamb"), "trust_coefficient acts only with optimizer = lars"),
-    (dict(lr_in_velocity=True, optimizer="adam"), "lr_in_velocity acts only with optimizer = momentum or nesterov"),
-    (dict(lr_in_velocity=True, optimizer="lars"), "lr_in_velocity acts only with optimizer = momentum or nesterov"),
-    (dict(momentum_correction=True, optimizer="sgd"), "momentum_correction acts only with optimizer = momentum, nest"),
-    (dict(momentum_correction=True), "momentum_correction acts only with lr_in_velocity = true or optimizer = lars"),
-    (dict(decay_norm_and_bias=True), "decay_norm_and_bias acts only with a weight_decay above 0"),
-    (dict(optimizer_args={"eps": 1}, optimizer="adam"), "optimizer_args = .* is for a module:Class .* not for adam"),
-    (dict(lr_per_example=0.1, base_batch=4), "base_batch does nothing beside lr_per_example"),
-    (dict(lr_per_example=0.1, max_lr_factor=4.0), "max_lr_factor does nothing beside lr_per_example")])
+    (dict(decay_steps=5), ["decay_steps", "linear, cosine or 1-sqrt", "constant"]),
+    (dict(end_lr_factor=0.1), ["end_lr_factor"]), (dict(decay_factor=0.5, decay="linear"), ["decay = step"]),
+    (dict(warmup_start_factor=0.1, warmup="none"), ["warmup = gradual or constant"]),
+    (dict(momentum=0.5, optimizer="sgd"), ["momentum ", "momentum, nesterov, lars or muon", "sgd"]),
+    (dict(momentum=0.5, optimizer="adam"), ["momentum ", "optimizer is adam"]),
+    (dict(beta1=0.5), ["beta1", "adam, adamw, lamb or muon", "nesterov"]),
+    (dict(beta2=0.5, optimizer="lars"), ["beta2", "adam, adamw, lamb or muon", "lars"]),
+    (dict(epsilon=1e-3, optimizer="torch.optim:Adam"), ["epsilon", "adam, adamw, lamb or muon"]),
+    (dict(trust_coefficient=0.1, optimizer="lamb"), ["trust_coefficient", "optimizer = lars"]),
+    (dict(lr_in_velocity=True, optimizer="adam"), ["lr_in_velocity", "momentum or nesterov"]),
+    (dict(lr_in_velocity=True, optimizer="lars"), ["lr_in_velocity", "momentum or nesterov"]),
+    (dict(momentum_correction=True, optimizer="sgd"), ["momentum_correction", "momentum, nest"]),
+    (dict(momentum_correction=True), ["momentum_correction", "lr_in_velocity = true", "optimizer = lars"]),
+    (dict(decay_norm_and_bias=True), ["decay_norm_and_bias", "weight_decay above 0"]),
+    (dict(optimizer_args={"eps": 1}, optimizer="adam"), ["optimizer_args = {'eps': 1}", "module:Class", "adam"]),
+    (dict(lr_per_example=0.1, base_batch=4), ["base_batch", "lr_per_example"]),
+    (dict(lr_per_example=0.1, max_lr_factor=4.0), ["max_lr_factor", "lr_per_example"])])
 def test_a_key_that_would_do_nothing_is_an_error(keys, said):
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(PlanError, match=naming(*said)):
         settled(**keys)
 
 
@@ -533,24 +531,24 @@ def test_a_stable_phase_is_given_in_steps_or_epochs():
 
 
 @pytest.mark.parametrize("said, complaint", [
-    (dict(decay="linear", warmup_steps=20, decay_start_steps=10), "starts at step 10, within the warmup of 20 steps"),
-    (dict(decay="1-sqrt", decay_start_steps=30, decay_steps=30), "ends at step 30, before its start at step 30"),
-    (dict(decay="inverse_sqrt", warmup="none"), "its start is step 0; give a warmup"),
-    (dict(decay="constant", decay_start_steps=30), "decay_start_steps acts only with decay = linear, .* or inv")])
+    (dict(decay="linear", warmup_steps=20, decay_start_steps=10), ["starts at step 10", "20 steps"]),
+    (dict(decay="1-sqrt", decay_start_steps=30, decay_steps=30), ["ends at step 30", "start at step 30"]),
+    (dict(decay="inverse_sqrt", warmup="none"), ["step 0", "warmup"]),
+    (dict(decay="constant", decay_start_steps=30), ["decay_start_steps", "linear, ", "inverse_sqrt", "constant"])])
 def test_a_decay_that_cannot_start_there_is_an_error_that_says_why(said, complaint):
-    with pytest.raises(PlanError, match=complaint):
+    with pytest.raises(PlanError, match=naming(*complaint)):
         settled(**said)
 
 
 def test_decay_within_the_warmup_is_an_error_naming_both():
-    with pytest.raises(PlanError, match="linear decay ends at step 20, within the warmup of 20 steps"):
+    with pytest.raises(PlanError, match=naming("ends at step 20", "warmup of 20 steps")):
         settled(8, decay="linear", decay_steps=20, warmup_steps=20)
-    with pytest.raises(PlanError, match=r"cosine decay ends at step 0, .* \(a budget in seconds has no last step\)"):
+    with pytest.raises(PlanError, match=naming("ends at step 0", "seconds")):
         settled(decay="cosine", seconds=3.0)
 
 
 def test_step_decay_needs_its_steps():
-    with pytest.raises(PlanError, match="decay = 'step' needs decay_at_steps or decay_at_epochs"):
+    with pytest.raises(PlanError, match=naming("decay = 'step'", "decay_at_steps", "decay_at_epochs")):
         settled(decay="step")
     plan = settled(decay="step", decay_at_steps=[2, 4])
     assert rates(plan)[:6] == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
@@ -576,7 +574,7 @@ def test_a_budget_in_examples_is_the_fewest_steps_that_see_so_many(last_batch, e
 
 
 def test_no_budget_is_an_error():
-    with pytest.raises(PlanError, match="no budget: give --steps or --epochs"):
+    with pytest.raises(PlanError, match=naming("--steps", "--epochs")):
         settled(defaults=dict(local_batch=10, lr=0.1))
 
 
@@ -598,7 +596,7 @@ def test_a_target_is_stored_in_one_spelling(target, settled_as):
 
 
 def test_a_target_that_says_nothing_is_named():
-    with pytest.raises(UsageError, match="target 'val/error' is not split/metric, a comparison"):
+    with pytest.raises(UsageError, match=naming("target 'val/error'", "'val/error<0.01'")):
         settled(target="val/error")
 
 
@@ -612,7 +610,7 @@ def test_the_targets_split_is_always_evaluated(splits, target, evaluated):
 
 @pytest.mark.parametrize("splits", ["valid", "train,", "train;val"])
 def test_a_split_that_is_none_is_named(splits):
-    with pytest.raises(PlanError, match=f"eval_splits = '{splits}' is not a list of train, val, test"):
+    with pytest.raises(PlanError, match=naming(f"eval_splits = '{splits}'", "train, val, test")):
         settled(eval_splits=splits)
 
 
@@ -706,23 +704,22 @@ def test_the_worker_count_changes_nothing_of_the_problem():
 
 
 @pytest.mark.parametrize("target, said", [
-    ("val/error>0.9", "smaller values of error are better, so its target is val/error<0.9"),
-    ("val/accuracy<=0.9", "larger values of accuracy are better, so its target is val/accuracy>0.9")])
+    ("val/error>0.9", "val/error<0.9"), ("val/accuracy<=0.9", "val/accuracy>0.9")])
 def test_a_target_in_the_worse_direction_is_an_error(monkeypatch, target, said):
     monkeypatch.setattr(WORKLOAD, "metrics", {"error": "min", "accuracy": "max"})
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(PlanError, match=naming(target, said)):
         settled(target=target)
     assert str(settled(target="val/accuracy>=0.9").stop_target) == "val/accuracy>=0.9"
 
 
 def test_a_target_on_an_unmeasured_metric_lists_the_measured_ones():
-    with pytest.raises(PlanError, match="'val/accuracy>0.9': the workload measures cross_entropy, error"):
+    with pytest.raises(PlanError, match=naming("'val/accuracy>0.9'", "cross_entropy, error")):
         settled(target="val/accuracy>0.9")
 
 
 def test_without_evaluations_a_default_target_is_dropped_a_typed_one_not():
     assert settled(defaults={**DEFAULTS, "target": "val/error<0.1"}, eval_every=0).target is None
-    with pytest.raises(PlanError, match="never held against anything under --eval-every 0"):
+    with pytest.raises(PlanError, match=naming("--target val/error<0.1", "--eval-every 0")):
         settled(target="val/error<0.1", eval_every=0)
 
 

@@ -1,0 +1,92 @@
+"""What the offline commands print, word by word, as tests/golden/ keeps it."""
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from hvdscale.cli.log import main as log_command
+from hvdscale.cli.plan import main as plan_command
+from tests.analysis.test_worker_plan import COUNTS, probe, run
+from tests.conftest import GOLDEN
+from tests.factories.log_files import finished
+from tests.factories.logs import log, save, trial
+from tests.wording import screens
+
+PLAN = """
+v1.h5 --workers 1-32 --price 2
+v1.h5 --workers 1,2 --per-node 2 --deadline 10m --budget 1
+v1.h5 --workers 1,2 --deadline 10s --budget 0.00001
+series.h5 --workers 1-4096 --local-batch 32 --steps 860@32 --noise-scale 500
+series.h5 --workers 2000000
+short.h5 --global-batch 128 --workers 1-64 --bandwidth 10 --latency 20 --parameters 25.6M --deadline 10h --per-node 4
+crowded.h5 --workers 1,2,4 --local-batch 32 --per-node 4
+unmet.h5
+two_of_three.h5 --workers 1
+probe.h5 --workers 1
+probe.h5 --workers 1 --steps 39500@32 --deadline 1h
+probe.h5 --deadline 1h
+quiet.h5
+untimed.h5
+nothing
+series.h5 --price -1
+series.h5 --per-node 0
+series.h5 --knee nan
+series.h5 --confidence 1
+series.h5 --local-batch 8 --global-batch 64
+series.h5 --deadline soon
+series.h5 --deadline 0s
+series.h5 --workers 4-2
+series.h5 --bandwidth 10
+series.h5 --bandwidth 10 --latency 5 --parameters many
+series.h5 --steps 860
+series.h5 --target val/loss<1
+series.h5 --format html
+series.h5 --times-from elsewhere.h5
+series.h5 --times-from nothing
+"""
+LOG = """
+ls
+show v1.h5
+show v1.h5 --trial 1
+show v1.h5 --trial 9
+check v1.h5 cut.h5 text.h5 empty.h5 none.h5
+repair v1.h5
+repair cut.h5
+repair text.h5
+repair none.h5
+merge v1.h5 other.h5 --out all.h5
+merge v1.h5 copy.h5 --out both.h5
+merge v1.h5 --out all.h5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory, with the logs that the commands name."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(GOLDEN / "v1.h5", tmp_path)
+    return tmp_path
+
+
+def test_the_plan_is_worded_as_it_was(folder, golden):
+    for name, trials in {
+            "series": [run(workers, seed=seed) for workers in COUNTS for seed in range(2)],
+            "short": [run(workers) for workers in COUNTS[:3]],
+            "crowded": [run(workers, cores=2) for workers in (1, 2, 4)],
+            "unmet": [trial(1, error=(0.9, 0.5, 0.4))],
+            "two_of_three": [run(1), run(1, seed=1), trial(3, error=(0.9, 0.5, 0.4), seed=2, train_examples=10**6)],
+            "probe": [probe(1)], "quiet": [probe(1, None)], "untimed": [trial(1, seconds=(np.nan,) * 3)],
+            "elsewhere": [trial(steps=(), error=(), target=None, step_seconds=[0.1] * 50, optimizer="adam")]}.items():
+        save(log(*trials), f"{name}.h5")
+    (folder / "nothing").mkdir()
+    golden("plan", screens("hvdscale-plan", plan_command, PLAN.strip().splitlines()))
+
+
+def test_what_is_said_of_logs_is_worded_as_it_was(folder, golden):
+    whole = (folder / "v1.h5").read_bytes()
+    for name, content in {"copy": whole, "cut": whole[:20000], "text": b"no log", "empty": b""}.items():
+        (folder / f"{name}.h5").write_bytes(content)
+    finished("other.h5", trials=2)
+    said = screens("hvdscale-log", log_command, LOG.strip().splitlines())
+    golden("log", re.sub(r"[\d.]+ KiB", "N KiB", said))                  # as HDF5 likes
