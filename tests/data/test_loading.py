@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from hvdscale.data.loading import Feed, Loader
 from hvdscale.errors import DataError
@@ -227,7 +228,8 @@ def test_examples_that_do_not_make_a_batch_are_named_with_the_way_out(loader_wor
         fed(MapSplit(Ragged()), range(4), [Pass(0, 4)], loader_workers)
 
 
-def test_a_killed_loader_worker_is_an_error():
+def test_a_killed_loader_worker_is_an_error(monkeypatch):
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.1,))       # 5 s between looks
     with pytest.raises(DataError, match="a loader worker was lost: .*try fewer loader_workers"):
         fed(MapSplit(Broken(5, "kill")), range(4), [Pass(0, 4)], 2)
 
@@ -279,7 +281,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["exit", "kill"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("exit", marks=pytest.mark.slow)])
 def test_loader_workers_end_with_the_process_that_they_read_for(how):
     done = subprocess.run([sys.executable, "-c", CHILD, how], capture_output=True, text=True, env=command_environment())
     workers = [int(word) for word in done.stdout.split()]
