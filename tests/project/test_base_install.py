@@ -1,5 +1,7 @@
 """`pip install .` gives the offline commands, on every supported Python, without torch, MPI or Horovod."""
 import ast
+import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import re
@@ -8,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = pathlib.Path(__file__).parents[2]
 OLDEST = (3, 10)
@@ -20,29 +23,66 @@ def base_python(python):
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split("\n")[:2]
 
 
-@pytest.fixture(scope="module", params=PYTHONS, ids=os.path.basename)
+@pytest.fixture(scope="module", params=["linked", *(pytest.param(python, marks=pytest.mark.slow)
+                                                    for python in PYTHONS)], ids=os.path.basename)
 def base_venv(request, tmp_path_factory, machines_network):
     """bin/ of a fresh environment that holds the base install of a copy of this tree."""
-    return installed(request.param, tmp_path_factory.mktemp("base"), machines_network)
+    folder = tmp_path_factory.mktemp("base")
+    if request.param == "linked":
+        return linked(folder, machines_network)
+    return installed(request.param, folder, machines_network)
 
 
 def installed(python, tmp, machines_network, extra=""):
     """bin/ of a fresh environment of that Python, with a copy of this tree and an extra such as [torch]."""
+    make_environment(python, tmp)
+    with machines_network():
+        pip("--python", tmp / "venv/bin/python", "install", f"{tmp / 'tree'}{extra}")
+    return tmp / "venv" / "bin"
+
+
+def linked(tmp, machines_network):
+    """bin/ of a fresh environment with the wheel of this tree, and links to the packages here that it requires."""
+    make_environment(sys.executable, tmp)
+    with machines_network():                                        # which gives setuptools to who has none
+        pip("wheel", "--no-deps", *["--no-build-isolation"] * bool(importlib.util.find_spec("setuptools")), "-w", tmp,
+            tmp / "tree")
+    pip("--python", tmp / "venv/bin/python", "install", "--no-deps", "--no-index", *tmp.glob("*.whl"))
+    [site] = (tmp / "venv").glob("lib/python*/site-packages")
+    [ours] = importlib.metadata.distributions(name="hvdscale", path=[str(site)])
+    for package in required(ours, {}).values():
+        for top in {path.parts[0] for path in package.files} - {"..", "__pycache__"}:
+            if not (site / top).exists():
+                (site / top).symlink_to(package.locate_file(top))
+    return tmp / "venv" / "bin"
+
+
+def required(package, found):
+    """What a package requires without extras, and what that requires, by name."""
+    for wanted in map(Requirement, package.requires or ()):
+        if wanted.name not in found and (wanted.marker is None or wanted.marker.evaluate({"extra": ""})):
+            found[wanted.name] = importlib.metadata.distribution(wanted.name)
+            assert found[wanted.name].version in wanted.specifier
+            required(found[wanted.name], found)
+    return found
+
+
+def make_environment(python, tmp):
+    """venv of that Python beside tree, a copy of this one."""
     leftovers = shutil.ignore_patterns(".*", "build", "runs", "*.egg-info", "__pycache__")  # build/ holds old modules
     shutil.copytree(ROOT, tmp / "tree", ignore=leftovers)
     base, _ = base_python(python)
     subprocess.run([base, "-m", "venv", "--without-pip", tmp / "venv"], check=True)    # Debian may lack ensurepip
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    install = [sys.executable, "-m", "pip", "--python", tmp / "venv/bin/python", "install", f"{tmp / 'tree'}{extra}"]
-    with machines_network():
-        done = subprocess.run(install, env=environment, capture_output=True, text=True, timeout=600)
+
+
+def pip(*words):
+    done = run([sys.executable, "-m", "pip", *words])
     assert done.returncode == 0, done.stdout + done.stderr
-    return tmp / "venv" / "bin"
 
 
 def run(command, **kwargs):
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, **kwargs)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, **kwargs)
 
 
 @pytest.mark.parametrize("package", ["torch", "horovod", "mpi4py", "sklearn"])
