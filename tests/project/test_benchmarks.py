@@ -11,6 +11,8 @@ import pytest
 from tests.conftest import ROOT, command_environment, launcher_command
 from tests.factories.archives import write_big_log
 
+SMALL = "mnist/fc_32"
+
 
 def cases_of(folder, tool, *options, launcher=()):
     """The cases that a benchmark shows with --quick, in its JSON and in its table alike."""
@@ -32,7 +34,7 @@ def test_the_log_is_timed_against_csv_and_h5py(tmp_path):
     assert [case["peer"] for case in cases] == ["no log", "csv.writer", "CSV", "h5py"]
 
 
-@pytest.mark.parametrize("ways", [1, 4])
+@pytest.mark.parametrize("ways", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_tables_are_timed_and_those_of_pandas_are_the_same(tmp_path, ways):
     if ways == 4:
         needs_pandas()
@@ -46,6 +48,7 @@ def test_the_tables_are_timed_and_those_of_pandas_are_the_same(tmp_path, ways):
     assert len(re.findall(r"^(hvdscale|hvdscale, and CSV|pandas, .*?) +\d+\.\d s", done.stdout, re.MULTILINE)) == ways
 
 
+@pytest.mark.slow
 def test_the_tables_and_the_page_of_a_report_are_timed_against_pandas(tmp_path):
     needs_pandas()
     cases = cases_of(tmp_path, "bench_report")
@@ -66,7 +69,7 @@ def test_a_sweep_is_timed_against_its_steps_alone_and_among_many_trials(tmp_path
 
 
 def test_the_memory_of_a_worker_is_held_against_a_plain_loop(tmp_path):
-    [case] = cases_of(tmp_path, "bench_memory", "--workers", "1", "--", "mnist/fc_1024")
+    [case] = cases_of(tmp_path, "bench_memory", "--workers", "1", "--", SMALL)
     assert case["peer"] == "a plain torch loop" and case["unit"] == "MiB"
     assert all(peak > 2**27 for peaks in case["values"].values() for peak in peaks)         # torch alone takes more
 
@@ -82,7 +85,7 @@ def test_the_start_of_many_workers_is_held_against_a_horovod_script(tmp_path):
 def test_an_epoch_is_timed_against_a_horovod_script(tmp_path, np):
     pytest.importorskip("horovod.torch")
     launcher = launcher_command("mpirun", np) if np > 1 else []
-    cases = cases_of(tmp_path, "bench_epoch", "mnist/fc_1024", launcher=launcher)
+    cases = cases_of(tmp_path, "bench_epoch", SMALL, launcher=launcher)
     assert [case["peer"] for case in cases] == ["Horovod script", "bare passes"]
 
 
@@ -90,7 +93,7 @@ def test_an_epoch_is_timed_against_a_horovod_script(tmp_path, np):
 def test_the_time_to_a_target_is_held_against_a_horovod_script(tmp_path, np):
     pytest.importorskip("horovod.torch")
     launcher = launcher_command("mpirun", np) if np > 1 else []
-    cases = cases_of(tmp_path, "bench_target", "mnist/fc_1024", launcher=launcher)
+    cases = cases_of(tmp_path, "bench_target", SMALL, launcher=launcher)
     assert [(case["peer"], case["unit"]) for case in cases] == [("Horovod script", "s"), ("Horovod script", "steps")]
 
 
