@@ -252,10 +252,14 @@ def test_the_fit_of_sweeps_whose_tail_rises_holds_the_curve_before_it():
     assert too_low(coverage(partial(repeated, seeds=3), 40, slope=0.5), 0.82) == {}
 
 
-def test_the_coverage_of_intervals_is_printed_as_tables():
-    done = subprocess.run([sys.executable, ROOT / "tools/coverage", "--sweeps", "1"], capture_output=True, text=True)
+@pytest.mark.parametrize("options, row", [
+    (["--branches"], r"loss as k\^1, critical at 6, .*( +\d+\.\d% [+-]\d\.\d+){5}"),
+    pytest.param([], r"knee, 10 batches, 3 seeds( +\d+\.\d% (x[\d.e+]+|open)){4}", marks=pytest.mark.slow)])
+def test_the_coverage_of_intervals_is_printed_as_tables(options, row):
+    done = subprocess.run([sys.executable, ROOT / "tools/coverage", "--sweeps", "1", *options], capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^knee, 10 batches, 3 seeds( +\d+\.\d% (x[\d.e+]+|open)){4}$", done.stdout, re.M)
+    assert re.search(f"^{row}$", done.stdout, re.M)
 
 
 @pytest.mark.slow

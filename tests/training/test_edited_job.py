@@ -18,6 +18,7 @@ from hvdscale.training.branches import Branching, Places
 from hvdscale.training.checkpoint import listed
 from hvdscale.training.checkpoint import read as read_checkpoint
 from hvdscale.training.checkpoint import write as write_checkpoint
+from hvdscale.training.current_job import current_job
 from hvdscale.training.display import Display
 from hvdscale.workers.single import SingleWorker
 from tests.factories.edited_jobs import forget, write_job
@@ -195,10 +196,15 @@ def scaled(folder, monkeypatch):
     return scaled
 
 
-def test_a_series_of_an_edited_job_is_neither_finished_nor_mixed(scaled, folder):
+def test_a_series_of_an_edited_job_is_neither_finished_nor_mixed(scaled, folder, monkeypatch):
+    def job_now(name, keys, say):
+        forget()
+        workload = prepare.find(name)
+        return json.loads(json.dumps(current_job(name, workload, workload.load(None), {})))
     assert scaled()[::2] == (0, [1, 2])
     code, output, ran = scaled()
     assert (code, ran) == (0, []) and "2 of 2 runs are already finished" in output
+    monkeypatch.setattr(series, "current_job", job_now)         # without a process each time
     write_job(folder, RATE)
     code, output, ran = scaled()
     assert (code, ran) == (2, []) and "out/w1-r1.h5 is of another job: job.py differs; defaults: lr 0.05" in output
