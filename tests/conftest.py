@@ -89,6 +89,37 @@ def run(tmp_path):
 
 
 @pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """Run hvdscale-train, or -branch, in tmp_path as ``run`` does, but in this process, which has loaded torch."""
+    def here(name, *words, check=True, **environment):
+        from hvdscale.cli import branch, train
+        command, carry_out = {"hvdscale-train": (train.command, train._run_and_regroup),
+                              "hvdscale-branch": (branch.command, branch._run)}[name]
+        with monkeypatch.context() as patched:
+            for variable, value in environment.items():
+                patched.setenv(variable, value)
+            patched.chdir(tmp_path)
+            patched.setattr(sys, "argv", [name, *map(str, words)])
+            patched.setattr(train, "exit_now", sys.exit)
+            capsys.readouterr()
+            with whole_threads(), pytest.raises(SystemExit) as left:
+                train.carry_out_together(command, carry_out)
+            done = subprocess.CompletedProcess(words, left.value.code, *capsys.readouterr())
+        assert not check or done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+    return here
+
+
+@contextlib.contextmanager
+def whole_threads():
+    """Leave torch its number of threads, which a run sets."""
+    import torch
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def launch(tmp_path, run):
     """Run a module of tests.parallel on np workers; gives what each rank wrote to rankN.json, in rank order."""
     def launch(module, np, given=None, launcher="mpirun"):

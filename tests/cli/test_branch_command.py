@@ -1,9 +1,10 @@
 """hvdscale-branch: what it takes, refuses and hands on."""
-
 import pytest
+from click.testing import CliRunner
 
 from hvdscale.cli import branch
 from hvdscale.cli.common import parse
+from hvdscale.cli.report import main as report_command
 from hvdscale.errors import UsageError
 from hvdscale.plan.branches import Asked
 
@@ -47,24 +48,25 @@ def test_what_means_nothing_is_one_error(monkeypatch, words, said):
         parsed(monkeypatch, *words)
 
 
-def test_the_command_trains_branches_and_names_the_report(run):
+def test_the_command_trains_branches_and_names_the_report(here, tmp_path):
     words = ["digits/fc", "--out", "b", "--steps", "40", "--at", "20,40", "--factors", "1,2", "--orders", "1",
              "--branch-examples", "256", "--set", "threads=1"]
-    done = run("hvdscale-branch", *words)
+    done = here("hvdscale-branch", *words)
     assert done.stdout.count(": train/cross_entropy ") == 4 and done.stdout.endswith("next: hvdscale-report b\n")
-    again = run("hvdscale-branch", *words)
+    again = here("hvdscale-branch", *words)
     assert "[1/4]" not in again.stdout and again.stdout.endswith("next: hvdscale-report b\n")
-    report = run("hvdscale-report", "b", "--out", "r", "--format", "json")
-    assert "Local critical batch:" in report.stdout
+    report = CliRunner().invoke(report_command, [str(tmp_path / "b"), "--out", str(tmp_path / "r"), "--format", "json"])
+    assert "Local critical batch:" in report.output
 
 
-def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path):
-    said = run("hvdscale-branch", "digits/fc", "--out", "b", "--steps", "400", "--factors", "1,2,4", "--dry-run").stdout
+def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(here, tmp_path):
+    done = here("hvdscale-branch", "digits/fc", "--out", "b", "--steps", "400", "--factors", "1,2,4", "--dry-run")
+    said = done.stdout
     assert "global batch   16 = 1 worker" in said and "branches: 36 branches, 1,024 examples each" in said
     assert "at steps 50, 100, 200, 400: 36,864 training examples in all, beside 8 evaluations of each" in said
     assert not list(tmp_path.iterdir())
 
 
-def test_a_workload_without_such_a_metric_is_refused_by_name(run):
-    done = run("hvdscale-branch", "digits/fc", "--out", "b", "--steps", "4", "--metric", "val/bleu", check=False)
+def test_a_workload_without_such_a_metric_is_refused_by_name(here):
+    done = here("hvdscale-branch", "digits/fc", "--out", "b", "--steps", "4", "--metric", "val/bleu", check=False)
     assert done.returncode == 2 and "--metric val/bleu: is no loss of the workload" in done.stderr

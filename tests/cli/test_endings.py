@@ -18,6 +18,7 @@ from hvdscale.log.schema import Status
 from hvdscale.system.lock import Lock
 from hvdscale.workers.group import Workers
 from hvdscale.workers.horovod import HorovodWorkers
+from tests.conftest import GOLDEN
 
 LAYER = {"log": "w.h5", "checkpoint": "ck", "steps": 20, "eval_every": 20, "target": "none"}
 
@@ -113,10 +114,20 @@ def test_a_lock_in_a_folder_that_became_read_only_is_given_back(tmp_path, monkey
     Lock.take(str(tmp_path / "w.h5"), attempts=1).release()
 
 
+LOCALE = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii:strict")
+
+
 def test_what_the_locale_cannot_print_is_printed_as_escapes(run, tmp_path):
     """Also a folder in UTF-8 where the locale is not."""
-    locale = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii:strict")
+    done = run(sys.executable, "-m", "hvdscale.cli.report", GOLDEN / "v1.h5", "--out", "Läufe", "--format", "json",
+               **LOCALE)
+    assert r"L\udcc3\udca4ufe/report.json" in done.stdout and "Traceback" not in done.stderr
+    assert (tmp_path / "Läufe/report.json").exists()
+
+
+@pytest.mark.slow
+def test_runs_of_a_series_are_printed_in_any_locale(run, tmp_path):
     done = run(sys.executable, "-m", "hvdscale.cli.scale", "digits/fc", "--workers", "1", "--steps", "2", "--out",
-               "Läufe", "--set", "threads=1", **locale)
+               "Läufe", "--set", "threads=1", **LOCALE)
     assert r"L\udcc3\udca4ufe/report/report.html" in done.stdout and "Traceback" not in done.stderr
     assert (tmp_path / "Läufe/w1-r1.h5").exists() and "Läufe/w1-r1.h5" in (tmp_path / "Läufe/w1-r1.out").read_text()

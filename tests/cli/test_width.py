@@ -1,6 +1,5 @@
 """What commands print is as wide as the terminal, COLUMNS or --width say; numbers and names stay whole."""
 import re
-import sys
 
 import pytest
 from click.testing import CliRunner
@@ -48,10 +47,10 @@ def test_where_there_is_no_terminal_the_report_keeps_its_usual_width(printed):
     assert printed("report", None) == printed("report", 100) != printed("report", 101)
 
 
-def test_without_a_terminal_a_line_of_a_log_or_a_plan_stays_whole(printed, run):
+def test_without_a_terminal_a_line_of_a_log_or_a_plan_stays_whole(printed, here):
     assert max(map(len, printed("show one", None).splitlines())) > 160
-    words = ["-m", "hvdscale.cli.train", "digits/fc", "--dry-run", "--epochs", "30", "--set", "threads=1"]
-    whole, narrow = (run(sys.executable, *words, COLUMNS=columns).stdout for columns in ("", "60"))
+    words = ["digits/fc", "--dry-run", "--epochs", "30", "--set", "threads=1"]
+    whole, narrow = (here("hvdscale-train", *words, COLUMNS=columns).stdout for columns in ("", "60"))
     assert whole.split() == narrow.split() and max(map(len, whole.splitlines())) > 60
     assert max(map(len, narrow.splitlines())) <= 60
 

@@ -13,7 +13,6 @@ from hvdscale.workers.single import SingleWorker
 from hvdscale.workload import Card, build_model
 from hvdscale.workloads import find
 
-from tests.cli.test_train_command import TRAIN
 
 # Shallue et al. 2019, figure 1
 GOALS = {"mnist-simple-cnn": "val/error<0.01", "fashion-simple-cnn": "val/error<0.1",
@@ -235,8 +234,8 @@ def test_a_presets_keys_lie_under_the_command_line():
 
 # dry runs without data
 
-def test_a_dry_run_without_data_prints_the_plan_by_the_published_sizes(run, tmp_path):
-    said = run(*TRAIN, "--config", "shallue2019-mnist-simple-cnn", "--dry-run").stdout.splitlines()
+def test_a_dry_run_without_data_prints_the_plan_by_the_published_sizes(here, tmp_path):
+    said = here("hvdscale-train", "--config", "shallue2019-mnist-simple-cnn", "--dry-run").stdout.splitlines()
     assert said[0] == "mnist/simple_cnn_base"
     assert "  budget         5000 steps (11.6 epochs of 55000 examples), or until val/error<0.01" in said
     assert said[-1] == "  note: sizes as published: 55,000 training examples; no data was read"

@@ -1,5 +1,6 @@
 """How a run ends: whatever cuts its end short or keeps it from being written, the same command completes it."""
 import os
+import re
 import sys
 
 import numpy as np
@@ -38,6 +39,14 @@ def test_a_run_that_had_ended_removes_the_lock_file_that_a_killed_process_left(t
         pass
     assert train() == 0
     assert not os.path.exists("w.h5.lock")
+
+
+@pytest.mark.parametrize("keys, following", [
+    (dict(checkpoint=None, resume=None, checkpoint_every=None), "restarts at step 0, .* 14 steps .* --checkpoint .*"),
+    (dict(resume=None), "with --resume auto resumes at step 14"), ({}, "resumes at step 14")])
+def test_a_run_that_a_signal_stopped_says_whether_it_can_be_resumed_and_how(train, keys, following):
+    assert train(signal_at=12, **keys) == 75
+    assert re.fullmatch(f"next: the same command {following}", train.said().splitlines()[-1])
 
 
 class Halving(torch.optim.SGD):
