@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,12 +81,14 @@ def golden(request):
 @pytest.fixture
 def run(tmp_path):
     """Run a command in tmp_path; gives the finished process with its output as text."""
-    def run(*command, timeout=300, check=True, **environment):
-        done = subprocess.run([str(word) for word in command], cwd=tmp_path, capture_output=True, text=True,
-                              timeout=timeout, stdin=subprocess.DEVNULL, env={**command_environment(), **environment})
-        assert not check or done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
-    return run
+    return partial(run_in, tmp_path)
+
+
+def run_in(folder, *command, timeout=300, check=True, **environment):
+    done = subprocess.run([str(word) for word in command], cwd=folder, capture_output=True, text=True, timeout=timeout,
+                          stdin=subprocess.DEVNULL, env={**command_environment(), **environment})
+    assert not check or done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
 
 
 @pytest.fixture
@@ -120,16 +123,18 @@ def whole_threads():
 
 
 @pytest.fixture
-def launch(tmp_path, run):
+def launch(tmp_path):
     """Run a module of tests.parallel on np workers; gives what each rank wrote to rankN.json, in rank order."""
-    def launch(module, np, given=None, launcher="mpirun"):
-        command = launcher_command(launcher, np)
-        out = tmp_path / f"{launcher}{np}"
-        out.mkdir()
-        (out / "given.json").write_text(json.dumps(given))
-        run(*command, sys.executable, "-m", f"tests.parallel.{module}", out)
-        return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(np)]
-    return launch
+    return partial(launch_in, tmp_path)
+
+
+def launch_in(folder, module, np, given=None, launcher="mpirun"):
+    command = launcher_command(launcher, np)
+    out = folder / f"{launcher}{np}"
+    out.mkdir()
+    (out / "given.json").write_text(json.dumps(given))
+    run_in(folder, *command, sys.executable, "-m", f"tests.parallel.{module}", out)
+    return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(np)]
 
 
 def launcher_command(launcher, np):

@@ -8,7 +8,7 @@ import pytest
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.workers.launch import killed_process
-from tests.conftest import launcher_command
+from tests.conftest import launch_in, launcher_command
 
 STALL = 8
 PATIENT = 60        # the stall time where none is to be met, be the machine as busy as it may
@@ -65,6 +65,55 @@ def test_a_rank_that_stops_before_the_first_step_ends_the_job_too(train, launche
     assert "rank 0 of 2 on" in output and f"has waited {STALL} s for the other workers in 'errors/the data'" in output
 
 
+# of runs on two workers: the fault, settings, exit code, status in the log (None: no log), and what is said of it
+MORE = "more.weight"
+ENDS = {
+    "an error": ("raise:1:30", {}, 1, Status.INCOMPLETE, r"rank 1 of 2: step \d+: RuntimeError: the planted fault"),
+    "NaN": ("nan:1:30", {}, 1, Status.INCOMPLETE, r"rank 1 of 2: .* nan at step \d+, in training example \d+"),
+    "no class": ("label:1:30", {}, 1, Status.INCOMPLETE, "rank 1 of 2: label 5 .* 0 .. 4"),
+    "no gradient": ("unused:1:12", {}, 2, Status.INCOMPLETE, rf"rank 1 of 2: {MORE}, more.bias: .* at step \d+"),
+    "zeros for it": ("unused:1:12", {"unused_parameters": "zeros", "steps": 30}, 0, Status.COMPLETE, "30 steps"),
+    "divergence": ("", {"lr": 1e30, "eval_every": 0}, 3, Status.INFEASIBLE, "diverged: the loss is nan at step"),
+    "a signal": ("term:1:30", {}, 75, Status.INCOMPLETE, "stopped by a signal after step"),
+    "no class before": ("labels:1:0", {}, 1, None, "rank 1 of 2: .*label 5 .*7"),
+    "a shape": ("shape:1:0", {}, 2, None, rf"rank 1 .* {MORE} .*\(6, 5\) where rank 0 has {MORE} of shape \(5, 5\)"),
+    "a draw": ("drawn:0:0", {}, 2, None, f"rank 1 .* {MORE} differs from rank 0's"),
+    "no folder": ("missing:1:0", {}, 1, None, "rank 1 of 2: /data/toy: there is no such folder"),
+    "fewer examples": ("shorter:1:0", {}, 2, None, "rank 1 found 50 training, 31 .* 17 test examples, rank 0 53 "),
+    "misuse": ("", {"global_batch": 20, "local_batch": 8}, 2, None, "--global-batch 20 is not"),
+    "a log": ("", {"log": "kept.h5"}, 1, None, "kept.h5.*--overwrite"),
+    "a log to replace": ("", {"log": "old.h5", "overwrite": True, "steps": 5}, 0, Status.COMPLETE, "5 steps"),
+    "no checkpoint": ("", {"checkpoint": "ck", "resume": "auto"}, 1, None, "ck/step-7.pt: .* damaged")}
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory):
+    """How each run ended for each rank, all in one launch, and the folder of the logs."""
+    folder = tmp_path_factory.mktemp("ends")
+    (folder / "ck").mkdir()
+    (folder / "ck/step-7.pt").write_text("no checkpoint")
+    for name in ("kept", "old"):
+        (folder / f"{name}.h5").write_text("a log")
+    given = [(fault, {"log": f"{name}.h5", **settings}) for name, (fault, settings, *_) in ENDS.items()]
+    ranks = launch_in(folder, "faulty_runs", 2, given)
+    return {name: [rank[number] for rank in ranks] for number, name in enumerate(ENDS)}, folder
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_whatever_one_rank_meets_is_the_same_end_of_all(ends, name):
+    (first, second), folder = ends[0][name], ends[1]
+    _, settings, code, status, said = ENDS[name]
+    assert (first["code"], first["error"]) == (second["code"], second["error"]) and second["printed"] == ""
+    assert first["code"] == code and re.search(said, first["error"] + first["printed"]), first
+    log = folder / settings.get("log", f"{name}.h5")
+    if status is None:
+        assert not log.exists() or log.read_text() == "a log"
+    else:
+        with read_log(log) as read:
+            assert read.trials["status"].tolist() == [status]
+            assert read.trials["stop_reason"][0] in first["error"] + first["printed"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["mpirun", "gloo", "mpirun, torch"])
 def test_a_rank_that_never_starts_ends_the_job_after_five_stall_times(train, launcher):
@@ -81,7 +130,8 @@ def test_a_rank_that_never_starts_ends_the_job_after_five_stall_times(train, lau
                  marks=pytest.mark.slow),
     pytest.param("label:1:30", 1, r"rank 1 of \d: label 5 of a training example is not one of 0 .. 4",
                  marks=pytest.mark.slow),
-    ("unused:1:12", 2, r"rank 1 of \d: more.weight, more.bias: no gradient at step \d+, as the loss")])
+    pytest.param("unused:1:12", 2, r"rank 1 of \d: more.weight, more.bias: no gradient at step \d+, as the loss",
+                 marks=pytest.mark.slow)])
 def test_what_goes_wrong_with_one_ranks_share_is_one_error_of_all(
         train, np, launcher, fault, exit_code, said):
     code, output, status, reason = train(np, launcher=launcher, fault=fault)
@@ -95,11 +145,13 @@ def test_a_fault_while_others_share_a_ghost_group_ends_all_ranks(train):
     assert re.search(r"Error: rank 1 of 2: step \d+: DataError: label 5 of a training example is not one of", output)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_missing_may_count_as_zeros(train):
     code, output, status, _ = train(2, "--set", "unused_parameters=zeros", "--steps", "30", fault="unused:1:12")
     assert (code, status) == (0, Status.COMPLETE), output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault, said", [
     ("labels:1:0", r"rank 1 of 2: .*label 5 .*7"),
     ("shape:1:0", r"rank 1 built another model than rank 0: more.weight of shape \(6, 5\) where rank 0 has "
@@ -111,39 +163,45 @@ def test_what_is_wrong_with_one_ranks_job_is_one_error_before_the_log(train, fau
     assert len(re.findall("Error: " + said, output)) == 1
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", *SLOW_LAUNCHERS])
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["mpirun", "gloo", "mpirun, torch"])
 def test_an_error_of_one_ranks_setup_is_the_same_error_on_all(train, launcher):
     code, output, status, _ = train(2, launcher=launcher, fault="missing:1:0")
     assert code == 1 and status is None
     assert output.count("Error: rank 1 of 2: /data/toy: there is no such folder") == 1
 
 
+@pytest.mark.slow
 def test_a_dataset_of_another_length_on_one_rank_is_named(train):
     code, output, *_ = train(2, fault="shorter:1:0")
     assert code != 0
     assert "rank 1 found 50 training, 31 validation and 17 test examples, rank 0 53 training" in output
 
 
-@pytest.mark.parametrize("np", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("np", [1, 2])
 def test_divergence_is_agreed_by_all_and_logged_infeasible(train, np):
     code, output, status, reason = train(np, "--lr", "1e30", "--eval-every", "0")
     assert (code, status) == (3, Status.INFEASIBLE)
     assert reason.startswith("diverged: the loss is nan at step") and reason in output
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(train, rank):
     code, output, status, reason = train(2, fault=f"term:{rank}:30")
     assert (code, status) == (75, Status.INCOMPLETE)
     assert reason.startswith("stopped by a signal after step") and reason in output
 
 
+@pytest.mark.slow
 def test_a_misused_option_is_one_message_of_all_and_exit_code_2(train):
     code, output, status, _ = train(3, "--global-batch", "20", "--local-batch", "8")
     assert (code, status) == (2, None)
     assert output.count("Error: --global-batch 20 is not") == 1
 
 
+@pytest.mark.slow
 def test_an_existing_log_is_not_overwritten_unless_asked(train, tmp_path):
     assert train(1, "--steps", "5")[0] == 0
     before = (tmp_path / "w.h5").read_bytes()

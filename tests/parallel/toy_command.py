@@ -15,7 +15,15 @@ from tests.parallel import toy
 
 MODELS = {"toy": ("net",)}
 RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "RANK")
-KIND, RANK, STEP = (os.environ.get("FAULT") or "none:0:0").split(":")
+
+
+def plan(fault):
+    """Have the rank meet the fault from now on."""
+    global KIND, RANK, STEP
+    KIND, RANK, STEP = (fault or "none:0:0").split(":")
+
+
+plan(os.environ.get("FAULT"))
 
 
 def my_rank():
@@ -65,6 +73,7 @@ class GrievedNet(toy.Net):
 
 def load(data_dir):
     data = toy.load()
+    Grieved.taken.clear()
     if KIND == "stop-loading" and my_rank() == int(RANK):
         os.kill(os.getpid(), signal.SIGSTOP)
     if KIND == "missing" and my_rank() == int(RANK):
