@@ -15,32 +15,20 @@ RUN = ["digits/fc", "--precision", "fp64", "--global-batch", "12", "--base-batch
 ASKED = ["--factors", "1,2,4", "--orders", "1", "--branch-examples", "192", "--evaluations", "4"]
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
+@pytest.fixture
+def base(here, tmp_path):
     """A folder with checkpoints of a run on one worker."""
-    folder = tmp_path_factory.mktemp("base")
-    options = ["--steps", "40", "--checkpoint", "ck", "--log", "w.h5", "--target", "none"]
-    subprocess.run([sys.executable, "-m", "hvdscale.cli.train", *RUN, *options], cwd=folder, env=command_environment(),
-                   check=True, stdin=subprocess.DEVNULL, capture_output=True)
-    return folder
-
-
-def branched(base, np_, out):
-    launched = launcher_command("mpirun", np_) if np_ > 1 else []
-    command = [*launched, sys.executable, "-m", "hvdscale.cli.branch", "--from", "ck", "--at", "40", "--out", out,
-               *ASKED]
-    done = subprocess.run(command, cwd=base, env=command_environment(), capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("next: hvdscale-report") == 1, done.stdout
-    return base / out
+    here("hvdscale-train", *RUN, "--steps", "40", "--checkpoint", "ck", "--log", "w.h5", "--target", "none")
+    return tmp_path
 
 
 @pytest.mark.parametrize("np_", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_branches_are_the_same_at_any_number_of_workers(base, np_):
-    one = base / "w1"
-    one = one if one.exists() else branched(base, 1, "w1")
-    several = branched(base, np_, f"w{np_}")
+def test_branches_are_the_same_at_any_number_of_workers(base, here, run, np_):
+    asked = ["--from", "ck", "--at", "40", *ASKED, "--out"]
+    here("hvdscale-branch", *asked, "w1")
+    done = run(*launcher_command("mpirun", np_), sys.executable, "-m", "hvdscale.cli.branch", *asked, "several")
+    assert done.stdout.count("next: hvdscale-report") == 1, done.stdout
+    one, several = base / "w1", base / "several"
     with read_log(one / "branches.h5") as log, read_log(several / "branches.h5") as other:
         assert other.trials["workers"].tolist() == [np_] * 3
         assert other.trials["global_batch"].tolist() == [12, 24, 48]
@@ -51,9 +39,10 @@ def test_branches_are_the_same_at_any_number_of_workers(base, np_):
                                            err_msg=name)
 
 
-def test_a_killed_command_goes_on_and_repeats_no_branch_that_has_ended(base):
-    command = [sys.executable, "-m", "hvdscale.cli.branch", "--from", "ck", "--at", "40", "--out", "killed",
-               "--factors", "1,2,4", "--orders", "1", "--branch-examples", "24000"]
+def test_a_killed_command_goes_on_and_repeats_no_branch_that_has_ended(base, here):
+    words = ["--from", "ck", "--at", "40", "--out", "killed", "--factors", "1,2,4", "--orders", "1",
+             "--branch-examples", "24000"]
+    command = [sys.executable, "-m", "hvdscale.cli.branch", *words]
     process = subprocess.Popen(command, cwd=base, env=command_environment(), stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, text=True)
     for line in process.stdout:
@@ -63,6 +52,5 @@ def test_a_killed_command_goes_on_and_repeats_no_branch_that_has_ended(base):
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    done = subprocess.run(command, cwd=base, env=command_environment(), capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=300)
-    assert done.returncode == 0 and "[1/3]" not in done.stdout and "[3/3]" in done.stdout, done.stdout + done.stderr
+    done = here("hvdscale-branch", *words)
+    assert "[1/3]" not in done.stdout and "[3/3]" in done.stdout, done.stdout + done.stderr

@@ -73,8 +73,9 @@ def alone(job):
 
 @pytest.mark.parametrize("job, differs, cause", [
     ("build_by_RANK", "the model's layers.5.bias, as built, is not the same on rank 1 as on rank 0", RANK),
-    ("loss_by_SLURM_PROCID", "under the same seed is not the same on rank 1 as on rank 0", RANK),
     ("loss_by_process", "under the same seed is not the same on rank 1 as on rank 0", PROCESS),
+    pytest.param("loss_by_SLURM_PROCID", "under the same seed is not the same on rank 1 as on rank 0", RANK,
+                 marks=pytest.mark.slow),
     pytest.param("read_by_RANK", "example 0 of train is not the same on rank 1 as on rank 0", RANK,
                  marks=pytest.mark.slow),
     pytest.param("load_by_import", "example 0 of train is not the same on rank 1 as on rank 0", PROCESS,

@@ -96,12 +96,18 @@ def check_visits(path, restarts, batches):
     assert all(visited[epoch, index] == 1 for epoch in range(whole_epochs) for index in range(toy.TRAIN))
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_losing_and_gaining_a_worker_gives_the_updates_of_one(elastic, check_same, rank):
-    code, output = elastic(3, "--local-batch", "8", "--log-file", "e.h5", "--save-model", "e.pt",
+GROWING = BatchSchedule((7, 24, 30), (0, 10, 28))
+GROWS = ["--set", "batch_schedule_examples=[[0, 7], [70, 24], [500, 30]]", "--set", "lr_rule=sqrt"]
+
+
+@pytest.mark.parametrize("rank, batch, same", [
+    (0, GROWS, GROWING),
+    *(pytest.param(rank, ["--local-batch", "8"], None, marks=pytest.mark.slow) for rank in (0, 2))])
+def test_losing_and_gaining_a_worker_gives_the_updates_of_one(elastic, check_same, rank, batch, same):
+    code, output = elastic(3, *batch, "--log-file", "e.h5", "--save-model", "e.pt",
                            HAPPENS=f"kill:{rank}:10,hosts:0:20", SLOW="3")
     assert code == 0, output
-    restarts = check_same()
+    restarts = check_same("--set", "lr_rule=sqrt", batches=same) if same else check_same()
     assert restarts["workers"][0] == 3 and 1 <= restarts["workers"][1] < 3, restarts
     assert restarts["workers"][1] < restarts["workers"][2] <= 3
     assert restarts["first_step"][0] == 0 and restarts["first_step"][1] <= 10 and 20 < restarts["first_step"][2]
@@ -111,11 +117,11 @@ def test_losing_and_gaining_a_worker_gives_the_updates_of_one(elastic, check_sam
     assert re.search(r"Note: rank \d of 3: a worker was lost", output)         # slurm/elastic.sbatch reads it
 
 
+@pytest.mark.slow
 def test_a_batch_that_grows_is_the_same_after_a_worker_is_lost(elastic, check_same):
-    given = ["--set", "batch_schedule_examples=[[0, 7], [70, 24], [500, 30]]", "--set", "lr_rule=sqrt"]
-    code, output = elastic(3, *given, "--log-file", "e.h5", "--save-model", "e.pt", HAPPENS="kill:2:15")
+    code, output = elastic(3, *GROWS, "--log-file", "e.h5", "--save-model", "e.pt", HAPPENS="kill:2:15")
     assert code == 0, output
-    restarts = check_same("--set", "lr_rule=sqrt", batches=BatchSchedule((7, 24, 30), (0, 10, 28)))
+    restarts = check_same("--set", "lr_rule=sqrt", batches=GROWING)
     assert restarts["workers"][0] == 3 and restarts["workers"][1] < 3
 
 

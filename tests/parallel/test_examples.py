@@ -5,8 +5,10 @@ import sys
 
 import pytest
 import torch
+from click.testing import CliRunner
 from sklearn.metrics import f1_score
 
+from hvdscale.cli.report import main as report
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.training.evaluate import Evaluator
@@ -14,6 +16,7 @@ from hvdscale.training.prepare import prepare
 from hvdscale.workers.single import SingleWorker
 from tests import guides
 from tests.conftest import ROOT, launcher_command
+from tests.parallel.sweeps import here as carry_out
 
 EXAMPLES = ROOT / "tools/examples"
 GUIDE = (EXAMPLES / "README.rst").read_text()
@@ -59,19 +62,17 @@ def test_the_macro_f1_of_the_example_is_that_of_the_whole_split(folder):
         assert found["val/macro_f1"] == pytest.approx(wanted, abs=1e-12)
 
 
-def test_a_padded_example_makes_the_same_updates_at_any_number_of_workers(folder, run):
-    losses = []
-    for workers in (1, 3):
-        run(*launcher_command("mpirun", workers), sys.executable, "-m", "hvdscale.cli.train", "tokens:workload",
-            "--global-batch", "48", "--steps", "3", "--precision", "fp64", "--log", f"w{workers}.h5")
-        with read_log(folder / f"w{workers}.h5") as log:
-            losses.append(log.steps["loss"])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-10)
+def test_a_padded_example_makes_the_same_updates_at_any_number_of_workers(folder, run, here):
+    words = ["tokens:workload", "--global-batch", "48", "--steps", "3", "--precision", "fp64", "--log"]
+    here("hvdscale-train", *words, "w1.h5")
+    run(*launcher_command("mpirun", 3), sys.executable, "-m", "hvdscale.cli.train", *words, "w3.h5")
+    with read_log(folder / "w1.h5") as one, read_log(folder / "w3.h5") as three:
+        assert one.steps["loss"] == pytest.approx(three.steps["loss"], rel=1e-10)
 
 
-def test_the_sweep_of_the_examples_finds_the_steps_to_its_targets(folder, run):
-    run(sys.executable, "-m", "hvdscale.cli.tune", "sweep.toml", "--out", "sweeps/macro_f1")
-    reported = " ".join(run(sys.executable, "-m", "hvdscale.cli.report", "sweeps/macro_f1").stdout.split())
+def test_the_sweep_of_the_examples_finds_the_steps_to_its_targets(folder):
+    assert carry_out("sweep.toml", "sweeps/macro_f1")[0] == 0
+    reported = " ".join(CliRunner().invoke(report, ["sweeps/macro_f1"]).output.split())
     assert "Search: val/macro_f1>0.9" in reported and "val/macro_f1>0.8, also a target of the sweep:" in reported
 
 

@@ -11,13 +11,13 @@ STALL = 4
 
 @pytest.fixture
 def grouped(run, tmp_path):
-    """Do an act of tests.parallel.grouped on 4 processes; gives exit code, what each saw (None: nothing), stderr."""
-    def grouped(act, workers_per_trial=2, code=0, launcher="mpirun", **environment):
+    """Do an act of tests.parallel.grouped on np processes; gives exit code, what each saw (None: nothing), stderr."""
+    def grouped(act, workers_per_trial=2, code=0, launcher="mpirun", np=4, **environment):
         given = {"act": act, "workers_per_trial": workers_per_trial, "stall_seconds": STALL, "code": code}
         (tmp_path / "given.json").write_text(json.dumps(given))
-        command = [*launcher_command(launcher, 4), sys.executable, "-m", "tests.parallel.grouped", tmp_path]
+        command = [*launcher_command(launcher, np), sys.executable, "-m", "tests.parallel.grouped", tmp_path]
         done = run(*command, check=False, **environment)
-        told = [tmp_path / f"rank{rank}.json" for rank in range(4)]
+        told = [tmp_path / f"rank{rank}.json" for rank in range(np)]
         return done.returncode, [json.loads(path.read_text()) if path.exists() else None for path in told], done.stderr
     return grouped
 
@@ -54,8 +54,8 @@ def test_a_lost_rank_under_torchrun_ends_all_groups(grouped):
 
 @pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_groups_of_one_need_no_mpi_and_the_first_exits_last(grouped, launcher):
-    code, saw, said = grouped("alone", workers_per_trial=1, code=75, launcher=launcher)
+    code, saw, said = grouped("alone", workers_per_trial=1, code=75, launcher=launcher, np=2)
     assert code == (75 if launcher == "mpirun" else 1), said
-    assert [(rank["number"], rank["rank"], rank["size"]) for rank in saw] == [(rank, 0, 1) for rank in range(4)]
-    assert [(rank["local_rank"], rank["local_size"]) for rank in saw] == [(rank, 4) for rank in range(4)]
-    assert [(rank["loaded"], rank["sums"]) for rank in saw] == [([], [10 ** rank]) for rank in range(4)]
+    assert [(rank["number"], rank["rank"], rank["size"]) for rank in saw] == [(rank, 0, 1) for rank in range(2)]
+    assert [(rank["local_rank"], rank["local_size"]) for rank in saw] == [(rank, 2) for rank in range(2)]
+    assert [(rank["loaded"], rank["sums"]) for rank in saw] == [([], [10 ** rank]) for rank in range(2)]

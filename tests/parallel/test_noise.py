@@ -2,8 +2,10 @@
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from hvdscale.analysis.noise import read_noise, unbiased_pair
+from hvdscale.cli.report import main as report
 from hvdscale.log.reader import read_log
 from hvdscale.update.model import make_model
 from hvdscale.update.optimizers import make_optimizer
@@ -58,9 +60,10 @@ def test_the_log_has_the_square_norms_of_every_ranks_own_gradient(run, tmp_path,
     np.testing.assert_allclose(parts, noise.cov_trace, rtol=1e-6)
 
 
-def test_an_unmeasurable_job_says_so_once_and_not_in_the_report(run, tmp_path):
-    done = run("python", "-m", "tests.parallel.toy_command", "toy/net", "--global-batch", 4, "--steps", 10,
-               "--eval-every", 0, "--set", "noise_every=1", "--set", "model_args.norm='ours'", "--log", "w.h5")
+def test_an_unmeasurable_job_says_so_once_and_not_in_the_report(here, tmp_path, monkeypatch):
+    monkeypatch.setattr("hvdscale.training.prepare.find", lambda name: toy.WORKLOAD)
+    done = here("hvdscale-train", "toy/net", "--global-batch", 4, "--steps", 10, "--eval-every", 0, "--set",
+                "noise_every=1", "--set", "model_args.norm='ours'", "--log", "w.h5")
     assert done.stdout.count("the gradient noise scale is not measured") == 1
     assert "local_sqnorm" not in read_log(tmp_path / "w.h5").steps.columns
-    assert "noise scale" not in run("hvdscale-report", "w.h5").stdout
+    assert "noise scale" not in CliRunner().invoke(report, [str(tmp_path / "w.h5")]).output

@@ -17,7 +17,7 @@ from tests.parallel.own_jobs import JOBS, trained
 PLAIN = dict(optimizer="sgd", lr_rule="none", warmup="none")
 GIVEN = [dict(name="TOKENS"), dict(name="TOKENS", loader_workers=0), dict(name="TWO_TERMS", accumulate=2),
          dict(name="TOKENS", **PLAIN, steps=1), dict(name="TWO_TERMS", optimizer=f"{JOBS}:Halved", lr_rule="none"),
-         dict(name="TOKENS", last_batch="short", global_batch=9)]
+         dict(name="TOKENS", last_batch="short", global_batch=9), dict(name="DROPPED", global_batch=32)]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,8 @@ def alone():
 
 @pytest.mark.parametrize("np_", [*(pytest.param(w, marks=pytest.mark.slow) for w in (1, 2)), 3])
 def test_any_worker_count_trains_and_measures_the_same(launch, alone, np_):
-    """Dicts of padded sentences with a mean over words, examples augmented by drawing, two outputs and two terms."""
+    """Dicts of padded sentences with a mean over words, examples augmented by drawing, two outputs and two terms; and a
+    padded job with no ghost batch, of whose 32 examples any number of workers makes the updates that one makes."""
     GIVEN[1]["loader_workers"] = 3 - np_                                # 2, 1 and 0: they are slow to start
     ranks = launch("own_jobs", np_, GIVEN)
     assert all(rank == ranks[0] for rank in ranks)                      # to the last bit
@@ -40,17 +41,13 @@ def test_any_worker_count_trains_and_measures_the_same(launch, alone, np_):
     assert ranks[0][0] == ranks[0][1]                                   # whoever reads the examples
 
 
-@pytest.mark.parametrize("np_, keys", [(2, {}), (3, dict(global_batch=32))])
-def test_a_padded_job_starts_on_any_number_of_workers_without_a_ghost_batch(launch, np_, keys):
-    """Local batch 16 on 2 workers is one ghost group of 32; and 3 workers make the updates that one makes of 32."""
-    threads = torch.get_num_threads()
-    wanted, _ = trained(SingleWorker(), "DROPPED", global_batch=32)
-    torch.set_num_threads(threads)
-    for rank in launch("own_jobs", np_, [dict(name="DROPPED", **keys)]):
+def test_a_padded_job_of_two_workers_is_one_ghost_group_of_both(launch, alone):
+    wanted = alone[-1][0]
+    for rank in launch("own_jobs", 2, [dict(name="DROPPED")]):
         assert np.linalg.norm(np.subtract(rank[0][0], wanted)) <= 1e-10 * np.linalg.norm(wanted)
 
 
-@pytest.mark.parametrize("method", ["load", "summarize"])
+@pytest.mark.parametrize("method", ["load", pytest.param("summarize", marks=pytest.mark.slow)])
 def test_a_user_error_is_one_line_on_two_workers_and_one_traceback_if_asked_for(run, tmp_path, method):
     for asked in ("", "1"):
         done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:MISTAKEN",
