@@ -21,6 +21,7 @@ HANDLERS = {number: signal.getsignal(number) for number in STOPPING}
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HVDSCALE_DATA") or ROOT.parent / "shared" / "data").absolute()       # folders of data sets
+MEMORY = "/dev/shm"
 GOLDEN = ROOT / "tests/golden"
 NEW_NETWORK = 0x40000000                # the kernel's CLONE_NEWNET
 ALONE = """ip link set lo up            # Open MPI takes no loopback interface, nor is a name found with no other
@@ -61,6 +62,13 @@ def handlers():
 def restore_handlers():
     for number, handler in HANDLERS.items():
         signal.signal(number, handler)
+
+
+def pytest_configure(config):
+    """The tests' files lie in memory where there is room: most of a test that writes logs is waiting for its disk."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(MEMORY).free > 4 * 2**30:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 
 def pytest_addoption(parser):
