@@ -1,14 +1,15 @@
 """How far data parallelism takes a training job: workers, global batch, learning rate, time.
 
     runs = hvdscale.read("runs/*.h5")           logs, for notebooks; see hvdscale/report/runs.py
+    run = hvdscale.record("runs/w8.h5", ...)    a log of a training loop of your own; see hvdscale/log/record.py
 
 What is listed in ``__all__`` is imported when it is first asked for, so that ``import hvdscale`` costs nothing.
 """
 from importlib import import_module as _import_module
 
 __version__ = "0.6.0"
-_PLACES = {"read": "report.runs", "HvdscaleError": "errors"}
-__all__ = ["HvdscaleError", "read"]
+_PLACES = {"read": "report.runs", "record": "log.record", "HvdscaleError": "errors"}
+__all__ = ["HvdscaleError", "read", "record"]
 
 
 def __getattr__(name):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import operator
 import os
 import time
@@ -72,8 +73,8 @@ class LogWriter:
                                                           "status": Status}
         self._fields = {table: tuple((c.name, self._convert[c.type], c.type == "float") for c in spec)
                         for table, spec in self._columns.items()}
-        # buffered rows, each a list in the order of the columns
-        self._rows: dict[str, list[list[Any]]] = {table: [] for table in TABLES}
+        # buffered rows by column, a list each
+        self._cells: dict[str, list[list[Any]]] = {table: [[] for _ in spec] for table, spec in self._columns.items()}
         self._written = {table: 0 for table in TABLES}
         self._heap: list[bytes] = []
         self._heap_end, self._heap_written = 0, 0
@@ -112,12 +113,21 @@ class LogWriter:
             unknown = set(values) - {name for name, _, _ in self._fields[table]}
             raise TypeError(f"{table} has no column {', '.join(sorted(unknown))}")
         if table == "trials":
-            self._trial_rows[values["id"]] = self._written[table] + len(self._rows[table])
-        self._rows[table].append(row)
+            self._trial_rows[values["id"]] = self._written[table] + len(self._cells[table][0])
+        for cells, value in zip(self._cells[table], row):
+            cells.append(value)
         now = self._clock()
         gap, self._last_append = now - self._last_append, now
         if now + gap - self._last_flush >= self._flush_seconds:
             self.flush()
+
+    def extend(self, table: str, rows: int, **columns: Any) -> None:
+        """Adds rows given by column: a sequence of numbers of the column's type, or one number for all rows. A float
+        column left out is NaN. Nothing is flushed."""
+        self._require_alive()
+        for (name, _, _), cells in zip(self._fields[table], self._cells[table]):
+            given = columns.get(name, np.nan)
+            cells.extend(itertools.repeat(given, rows) if isinstance(given, (int, float)) else given)
 
     def set_status(self, trial: int, status: Status, stop_reason: str) -> None:
         """Rewrites the status of a trial of this segment, the reason first, and flushes."""
@@ -133,7 +143,7 @@ class LogWriter:
     def flush(self, sync: bool = False) -> None:
         """Writes the buffered rows, then says how many are whole. ``sync`` also has the disk keep them (fsync)."""
         with self._writing():
-            changed = [table for table in TABLES if self._rows[table]]
+            changed = [table for table in TABLES if self._cells[table][0]]
             if changed or self._heap:
                 with self._room(self._buffered_bytes()):
                     self._write_heap()
@@ -243,7 +253,7 @@ class LogWriter:
 
     def _buffered_bytes(self) -> int:
         return self._heap_end - self._heap_written + sum(
-            len(rows) * len(self._columns[table]) * 16 for table, rows in self._rows.items())
+            len(cells[0]) * len(cells) * 16 for cells in self._cells.values())
 
     @contextlib.contextmanager
     def _room(self, buffered: int) -> Iterator[None]:
@@ -268,11 +278,11 @@ class LogWriter:
             self._heap.clear()
 
     def _write_rows(self, table: str) -> None:
-        rows, first = self._rows[table], self._written[table]
-        for dataset, values in zip(self._datasets[table], zip(*rows)):
-            _write(dataset, first, np.array(values, dataset.dtype))
-        self._written[table] += len(rows)
-        rows.clear()
+        first = self._written[table]
+        self._written[table] += len(self._cells[table][0])
+        for dataset, cells in zip(self._datasets[table], self._cells[table]):
+            _write(dataset, first, np.array(cells, dataset.dtype))
+            cells.clear()
 
     def _require_alive(self) -> None:
         if self._dead:

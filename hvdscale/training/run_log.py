@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from .. import __version__
 from ..errors import LogError
-from ..log.schema import LARGER, SMALLER, Status
+from ..log.schema import DIRECTIONS, Status
 from ..log.writer import LogWriter
 from ..plan.averaging import with_averaged
 from ..plan.plan import Plan
@@ -24,7 +24,6 @@ from ..update.step import StepResult
 from .outcome import Start
 
 TRIAL = 0       # a training run's log holds one trial
-DIRECTIONS = {"min": SMALLER, "max": LARGER}
 
 
 def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),

@@ -1,0 +1,318 @@
+"""A log of a training loop of your own, written without torch: ``hvdscale.record``.
+
+    with hvdscale.record("runs/w8.h5", dataset="digits", model="mine", optimizer="adamw", global_batch=1024, lr=3e-4,
+                         metrics={"val/error": "min"}, target="val/error<0.1") as run:
+        for inputs, labels in batches:
+            ...
+            run.step(loss)
+            if run.steps % 100 == 0:
+                with run.evaluation() as seen:                  # this time is not counted
+                    seen["val/error"] = evaluate(model)
+                if run.met:
+                    break
+"""
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import platform
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, SupportsFloat
+
+import numpy as np
+
+from .. import __version__
+from ..errors import LogError, UsageError
+from ..system.version import commit_of
+from ..target import SPLITS, Target, metric_faults
+from ..workers.launch import place
+from .reader import Log, read_log
+from .repair import INTERRUPTED
+from .schema import DIRECTIONS, SMALLER, UNKNOWN_SEED, Status
+from .writer import LogWriter
+
+TRIAL = 0           # a run's log holds one trial
+SAME = ("dataset", "model", "optimizer", "global_batch", "seed")     # what a continued run cannot change
+
+
+def record(path: str | os.PathLike[str], *, dataset: str, model: str, optimizer: str, global_batch: int, lr: float,
+           metrics: Mapping[str, str], target: str | None = None, workers: int | None = None, rank: int | None = None,
+           seed: int | None = None, accumulation: int = 1, budget_steps: int = 0, train_examples: int | None = None,
+           metaparameters: Mapping[str, float] = {}, search: bool = False, first_step: int | None = None,
+           overwrite: bool = False, take_over: bool = False, flush_seconds: float = 1.0,
+           clock: Callable[[], float] = time.monotonic) -> Recording:
+    """A new log for the steps and evaluations of a loop; rank 0 writes it, the same calls do nothing on other ranks.
+
+    global_batch    examples averaged into one step by all workers
+    lr              learning rate of the steps that name none
+    metrics         each ``split/metric`` that evaluations measure, and "min" or "max": which way it gets better
+    target          such as ``val/error<0.1``: when the run counts as done; see ``Recording.met``
+    workers, rank   None: those of the launcher (torchrun, mpirun, horovodrun, srun), else 1 and 0
+    seed            None: unknown, so that no other run counts as having the same
+    accumulation    passes through the model that a worker adds up for one step
+    budget_steps    steps after which the run is complete without its target; 0: not known
+    train_examples  in the training set, so that reports know epochs
+    metaparameters  others than the learning rate, by name
+    search          whether the run is a draw of a metaparameter search, rather than a repeat of one setting
+    first_step      steps done before, of a run that continues from a checkpoint: the log at ``path``, if there is one,
+                    continues there in a next segment. None: a new run
+    overwrite       replace a log; take_over: continue one where the file system refuses locks
+    flush_seconds   a killed process loses the rows of this time at most, and of one step
+
+    Raises UsageError for a metric or target that means nothing, LogError where the log cannot be opened, exists already
+    or continues another run, WorkersError where the launcher gives no rank.
+    """
+    goal, columns = _settle(metrics, target)
+    found = _rank_and_size()
+    rank, workers = found[0] if rank is None else rank, workers or found[1]
+    how = (goal, lr, first_step or 0, global_batch, budget_steps, flush_seconds, clock)
+    if rank:
+        return Recording(None, columns, 0.0, *how)
+    points = {"learning_rate": float(lr), **{name: float(value) for name, value in metaparameters.items()}}
+    row = {"dataset": dataset, "model": model, "optimizer": optimizer, "global_batch": global_batch,
+           "local_batch": -(-global_batch // (workers * accumulation)), "accumulation": accumulation, "ghost_batch": 0,
+           "workers": workers, "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": budget_steps}
+    plan = {"problem": {"train_examples": train_examples} if train_examples else {},
+            "measurement": {"target": str(goal)} if goal else {}, **({"search": True} if search else {})}
+    seconds, previous_end = _continued(path, first_step, row)
+    writer = LogWriter(path, metrics=columns, metaparameters=points, attributes=_about(), overwrite=overwrite,
+                       take_over=take_over, resume=first_step is not None, flush_seconds=math.inf)
+    writer.append("trials", id=TRIAL, status=Status.RUNNING, stop_reason="", plan=json.dumps(plan), **row,
+                  **{f"metaparameters/{name}": value for name, value in points.items()})
+    writer.append("restarts", trial=TRIAL, first_step=first_step or 0, workers=workers, host=socket.gethostname(),
+                  device=_device(), time=time.time(), previous_end=previous_end)
+    writer.flush(sync=True)
+    return Recording(writer, columns, seconds, *how)
+
+
+class Recording:
+    """A run whose steps and evaluations go to its log; made by ``record``.
+
+    steps   steps done;  met: whether the last evaluation met the target
+    failure why the log could not be written, from where on the loop continues without it; raised at the end
+    """
+
+    failure: LogError | None = None
+    met = False
+
+    def __init__(self, writer: LogWriter | None, metrics: Mapping[str, str], seconds: float, target: Target | None,
+                 lr: float, steps: int, global_batch: int, budget_steps: int, flush_seconds: float,
+                 clock: Callable[[], float]) -> None:
+        self.steps, self._writer, self._metrics, self._target = steps, writer, metrics, target
+        self._seconds, self._batch, self._budget = seconds, global_batch, budget_steps
+        self._lr, self._flush_seconds, self._clock = float(lr), flush_seconds, clock
+        # of the steps since the last flush, and the last loss that was given
+        self._losses: list[Any] = []
+        self._rates: list[float] = []
+        self._times: list[float] = []
+        self._last_loss: Any = 0.0
+        self._evaluated = -1
+        self._since = clock()
+        self._due = self._since + flush_seconds
+
+    def step(self, loss: Any = None, lr: float | None = None) -> None:
+        """Adds a step: what came since the last one, evaluations left out.
+
+        loss    a number or a tensor of one element, which must not change afterwards: it is read at a later step, so
+                that no step waits for a GPU; None: not measured
+        lr      None: that of the run
+        """
+        now = self._clock()
+        seconds, self._since = now - self._since, now
+        self.steps += 1
+        self._seconds += seconds
+        if self._writer is None:
+            return
+        if now >= self._due:
+            self.flush()
+        if loss is None:
+            loss = math.nan
+        else:
+            self._last_loss = loss = loss.detach() if hasattr(loss, "detach") else loss
+        self._losses.append(loss)
+        self._rates.append(self._lr if lr is None else lr)
+        self._times.append(seconds)
+        if seconds >= self._flush_seconds:
+            self.flush()
+
+    @contextmanager
+    def evaluation(self) -> Iterator[dict[str, SupportsFloat]]:
+        """An evaluation after the steps so far: what is put into the dict becomes its row. Its time is not counted.
+
+        Raises UsageError for a metric that was not declared, and where this step was evaluated before.
+        """
+        self._read_losses()                     # which waits for a GPU's steps, in their time
+        started = self._clock()
+        seconds = self._seconds + started - self._since
+        self.flush()
+        seen: dict[str, SupportsFloat] = {}
+        try:
+            yield seen
+            self._add_evaluation(seen, seconds)
+        finally:
+            self._since += self._clock() - started
+            self._due = self._clock() + self._flush_seconds
+
+    def flush(self) -> None:
+        """Writes the rows so far to the file."""
+        self._read_losses()
+        count, first = len(self._losses), self.steps - len(self._losses)
+        if self._writer is not None:
+            self._write(self._writer.extend, "steps", count, trial=TRIAL, step=range(first + 1, self.steps + 1),
+                        loss=self._losses, lr=self._rates, step_seconds=self._times)
+            self._write(self._writer.flush)
+        self._losses, self._rates, self._times = [], [], []
+        self._due = self._clock() + self._flush_seconds
+
+    def close(self, reason: str = "") -> None:
+        """Ends the run: COMPLETE, or INFEASIBLE where the last loss is not finite, or INCOMPLETE for a reason such as
+        an error. Raises the LogError of a log that could not be written."""
+        if self._writer is not None:
+            self.flush()
+            self._write(self._writer.set_status, TRIAL, *self._end(reason))
+            self._write(self._writer.finish)
+        self._writer = None
+        if self.failure:
+            raise self.failure
+
+    def _end(self, reason: str) -> tuple[Status, str]:
+        loss = float(self._last_loss)
+        if not math.isfinite(loss):
+            return Status.INFEASIBLE, f"the loss is {loss} at step {self.steps}"
+        if reason:
+            return Status.INCOMPLETE, reason
+        if self.met:
+            return Status.COMPLETE, f"target {self._target} met"
+        if self.steps < self._budget:
+            return Status.INCOMPLETE, f"the loop ended before its {self._budget} steps"
+        return Status.COMPLETE, "the loop ended"
+
+    def _add_evaluation(self, seen: Mapping[str, SupportsFloat], seconds: float) -> None:
+        for name in seen:
+            if name not in self._metrics:
+                raise UsageError(f"the metric {name!r} was not declared{_nearest(name, self._metrics)}; record() takes "
+                                 f"all metrics before the first step")
+        if self._evaluated == self.steps:
+            raise UsageError(f"step {self.steps} is evaluated twice; measure all metrics in one evaluation()")
+        self._evaluated, values = self.steps, {name: float(value) for name, value in seen.items()}
+        self.met = self._target is not None and bool(self._target.met_by(values.get(self._target.column, math.nan)))
+        if self._writer is not None:
+            self._write(self._writer.append, "evaluations", trial=TRIAL, step=self.steps,
+                        examples=self.steps * self._batch, train_seconds=seconds, **values)
+            self._write(self._writer.flush)
+
+    def _read_losses(self) -> None:
+        self._losses = _as_numbers(self._losses)
+
+    def _write(self, what: Callable[..., object], *row: Any, **values: Any) -> None:
+        if self.failure is None:
+            try:
+                what(*row, **values)
+            except LogError as error:
+                self.failure = error
+                warnings.warn(f"{error}; the loop continues without its log", stacklevel=4)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if kind is None:
+            return self.close()
+        try:
+            self.close(f"{kind.__name__}: {error}" if str(error) else kind.__name__)
+        except LogError:
+            pass                    # the loop's own error says more
+
+
+def _as_numbers(losses: Sequence[Any]) -> list[float]:
+    """Losses as floats: tensors of one device and type in one copy from it."""
+    if losses and all(hasattr(loss, "detach") for loss in losses):
+        if len({(loss.dtype, loss.device) for loss in losses}) == 1:
+            return sys.modules["torch"].stack([loss.reshape(()) for loss in losses]).tolist()
+    return list(map(float, losses))
+
+
+def _settle(metrics: Mapping[str, str], target: str | None) -> tuple[Target | None, dict[str, str]]:
+    """The target, and the columns of the metrics with the better way of each; raises UsageError."""
+    if not isinstance(metrics, Mapping) or not metrics:
+        raise UsageError("metrics names each metric and which way it gets better, such as "
+                         "{'val/error': 'min', 'val/accuracy': 'max'}")
+    for name, way in metrics.items():
+        split, _, metric = name.partition("/")
+        if split not in SPLITS or not metric:
+            raise UsageError(f"the metric {name!r} is not split/metric, such as val/error, of the splits "
+                             f"{', '.join(SPLITS)}")
+        if way not in DIRECTIONS:
+            raise UsageError(f"the metric {name!r} gets better towards {way!r}; choose 'min' or 'max'")
+    for fault in metric_faults([name.partition("/")[2] for name in metrics]):
+        raise UsageError(fault)
+    columns = {name: DIRECTIONS[way] for name, way in metrics.items()}
+    goal = Target.parse(target) if target else None
+    if goal and goal.column not in columns:
+        raise UsageError(f"target {str(goal)!r}: {goal.column} is not among the metrics {', '.join(columns)}")
+    if goal and goal.minimizes != (columns[goal.column] == SMALLER):
+        raise UsageError(f"target {str(goal)!r}: a {columns[goal.column]} {goal.column} is better")
+    return goal, columns
+
+
+def _rank_and_size() -> tuple[int, int]:
+    """This process's rank and the number of workers; of launchers that set RANK and WORLD_SIZE alone, too."""
+    found = place()
+    if found.launcher is None and all(os.environ.get(name, "").isdecimal() for name in ("RANK", "WORLD_SIZE")):
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return found.rank, found.size
+
+
+def _continued(path: str | os.PathLike[str], first_step: int | None, row: Mapping[str, Any]) -> tuple[float, str]:
+    """Seconds of training before the first step, and how the process before ended; 0 and "" of a new run.
+
+    Raises LogError for the log of another run.
+    """
+    if first_step is None or not os.path.lexists(path):
+        return 0.0, ""
+    with read_log(path) as log:
+        if log.trials.rows:
+            for name in SAME:
+                if log.trials[name][-1] != row[name]:
+                    raise LogError(f"{os.fspath(path)}: its {name} is {log.trials[name][-1]}, not {row[name]}: another "
+                                   "run's log; choose another name, or first_step=None and overwrite=True")
+        end = log.trials["stop_reason"][-1] if log.trials.rows else ""
+        return _seconds_until(log, first_step), end or INTERRUPTED
+
+
+def _seconds_until(log: Log, step: int) -> float:
+    """Seconds of training in the steps up to this one: those of the last evaluation, and of the steps after it."""
+    evaluated = log.evaluations["step"] <= step
+    last = log.evaluations["step"][evaluated].max(initial=0)
+    within = (log.steps["step"] > last) & (log.steps["step"] <= step)
+    return float(log.evaluations["train_seconds"][evaluated].max(initial=0.0)
+                 + np.nansum(log.steps["step_seconds"][within]))
+
+
+def _about() -> dict[str, Any]:
+    """The log's root attributes."""
+    versions = {"hvdscale": __version__, "python": platform.python_version(), "numpy": np.__version__}
+    torch = sys.modules.get("torch")
+    commit = commit_of(".")
+    return {"versions": {**versions, **({"torch": torch.__version__} if torch else {})},
+            **({"commit": commit} if commit else {})}
+
+
+def _device() -> str:
+    """The name of the GPU that torch uses, where a loop has it ready; else cpu."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.get_device_name() if torch and torch.cuda.is_initialized() else "cpu"
+
+
+def _nearest(name: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; is it {near[0]!r}?" if near else f"; there are {', '.join(known)}"
