@@ -234,8 +234,8 @@ class Recording:
 
 
 def _as_numbers(losses: Sequence[Any]) -> list[float]:
-    """Losses as floats: tensors of one device and type in one copy from it."""
-    if losses and all(hasattr(loss, "detach") for loss in losses):
+    """Losses as floats: tensors on a GPU in one copy."""
+    if losses and not any(getattr(loss, "is_cpu", True) for loss in losses):
         if len({(loss.dtype, loss.device) for loss in losses}) == 1:
             return sys.modules["torch"].stack([loss.reshape(()) for loss in losses]).tolist()
     return list(map(float, losses))
