@@ -11,7 +11,8 @@ import hvdscale
 
 PACKAGE = Path(hvdscale.__file__).parent
 ROOMS = ("errors", "target", "formatting", "system", "workers", "plan", "log", "data", "modules", "workload",
-         "workloads", "update", "analysis", "training", "exchange", "report", "sweep", "doctor", "cli")     # upwards
+         "workloads", "recorders", "update", "analysis", "training", "exchange", "report", "sweep", "doctor",
+         "cli")                                                                                             # upwards
 # what few people need: a folder or file, and the one that reaches it, beside those of the same name in other rooms
 SPECIAL = {
     "training.elastic": "cli.train",

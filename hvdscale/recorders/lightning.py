@@ -1,0 +1,63 @@
+"""Records the runs of Lightning's Trainer.
+
+    from hvdscale.recorders.lightning import Recorder
+    Trainer(callbacks=[Recorder("runs/w8.h5", dataset="digits", model="mine", global_batch=1024,
+                                metrics={"val/error": "min"}, target="val/error<0.1")])
+
+The metric ``val/error`` is what the module logs as ``val/error`` or ``val_error``. Of several workers, losses are those
+of the first. A run that resumes from a checkpoint continues its log.
+"""
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ..log.record import Recording, record
+
+
+class Recorder(Callback):
+    """Writes the log of a run; ``path`` and ``about`` are those of ``hvdscale.record``, which reads the optimizer, its
+    rate, rank and workers from the trainer."""
+
+    def __init__(self, path: str | os.PathLike[str], **about: Any) -> None:
+        self._path, self._about, self._open = path, about, ExitStack()
+        self._run: Recording | None = None
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        optimizer, step = trainer.optimizers[0], trainer.global_step
+        found = dict(optimizer=type(optimizer).__name__.lower(), lr=optimizer.param_groups[0]["lr"],
+                     accumulation=trainer.accumulate_grad_batches, rank=trainer.global_rank,
+                     workers=trainer.world_size, first_step=step or None)
+        self._run = record(self._path, **{**found, **self._about})
+        self._losses: list[Any] = []
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any,
+                           batch_idx: int) -> None:
+        self._losses.append(outputs["loss"])
+        if trainer.global_step > self._run.steps:
+            self._run.step(sum(self._losses) / len(self._losses), self._rate)
+            self._losses = []
+
+    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Any) -> None:
+        self._rate = optimizer.param_groups[0]["lr"]
+
+    def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
+        if self._run and not trainer.sanity_checking:
+            self._seen = self._open.enter_context(self._run.evaluation())
+
+    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
+        if self._run and not trainer.sanity_checking:
+            logged = trainer.callback_metrics
+            names = {name: name if name in logged else name.replace("/", "_") for name in self._about["metrics"]}
+            self._seen.update({name: logged[key] for name, key in names.items() if key in logged})
+            self._open.close()
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        self._run.close()
+
+    def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
+        if self._run:
+            self._run.close(f"{type(exception).__name__}: {exception}")
