@@ -13,7 +13,6 @@
 """
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
@@ -31,6 +30,7 @@ import numpy as np
 
 from .. import __version__
 from ..errors import LogError, UsageError
+from ..plan.values import did_you_mean
 from ..system.version import commit_of
 from ..target import SPLITS, Target, metric_faults
 from ..workers.launch import place
@@ -198,8 +198,8 @@ class Recording:
     def _add_evaluation(self, seen: Mapping[str, SupportsFloat], seconds: float) -> None:
         for name in seen:
             if name not in self._metrics:
-                raise UsageError(f"the metric {name!r} was not declared{_nearest(name, self._metrics)}; record() takes "
-                                 f"all metrics before the first step")
+                near = did_you_mean(name, self._metrics, f"there are {', '.join(self._metrics)}")
+                raise UsageError(f"the metric {name!r} was not declared: {near}")
         if self._evaluated == self.steps:
             raise UsageError(f"step {self.steps} is evaluated twice; measure all metrics in one evaluation()")
         self._evaluated, values = self.steps, {name: float(value) for name, value in seen.items()}
@@ -311,8 +311,3 @@ def _device() -> str:
     """The name of the GPU that torch uses, where a loop has it ready; else cpu."""
     torch = sys.modules.get("torch")
     return torch.cuda.get_device_name() if torch and torch.cuda.is_initialized() else "cpu"
-
-
-def _nearest(name: str, known: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    return f"; is it {near[0]!r}?" if near else f"; there are {', '.join(known)}"

@@ -198,9 +198,12 @@ def _notes(workloads: Iterable[Workload], logs: Sequence[LogFacts]) -> tuple[str
     return (*imported_said(logs), *joining_said(dict.fromkeys(workloads), [facts.attributes for facts in logs]))
 
 
+IMPORTED = ("search", "workers", "overlap", "batch", "times")       # what an import says of a log's trials
+
+
 def imported_said(logs: Iterable[LogFacts | Log]) -> tuple[str, ...]:
     """What was guessed, assumed and left out when logs were imported."""
-    return tuple(f"{facts.path}: {said}." for facts in logs for name in ("search", "workers", "overlap")
+    return tuple(f"{facts.path}: {said}." for facts in logs for name in IMPORTED
                  if (said := facts.attributes.get("imported", {}).get(name)))
 
 

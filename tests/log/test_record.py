@@ -160,7 +160,7 @@ def test_metrics_and_target_that_mean_nothing_are_refused_before_there_is_a_log(
 def test_an_undeclared_metric_is_refused_with_the_nearest_and_a_step_is_evaluated_once(tmp_path):
     with record(tmp_path / "w.h5") as run:
         run.step(0.5)
-        with pytest.raises(UsageError, match="'val/eror' was not declared; is it 'val/error'"):
+        with pytest.raises(UsageError, match="'val/eror' was not declared: did you mean val/error"):
             evaluate(run, 0.3, "val/eror")
         evaluate(run, 0.3)
         with pytest.raises(UsageError, match="step 1 is evaluated twice"):

@@ -1,0 +1,41 @@
+"""The formats of runs, and what lies in folders of them."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+
+from ...errors import LogError
+from . import event_files, mlflow_store, text_lines, trainer_state, wide_csv
+from .run import FoundRun
+
+# each recognises a path and reads its runs; of the first that does, a folder is read whole
+FORMATS: tuple[ModuleType, ...] = (trainer_state, mlflow_store, event_files, wide_csv, text_lines)
+DEEPEST = 8                 # of folders in folders
+KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, CSV files with a "
+         "row a step, or logs with lines such as 'step 250: val loss 2.6'")
+
+
+def find(path: str, depth: int = 0) -> Iterator[tuple[ModuleType, str]]:
+    """(format, path) of what lies at a path and below, in order of names."""
+    found = next((form for form in FORMATS if form.recognises(path)), None)
+    if found:
+        yield found, path
+    if os.path.isdir(path) and depth < DEEPEST and found in (None, event_files):
+        for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+            if not entry.name.startswith((".", event_files.EVENTS)) and not entry.is_symlink():
+                yield from find(entry.path, depth + 1)
+
+
+def has_runs(path: str) -> bool:
+    """Whether there is any run at a path or below."""
+    return next(find(path), None) is not None
+
+
+def read_runs(paths: Iterable[str]) -> list[FoundRun]:
+    """The runs at these paths that logged anything; raises LogError where there is none, or a file is wrong."""
+    paths = list(paths)
+    runs = [run for path in paths for form, place in find(path) for run in form.read(place) if run.rows]
+    if not runs:
+        raise LogError(f"{', '.join(paths)}: no run in a known format: {KNOWN}")
+    return runs

@@ -1,0 +1,265 @@
+"""Runs under a mapping, as trials of a new log.
+
+    trials = settle(runs, mapping)              raises LogError that names all that lacks
+    write(trials, "log.h5", mapping)
+
+A trial counts as COMPLETE, as the files do not say how a run ended, or as INFEASIBLE where its last loss is not finite.
+"""
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...errors import LogError
+from ...formatting.numbers import counted, list_first
+from ...log.plan_text import MOST
+from ...log.schema import UNKNOWN_SEED, Status
+from ...plan.values import did_you_mean
+from ..csv_tables import ASSUMED
+from ..imported import ImportedLog, beyond_errors
+from .mapping import LOSS, PER_DEVICE, RATE, SETTINGS, UNKNOWN, RunMapping, way_of
+from .run import FoundRun
+
+SHOWN = 3               # runs of which it is said how they are read
+WALL = "seconds are wall times since the start of each run, so that they include evaluations"
+TIMED = ("train_seconds", "accumulated_submission_time")        # tags of time without evaluations
+PROPORTIONAL = "seconds are in proportion to steps, from the time of the whole training without its evaluations"
+
+
+@dataclass
+class FoundTrial:
+    """A run as a trial.
+
+    evaluations  by column, values by step;  steps: the same of loss and lr, and of the seconds of a step
+    repeats      rows that were left out, as their run went back over their steps
+    """
+
+    run: FoundRun
+    settings: Mapping[str, object]
+    points: Mapping[str, float]
+    evaluations: dict[str, dict[int, float]] = field(default_factory=dict)
+    steps: dict[str, dict[int, float]] = field(default_factory=dict)
+    seconds: Callable[[int], float] = lambda step: math.nan
+    repeats: int = 0
+
+    @property
+    def batch(self) -> int:
+        """The global batch."""
+        return int(self.settings["batch"])          # type: ignore[call-overload]
+
+    @property
+    def evaluated(self) -> list[int]:
+        """Steps at which anything was measured."""
+        return sorted({step for found in self.evaluations.values() for step in found})
+
+    def describe(self) -> str:
+        """How the run is read, in a line."""
+        seed, workers = self.settings.get("seed"), self.settings.get("workers")
+        values = [f"{column} {list(found.values())[0]:g} to {list(found.values())[-1]:g}"
+                  for column, found in self.evaluations.items() if found]
+        steps = self.evaluated
+        return (f"{self.run.path} ({self.run.format}): batch {self.batch}, "
+                f"{counted(int(workers), 'worker') if workers else 'workers unknown'}, "          # type: ignore
+                f"seed {UNKNOWN if seed is None else seed}; {counted(len(steps), 'evaluation')}"
+                + (f" at steps {steps[0]:,} to {steps[-1]:,}: {list_first(values, 3)}" if steps else ""))
+
+
+def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
+    """The trials. Raises LogError that names, all at once, what the mapping lacks, with the nearest names."""
+    settings = [{name: mapping.settings[name].of(run) for name in SETTINGS if name in mapping.settings} for run in runs]
+    lacks = [*_lacking_tags(runs, mapping), *_lacking_settings(runs, settings), *_lacking_sizes(mapping)]
+    if lacks:
+        raise LogError("\n".join(["these runs cannot be read without more; --dry-run prints what was guessed as a "
+                                  "file, and --map takes it, edited:", *lacks]))
+    return [_trial(run, {**found, "seed": _seed(found.get("seed"))}, mapping) for run, found in zip(runs, settings)]
+
+
+def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
+    tags = sorted({tag for run in runs for tag in run.tags})
+    there = f"there are the tags {list_first(tags, 12)}"
+    if not mapping.step:
+        yield f"  step: no tag is named like a step: {did_you_mean('step', tags, there)}"
+    if not mapping.tags:
+        yield f"  tags: none is named like a metric of a split, such as val/error or eval_loss: {there}"
+
+
+def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, object]]) -> Iterable[str]:
+    parameters = sorted({name for run in runs for name in run.parameters})
+    there = f"parameters are {list_first(parameters, 12)}" if parameters else "the runs have no parameters"
+    for name in ("batch", "workers", "nodes"):
+        wrong = [(run, found.get(name)) for run, found in zip(runs, settings)
+                 if not _is_count(found.get(name)) and (name in found or name == "batch")]
+        if wrong:
+            run, value = wrong[0]
+            what = "not known" if value is None else f"{value!r}, not a whole number, 1 or more,"
+            near = did_you_mean("batch_size", parameters, there) if name == "batch" else there
+            yield f"  {name}: {what} of {counted(len(wrong), 'run')}, such as {run.path}: {near}"
+
+
+def _lacking_sizes(mapping: RunMapping) -> Iterable[str]:
+    if mapping.step_unit == "epochs" and not mapping.train_examples:
+        yield "  train_examples: steps are in epochs; how many examples has the training set?"
+    if mapping.step_unit == "tokens" and not mapping.tokens_per_example:
+        yield "  tokens_per_example: steps are in tokens; how many has an example?"
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST
+
+
+def _seed(value: object) -> int | None:
+    """The seed; None: unknown."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST else None
+
+
+def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -> FoundTrial:
+    points = {name: value for name, source in mapping.metaparameters.items()
+              if isinstance(value := source.of(run), (int, float))}
+    trial = FoundTrial(run, settings, {name: float(value) for name, value in points.items()})
+    at = [_steps_done(run, row, mapping, trial.batch) for row in run.rows]
+
+    def series(tag: str) -> dict[int, float]:
+        found, repeats = _series(((step, row[tag]) for step, row in zip(at, run.rows)
+                                  if step is not None and tag in row), mapping.keep)
+        trial.repeats += repeats
+        return found
+    trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
+    trial.steps = {name: found for name, tag in mapping.steps.items() if (found := series(tag))}
+    if mapping.step_seconds:
+        trial.steps["step_seconds"] = series(mapping.step_seconds)
+    trial.seconds = _times(run, at, mapping, trial.steps.get("step_seconds"))
+    return trial
+
+
+def _steps_done(run: FoundRun, row: Mapping[str, float], mapping: RunMapping, batch: int) -> int | None:
+    """The steps done when a row was logged; None where it does not say. Raises LogError for a number that is none."""
+    if mapping.step not in row:
+        return None
+    count = row[mapping.step] + mapping.step_offset
+    if not 0 <= count <= MOST:
+        raise LogError(f"{run.path}: {mapping.step} is {row[mapping.step]:g}, not a count from 0 to {MOST:,}")
+    if mapping.step_unit == "epochs":
+        return round(count * math.ceil((mapping.train_examples or 0) / batch))
+    if mapping.step_unit != "steps":
+        return math.ceil(count / batch / ((mapping.tokens_per_example or 1) if mapping.step_unit == "tokens" else 1))
+    if count != int(count):
+        raise LogError(f"{run.path}: {mapping.step} is {row[mapping.step]:g}, not a whole number of steps; step_unit "
+                       "says what it counts")
+    return int(count)
+
+
+def _series(points: Iterable[tuple[int, float]], keep: str) -> tuple[dict[int, float], int]:
+    """Values by rising step, and how many were left out where the points go back."""
+    found: dict[int, float] = {}
+    last, repeats = -1, 0
+    for step, value in points:
+        if step <= last:
+            repeats += 1
+            if keep == "first":
+                continue
+            while found and next(reversed(found)) >= step:
+                found.popitem()
+        found[step], last = value, step
+    return found, repeats
+
+
+def _times(run: FoundRun, at: Sequence[int | None], mapping: RunMapping, each: Mapping[int, float] | None
+           ) -> Callable[[int], float]:
+    """Seconds until a step: from the times of single steps, else the first time at which the step was logged."""
+    if each:
+        steps, seconds = np.array([0, *each]), np.array([0.0, *np.cumsum(np.diff([0, *each]) * list(each.values()))])
+        rate = list(each.values())[-1]
+        return lambda step: float(np.interp(step, steps, seconds) + max(0, step - steps[-1]) * rate)
+    times: dict[int, float] = {}
+    for step, row in zip(at, run.rows):
+        if step is not None and mapping.seconds in row:
+            times.setdefault(step, row[mapping.seconds])
+    known = dict(zip(sorted(times), np.maximum.accumulate([times[step] for step in sorted(times)]).tolist()))
+    return lambda step: known.get(step, math.nan)
+
+
+def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]:
+    """What was guessed, assumed and left out, by what it is about."""
+    said = {}
+    if "workers" not in mapping.settings:
+        said["workers"] = ASSUMED.replace("a column workers in trials.csv says otherwise",
+                                          "workers in the mapping says otherwise")
+    if mapping.settings["batch"].parameter == PER_DEVICE:
+        said["batch"] = (f"batch is {PER_DEVICE}: right for one device without accumulation; batch in the mapping says "
+                         "otherwise")
+    if mapping.search is None and _searched(trials):
+        said["search"] = ("a search, guessed: metaparameters vary within a batch; search = false in the mapping says "
+                          "otherwise")
+    repeats = sum(trial.repeats for trial in trials)
+    if repeats:
+        said["overlap"] = f"left out: {repeats:,} values that repeat steps of their run (keep = {mapping.keep!r})"
+    if mapping.seconds and not mapping.step_seconds and mapping.seconds not in TIMED:
+        said["times"] = PROPORTIONAL if trials[0].run.one_based and mapping.seconds == "seconds" else WALL
+    return said
+
+
+def _searched(trials: Sequence[FoundTrial]) -> set[tuple]:
+    """The workloads and batches in which metaparameters vary."""
+    points: dict[tuple, set] = {}
+    for trial in trials:
+        points.setdefault(_study(trial), set()).add(tuple(sorted(trial.points.items())))
+    return {study for study, found in points.items() if len(found) > 1}
+
+
+def _study(trial: FoundTrial) -> tuple:
+    return tuple(trial.settings.get(name) for name in ("dataset", "model", "optimizer", "batch"))
+
+
+def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: RunMapping, sources: Sequence[str], *,
+          overwrite: bool = False, take_over: bool = False) -> list[str]:
+    """The new log ``out`` of these trials, which is created only on success; returns remarks on suspicious values."""
+    said, searched = remarks(trials, mapping), _searched(trials)
+    with ImportedLog(out, {"kind": "runs", "from": list_first(sources, 3), **said}, overwrite=overwrite,
+                     take_over=take_over) as log:
+        log.better |= {metric.column: way for metric in mapping.tags.values() if (way := way_of(metric))}
+        for trial in trials:
+            search = _study(trial) in searched if mapping.search is None else mapping.search
+            _add(log, trial, mapping, search)
+        return [*said.values(), *beyond_errors(log.errors)]
+
+
+def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool) -> None:
+    workers, nodes = (int(trial.settings.get(name) or 1) for name in ("workers", "nodes"))      # type: ignore
+    plan = {"problem": {"train_examples": mapping.train_examples} if mapping.train_examples else {},
+            "execution": {"local_workers": workers // nodes} if nodes > 1 else {},
+            **({"search": True} if search else {})}
+    assumed = {} if trial.settings.get("workers") else {"workers": None}
+    source = {"path": trial.run.path, "imported": "runs", **assumed}
+    loss = next(reversed(trial.steps.get(LOSS, {0: 0.0}).values()))
+    status = Status.COMPLETE if math.isfinite(loss) else Status.INFEASIBLE
+    seed = trial.settings.get("seed")
+    ids = log.trials({
+        "status": np.full(1, status, np.int8), "global_batch": trial.batch, "local_batch": -(-trial.batch // workers),
+        "stop_reason": "the run's files say no more" if status == Status.COMPLETE else f"the last loss is {loss}",
+        **{name: str(trial.settings[name]) for name in ("dataset", "model", "optimizer")},
+        "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": 0, "workers": workers,
+        "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)}, [trial.points])
+    steps = np.array(trial.evaluated, np.int64)
+    log.evaluations(ids, [len(steps)], steps, steps * trial.batch, {
+        column: _column(found, steps) for column, found in trial.evaluations.items()},
+        np.maximum.accumulate([trial.seconds(step) for step in steps.tolist()]) if len(steps) else np.empty(0))
+    rows = np.array(sorted(step for step in trial.steps.get(LOSS, ()) if step > 0), np.int64)
+    for name, values in {"trial": np.repeat(ids, len(rows)), "step": rows, **{
+            name: _column(trial.steps.get(name, {}), rows) for name in (LOSS, RATE, "step_seconds")}}.items():
+        log.add("steps", name, values)
+
+
+def _column(found: Mapping[int, float], steps: np.ndarray) -> np.ndarray:
+    return np.array([found.get(step, math.nan) for step in steps.tolist()], float)
+
+
+def shown(trials: Sequence[FoundTrial], mapping: RunMapping) -> str:
+    """How the first runs are read, and the mapping as a file to edit."""
+    lines = [f"# {trial.describe()}" for trial in trials[:SHOWN]]
+    more = [f"# and {counted(len(trials) - SHOWN, 'more run')}"] * (len(trials) > SHOWN)
+    return "\n".join([*lines, *more, "", mapping.as_toml()])

@@ -1,0 +1,318 @@
+"""How runs are read as trials: a mapping, guessed from the runs, or written by the user in TOML.
+
+    mapping = guess(runs)                       what names and parameters say
+    mapping = read_mapping("runs.toml", mapping)     what the file says, else what was guessed
+    mapping.as_toml()                           the file that says so
+
+A setting of a run, such as its batch, is a constant, a parameter of the run, or a pattern that is searched in its path:
+``batch = 1024``, ``batch = {parameter = "batch_size"}``, ``batch = {pattern = 'b(\\d+)'}``.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...errors import UsageError
+from ...log.schema import DIRECTIONS, better
+from ...plan.settings import read_toml
+from ...plan.values import did_you_mean
+from ...target import SPLITS, logged_name, metric_faults
+from .run import SECONDS, STEP, FoundRun, value_of
+
+UNITS = ("steps", "epochs", "examples", "tokens")
+KEEPS = ("first", "last")
+LOSS, RATE = "loss", "lr"           # tags that are columns of /steps
+UNKNOWN = "unknown"
+PER_DEVICE = "per_device_train_batch_size"
+SETTINGS = ("batch", "workers", "nodes", "seed", "dataset", "model", "optimizer")
+ABSENT = {"batch": "?      examples in a step of all workers", "workers": "8     1 is assumed", "nodes": "1",
+          "seed": UNKNOWN, "dataset": "?", "model": "?", "optimizer": "?"}
+WAYS = {way: name for name, way in DIRECTIONS.items()}           # min and max by the log's words
+
+# names of tags and parameters, the likeliest first
+_STEPS = (STEP, "trainer/global_step", "train/global_step", "global_step", "Step", "steps", "iteration", "iter",
+          "training_iteration", "_step")
+_TRAINED = ("train_seconds", "accumulated_submission_time")             # evaluations left out
+_TIMES = (SECONDS, "_runtime", "time_total_s", "Relative Time (Process)", "elapsed", "total_duration")
+_STEP_TIMES = ("step_seconds", "step_time", "time_per_step", "train/step_time", "perf/step_time", "time step_seconds",
+               "dt step_seconds")
+_LOSSES = ("loss", "train/loss", "train_loss", "train_loss_step", "training_loss", "train/loss_step", "Train/loss")
+_RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
+_PARAMETERS = {
+    "batch": ("global_batch", "global_batch_size", "total_batch_size", "train_batch_size", "batch_size", "batch", "bs",
+              "train/batch_size", "training.batch_size"),
+    "workers": ("workers", "world_size", "n_gpus", "num_gpus", "gpus", "devices", "num_devices"),
+    "nodes": ("nodes", "num_nodes", "n_nodes"), "seed": ("seed", "random_seed", "rng_seed"),
+    "dataset": ("dataset", "data", "dataset_name"), "model": ("model", "model_name", "arch"),
+    "optimizer": ("optimizer", "optim", "optimizer_name")}
+_PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:global_?batch|batch_?size|batch|gbs|bs|b)[-_=]?(\d+)",
+             "workers": r"(?:^|[^a-zA-Z])(?:workers|gpus?|w)[-_=]?(\d+)",
+             "nodes": r"(?:^|[^a-zA-Z])(?:nodes?)[-_=]?(\d+)",
+             "seed": r"(?:^|[^a-zA-Z])(?:seed|repeat|rep|s|r)[-_=]?(\d+)"}
+_POINTS = {"learning_rate": ("learning_rate", "lr", "optimizer.lr"), "momentum": ("momentum",),
+           "weight_decay": ("weight_decay", "wd"), "warmup_steps": ("warmup_steps",)}
+_SPLIT = re.compile(r"(?P<split>train|training|val|valid|validation|eval|dev|test)(?:[/_ .]|$)(?P<rest>.*)", re.I)
+_OF_SPLIT = {"training": "train", "valid": "val", "validation": "val", "eval": "val", "dev": "val"}
+_LARGER = re.compile(r"acc|f1|bleu|auc|map\b|precision|recall|score|reward|top\d", re.I)
+_SMALLER = re.compile(r"loss|err|perplexity|ppl|entropy|wer\b|cer\b|rmse|mae\b|mse", re.I)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a setting of a run comes from; one of the three is given."""
+
+    value: Any = None
+    parameter: str | None = None
+    pattern: str | None = None
+
+    def of(self, run: FoundRun) -> Any:
+        """The setting of a run; None where the run does not have it."""
+        if self.parameter is not None:
+            return run.parameters.get(self.parameter)
+        if self.pattern is not None:
+            found = re.findall(self.pattern, run.path)
+            return value_of(found[-1]) if found else None
+        return self.value
+
+    def as_toml(self) -> str:
+        if self.parameter is not None:
+            return f"{{parameter = {_quoted(self.parameter)}}}"
+        return _quoted(self.value) if self.pattern is None else f"{{pattern = {_quoted(self.pattern)}}}"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column ``split/metric`` and which way it gets better: "min", "max" or "" (not known)."""
+
+    column: str
+    way: str
+
+
+@dataclass(frozen=True)
+class RunMapping:
+    """How runs are read; the fields are the keys of the file."""
+
+    settings: Mapping[str, Source] = field(default_factory=dict)
+    step: str = ""                          # the tag of steps
+    step_unit: str = "steps"
+    step_offset: float = 0
+    train_examples: int | None = None       # an epoch
+    tokens_per_example: int | None = None
+    seconds: str = ""                       # the tag of seconds since the start
+    step_seconds: str = ""                  # the tag of one step's seconds, which goes before
+    keep: str = "last"                      # of rows that repeat a step
+    search: bool | None = None              # None: where metaparameters vary within a batch
+    metaparameters: Mapping[str, Source] = field(default_factory=dict)
+    tags: Mapping[str, Metric] = field(default_factory=dict)
+    steps: Mapping[str, str] = field(default_factory=dict)      # tag by column of /steps: loss, lr
+
+    def as_toml(self) -> str:
+        """The mapping as a file to edit."""
+        lines = ["# Each of these is a constant, {parameter = \"...\"} of the run, or {pattern = '...'} of its path.",
+                 *(f"{name} = {self.settings[name].as_toml()}" if name in self.settings else
+                   f"# {name} = {ABSENT[name]}" for name in SETTINGS), "",
+                 f"step = {_quoted(self.step)}", f"step_unit = {_quoted(self.step_unit)}      # {', '.join(UNITS)}",
+                 f"step_offset = {self.step_offset:g}             # 1 where the first step counts as 0"]
+        lines += [f"{name} = {getattr(self, name)}" if getattr(self, name) else f"# {name} = ?{why}" for name, why in (
+            ("train_examples", "    of an epoch"), ("tokens_per_example", ""))]
+        lines += [f"{name} = {_quoted(getattr(self, name))}{why}" for name, why in (
+            ("seconds", "   # since the start; wall times include evaluations"),
+            ("step_seconds", "     # a tag with the time of one step goes before seconds"),
+            ("keep", "           # first or last, of rows that repeat a step"))]
+        lines.append("# search = true       whether runs are draws of a search" if self.search is None else
+                     f"search = {str(self.search).lower()}")
+        lines += ["", "[metaparameters]", *(f"{_key(name)} = {source.as_toml()}" for name, source in
+                                            self.metaparameters.items())]
+        lines += ["", "[steps]                 # the tags of a step's loss and learning rate",
+                  *(f"{name} = {_quoted(tag)}" for name, tag in self.steps.items())]
+        return "\n".join([*lines, "", "[tags]                  # tag = \"split/metric min\" or max",
+                          *(f"{_quoted(tag)} = {_quoted(f'{metric.column} {metric.way}'.strip())}"
+                            for tag, metric in self.tags.items())])
+
+
+def guess(runs: Sequence[FoundRun]) -> RunMapping:
+    """What the runs' names, parameters and tags say; what they leave open is missing."""
+    tags = tuple(dict.fromkeys(tag for run in runs for tag in run.tags))
+    settings = {name: source for name in SETTINGS if (source := _guess_setting(name, runs))}
+    folder = os.path.commonpath([os.path.abspath(run.path) for run in runs])
+    named = os.path.basename(folder if os.path.isdir(folder) else os.path.dirname(folder)) or UNKNOWN
+    for name, value in (("seed", UNKNOWN), ("dataset", named), ("model", UNKNOWN),
+                        ("optimizer", UNKNOWN)):
+        settings.setdefault(name, Source(value))
+    step = _first(_STEPS, tags) or _first(("epoch", "Epoch"), tags)
+    unit = "epochs" if step.lower() == "epoch" else "steps"
+    loss = _first(_LOSSES, tags) if unit == "steps" else ""
+    rate = _first(_RATES, tags) or next((tag for tag in tags if tag.startswith("lr-")), "")
+    metrics = {tag: metric for tag in tags if tag not in (loss, rate, step) and (metric := _guess_metric(tag))}
+    if unit == "epochs" and "loss" in tags:
+        metrics["loss"] = Metric("train/loss", "min")
+    mapping = RunMapping(settings, step, unit, 0, seconds=_first((*_TRAINED, *_TIMES), tags),
+                         step_seconds=_first(_STEP_TIMES, tags), tags=metrics, metaparameters=_guess_points(runs),
+                         steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
+    return replace(mapping, step_offset=_guess_offset(runs, mapping), train_examples=_guess_examples(runs))
+
+
+def _first(names: Iterable[str], there: Iterable[str]) -> str:
+    """The first of the names that is there; "" where none is."""
+    there = set(there)
+    return next((name for name in names if name in there), "")
+
+
+def _guess_setting(name: str, runs: Sequence[FoundRun]) -> Source | None:
+    """A parameter that every run has, else a pattern that is in every path."""
+    key = next((key for key in _PARAMETERS[name] if all(run.parameters.get(key) is not None for run in runs)), None)
+    if key is not None:
+        return Source(parameter=key)
+    pattern = _PATTERNS.get(name)
+    if pattern and all(re.search(pattern, run.path) for run in runs):
+        return Source(pattern=pattern)
+    of_device = name == "batch" and all(PER_DEVICE in run.parameters for run in runs)
+    return Source(parameter=PER_DEVICE) if of_device else None
+
+
+def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
+    there = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
+    return {name: Source(parameter=key) for name, keys in _POINTS.items() if (key := _first(keys, there))}
+
+
+def _guess_examples(runs: Sequence[FoundRun]) -> int | None:
+    found = {run.parameters.get("train_examples") for run in runs}
+    value = found.pop() if len(found) == 1 else None
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _guess_metric(tag: str) -> Metric | None:
+    """The column of a tag that names a split, and its better way by the metric's name."""
+    found = _SPLIT.fullmatch(tag)
+    if not found or not found["rest"] or found["rest"].endswith("_step"):
+        return None
+    split = found["split"].lower()
+    name = logged_name(found["rest"].removesuffix("_epoch"))
+    column = f"{_OF_SPLIT.get(split, split)}/{name}"
+    if metric_faults([name]):
+        return None
+    known = better(column)
+    way = WAYS[known] if known else "max" if _LARGER.search(name) else "min" if _SMALLER.search(name) else ""
+    return Metric(column, way)
+
+
+def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
+    """1 where steps count from 0: as the format says, or where a loss was logged at step 0."""
+    if all(run.one_based is not None for run in runs):
+        return int(not runs[0].one_based)
+    trained = {mapping.steps.get(LOSS), *(tag for tag, metric in mapping.tags.items()
+                                          if metric.column.startswith("train/") and mapping.step_unit == "epochs")}
+    return int(any(row.get(mapping.step) == 0 and trained & row.keys() for run in runs for row in run.rows))
+
+
+def read_mapping(path: str, guessed: RunMapping, runs: Sequence[FoundRun]) -> RunMapping:
+    """What a file says, and where it is silent what was guessed; raises UsageError that names every wrong key."""
+    given = read_toml(path)
+    wrong = [f"{path}: there is no key {key!r}: {did_you_mean(key, _KEYS, 'there are ' + ', '.join(_KEYS))}"
+             for key in given if key not in _KEYS]
+    mapping = guessed
+    for key, value in given.items():
+        if key in _KEYS:
+            try:
+                mapping = replace(mapping, **_KEYS[key](key, value, mapping))
+            except _WrongValueError as error:
+                wrong.append(f"{path}: {error}")
+    tags = {tag for run in runs for tag in run.tags}
+    named = [*mapping.tags, *mapping.steps.values(), mapping.step, mapping.seconds, mapping.step_seconds]
+    wrong += [f"{path}: no run has the tag {tag!r}: {did_you_mean(tag, tags, 'there are ' + ', '.join(sorted(tags)))}"
+              for tag in dict.fromkeys(named) if tag and tag not in tags]
+    if wrong:
+        raise UsageError("\n".join(wrong))
+    return mapping
+
+
+class _WrongValueError(Exception):
+    """A value that its key cannot have."""
+
+
+def _source(key: str, value: Any) -> Source:
+    if isinstance(value, dict):
+        if [*value] in (["parameter"], ["pattern"]) and isinstance(next(iter(value.values())), str):
+            try:
+                if "pattern" in value and re.compile(value["pattern"]).groups == 1:
+                    return Source(**value)
+            except re.error as error:
+                raise _WrongValueError(f"{key}: the pattern {value['pattern']!r} is none: {error}") from None
+            if "parameter" in value:
+                return Source(**value)
+        raise _WrongValueError(f"{key} is {value!r}, not a constant, {{parameter = \"name\"}} or "
+                               "{pattern = 'text with one (group)'}")
+    return Source(value)
+
+
+def _set_setting(key: str, value: Any, mapping: RunMapping) -> dict:
+    return {"settings": {**mapping.settings, key: _source(key, value)}}
+
+
+def _set_points(key: str, value: Any, mapping: RunMapping) -> dict:
+    return {key: {name: _source(f"{key}.{name}", one) for name, one in _table(key, value).items()}}
+
+
+def _set_steps(key: str, value: Any, mapping: RunMapping) -> dict:
+    if not set(_table(key, value)) <= {LOSS, RATE}:
+        raise _WrongValueError(f"{key} has {', '.join(value)}; it takes {LOSS} and {RATE}")
+    return {key: value}
+
+
+def _set_tags(key: str, value: Any, mapping: RunMapping) -> dict:
+    found = {}
+    for tag, text in _table(key, value).items():
+        column, _, way = text.rpartition(" ") if isinstance(text, str) and text.endswith((" min", " max")) else (
+            str(text), "", "")
+        split, _, name = column.partition("/")
+        if split not in SPLITS or not name or metric_faults([name]):
+            raise _WrongValueError(f"tags.{tag} is {text!r}, not split/metric (of {', '.join(SPLITS)}) with min or "
+                                   "max, such as 'val/error min'")
+        found[tag] = Metric(column, way)
+    return {key: found}
+
+
+def _table(key: str, value: Any) -> dict:
+    if not isinstance(value, dict):
+        raise _WrongValueError(f"{key} is {value!r}, not a table")
+    return value
+
+
+def _set_plain(key: str, value: Any, mapping: RunMapping) -> dict:
+    rule, what = _PLAIN[key]
+    if not rule(value):
+        raise _WrongValueError(f"{key} is {value!r}, not {what}")
+    return {key: value}
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+_PLAIN: dict[str, tuple] = {
+    **dict.fromkeys(("step", "seconds", "step_seconds"), (lambda value: isinstance(value, str), "the name of a tag")),
+    "step_unit": (UNITS.__contains__, f"one of {', '.join(UNITS)}"), "keep": (KEEPS.__contains__, "first or last"),
+    "step_offset": (lambda value: type(value) in (int, float), "a number"),
+    **dict.fromkeys(("train_examples", "tokens_per_example"), (_is_count, "a whole number, 1 or more")),
+    "search": (lambda value: isinstance(value, bool), "true or false")}
+_KEYS = {**dict.fromkeys(SETTINGS, _set_setting), **dict.fromkeys(_PLAIN, _set_plain),
+         "metaparameters": _set_points, "steps": _set_steps, "tags": _set_tags}
+
+
+def way_of(metric: Metric) -> str:
+    """Which way it gets better, in the log's words."""
+    return DIRECTIONS.get(metric.way, better(metric.column))
+
+
+def _quoted(value: Any) -> str:
+    if isinstance(value, str) and "\\" in value and "'" not in value:
+        return f"'{value}'"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]+", name) else json.dumps(name)

@@ -1,0 +1,95 @@
+"""A run as a reader of a format gives it, before anything is known about what its tags mean."""
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..archive_files import WrongFile
+
+STEP, SECONDS = "step", "seconds"       # tags of formats that have steps and times of their own
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """One run.
+
+    path        where it is, which names it
+    format      the name of the format
+    parameters  what was set: numbers, texts, flags
+    rows        in the order in which they were logged: values by tag. Where a format has them, STEP is the step and
+                SECONDS the seconds since the run's start, evaluations included
+    one_based   whether the format's steps count those done; None: not known
+    """
+
+    path: str
+    format: str
+    parameters: Mapping[str, Any]
+    rows: Sequence[Mapping[str, float]]
+    one_based: bool | None = field(default=None)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All tags, in the order in which they first appear."""
+        return tuple(dict.fromkeys(tag for row in self.rows for tag in row))
+
+
+def number(text: Any) -> float | None:
+    """A number written as a text; None where it is none."""
+    try:
+        return float(text) if "_" not in str(text) else None
+    except (TypeError, ValueError):
+        return None
+
+
+def value_of(text: str) -> Any:
+    """A parameter as it was meant: a number, a flag, or its text."""
+    found = number(text)
+    if found is not None:
+        return int(found) if math.isfinite(found) and found == int(found) else found
+    flags = {"true": True, "false": False, "null": None, "none": None, "": None}
+    return flags.get(text.strip().lower(), text.strip().strip("'\""))
+
+
+def yaml_parameters(folder: str, name: str = "hparams.yaml") -> dict[str, Any]:
+    """The scalars of a flat YAML file, such as Lightning's hparams.yaml; {} where there is none."""
+    path = os.path.join(folder, name)
+    if not os.path.isfile(path):
+        return {}
+    lines = [line.partition(":") for line in text_of(path).splitlines() if line[:1].strip() not in ("", "#", "-")]
+    return {key.strip(): value_of(value) for key, colon, value in lines if colon and value.strip()}
+
+
+def text_of(path: str, most: int = 1 << 30) -> str:
+    """A text file in UTF-8; raises WrongFile, naming the file."""
+    try:
+        if os.path.getsize(path) > most:
+            raise WrongFile(f"{path}: is larger than {most:,} bytes")
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except OSError as error:
+        raise WrongFile(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise WrongFile(f"{path}: is not text in UTF-8: {error}") from None
+
+
+def csv_rows(path: str) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of a CSV file; raises WrongFile, naming file and line."""
+    text = text_of(path)
+    header = text.partition("\n")[0]
+    mark = next((mark for mark in (",", ";", "\t") if mark in header), ",")
+    reader = csv.reader(text.splitlines(keepends=True), strict=True, delimiter=mark)
+    rows = []
+    try:
+        for row in reader:
+            if rows and row and len(row) != len(rows[0]):
+                raise WrongFile(f"{path}:{reader.line_num}: has {len(row)} cells where the header has {len(rows[0])}")
+            rows += [row] * bool(row)
+    except csv.Error as error:
+        raise WrongFile(f"{path}:{reader.line_num}: is not CSV: {error}") from None
+    if not rows:
+        raise WrongFile(f"{path}: is empty")
+    return rows[0], rows[1:]

@@ -1,0 +1,67 @@
+"""Hugging Face's trainer_state.json, at the top of an output folder or in its furthest checkpoint.
+
+The file has the batch of a device, not of all, and no times but those of evaluations and, once training has ended, of
+the whole. Steps then count as equally long. training_args.bin is a pickle, which could run any code: it is not opened.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..archive_files import WrongFile
+from .run import SECONDS, STEP, FoundRun, text_of
+
+NAME = "trainer_state.json"
+SETTINGS = {"train_batch_size": "per_device_train_batch_size", "max_steps": "max_steps",
+            "num_train_epochs": "num_train_epochs"}
+RUNTIME = ("_runtime", "_per_second")       # ends of names that are of evaluations, not of the model
+
+
+def recognises(path: str) -> bool:
+    """Whether it is such a file, or a folder that has one or whose checkpoints do."""
+    return bool(_file_of(path))
+
+
+def read(path: str) -> Iterator[FoundRun]:
+    """The run of a folder, or of the file. Raises WrongFile, naming the file and what it lacks."""
+    file = _file_of(path)
+    try:
+        state = json.loads(text_of(file))
+    except (ValueError, RecursionError) as error:
+        raise WrongFile(f"{file}: is not JSON: {error}") from None
+    history = state.get("log_history") if isinstance(state, dict) else None
+    if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
+        raise WrongFile(f"{file}: has no log_history, a list of what was logged")
+    rows = [{tag: float(value) for tag, value in row.items() if isinstance(value, (int, float))} for row in history]
+    if not all(STEP in row for row in rows):
+        raise WrongFile(f"{file}: an entry of its log_history has no step")
+    parameters = {name: state[key] for key, name in SETTINGS.items() if isinstance(state.get(key), (int, float))}
+    yield FoundRun(path, NAME, parameters, _timed(rows), True)
+
+
+def _file_of(path: str) -> str:
+    """The file of a path; "" where there is none."""
+    if not os.path.isdir(path):
+        return path if os.path.basename(path) == NAME else ""
+    if os.path.isfile(os.path.join(path, NAME)):
+        return os.path.join(path, NAME)
+    found = [(int(match[1]), os.path.join(path, match[0], NAME)) for name in os.listdir(path)
+             if (match := re.fullmatch(r"checkpoint-(\d+)", name))]
+    return max([(step, name) for step, name in found if os.path.isfile(name)], default=(0, ""))[1]
+
+
+def _timed(rows: Sequence[dict[str, float]]) -> list[Mapping[str, Any]]:
+    """The rows that measure something, with seconds of training where the whole is known: without evaluations, in
+    proportion to steps."""
+    total = max((row["train_runtime"] for row in rows if "train_runtime" in row), default=None)
+    last = max((row[STEP] for row in rows), default=0.0)
+    evaluated = sum(row.get("eval_runtime", 0.0) for row in rows)
+    found = []
+    for row in rows:
+        if "train_runtime" not in row:
+            time = {SECONDS: max(0.0, total - evaluated) * row[STEP] / last} if total is not None and last else {}
+            found.append({tag: value for tag, value in {**row, **time}.items() if not tag.endswith(RUNTIME)})
+    return found
