@@ -5,10 +5,11 @@ import math
 import os
 import sys
 import time
+from dataclasses import replace
 
 import click
 
-from ..errors import UsageError
+from ..errors import LogError, UsageError
 from ..exchange.archive import Seen, import_archive
 from ..exchange.archive_export import export_archive
 from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
@@ -17,6 +18,10 @@ from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
 from ..exchange.benchmarks.table import UNITS
 from ..exchange.csv_tables import OVERLAPS, export_tables, import_tables, is_tables
 from ..exchange.parquet_tables import export_parquet
+from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
+from ..exchange.runs.into_log import settle, shown
+from ..exchange.runs.into_log import write as write_runs
+from ..exchange.runs.mapping import Source, guess, read_mapping
 from ..exchange.tensorboard_events import export_events
 from ..exchange.unpacking import COMPRESSED
 from ..formatting.numbers import byte_size, counted, list_first
@@ -25,7 +30,7 @@ from ..log.files import SIGNATURE
 from .common import echo, format_counts
 from .completion import paths
 
-KINDS = ("archive", "csv", "rcp", "mllog")
+KINDS = ("runs", "csv", "mllog", "rcp", "archive")
 EXPORTS = ("csv", "parquet", "tensorboard", "mllog", "archive")
 EVERY_SECONDS = 0.2, 5.0            # between updates of a terminal; between lines
 MOST_WORKERS = 2**31
@@ -58,79 +63,116 @@ class WorkerCount(click.ParamType):
 
 
 @click.command("import")
-@click.argument("source", shell_complete=paths)
+@click.argument("sources", metavar="RUNS...", nargs=-1, required=True, shell_complete=paths)
 @click.argument("out", metavar="LOG", shell_complete=paths)
-@click.option("--kind", type=click.Choice(KINDS), help="what SOURCE is, where that is not plain")
-@click.option("--skip-broken", is_flag=True,
-              help="archive, csv, mllog: leave out what is wrong or missing, and count it")
-@click.option("--overlap", type=click.Choice(OVERLAPS), help="csv: which rows stay where steps of a trial are "
-              "repeated, as of a resumed one: the first or the last")
-@click.option("--unit", type=click.Choice(UNITS), help="rcp, mllog: what 'Epochs to converge' or epoch_num counts")
+@click.option("--map", "map_file", metavar="FILE", shell_complete=paths,
+              help="runs: a TOML file that says what was not guessed, or wrongly")
+@click.option("--dry-run", is_flag=True, help="runs: print how they would be read, as such a file, and stop")
+@click.option("--kind", type=click.Choice(KINDS), help="what is given, where that is not plain")
+@click.option("--skip-broken", is_flag=True, help="archive, csv, mllog: leave out what is wrong, and count it")
+@click.option("--overlap", type=click.Choice(OVERLAPS), help="runs, csv: which rows stay where steps repeat")
+@click.option("--unit", type=click.Choice(UNITS), help="runs: what a step counts; rcp, mllog: epoch_num")
 @click.option("--set-size", "--train-examples", "train_examples", metavar="N", type=click.IntRange(1, 2**53),
-              help="rcp, mllog: examples in the training set, and so in an epoch")
-@click.option("--dataset", help="rcp, mllog: the name of the data set, to join runs whose files name it otherwise")
-@click.option("--model", help="rcp, mllog: the name of the model, likewise")
-@click.option("--optimizer", help="rcp, mllog: the name of the optimizer, likewise")
-@click.option("--workers", type=WorkerCount(),
-              help="mllog: the workers of each run, such as 8, or nodes x workers on each, such as 16x8; without it, "
-                   "no times")
+              help="runs, rcp, mllog: examples in the training set")
+@click.option("--dataset", help="runs, rcp, mllog: the name of the data set")
+@click.option("--model", help="runs, rcp, mllog: the name of the model")
+@click.option("--optimizer", help="runs, rcp, mllog: the name of the optimizer")
+@click.option("--workers", type=WorkerCount(), help="runs, mllog: workers of each run, or nodes x workers: 16x8")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
-def import_log(source, out, kind, skip_broken, overlap, unit, train_examples, workers, overwrite, take_over, **names):
-    """Import SOURCE into the new log LOG, which is created only on success.
+def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit, train_examples, workers, overwrite,
+               take_over, **names):
+    """Import RUNS, files or folders, into the new log LOG, which is created only on success.
 
-    SOURCE is an archive in the layout of Shallue et al. 2019 (a folder, or a .tar, .tar.gz, .tar.bz2 or .tar.xz, which
-    is not unpacked), a folder with trials.csv and evaluations.csv, a JSON file of MLPerf's reference points, or
-    MLPerf's training logs (a file with :::MLLOG lines, or a folder with result_*.txt).
+    \b
+    runs      TensorBoard's event files, Hugging Face's trainer_state.json, MLflow's
+              folder or SQLite, CSV with a row a step, lines such as "step 9: val loss 2"
+    csv       a folder with trials.csv and evaluations.csv
+    mllog     MLPerf's logs: a file with :::MLLOG lines, a folder with result_*.txt
+    rcp       a JSON file of MLPerf's reference points
+    archive   a folder or .tar in the layout of Shallue et al. 2019
 
-    trials.csv needs id, dataset, model, optimizer and global_batch, evaluations.csv trial, step and metrics such as
-    val/error. Unless trials.csv has workers and seed, each trial had one worker and an unknown seed. Its column search
-    (yes or no) says whether a trial is a draw of a metaparameter search; without it, trials of a batch whose
-    metaparameters vary count as draws. hvdscale/exchange/README.rst has all columns.
-
-    For MLPerf's benchmarks, the size of the training set, the unit of a counter and which keys are settings are known.
-    Runs and reference points are reported on together where data set, model, optimizer and size are the same;
-    --dataset, --model, --optimizer and --set-size make them so.
+    How runs are read is guessed, and printed before LOG is written. hvdscale/exchange/runs/README.rst has examples and
+    the columns of the tables.
     """
-    kind = kind or _kind(source)
+    kind = kind or _kind(sources)
     how = dict(overwrite=overwrite, take_over=take_over)
     names = {name: value for name, value in names.items() if value}
-    _refuse_for_others(kind, skip_broken=(skip_broken, "archive, csv, mllog"), overlap=(overlap, "csv"),
-                       workers=(workers, "mllog"),
-                       **{name: (value, "rcp, mllog") for name, value in {
+    _refuse_for_others(kind, skip_broken=(skip_broken, "archive, csv, mllog"), overlap=(overlap, "runs, csv"),
+                       workers=(workers, "runs, mllog"), map=(map_file, "runs"), dry_run=(dry_run, "runs"),
+                       **{name: (value, "runs, rcp, mllog") for name, value in {
                            "unit": unit, "set_size": train_examples, **names}.items()})
-    progress = Progress("imported")
+    if kind == "runs":
+        given = {"step_unit": unit, "train_examples": train_examples, "keep": overlap}
+        return _import_runs(sources, out, map_file, dry_run, given, workers, names, how)
+    if len(sources) > 1:
+        raise UsageError(f"an import of kind {kind} takes one source, and there are {len(sources)}; import each, and "
+                         "report on the logs together")
+    [source] = sources
     if kind == "archive":
-        try:
-            seen = import_archive(source, out, skip_broken=skip_broken, progress=progress.seen, **how)
-        finally:
-            progress.end()
-        _report_import(seen, out, progress.seconds)
-        echo(ASSUMED.format("an archive"), err=True)
+        _import_archive(source, out, skip_broken, how)
     elif kind == "csv":
-        left_out: list[str] = []
-        notes: list[str] = []
-        how |= dict(left_out=left_out if skip_broken else None, overlap=overlap)
-        try:
-            rows = import_tables(source, out, progress=progress.share, note=notes.append, **how)
-        finally:
-            progress.end()
-        _report_left_out(left_out, notes)
-        wrong = f"; {len(left_out):,} trials or lines were wrong" if left_out else ""
-        echo(f"{out}: {format_counts(rows)}, {byte_size(os.path.getsize(out))}{wrong}")
+        _import_csv(source, out, skip_broken, overlap, how)
     elif kind == "mllog":
-        done = import_mllog(source, out, Wanted(*(workers or (None, None)), unit, train_examples, names),
-                            skip_broken=skip_broken, **how)
-        _report_left_out(done.wrong, done.notes)
-        wrong = f"; {counted(len(done.wrong), 'file')} left out" if done.wrong else ""
-        echo(f"{out}: {counted(done.trials, 'trial')}, {byte_size(os.path.getsize(out))}{wrong}")
-        if done.assumed:
-            echo(UNTIMED, err=True)
+        _import_mllog(source, out, Wanted(*(workers or (None, None)), unit, train_examples, names), skip_broken, how)
     else:
         trials, notes = import_rcp(source, out, unit=unit, train_examples=train_examples, names=names, **how)
         _report_left_out((), notes)
         echo(f"{out}: {counted(trials, 'trial')} under the target {TARGET}")
         echo(ASSUMED.format("a reference point"), err=True)
+
+
+def _import_runs(sources, out, map_file, dry_run, given, workers, names, how):
+    runs = read_runs(sources)
+    mapping = guess(runs)
+    if map_file:
+        mapping = read_mapping(map_file, mapping, runs)
+    nodes = {"nodes": workers[0] // workers[1]} if workers and workers[1] else {}
+    settings = {**names, **({"workers": workers[0]} if workers else {}), **nodes}
+    mapping = replace(mapping, settings={**mapping.settings, **{k: Source(v) for k, v in settings.items()}},
+                      **{name: value for name, value in given.items() if value})
+    try:
+        trials = settle(runs, mapping)
+    except LogError:
+        echo(mapping.as_toml(), err=not dry_run)
+        raise
+    echo(shown(trials, mapping), err=not dry_run)
+    if not dry_run:
+        _report_left_out((), write_runs(trials, out, mapping, sources, **how))
+        echo(f"{out}: {counted(len(trials), 'trial')}, {byte_size(os.path.getsize(out))}")
+
+
+def _import_archive(source, out, skip_broken, how):
+    progress = Progress("imported")
+    try:
+        seen = import_archive(source, out, skip_broken=skip_broken, progress=progress.seen, **how)
+    finally:
+        progress.end()
+    _report_import(seen, out, progress.seconds)
+    echo(ASSUMED.format("an archive"), err=True)
+
+
+def _import_csv(source, out, skip_broken, overlap, how):
+    left_out: list[str] = []
+    notes: list[str] = []
+    progress = Progress("imported")
+    try:
+        rows = import_tables(source, out, left_out=left_out if skip_broken else None, overlap=overlap,
+                             progress=progress.share, note=notes.append, **how)
+    finally:
+        progress.end()
+    _report_left_out(left_out, notes)
+    wrong = f"; {len(left_out):,} trials or lines were wrong" if left_out else ""
+    echo(f"{out}: {format_counts(rows)}, {byte_size(os.path.getsize(out))}{wrong}")
+
+
+def _import_mllog(source, out, wanted, skip_broken, how):
+    done = import_mllog(source, out, wanted, skip_broken=skip_broken, **how)
+    _report_left_out(done.wrong, done.notes)
+    wrong = f"; {counted(len(done.wrong), 'file')} left out" if done.wrong else ""
+    echo(f"{out}: {counted(done.trials, 'trial')}, {byte_size(os.path.getsize(out))}{wrong}")
+    if done.assumed:
+        echo(UNTIMED, err=True)
 
 
 @click.command("export")
@@ -214,9 +256,18 @@ class Progress:
             self._screen.line(text + left, now)
 
 
-def _kind(source) -> str:
+def _kind(sources) -> str:
+    kinds = list(dict.fromkeys(map(_kind_of, sources)))
+    if len(kinds) > 1:
+        raise UsageError(f"{sources[0]} is of kind {kinds[0]}, and others are of kind {', '.join(kinds[1:])}; import "
+                         "each kind into a log of its own")
+    return kinds[0]
+
+
+def _kind_of(source) -> str:
     if os.path.isdir(source):
-        return "csv" if is_tables(source) else "mllog" if is_mllog(source) else "archive"
+        return ("csv" if is_tables(source) else "mllog" if is_mllog(source) else
+                "runs" if not is_archive(source) and has_runs(source) else "archive")
     try:
         with open(source, "rb") as file:
             head = file.read(512)
@@ -224,15 +275,17 @@ def _kind(source) -> str:
         raise UsageError(f"{source}: cannot be opened: {error.strerror}") from error
     if head.startswith(SIGNATURE):
         raise UsageError(f"{source}: is HDF5; if it is a log, it needs no import")
-    if head.lstrip()[:1] == b"{":
+    if head.lstrip()[:1] == b"{" and not has_runs(source):
         return "rcp"
     if head.startswith(tuple(COMPRESSED)) or head[257:262] == b"ustar" or ".tar" in os.path.basename(source):
         return "archive"
     if is_mllog(source):
         return "mllog"
+    if has_runs(source):
+        return "runs"
     raise UsageError(f"{source}: is none of what can be imported: an archive (its folder, or that as a .tar, .tar.gz, "
                      ".tar.bz2 or .tar.xz), a folder with trials.csv and evaluations.csv, a JSON object of MLPerf's "
-                     "reference points, or a file with MLPerf's :::MLLOG lines")
+                     f"reference points, a file with MLPerf's :::MLLOG lines, or runs: {KNOWN}")
 
 
 def _refuse_for_others(kind, **given):

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..analysis.metric_direction import check_direction
@@ -19,6 +20,9 @@ from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..analysis.versions import versions_of
 from ..errors import LogError
+from ..exchange.csv_tables import is_tables
+from ..exchange.runs.formats import has_runs, is_archive
+from ..exchange.runs.into_log import import_runs
 from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
 from ..log.check import refuse_unsound, refuse_unsound_trials
@@ -148,13 +152,16 @@ def _open_all(paths: Sequence[Path], skip_broken: bool, opened: ExitStack,
     """
     for path in expand(paths):
         _refuse_outer(path)
-    names = find_logs(paths)
+    found = {path: _log_of_runs(path, opened) for path in expand(paths)}
+    names = find_logs(log or path for path, log in found.items())
+    shown = {log: path for path, log in found.items()}
     logs, skipped = [], []
     for at, name in enumerate(names, 1):
         tell(f"reading log {at} of {len(names)}: {name}",
              long=os.path.exists(name) and os.path.getsize(name) > LONG_BYTES)
         try:
             log = opened.enter_context(read_log(name))
+            log.path = shown.get(name, name)
             (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
             refuse_wrong_plans(log)
             logs.append(log)
@@ -165,11 +172,30 @@ def _open_all(paths: Sequence[Path], skip_broken: bool, opened: ExitStack,
                 raise LogError(f"{error}{rest}") from error
             skipped.append(str(error))
     if not names:
-        raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}")
+        raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}; 'hvdscale-log "
+                       "import' makes logs of what other programs wrote")
     if not sum(log.trials.rows for log in logs):
         raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
                        + "".join(f"\n{message}" for message in skipped))
     return logs, skipped
+
+
+def _log_of_runs(path: str, opened: ExitStack) -> str | None:
+    """The log, for as long as ``opened`` is, of a folder with runs of other programs; None of any other path.
+
+    Raises LogError, naming the command that imports it, for what can be imported and is no folder of runs.
+    """
+    if not os.path.exists(path) or path.endswith(".h5") or os.path.isdir(path) and find_logs([path]):
+        return None
+    runs = not is_tables(path) and not is_archive(path) and has_runs(path)
+    if runs and os.path.isdir(path):
+        folder = opened.enter_context(TemporaryDirectory())
+        log = os.path.join(folder, "runs.h5")
+        import_runs([path], log)
+        return log
+    if runs or is_tables(path) or is_archive(path):
+        raise LogError(f"{path}: is no log; 'hvdscale-log import {path} LOG.h5' makes one of it, to report on")
+    return None
 
 
 def left_out_of(log: Log, most: int = 10) -> list[str]:

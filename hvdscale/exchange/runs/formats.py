@@ -27,6 +27,11 @@ def find(path: str, depth: int = 0) -> Iterator[tuple[ModuleType, str]]:
                 yield from find(entry.path, depth + 1)
 
 
+def is_archive(path: str) -> bool:
+    """Whether a folder is an archive in the layout of Shallue et al. 2019, which has CSV files of its own."""
+    return any("study.json" in names for _, _, names in os.walk(path))
+
+
 def has_runs(path: str) -> bool:
     """Whether there is any run at a path or below."""
     return next(find(path), None) is not None

@@ -22,7 +22,8 @@ from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.values import did_you_mean
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
-from .mapping import LOSS, PER_DEVICE, RATE, SETTINGS, UNKNOWN, RunMapping, way_of
+from .formats import read_runs
+from .mapping import LOSS, PER_DEVICE, RATE, SETTINGS, UNKNOWN, RunMapping, guess, way_of
 from .run import FoundRun
 
 SHOWN = 3               # runs of which it is said how they are read
@@ -74,8 +75,8 @@ def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
     settings = [{name: mapping.settings[name].of(run) for name in SETTINGS if name in mapping.settings} for run in runs]
     lacks = [*_lacking_tags(runs, mapping), *_lacking_settings(runs, settings), *_lacking_sizes(mapping)]
     if lacks:
-        raise LogError("\n".join(["these runs cannot be read without more; --dry-run prints what was guessed as a "
-                                  "file, and --map takes it, edited:", *lacks]))
+        raise LogError("\n".join(["these runs do not say all; hvdscale-log import RUNS LOG --dry-run prints what was "
+                                  "guessed as a file, and --map takes it, edited. It lacks:", *lacks]))
     return [_trial(run, {**found, "seed": _seed(found.get("seed"))}, mapping) for run, found in zip(runs, settings)]
 
 
@@ -256,6 +257,16 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
 
 def _column(found: Mapping[int, float], steps: np.ndarray) -> np.ndarray:
     return np.array([found.get(step, math.nan) for step in steps.tolist()], float)
+
+
+def import_runs(sources: Sequence[str], out: str | os.PathLike[str]) -> list[str]:
+    """The new log ``out`` of the runs at these paths, as they are guessed to be meant; returns remarks.
+
+    Raises LogError where there is none, a file is wrong, or they do not say all.
+    """
+    runs = read_runs(sources)
+    mapping = guess(runs)
+    return write(settle(runs, mapping), out, mapping, sources)
 
 
 def shown(trials: Sequence[FoundTrial], mapping: RunMapping) -> str:

@@ -47,7 +47,7 @@ _PARAMETERS = {
               "train/batch_size", "training.batch_size"),
     "workers": ("workers", "world_size", "n_gpus", "num_gpus", "gpus", "devices", "num_devices"),
     "nodes": ("nodes", "num_nodes", "n_nodes"), "seed": ("seed", "random_seed", "rng_seed"),
-    "dataset": ("dataset", "data", "dataset_name"), "model": ("model", "model_name", "arch"),
+    "dataset": ("dataset", "data", "dataset_name", "experiment"), "model": ("model", "model_name", "arch"),
     "optimizer": ("optimizer", "optim", "optimizer_name")}
 _PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:global_?batch|batch_?size|batch|gbs|bs|b)[-_=]?(\d+)",
              "workers": r"(?:^|[^a-zA-Z])(?:workers|gpus?|w)[-_=]?(\d+)",

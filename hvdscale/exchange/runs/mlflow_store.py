@@ -14,7 +14,8 @@ from .run import SECONDS, STEP, FoundRun, number, text_of, value_of, yaml_parame
 NAME = "MLflow"
 _SQLITE = b"SQLite format 3\0"
 _POINTS = "SELECT key, value, timestamp, step, is_nan FROM metrics WHERE run_uuid = ? ORDER BY timestamp, rowid"
-_RUNS = "SELECT run_uuid, name, start_time FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time, run_uuid"
+_RUNS = ("SELECT run_uuid, runs.name, start_time, experiments.name FROM runs JOIN experiments USING (experiment_id) "
+         "WHERE runs.lifecycle_stage = 'active' ORDER BY start_time, run_uuid")
 
 
 def recognises(path: str) -> bool:
@@ -34,12 +35,13 @@ def read(path: str) -> Iterator[FoundRun]:
         return
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as base:
-            for run, name, start in base.execute(_RUNS).fetchall():
+            for run, name, start, experiment in base.execute(_RUNS).fetchall():
                 parameters = {key: value_of(value) for key, value in base.execute(
                     "SELECT key, value FROM params WHERE run_uuid = ?", (run,))}
                 points = [(key, float("nan") if is_nan else value, time, step)
                           for key, value, time, step, is_nan in base.execute(_POINTS, (run,))]
-                yield FoundRun(f"{path}:{name or run}", NAME, {"run_name": name, **parameters}, _rows(points, start))
+                yield FoundRun(f"{path}:{name or run}", NAME, {"experiment": experiment, **parameters},
+                               _rows(points, start))
     except sqlite3.Error as error:
         raise WrongFile(f"{path}: is no database of MLflow: {error}") from None
 
@@ -54,7 +56,8 @@ def _of_folder(path: str) -> FoundRun:
             if len(cells) < 3 or None in cells:
                 raise WrongFile(f"{file}:{line}: is {text[:40]!r}, not time, value and step")
             points.append((name, cells[1], cells[0], cells[2]))
-    return FoundRun(path, NAME, {"run_name": about.get("run_name"), **parameters},
+    experiment = yaml_parameters(os.path.dirname(path), "meta.yaml").get("name")
+    return FoundRun(f"{path}:{about.get('run_name', '')}", NAME, {"experiment": experiment, **parameters},
                     _rows(sorted(points, key=lambda point: point[2]), about.get("start_time")))
 
 
