@@ -20,7 +20,7 @@ EVENTS = "events.out.tfevents."
 def recognises(path: str) -> bool:
     """Whether it is a folder with event files, or one such file."""
     if os.path.isdir(path):
-        return any(entry.name.startswith(EVENTS) for entry in os.scandir(path))
+        return any(name.startswith(EVENTS) for name in os.listdir(path))
     return os.path.basename(path).startswith(EVENTS)
 
 

@@ -16,15 +16,23 @@ KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow'
          "row a step, or logs with lines such as 'step 250: val loss 2.6'")
 
 
-def find(path: str, depth: int = 0) -> Iterator[tuple[ModuleType, str]]:
-    """(format, path) of what lies at a path and below, in order of names."""
+def find(path: str) -> Iterator[tuple[ModuleType, str]]:
+    """(format, path) of what lies at a path and below, in order of names; raises LogError for what cannot be read."""
+    try:
+        yield from _find(path, 0)
+    except OSError as error:
+        raise LogError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
+
+
+def _find(path: str, depth: int) -> Iterator[tuple[ModuleType, str]]:
     found = next((form for form in FORMATS if form.recognises(path)), None)
     if found:
         yield found, path
     if os.path.isdir(path) and depth < DEEPEST and found in (None, event_files):
-        for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-            if not entry.name.startswith((".", event_files.EVENTS)) and not entry.is_symlink():
-                yield from find(entry.path, depth + 1)
+        for name in sorted(os.listdir(path)):
+            inner = os.path.join(path, name)
+            if not name.startswith((".", event_files.EVENTS)) and not os.path.islink(inner):
+                yield from _find(inner, depth + 1)
 
 
 def is_archive(path: str) -> bool:

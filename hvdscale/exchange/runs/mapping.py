@@ -49,7 +49,7 @@ _PARAMETERS = {
     "nodes": ("nodes", "num_nodes", "n_nodes"), "seed": ("seed", "random_seed", "rng_seed"),
     "dataset": ("dataset", "data", "dataset_name", "experiment"), "model": ("model", "model_name", "arch"),
     "optimizer": ("optimizer", "optim", "optimizer_name")}
-_PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:global_?batch|batch_?size|batch|gbs|bs|b)[-_=]?(\d+)",
+_PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:(?:global[-_]?)?batch(?:[-_]?size)?|gbs|bs|b)[-_=]?(\d+)",
              "workers": r"(?:^|[^a-zA-Z])(?:workers|gpus?|w)[-_=]?(\d+)",
              "nodes": r"(?:^|[^a-zA-Z])(?:nodes?)[-_=]?(\d+)",
              "seed": r"(?:^|[^a-zA-Z])(?:seed|repeat|rep|s|r)[-_=]?(\d+)"}
@@ -139,7 +139,7 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
     tags = tuple(dict.fromkeys(tag for run in runs for tag in run.tags))
     settings = {name: source for name in SETTINGS if (source := _guess_setting(name, runs))}
     folder = os.path.commonpath([os.path.abspath(run.path) for run in runs])
-    named = os.path.basename(folder if os.path.isdir(folder) else os.path.dirname(folder)) or UNKNOWN
+    named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
     for name, value in (("seed", UNKNOWN), ("dataset", named), ("model", UNKNOWN),
                         ("optimizer", UNKNOWN)):
         settings.setdefault(name, Source(value))

@@ -1,4 +1,7 @@
-"""Logs of lines such as ``step 250: train loss 2.51, val loss 2.63``, as nanoGPT prints them."""
+"""Logs of lines such as ``step 250: train loss 2.51, val loss 2.63``, as nanoGPT prints them.
+
+Evaluations there count the steps done; the loss of ``iter 0`` is that of the first step, which is left out.
+"""
 from __future__ import annotations
 
 import os
@@ -32,4 +35,4 @@ def read(path: str) -> Iterator[FoundRun]:
                 value = number(text)
                 row[name.strip() + " step_seconds" * bool(ms)] = (value or 0.0) / 1000 if ms else value
             rows.append(row)
-    yield FoundRun(path, NAME, {}, rows)
+    yield FoundRun(path, NAME, {}, rows, True)

@@ -1,0 +1,124 @@
+"""Runs of other programs as trials of a log, through hvdscale-log import and hvdscale-report."""
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.cli.report import main as report
+from hvdscale.log.check import check
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import UNKNOWN_SEED, Status
+from tests.exchange.test_tables_and_rcp import call, invoke
+from tests.factories.found_runs import RUNS, csv_text, write_runs
+
+
+def write(folder, name, header, rows):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.csv").write_text(csv_text(header, rows))
+    return folder
+
+
+def test_what_is_guessed_is_printed_before_as_the_file_that_says_so(tmp_path):
+    source = write_runs(tmp_path / "made", "W&B's history")
+    dry = invoke("import", source, tmp_path / "a.h5", "--dry-run")
+    assert dry.exit_code == 0 and not (tmp_path / "a.h5").exists()
+    assert dry.stdout.count("(CSV): batch ") == 3 and f"and {len(RUNS) - 3} more runs" in dry.stdout
+    (tmp_path / "runs.toml").write_text(dry.stdout)
+    done = invoke("import", source, tmp_path / "a.h5")
+    assert done.exit_code == 0 and dry.stdout in done.stderr
+    assert invoke("import", source, tmp_path / "b.h5", "--map", tmp_path / "runs.toml").exit_code == 0
+    with read_log(tmp_path / "a.h5") as one, read_log(tmp_path / "b.h5") as two:
+        assert one.trials["seed"].tolist() == two.trials["seed"].tolist()
+        assert one.evaluations["train_seconds"].tolist() == two.evaluations["train_seconds"].tolist()
+
+
+def test_all_that_lacks_is_named_at_once(tmp_path):
+    source = write(tmp_path / "made", "one", ("stp", "epoch_time", "my_err"), [(1, 2, 0.5)])
+    (source / "config.json").write_text('{"batchsize": 32}')
+    done = invoke("import", source, tmp_path / "log.h5")
+    assert done.exit_code == 1 and not (tmp_path / "log.h5").exists()
+    for message in ("step: no tag is named like a step: did you mean stp?", "tags: none is named like a metric",
+                    "batch: not known of 1 run", "did you mean batchsize?"):
+        assert message in done.stderr
+    (tmp_path / "runs.toml").write_text("batch = {parameter = 'batchsize'}\nstep = 'stp'\n"
+                                        "[tags]\nmy_err = 'val/error min'\n")
+    assert call("import", source, tmp_path / "log.h5", "--map", tmp_path / "runs.toml")[0] == 0
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials["global_batch"].tolist() == [32] and log.evaluations["val/error"].tolist() == [0.5]
+
+
+def test_options_say_what_names_do_not(tmp_path):
+    source = write(tmp_path / "made", "b32", ("step", "val_error"), [(640, 0.5), (1280, 0.25)])
+    assert call("import", source, tmp_path / "log.h5", "--workers", "2x4", "--unit", "examples", "--dataset", "mnist",
+                "--model", "cnn")[0] == 0
+    with check(tmp_path / "log.h5") as log:
+        assert log.evaluations["step"].tolist() == [20, 40] and log.trials["workers"].tolist() == [8]
+        assert log.trials["plan"].tolist() == ['{"problem": {}, "execution": {"local_workers": 4}}']
+        assert (log.trials["dataset"][0], log.trials["model"][0]) == ("mnist", "cnn")
+        assert log.trials["seed"].tolist() == [UNKNOWN_SEED]
+
+
+@pytest.mark.parametrize("keep, values", [("last", [0.5, 0.375, 0.25]), ("first", [0.5, 0.4375, 0.125, 0.25])])
+def test_a_run_that_went_back_keeps_the_rows_that_are_asked_for(keep, values, tmp_path):
+    rows = [(10, 0.5), (20, 0.4375), (30, 0.125), (20, 0.375), (40, 0.25)]
+    source = write(tmp_path / "made", "b32", ("step", "val_error"), rows)
+    code, said = call("import", source, tmp_path / "log.h5", "--overlap", keep)
+    assert code == 0 and re.search(r"left out: \d values? that repeat steps", said)
+    with check(tmp_path / "log.h5") as log:
+        assert log.evaluations["val/error"].tolist() == values
+
+
+def test_the_time_of_a_step_goes_before_wall_times_and_those_are_said_to_include_evaluations(tmp_path):
+    header, rows = ("step", "val_error", "_runtime", "step_time"), [(10, 0.5, 100, 2.0), (20, 0.25, 250, 3.0)]
+    for name, columns in (("both", 4), ("wall", 3)):
+        source = write(tmp_path / name, "b32", header[:columns], [row[:columns] for row in rows])
+        code, said = call("import", source, tmp_path / f"{name}.h5")
+        assert code == 0 and ("include evaluations\n" in said.split("note:", 1)[1]) == (name == "wall")
+    with read_log(tmp_path / "both.h5") as both, read_log(tmp_path / "wall.h5") as wall:
+        assert both.evaluations["train_seconds"].tolist() == [20, 50]
+        assert wall.evaluations["train_seconds"].tolist() == [100, 250]
+
+
+def test_runs_whose_metaparameters_vary_in_a_batch_are_draws_and_one_that_diverged_is_infeasible(tmp_path):
+    for lr in (1, 2):
+        folder = write(tmp_path / f"run{lr}", "b8", ("step", "train_loss", "val_error"), [
+            (1, 1.0, 0.5), (2, "inf" if lr == 2 else 0.5, 0.25)])
+        (folder / "params.json").write_text(f'{{"lr": {lr}}}')
+    assert call("import", tmp_path / "run1", tmp_path / "run2", tmp_path / "log.h5")[0] == 0
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials["plan"].tolist() == ['{"problem": {}, "execution": {}, "search": true}'] * 2
+        assert log.trials["status"].tolist() == [Status.COMPLETE, Status.INFEASIBLE]
+        assert log.trials["metaparameters/learning_rate"].tolist() == [1, 2]
+
+
+def test_a_report_reads_the_folder_as_an_import_does(tmp_path):
+    source = write_runs(tmp_path / "made", "trainer_state.json")
+    assert call("import", source, tmp_path / "log.h5")[0] == 0
+    said = [CliRunner().invoke(report, [str(path), "--target", "val/error<0.2"]).stdout.split("made/unknown")[-1]
+            for path in (source, tmp_path / "log.h5")]
+    assert said[0] == said[1] and "By global batch: val/error<0.2" in said[0]
+
+
+@pytest.mark.parametrize("name", ["m.csv", "tables"])
+def test_a_report_on_what_can_be_imported_names_the_command(name, tmp_path):
+    path = tmp_path / name
+    if name == "tables":
+        path.mkdir()
+    (path / "trials.csv" if name == "tables" else path).write_text("step,val/error\n1,0.5\n")
+    done = CliRunner().invoke(report, [str(path)])
+    assert done.exit_code == 1 and f"'hvdscale-log import {path} LOG.h5'" in done.stderr
+
+
+def test_each_kind_is_imported_by_itself(tmp_path):
+    runs = write(tmp_path / "runs", "b8", ("step", "val_error"), [(1, 0.5)])
+    tables = write(tmp_path / "tables", "trials", ("id",), [(1,)])
+    code, said = call("import", runs, tables, tmp_path / "log.h5")
+    assert code == 2 and "is of kind runs, and others are of kind csv" in said
+    code, said = call("import", tables, tables, tmp_path / "log.h5")
+    assert code == 2 and "takes one source" in said
+    code, said = call("import", tables, tmp_path / "log.h5", "--dry-run")
+    assert code == 2 and "--dry-run is for --kind runs" in said
+
+
+def test_the_help_fits_a_screen():
+    assert len(call("import", "--help")[1].splitlines()) <= 45

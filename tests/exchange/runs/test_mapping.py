@@ -1,0 +1,74 @@
+"""The mapping from runs to trials: what is guessed, and what a file says instead."""
+import pytest
+
+from hvdscale.errors import UsageError
+from hvdscale.exchange.runs.mapping import Metric, Source, guess, read_mapping
+from hvdscale.exchange.runs.run import FoundRun
+
+
+def found(path="runs/w4-b32-s1", rows=({"step": 1.0, "val/error": 0.5},), **parameters):
+    return FoundRun(path, "CSV", parameters, rows)
+
+
+def test_a_setting_is_a_parameter_that_all_runs_have_else_a_pattern_of_their_paths():
+    runs = [found("made/b32/s1", batch_size=16, seed=7), found("made/b64/s2", batch_size=32)]
+    settings = guess(runs).settings
+    assert [settings["batch"].of(run) for run in runs] == [16, 32]
+    assert [settings["seed"].of(run) for run in runs] == [1, 2]
+    assert "workers" not in settings and settings["dataset"].value == "made" and settings["model"].value == "unknown"
+
+
+@pytest.mark.parametrize("path, batch, workers, seed", [
+    ("runs/w4-b32-s1", 32, 4, 1), ("bs_128_seed_3", 128, None, 3), ("gpus8/batch-size=256/rep2", 256, 8, 2),
+    ("global_batch512", 512, None, None), ("web3/subs4", None, None, None)])
+def test_names_of_runs_are_read_as_people_write_them(path, batch, workers, seed):
+    settings = guess([found(path)]).settings
+    given = {name: settings[name].of(found(path)) for name in ("batch", "workers", "seed") if name in settings}
+    assert (given.get("batch"), given.get("workers")) == (batch, workers)
+    assert given["seed"] == (seed if seed is not None else "unknown")
+
+
+@pytest.mark.parametrize("tag, column, way", [
+    ("val_loss", "val/loss", "min"), ("eval_accuracy", "val/accuracy", "max"), ("test/BLEU", "test/BLEU", "max"),
+    ("validation/error_rate", "val/error_rate", "min"), ("Valid acc", "val/acc", "max"), ("val/x", "val/x", ""),
+    ("train_loss_epoch", "train/loss", "min"), ("dev.f1", "val/f1", "max")])
+def test_a_tag_that_names_a_split_is_a_metric_with_its_better_way(tag, column, way):
+    assert guess([found(rows=[{"step": 1.0, tag: 0.5}])]).tags == {tag: Metric(column, way)}
+
+
+@pytest.mark.parametrize("tag", ["val_loss_step", "evaluate/loss", "lr", "loss", "eval", "trainer/global_step"])
+def test_other_tags_are_no_metrics(tag):
+    assert not guess([found(rows=[{"step": 1.0, tag: 0.5}])]).tags
+
+
+def test_steps_count_from_zero_where_a_loss_was_logged_at_step_zero():
+    assert guess([found(rows=[{"step": 0.0, "train/loss": 0.5}])]).step_offset == 1
+    assert guess([found(rows=[{"step": 0.0, "val/error": 0.5}, {"step": 1.0, "train/loss": 1}])]).step_offset == 0
+
+
+def test_a_guess_written_as_a_file_says_the_same(tmp_path):
+    runs = [found(rows=[{"step": 0.0, "it's \"x\"": 1.0, "val/a b": 2.0, "loss": 1.0, "seconds": 1.0}], lr=0.1, lr2=3)]
+    guessed = guess(runs)
+    (tmp_path / "runs.toml").write_text(guessed.as_toml())
+    assert read_mapping(tmp_path / "runs.toml", guess([found("x/y")]), runs) == guessed
+
+
+def test_a_file_replaces_what_was_guessed_and_keeps_the_rest(tmp_path):
+    (tmp_path / "runs.toml").write_text("batch = {parameter = \"n\"}\nseed = 3\nmodel = {pattern = 'runs/(\\w+)'}\n"
+                                        "[tags]\n\"val/error\" = \"test/error min\"\n")
+    runs = [found("runs/cnn/b8", n=64)]
+    mapping = read_mapping(tmp_path / "runs.toml", guess(runs), runs)
+    assert [mapping.settings[name].of(runs[0]) for name in ("batch", "seed", "model")] == [64, 3, "cnn"]
+    assert mapping.tags == {"val/error": Metric("test/error", "min")} and mapping.step == "step"
+    assert mapping.settings["dataset"] == Source("cnn")
+
+
+def test_every_wrong_key_of_a_file_is_named_at_once_with_the_nearest(tmp_path):
+    (tmp_path / "runs.toml").write_text("bach = 3\nstep_unit = \"hours\"\nstep = \"stp\"\nseed = {pattern = '('}\n"
+                                        "keep = 'both'\n[tags]\n\"val/eror\" = \"error\"\n")
+    with pytest.raises(UsageError) as raised:
+        read_mapping(tmp_path / "runs.toml", guess([found()]), [found()])
+    said = str(raised.value)
+    for message in ("no key 'bach': did you mean batch", "step_unit is 'hours', not one of", "did you mean step?",
+                    "seed: the pattern '('", "keep is 'both'", "tags.val/eror is 'error', not split/metric"):
+        assert message in said
