@@ -72,7 +72,7 @@ class Report(Command):
 @version_option
 def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, rules,
          rule_within, branch_tolerance, trials, confidence, skip_broken, watch, every):
-    """Steps, time and speedup to a target, from LOGS: log files, or directories of them.
+    """Steps, time and speedup to a target, from LOGS: log files, or directories of them or of other programs' runs.
 
     \b
       hvdscale-report runs/*.h5 --out report/

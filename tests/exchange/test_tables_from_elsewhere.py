@@ -57,7 +57,7 @@ def refused(folder, **files):
 
 
 def test_the_guides_tables_give_the_guides_report(tmp_path):
-    text = guides.read("hvdscale/exchange/README.rst")
+    text = guides.read("hvdscale/exchange/runs/README.rst")
     trials, evaluations = (re.search(rf"^    {head}.*\n(    .*\n)+", text, re.M)[0]
                            for head in ("id,dataset", "trial,step"))
     log, said = imported(tmp_path / "mine", trials=dedent(trials), evaluations=dedent(evaluations))

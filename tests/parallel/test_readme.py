@@ -10,6 +10,7 @@ import pytest
 
 from tests import guides
 from tests.conftest import DATA, ROOT, command_environment, launcher_command
+from tests.factories.found_runs import write_runs
 
 README = guides.read("README.rst")
 # commands that need more than a folder to run in, and the test that runs each
@@ -53,6 +54,7 @@ LINKS = {"mnist": DATA / "mnist", "multi30k": DATA / "multi30k", "README.rst": R
          "tools": ROOT / "tools"}
 # guides to logs that are there
 HAVE_RUNS = ("hvdscale/analysis/README.rst", "hvdscale/log/README.rst", "hvdscale/report/README.rst")
+YOUR_RUNS = "hvdscale/exchange/runs/README.rst"
 SHORTENED = " --steps 2 --workers 1,2 --repeats 1"      # the last of two equal options holds
 
 
@@ -86,6 +88,14 @@ def folder(tmp_path):
         if path in HAVE_RUNS:
             (tmp_path / "runs").mkdir()
             shutil.copy(ROOT / "tools/readme/mnist.h5", tmp_path / "runs")
+        if path == YOUR_RUNS:
+            pytest.importorskip("tensorboard")
+            write_runs(tmp_path / "tb", "event files")
+            write_runs(tmp_path / "outputs", "trainer_state.json")
+            (tmp_path / "tables").mkdir()
+            trials, evaluations = re.findall(r"::\n\n((?:    (?:id|trial|\d+),.*\n)+)", guides.read(path))
+            (tmp_path / "tables/trials.csv").write_text(re.sub("^    ", "", trials, flags=re.M))
+            (tmp_path / "tables/evaluations.csv").write_text(re.sub("^    ", "", evaluations, flags=re.M))
         return tmp_path
     return folder
 

@@ -2,8 +2,10 @@
 import pytest
 
 from hvdscale.errors import UsageError
-from hvdscale.exchange.runs.mapping import Metric, Source, guess, read_mapping
+from hvdscale.exchange.runs.mapping import _KEYS, Metric, Source, guess, read_mapping
 from hvdscale.exchange.runs.run import FoundRun
+from hvdscale.plan.settings import read_toml
+from tests import guides
 
 
 def found(path="runs/w4-b32-s1", rows=({"step": 1.0, "val/error": 0.5},), **parameters):
@@ -72,3 +74,12 @@ def test_every_wrong_key_of_a_file_is_named_at_once_with_the_nearest(tmp_path):
     for message in ("no key 'bach': did you mean batch", "step_unit is 'hours', not one of", "did you mean step?",
                     "seed: the pattern '('", "keep is 'both'", "tags.val/eror is 'error', not split/metric"):
         assert message in said
+
+
+def test_the_guide_shows_every_key(tmp_path):
+    path, tags = tmp_path / "runs.toml", ("global_step", "_runtime", "train/step_time", "train/loss", "train/lr",
+                                          "eval/loss", "eval/acc")
+    path.write_text(guides.block("hvdscale/exchange/runs/README.rst", "toml"))
+    runs = [found(rows=[dict.fromkeys(tags, 1.0)])]
+    assert read_toml(path).keys() == _KEYS.keys()
+    assert read_mapping(path, guess(runs), runs).tags["eval/acc"] == Metric("val/accuracy", "max")
