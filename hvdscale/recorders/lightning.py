@@ -38,7 +38,7 @@ class Recorder(Callback):
                            batch_idx: int) -> None:
         self._losses.append(outputs["loss"])
         if trainer.global_step > self._run.steps:
-            self._run.step(sum(self._losses) / len(self._losses), self._rate)
+            self._run.step(sum(self._losses), self._rate)       # each is divided by the batches that are accumulated
             self._losses = []
 
     def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Any) -> None:

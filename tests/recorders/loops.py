@@ -85,11 +85,11 @@ def lightning(batch, seed, log, **more):
                torch.utils.data.DataLoader(sets[1], 100)]
     recorder = Recorder(log, global_batch=batch, seed=seed, **ABOUT) if log else []
     launched = TorchElasticEnvironment() if workers > 1 else LightningEnvironment()     # rather than look for MPI
-    more = {"callbacks": recorder, "logger": False, "log_every_n_steps": 1, "plugins": [launched], **more}
-    pl.Trainer(accelerator="cpu", devices=workers, strategy="ddp" if workers > 1 else "auto", max_epochs=1,
-               val_check_interval=EVERY, enable_checkpointing=False, enable_progress_bar=False,
-               enable_model_summary=False, use_distributed_sampler=False, num_sanity_val_steps=2, **more,
-               ).fit(Module(), *loaders)
+    more = {"callbacks": recorder, "logger": False, "log_every_n_steps": 1, "plugins": [launched], "max_epochs": 1,
+            "val_check_interval": EVERY, **more}
+    pl.Trainer(accelerator="cpu", devices=workers, strategy="ddp" if workers > 1 else "auto",
+               enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+               use_distributed_sampler=False, num_sanity_val_steps=2, **more).fit(Module(), *loaders)
 
 
 def transformers(batch, seed, log, **more):
@@ -116,11 +116,12 @@ def transformers(batch, seed, log, **more):
         return {"error": float((found.predictions.argmax(1) != found.label_ids).mean())}
 
     sets = [[{"inputs": x, "labels": y} for x, y in zip(*split)] for split in (train, val)]
-    more = {"logging_steps": 1, "output_dir": os.path.dirname(log) or ".", "save_strategy": "no", **more}
+    more = {"logging_steps": 1, "output_dir": os.path.dirname(log) or ".", "save_strategy": "no", "max_steps": STEPS,
+            "eval_strategy": "steps", "report_to": [], **more}
     arguments = TrainingArguments(
-        per_device_train_batch_size=batch // workers, per_device_eval_batch_size=100, max_steps=STEPS,
-        learning_rate=LR, lr_scheduler_type="constant", optim="sgd", max_grad_norm=0.0, eval_strategy="steps",
-        eval_steps=EVERY, report_to=[], use_cpu=True, disable_tqdm=True, seed=seed, remove_unused_columns=False, **more)
+        per_device_train_batch_size=batch // workers, per_device_eval_batch_size=100,
+        learning_rate=LR, lr_scheduler_type="constant", optim="sgd", max_grad_norm=0.0,
+        eval_steps=EVERY, use_cpu=True, disable_tqdm=True, seed=seed, remove_unused_columns=False, **more)
     trainer = InOrder(Model(), arguments, train_dataset=sets[0], eval_dataset=sets[1], compute_metrics=error,
                       callbacks=[Recorder(log, **ABOUT)])
     trainer.train()

@@ -44,8 +44,7 @@ def read(path: str) -> Iterator[FoundRun]:
         found[step].setdefault(SECONDS, seconds - start)
         found[step][tag] = value
     folder = path if os.path.isdir(path) else os.path.dirname(path)
-    yield FoundRun(path, NAME, {**yaml_parameters(folder), **_hparams(accumulator)}, rows,
-                   False if os.path.exists(os.path.join(folder, "hparams.yaml")) else None)
+    yield FoundRun(path, NAME, {**yaml_parameters(folder), **_hparams(accumulator)}, rows)
 
 
 def _scalars(accumulator: Any) -> dict[str, list[tuple[Any, float]]]:

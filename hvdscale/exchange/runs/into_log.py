@@ -200,7 +200,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if repeats:
         said["overlap"] = f"left out: {repeats:,} values that repeat steps of their run (keep = {mapping.keep!r})"
     if mapping.seconds and not mapping.step_seconds and mapping.seconds not in TIMED:
-        said["times"] = PROPORTIONAL if trials[0].run.one_based and mapping.seconds == "seconds" else WALL
+        said["times"] = PROPORTIONAL if trials[0].run.counts_done and mapping.seconds == "seconds" else WALL
     return said
 
 

@@ -10,6 +10,7 @@ A setting of a run, such as its batch, is a constant, a parameter of the run, or
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -201,12 +202,24 @@ def _guess_metric(tag: str) -> Metric | None:
 
 
 def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
-    """1 where steps count from 0: as the format says, or where a loss was logged at step 0."""
-    if all(run.one_based is not None for run in runs):
-        return int(not runs[0].one_based)
+    """1 where steps count from 0: where measurements lie before round numbers, or a loss was logged at step 0."""
+    if all(run.counts_done for run in runs):
+        return 0
+    votes = [_before_round(run, mapping.step, tag) for run in runs for tag in (*mapping.tags, *mapping.steps.values())]
+    if any(votes):
+        return int(sum(votes) > 0)
     trained = {mapping.steps.get(LOSS), *(tag for tag, metric in mapping.tags.items()
                                           if metric.column.startswith("train/") and mapping.step_unit == "epochs")}
     return int(any(row.get(mapping.step) == 0 and trained & row.keys() for run in runs for row in run.rows))
+
+
+def _before_round(run: FoundRun, step: str, tag: str) -> int:
+    """1 where a tag was logged at steps such as 49 and 99, -1 at such as 50 and 100, 0: neither."""
+    steps = {int(row[step]) for row in run.rows if tag in row and step in row and math.isfinite(row[step])}
+    if len(steps) < 2:
+        return 0
+    before, at = math.gcd(*(one + 1 for one in steps)), math.gcd(*steps)
+    return (before > at) - (at > before)
 
 
 def read_mapping(path: str, guessed: RunMapping, runs: Sequence[FoundRun]) -> RunMapping:

@@ -5,7 +5,7 @@ import csv
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..archive_files import WrongFile
@@ -22,14 +22,14 @@ class FoundRun:
     parameters  what was set: numbers, texts, flags
     rows        in the order in which they were logged: values by tag. Where a format has them, STEP is the step and
                 SECONDS the seconds since the run's start, evaluations included
-    one_based   whether the format's steps count those done; None: not known
+    counts_done whether the format's steps count those done; otherwise that is not known
     """
 
     path: str
     format: str
     parameters: Mapping[str, Any]
     rows: Sequence[Mapping[str, float]]
-    one_based: bool | None = field(default=None)
+    counts_done: bool = False
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..archive_files import WrongFile
-from .run import STEP, FoundRun, csv_rows, number, text_of, value_of, yaml_parameters
+from .run import FoundRun, csv_rows, number, text_of, value_of, yaml_parameters
 
 NAME = "CSV"
 _CHART = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+?)(?P<end>__MIN|__MAX)?")        # of W&B's charts
@@ -33,8 +33,7 @@ def read(path: str) -> Iterator[FoundRun]:
              if name and line[at] and all(row[at] is None for row in cells)}
     rows = [{name: value for name, value in zip(header, row) if name and value is not None} for row in cells]
     parameters = {**_parameters(os.path.dirname(path)), **{name: value_of(text) for name, text in texts.items()}}
-    lightning = {"epoch", STEP} <= set(header)
-    yield FoundRun(path, NAME, parameters, rows, False if lightning else None)
+    yield FoundRun(path, NAME, parameters, rows)
 
 
 def _runs_of_chart(path: str, axis: str, charted: Sequence[re.Match[str] | None], lines: Sequence[Sequence[str]]

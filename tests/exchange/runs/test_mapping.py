@@ -48,6 +48,12 @@ def test_steps_count_from_zero_where_a_loss_was_logged_at_step_zero():
     assert guess([found(rows=[{"step": 0.0, "val/error": 0.5}, {"step": 1.0, "train/loss": 1}])]).step_offset == 0
 
 
+@pytest.mark.parametrize("steps, offset", [
+    ((49, 99, 149), 1), ((50, 100, 150), 0), ((3, 7), 1), ((0, 50), 0), ((7,), 0)])
+def test_steps_count_from_zero_where_evaluations_lie_before_round_numbers(steps, offset):
+    assert guess([found(rows=[{"step": float(step), "val/error": 0.5} for step in steps])]).step_offset == offset
+
+
 def test_a_guess_written_as_a_file_says_the_same(tmp_path):
     runs = [found(rows=[{"step": 0.0, "it's \"x\"": 1.0, "val/a b": 2.0, "loss": 1.0, "seconds": 1.0}], lr=0.1, lr2=3)]
     guessed = guess(runs)
