@@ -1,6 +1,6 @@
 """One small training under a plain loop, Lightning or Hugging Face's Trainer, with its log.
 
-    python -m tests.recorders.loops plain|lightning|transformers BATCH SEED LOG
+    python -m tests.recorders.loops plain|lightning|transformers BATCH SEED LOG        ACCUMULATION: passes a step
 
 All visit the examples in one order, so that they make the same updates; several workers take every size-th example.
 """
@@ -12,7 +12,7 @@ from torch import nn
 
 import hvdscale
 
-STEPS, EVERY, LR = 12, 4, 0.1
+STEPS, EVERY, LR, PASSES = 12, 4, 0.1, int(os.environ.get("ACCUMULATION", "1"))
 ABOUT = dict(dataset="points", model="linear", metrics={"val/loss": "min", "val/error": "min"}, target="val/error<0.2")
 
 
@@ -81,12 +81,12 @@ def lightning(batch, seed, log, **more):
     sets = [torch.utils.data.TensorDataset(*split) for split in (train, val)]
     with_sampler = torch.utils.data.DistributedSampler(
         sets[0], workers, int(os.environ.get("RANK", "0")), shuffle=False) if workers > 1 else None
-    loaders = [torch.utils.data.DataLoader(sets[0], batch // workers, sampler=with_sampler),
+    loaders = [torch.utils.data.DataLoader(sets[0], batch // workers // PASSES, sampler=with_sampler),
                torch.utils.data.DataLoader(sets[1], 100)]
     recorder = Recorder(log, global_batch=batch, seed=seed, **ABOUT) if log else []
     launched = TorchElasticEnvironment() if workers > 1 else LightningEnvironment()     # rather than look for MPI
     more = {"callbacks": recorder, "logger": False, "log_every_n_steps": 1, "plugins": [launched], "max_epochs": 1,
-            "val_check_interval": EVERY, **more}
+            "val_check_interval": EVERY * PASSES, "accumulate_grad_batches": PASSES, **more}
     pl.Trainer(accelerator="cpu", devices=workers, strategy="ddp" if workers > 1 else "auto",
                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
                use_distributed_sampler=False, num_sanity_val_steps=2, **more).fit(Module(), *loaders)
@@ -117,9 +117,9 @@ def transformers(batch, seed, log, **more):
 
     sets = [[{"inputs": x, "labels": y} for x, y in zip(*split)] for split in (train, val)]
     more = {"logging_steps": 1, "output_dir": os.path.dirname(log) or ".", "save_strategy": "no", "max_steps": STEPS,
-            "eval_strategy": "steps", "report_to": [], **more}
+            "eval_strategy": "steps", "report_to": [], "gradient_accumulation_steps": PASSES, **more}
     arguments = TrainingArguments(
-        per_device_train_batch_size=batch // workers, per_device_eval_batch_size=100,
+        per_device_train_batch_size=batch // workers // PASSES, per_device_eval_batch_size=100,
         learning_rate=LR, lr_scheduler_type="constant", optim="sgd", max_grad_norm=0.0,
         eval_steps=EVERY, use_cpu=True, disable_tqdm=True, seed=seed, remove_unused_columns=False, **more)
     trainer = InOrder(Model(), arguments, train_dataset=sets[0], eval_dataset=sets[1], compute_metrics=error,

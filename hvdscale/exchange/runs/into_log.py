@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ...formatting.numbers import counted, list_first
 from ...log.plan_text import MOST
 from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.values import did_you_mean
+from ...target import SPLITS, metric_faults
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
 from .formats import read_runs
@@ -41,7 +43,7 @@ class FoundTrial:
     """
 
     run: FoundRun
-    settings: Mapping[str, object]
+    settings: Mapping[str, Any]
     points: Mapping[str, float]
     evaluations: dict[str, dict[int, float]] = field(default_factory=dict)
     steps: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -51,7 +53,7 @@ class FoundTrial:
     @property
     def batch(self) -> int:
         """The global batch."""
-        return int(self.settings["batch"])          # type: ignore[call-overload]
+        return int(self.settings["batch"])
 
     @property
     def evaluated(self) -> list[int]:
@@ -65,7 +67,7 @@ class FoundTrial:
                   for column, found in self.evaluations.items() if found]
         steps = self.evaluated
         return (f"{self.run.path} ({self.run.format}): batch {self.batch}, "
-                f"{counted(int(workers), 'worker') if workers else 'workers unknown'}, "          # type: ignore
+                f"{counted(workers, 'worker') if workers else 'workers unknown'}, "
                 f"seed {UNKNOWN if seed is None else seed}; {counted(len(steps), 'evaluation')}"
                 + (f" at steps {steps[0]:,} to {steps[-1]:,}: {list_first(values, 3)}" if steps else ""))
 
@@ -87,6 +89,13 @@ def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str
         yield f"  step: no tag is named like a step: {did_you_mean('step', tags, there)}"
     if not mapping.tags:
         yield f"  tags: none is named like a metric of a split, such as val/error or eval_loss: {there}"
+    columns = [metric.column for metric in mapping.tags.values()]
+    for column in sorted({one for one in columns if columns.count(one) > 1}):
+        same = [tag for tag, metric in mapping.tags.items() if metric.column == column]
+        yield f"  tags: {', '.join(map(repr, same))} all are {column}; name one of them under [tags]"
+    for split in SPLITS:
+        names = {column.partition("/")[2] for column in columns if column.startswith(f"{split}/")}
+        yield from (f"  tags: {fault}; name under [tags] what is to be read" for fault in metric_faults(sorted(names)))
 
 
 def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, object]]) -> Iterable[str]:
@@ -180,8 +189,7 @@ def _times(run: FoundRun, at: Sequence[int | None], mapping: RunMapping, each: M
     for step, row in zip(at, run.rows):
         if step is not None and mapping.seconds in row:
             times.setdefault(step, row[mapping.seconds])
-    known = dict(zip(sorted(times), np.maximum.accumulate([times[step] for step in sorted(times)]).tolist()))
-    return lambda step: known.get(step, math.nan)
+    return lambda step: times.get(step, math.nan)
 
 
 def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]:
@@ -230,7 +238,7 @@ def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: Ru
 
 
 def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool) -> None:
-    workers, nodes = (int(trial.settings.get(name) or 1) for name in ("workers", "nodes"))      # type: ignore
+    workers, nodes = (int(trial.settings.get(name) or 1) for name in ("workers", "nodes"))
     plan = {"problem": {"train_examples": mapping.train_examples} if mapping.train_examples else {},
             "execution": {"local_workers": workers // nodes} if nodes > 1 else {},
             **({"search": True} if search else {})}
@@ -248,11 +256,16 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
     steps = np.array(trial.evaluated, np.int64)
     log.evaluations(ids, [len(steps)], steps, steps * trial.batch, {
         column: _column(found, steps) for column, found in trial.evaluations.items()},
-        np.maximum.accumulate([trial.seconds(step) for step in steps.tolist()]) if len(steps) else np.empty(0))
+        _rising(np.array([trial.seconds(step) for step in steps.tolist()], float)))
     rows = np.array(sorted(step for step in trial.steps.get(LOSS, ()) if step > 0), np.int64)
     for name, values in {"trial": np.repeat(ids, len(rows)), "step": rows, **{
             name: _column(trial.steps.get(name, {}), rows) for name in (LOSS, RATE, "step_seconds")}}.items():
         log.add("steps", name, values)
+
+
+def _rising(seconds: np.ndarray) -> np.ndarray:
+    """Times that do not fall, as those of a resumed run might; what is not known stays so."""
+    return np.where(np.isnan(seconds), np.nan, np.fmax.accumulate(seconds))
 
 
 def _column(found: Mapping[int, float], steps: np.ndarray) -> np.ndarray:

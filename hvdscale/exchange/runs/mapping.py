@@ -73,7 +73,8 @@ class Source:
     def of(self, run: FoundRun) -> Any:
         """The setting of a run; None where the run does not have it."""
         if self.parameter is not None:
-            return run.parameters.get(self.parameter)
+            value = run.parameters.get(self.parameter)
+            return int(value) if isinstance(value, float) and value.is_integer() else value
         if self.pattern is not None:
             found = re.findall(self.pattern, run.path)
             return value_of(found[-1]) if found else None

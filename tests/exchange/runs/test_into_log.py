@@ -47,6 +47,14 @@ def test_all_that_lacks_is_named_at_once(tmp_path):
         assert log.trials["global_batch"].tolist() == [32] and log.evaluations["val/error"].tolist() == [0.5]
 
 
+def test_two_tags_of_one_column_are_named_rather_than_mixed(tmp_path):
+    source = write(tmp_path / "made", "b8", ("step", "val_loss", "eval/loss", "val/loss/c4"), [(1, 0.5, 0.25, 1)])
+    code, said = call("import", source, tmp_path / "log.h5")
+    assert code == 1 and "tags: 'val_loss', 'eval/loss' all are val/loss" in said and "exclude each other" in said
+    (tmp_path / "runs.toml").write_text("[tags]\n\"eval/loss\" = 'val/loss min'\n")
+    assert call("import", source, tmp_path / "log.h5", "--map", tmp_path / "runs.toml")[0] == 0
+
+
 def test_options_say_what_names_do_not(tmp_path):
     source = write(tmp_path / "made", "b32", ("step", "val_error"), [(640, 0.5), (1280, 0.25)])
     assert call("import", source, tmp_path / "log.h5", "--workers", "2x4", "--unit", "examples", "--dataset", "mnist",
