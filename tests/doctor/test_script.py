@@ -107,6 +107,15 @@ def test_what_a_script_writes_in_its_copy_is_named_and_gone(examined):
     assert "ran in a copy of this folder, which is removed. There it wrote kept0, kept1." in " ".join(out.split())
 
 
+def test_a_script_may_import_from_the_folders_above(tmp_path):
+    for name in ("top/package/__init__.py", "top/package/jobs/train.py", "top/other.py", "top/data/kept.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    folder = make_workplace(tmp_path / "top/package/jobs", tmp_path / "copy").folder
+    assert (folder / "train.py").is_file() and (folder / "../__init__.py").is_symlink()
+    assert (folder / "../../other.py").is_symlink() and not (folder / "../../data").exists()
+
+
 def test_a_folder_too_large_to_copy_is_run_in_and_the_report_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr("hvdscale.doctor.script.folder.LARGEST", 1)
     (tmp_path / "data").write_text("large")
@@ -166,7 +175,11 @@ def test_a_batch_and_its_place_are_given_together(examined, words, said):
 
 
 def test_a_script_like_torchs_imagenet_example_has_warnings_alone(examined):
-    code, out, _, verdicts = examined("imagenet", *MARKED)
+    unseeded = ddp_scripts.script("imagenet")
+    code, out, _, verdicts = examined(unseeded, *MARKED)
+    assert verdicts["random numbers"] == "passed"       # each rank has its own seed, as in a process of its own
+    code, out, _, verdicts = examined(unseeded.replace(
+        "    rank, world_size =", "    torch.manual_seed(0)\n    rank, world_size ="), *MARKED)
     assert code == 0 and {check for check, verdict in verdicts.items() if verdict == "warned"} == {
         "batch-norm", "random numbers"}, out
     assert "over 16 examples on one worker, and over 8 on each of 2" in block(out, "batch-norm")

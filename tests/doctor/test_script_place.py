@@ -7,7 +7,8 @@ import pytest
 
 from hvdscale.doctor.script.examine import examine
 from hvdscale.doctor.script.place import place_for
-from hvdscale.doctor.script.record import Batch, Clip, Draws, Iteration, LossCall, Pass, Record, Sampling, Update, load
+from hvdscale.doctor.script.record import (Batch, Clip, Draws, Iteration, LossCall, Pass, Record, Sampling, Steps,
+                                           Update, load)
 from hvdscale.doctor.script.runs import Asked
 from hvdscale.errors import HvdscaleError
 from hvdscale.workers.launch import Process
@@ -115,15 +116,16 @@ def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
     batch = Batch((3, "'key'"), ("c0", "c1"), 2, 1, draws)
     sampling = Sampling("RandomSampler", None, None, True, False, 0, 1, True)
     loss = LossCall("mse_loss", 2.0, float("nan"), -float("inf"), 0.1)
-    one = Pass(0.25, np.array([0.1, np.nan, -0.0]), [loss], [batch], draws, False)
-    record = Record(1, 2, "ended", [Iteration(("Data\udce9", 9), False, sampling, 0, 7, [batch], True, cut=True)],
-                    [Update(np.array([1e-300]), np.empty(0), "d", (0.1, 0.2), (4,), [one],
-                            Clip(np.array([np.pi]), float("inf"), 1.0))],
-                    1, {8: 2, 16: 1}, {"BatchNorm.mean": "e"}, 3, [(2, "all_reduce")], True, ["r"], ["w"], "Traceback")
+    one = Pass(0.25, np.array([0.1, np.nan, -0.0]), [loss], {0: 3}, draws, False, "train.py:7")
+    update = Update(np.array([1e-300]), np.array([np.pi]), np.empty(0), "d", (0.1, 0.2), (4,), [one],
+                    [Clip(float("inf"), 1.0, 1, "train.py:8")], "train.py:9", "e")
+    iteration = Iteration(("Data\udce9", 9), False, sampling, 0, 7, 0, [batch], [(1, "k")], True, cut=True)
+    record = Record(1, 2, "ended", [iteration], [(4, 2)], [Steps("SGD", [("weight", 1)], [update])], {8: 2, 16: 1},
+                    {"BatchNorm.mean": "e"}, 3, [(2, "all_reduce")], True, "fully_shard", ["r"], ["w"], "Traceback")
     record.save(tmp_path)
     read = load(tmp_path, 1, 2)
     assert repr(read) == repr(record)
-    arrays = [[update.gradient, update.clip.before, update.passes[0].gradient]
+    arrays = [[update.gradient, update.before_clips, update.passes[0].gradient]
               for update in (record.updates[0], read.updates[0])]
     assert [one.tobytes() for one in arrays[0]] == [one.tobytes() for one in arrays[1]]
     assert load(tmp_path, 0, 2) == Record(0, 2)                     # of a rank that left none

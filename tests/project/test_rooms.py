@@ -10,7 +10,7 @@ import pytest
 import hvdscale
 
 PACKAGE = Path(hvdscale.__file__).parent
-ROOMS = ("errors", "target", "formatting", "system", "workers", "plan", "log", "data", "modules", "workload",
+ROOMS = ("errors", "target", "formatting", "system", "workers", "watch", "plan", "log", "data", "modules", "workload",
          "workloads", "recorders", "update", "analysis", "training", "exchange", "report", "sweep", "doctor",
          "cli")                                                                                             # upwards
 # what few people need: a folder or file, and the one that reaches it, beside those of the same name in other rooms

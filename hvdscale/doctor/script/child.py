@@ -18,15 +18,19 @@ import torch
 import torch._dynamo  # as the first optimizer of each child would, for a second
 
 from ...system.parent import ending_with_this_process
+from ... import watch
+from ...watch.watch import watching
+from . import listen
+from .listen.batches import Batches
+from .listen.calls import Calls
+from .listen.losses import Losses
+from .listen.session import Session
+from .listen.updates import Updates
 from .record import ENDED, FAILED, STOPPED, Record
-from .watch import files, modules, process_group
-from .watch.loaders import Loaders
-from .watch.losses import Losses
-from .watch.updates import Updates
-from .watch.watcher import Watcher
 
 TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
-OURS = (os.path.join(os.path.dirname(__file__), ""), runpy.__file__, "<frozen runpy>")
+OURS = (*(os.path.join(os.path.dirname(one), "") for one in (listen.__file__, watch.__file__)), __file__,
+        runpy.__file__, "<frozen runpy>")
 
 
 @dataclass(frozen=True)
@@ -93,27 +97,24 @@ def _detach(task: Task, rank: int) -> None:
 def _watch(task: Task, rank: int, workers: int, local_workers: int) -> int:
     random.seed()                       # as in a process of its own: the fork has the doctor's
     np.random.seed()
+    torch.seed()
     torch.set_num_threads(task.threads)
     gc.enable()
     os.chdir(task.folder)
     sys.dont_write_bytecode = True
-    watcher = Watcher(Record(rank, workers), task.records, task.updates,
-                      lambda: _leave(watcher, workers))
-    loaders, losses = Loaders(watcher), Losses()
-    for watched in (loaders, losses, Updates(watcher, loaders, losses)):
-        watched.install()
-    modules.install(watcher)
-    process_group.install(watcher, local_workers)
-    files.install(watcher, task.folder)
-    return _run(task, watcher)
+    session = Session(Record(rank, workers), task.records, task.updates, lambda: _leave(session, workers))
+    batches, losses = Batches(session), Losses()
+    listeners = batches, losses, Updates(session, batches, losses), Calls(session, task.folder)
+    with watching(listeners, local_workers, workers):
+        return _run(task, session)
 
 
-def _run(task: Task, watcher: Watcher) -> int:
+def _run(task: Task, session: Session) -> int:
     """Run the script to its end or to its stop; returns the exit code."""
     path = os.path.abspath(task.script)
     sys.argv = [task.script, *task.arguments]
     sys.path[:] = [os.path.dirname(path), *(one for one in sys.path if one)]
-    record = watcher.record
+    record = session.record
     try:
         runpy.run_path(path, run_name="__main__")
         record.state = ENDED
@@ -126,16 +127,16 @@ def _run(task: Task, watcher: Watcher) -> int:
         record.state, record.error = (STOPPED, "") if cut else (FAILED, _traceback(error))
     except BaseException as error:
         record.state, record.error = FAILED, _traceback(error)
-    watcher.save()
+    session.save()
     return int(record.state == FAILED)
 
 
-def _leave(watcher: Watcher, workers: int) -> NoReturn:
+def _leave(session: Session, workers: int) -> NoReturn:
     """End this process together with the others, so that none of them loses a message that it waits for."""
-    watcher.save()
-    (watcher.folder / f"rank{watcher.record.rank}.stopped").touch()
+    session.save()
+    (session.folder / f"rank{session.record.rank}.stopped").touch()
     until = time.monotonic() + TOGETHER_SECONDS
-    while time.monotonic() < until and len(list(watcher.folder.glob("rank*.stopped"))) < workers:
+    while time.monotonic() < until and len(list(session.folder.glob("rank*.stopped"))) < workers:
         time.sleep(0.01)
     _exit(0)
 

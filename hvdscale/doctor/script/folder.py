@@ -1,6 +1,7 @@
 """The working folder's copy, in which the script runs, and what the script wrote there."""
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from pathlib import Path
 
 LARGEST = 512 << 20                     # bytes that are copied, at most
 LEFT_OUT = (".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")  # linked to
+
+ABOVE = 2                               # folders above it from which the script may import
 
 State = dict[str, tuple[int, int]]      # path -> bytes, time of the last change in ns
 
@@ -30,19 +33,41 @@ class Workplace:
         return sorted(name for name in {*now, *self.before} if now.get(name) != self.before.get(name))
 
 
-def make_workplace(original: Path, folder: Path) -> Workplace:
+def make_workplace(original: Path, place: Path) -> Workplace:
     """A copy of the folder at a new place; the folder itself where it is larger than LARGEST.
 
-    Links stay links, so large data may be linked to; so may .git and .venv, which are not copied.
+    Links stay links, so large data may be linked to; so may .git and .venv, which are not copied. What Python can
+    import from the folders above is linked to.
     """
     before = _state(original)
     if sum(size for size, _ in before.values()) > LARGEST:
         return Workplace(original, original, False, before)
+    folder = copy_of(original, place)
+    folder.parent.mkdir(parents=True)
     shutil.copytree(original, folder, symlinks=True, ignore=_ignored)
     for name in LEFT_OUT:
         if (original / name).exists() and not (folder / name).is_symlink():
             (folder / name).symlink_to(original / name)
+    for above, copy in zip(original.parents[:ABOVE], folder.parents):
+        _link_modules(above, copy)
     return Workplace(original, folder, True, _state(folder))
+
+
+def copy_of(original: Path, place: Path) -> Path:
+    """Where the copy of a folder is made, below folders that are named as those above the original."""
+    return place.joinpath(*original.parts[1:][-ABOVE - 1:])
+
+
+def _link_modules(above: Path, copy: Path) -> None:
+    """Link to the modules and packages of a folder that has a copy of one of its folders."""
+    with contextlib.suppress(OSError):
+        for one in os.scandir(above):
+            if not (copy / one.name).exists() and (one.name.endswith(".py") or _is_package(one)):
+                (copy / one.name).symlink_to(one.path)
+
+
+def _is_package(one: os.DirEntry) -> bool:
+    return one.name.isidentifier() and os.path.isfile(os.path.join(one.path, "__init__.py"))
 
 
 def _ignored(folder: str, names: list[str]) -> list[str]:

@@ -18,7 +18,8 @@ RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
 
 @dataclass
 class Draws:
-    """Random generators around a piece of work: a digest of each one's state before, and those that moved."""
+    """Random generators around a piece of work: a digest of each global one's state before, and those that moved;
+    ``own`` among them stands for all that the script has made."""
 
     before: dict[str, str]
     moved: frozenset[str]
@@ -29,10 +30,10 @@ class Batch:
     """A batch that a loader returned.
 
     ids       of its examples: their indices in the underlying data set; empty for an iterable data set
-    contents  a digest of each example's numbers, where the batch is made of tensors
+    contents  a digest of each example, with a dot between those of its parts; empty where it cannot be told apart
     examples  how many
     number    of batches of all loaders that this process had fetched with it
-    draws     of fetching it in this process; None: loader workers fetched it
+    draws     of reading it in this process; None: loader workers read it
     """
 
     ids: tuple[int | str, ...]
@@ -44,7 +45,10 @@ class Batch:
 
 @dataclass
 class Sampling:
-    """The sampler of a loader; None where it has no such attribute."""
+    """The sampler of a loader; None where it has no such attribute.
+
+    settable  it has a method set_epoch
+    """
 
     name: str
     length: int | None
@@ -54,6 +58,7 @@ class Sampling:
     padded: int             # examples that a DistributedSampler repeats an epoch
     left_out: int           # examples that it drops an epoch
     drops_last: bool        # the loader drops an incomplete batch
+    settable: bool = False
 
 
 @dataclass
@@ -61,10 +66,13 @@ class Iteration:
     """One pass over a loader.
 
     data      the underlying data set's class and length (-1: unknown)
+    subset    which of the record's ``subsets`` of it the loader has; None: all of it
     updates   how many updates had been made when it began
+    rest      ids of what its sampler had left when the watcher ended it, batch by batch
     trained   whether a backward pass followed one of its batches
     ended     whether it was read to its end; cut: whether the watcher ended it
     seed      that loader workers are seeded from; None: no loader workers
+    buffers   a digest of batch-norm's statistics in the process when it ended; empty if it was trained from
     """
 
     data: tuple[str, int]
@@ -72,10 +80,13 @@ class Iteration:
     sampling: Sampling
     updates: int
     seed: int | None
+    subset: int | None = None
     batches: list[Batch] = field(default_factory=list)
+    rest: list[tuple[int | str, ...]] = field(default_factory=list)
     trained: bool = False
     ended: bool = False
     cut: bool = False
+    buffers: str = ""
 
 
 @dataclass
@@ -98,41 +109,62 @@ class LossCall:
 class Pass:
     """One backward pass: local numbers, before any reduction over ranks.
 
-    loss  the value that was differentiated
+    loss     the value that was differentiated
+    fetched  batches that each iteration over a loader had returned by then, those of training
+    line     of the call
     """
 
     loss: float
     gradient: np.ndarray
     losses: list[LossCall]
-    batches: list[Batch]
-    draws: Draws            # between fetching the batch and the backward pass
+    fetched: dict[int, int]
+    draws: Draws            # between the first call of a module and the backward pass
     rough: bool             # computed in less than 32 bits
-
-    @property
-    def examples(self) -> int:
-        return sum(batch.examples for batch in self.batches)
+    line: str
 
 
 @dataclass
 class Clip:
-    """A call that clips gradients: a sample of them before, their norm, and the allowed one."""
+    """A call that clips gradients: their norm, the allowed one, and the passes of the update that came before it."""
 
-    before: np.ndarray
     norm: float
     limit: float
+    passes: int
+    line: str
 
 
 @dataclass
 class Update:
-    """One step of an optimizer. Samples are numbers at fixed places of its parameters."""
+    """One step of an optimizer. Samples are numbers at fixed places of its parameters.
+
+    gradient   as the step took it;  before_clips: without what clipped it after the last pass
+    digest     of all parameters before the step;  digest_after: after it
+    positions  of the learning-rate schedules
+    """
 
     gradient: np.ndarray
+    before_clips: np.ndarray
     parameters: np.ndarray
-    digest: str             # of all parameters
+    digest: str
     rates: tuple[float, ...]
-    positions: tuple[int, ...]              # of the learning-rate schedules
+    positions: tuple[int, ...]
     passes: list[Pass]
-    clip: Clip | None = None
+    clips: list[Clip]
+    line: str
+    digest_after: str = ""
+
+
+@dataclass
+class Steps:
+    """An optimizer's updates.
+
+    name     its class
+    sampled  the name of each parameter and how many numbers of it are in the samples, in their order
+    """
+
+    name: str
+    sampled: list[tuple[str, int]]
+    updates: list[Update] = field(default_factory=list)
 
 
 @dataclass
@@ -143,16 +175,27 @@ class Record:
     workers: int
     state: str = RUNNING
     iterations: list[Iteration] = field(default_factory=list)
-    updates: list[Update] = field(default_factory=list)
-    optimizers: int = 0
+    subsets: list[tuple[int, ...]] = field(default_factory=list)    # indices in the underlying data set
+    optimizers: list[Steps] = field(default_factory=list)           # in the order of their first steps
     batch_norms: dict[int, int] = field(default_factory=dict)       # examples -> calls, in training
     buffers: dict[str, str] | None = None                           # digests, before the first batch
     fetched: int = 0                                                # batches of all loaders
     combined: list[tuple[int, str]] = field(default_factory=list)   # where ranks' values were: ``fetched``, the call
     drew_in_workers: bool = False
+    sharded: str = ""                                               # what divides parameters among the ranks
     remarks: list[str] = field(default_factory=list)                # of what a watcher cannot follow
     written: list[str] = field(default_factory=list)                # files outside of the copy
     error: str = ""                                                 # traceback
+
+    @property
+    def updates(self) -> list[Update]:
+        """Those of the optimizer that stepped first."""
+        return self.optimizers[0].updates if self.optimizers else []
+
+    @property
+    def made(self) -> int:
+        """Updates so far: the most that any optimizer has made."""
+        return max((len(one.updates) for one in self.optimizers), default=0)
 
     def save(self, folder: Path) -> None:
         write_whole(path_of(folder, self.rank), json.dumps(self, default=_as_json), sync=False)

@@ -17,7 +17,7 @@ from ...system.files import write_whole
 from ...workers.launch import Process
 from ..played import bare
 from .child import Task, fork, output_of
-from .folder import Workplace, make_workplace
+from .folder import Workplace, copy_of, make_workplace
 from .place import POLL_SECONDS, await_path
 from .record import FAILED, RUNNING, Record, load
 
@@ -108,8 +108,8 @@ def _open(place: Path) -> tuple[Workplace, Path]:
 def _find(place: Path, seconds: float) -> tuple[Workplace, Path]:
     """What rank 0 has opened; raises HvdscaleError where it has not in time."""
     await_path(place / "ready", seconds)
-    copied = (place / "folder").exists()
-    return Workplace(Path.cwd(), place / "folder" if copied else Path.cwd(), copied, {}), place / "records"
+    original, folder = Path.cwd(), copy_of(Path.cwd(), place / "folder")
+    return Workplace(original, folder if folder.exists() else original, folder.exists(), {}), place / "records"
 
 
 def _task(asked: Asked, workers: int, workplace: Workplace, records: Path, local_workers: int) -> Task:

@@ -8,7 +8,7 @@ import numpy as np
 from ....formatting.numbers import counted, listed, percent
 from ...finding import Finding, Verdict
 from ..record import Iteration, Record
-from .pair import Pair, examples_of, keys_of, known_by_index, trained
+from .pair import Pair, trained
 
 EXAMPLES, EPOCHS = "examples", "epochs"
 WHOLE = ("RandomSampler", "SequentialSampler")      # samplers that know nothing of ranks
@@ -20,7 +20,7 @@ def examples(pair: Pair) -> Finding:
     if not all(map(trained, (pair.one, *pair.many))):
         return _same_gradients(pair) or Finding(
             EXAMPLES, Verdict.NOT_APPLICABLE, "the script takes no training examples from a DataLoader")
-    keys = [keys_of(pair.many, number) for number in range(pair.updates)]
+    keys = [pair.keys(pair.many, number) for number in range(pair.updates)]
     if not all(keys):
         return Finding(EXAMPLES, Verdict.NOT_APPLICABLE, "the examples cannot be distinguished: the data set is "
                        "iterable, or each rank has one of its own")
@@ -48,7 +48,7 @@ def _shared(pair: Pair, keys: list[list[list]], taken: int, looked_at: str) -> F
         return None
     twice = sum(_repeated(ranks) for ranks in keys)
     padded = max(one.sampling.padded for record in pair.many for one in trained(record))
-    if twice <= padded or not known_by_index(pair.many) and twice < BY_CHANCE * taken:
+    if twice <= padded or not pair.known_by_index and twice < BY_CHANCE * taken:
         return None
     same = all(sorted(map(str, ranks[0])) == sorted(map(str, each)) for ranks in keys for each in ranks)
     sampling = trained(pair.many[0])[0].sampling
@@ -90,7 +90,7 @@ def _whole(pair: Pair, looked_at: str) -> Finding | None:
 
 def _other_batch(pair: Pair, looked_at: str) -> Finding | None:
     """A warning, where the runs have not the global batch that they were meant to have."""
-    one, many = examples_of(pair.one.updates[:1]), examples_of(pair.at(0))
+    one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
     if pair.batch is None or one == many:
         return None
     cause = ("the script divides its batch by the number of workers itself" if many * pair.workers == one else
@@ -105,13 +105,8 @@ def _other_batch(pair: Pair, looked_at: str) -> Finding | None:
 def _against_one(pair: Pair) -> str:
     if pair.batch is None:
         return ""
-    same = all(_as_on_one(pair, number) for number in range(pair.updates))
+    same = all(pair.same_examples_at(number) for number in range(pair.updates))
     return ", and each update has those it has on one worker" if same else ""
-
-
-def _as_on_one(pair: Pair, number: int) -> bool:
-    one, many = keys_of([pair.one], number), keys_of(pair.many, number)
-    return bool(one) and Counter(one[0]) == Counter(key for keys in many for key in keys)
 
 
 def epochs(pair: Pair) -> Finding:

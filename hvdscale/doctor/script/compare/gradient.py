@@ -7,8 +7,8 @@ import numpy as np
 
 from ....formatting.numbers import counted, listed, number
 from ...finding import Finding, Verdict
-from ..watch.process_group import HOOK
-from .pair import Pair, apart, examples_of, passes_of
+from ....watch.collectives import HOOK
+from .pair import Pair, apart, passes_of
 from .reduction import ACTIVE, Reduction, Weighing, find_reduction, weigh
 
 NAME = "gradient"
@@ -111,14 +111,14 @@ def _undivided(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_
 def _accumulates(pair: Pair, at: int, by: Weighing) -> bool:
     """Whether each pass had examples of its own, from the loader or a part of its batch; else losses are added."""
     passes = list(passes_of(pair.at(at)))
-    given = sum(one.examples for one in passes)
-    return all(one.examples for one in passes) or not given or by.counts.sum() <= given
+    given, batches = sum(pair.examples(pair.many, at)), sum(len(pair.batches(each, at)) for each in pair.many)
+    return batches >= len(passes) or not given or by.counts.sum() <= given
 
 
 def _scaled(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
     """The gradient's scale depends on the number of workers."""
-    alone = find_reduction(pair.one.updates[at:at + 1], pair.limit)
-    on_one = alone and weigh(pair.one.updates[at:at + 1], alone)
+    alone = find_reduction([pair.on_one(at)], pair.limit)
+    on_one = alone and weigh([pair.on_one(at)], alone)
     if by is None or not on_one:
         return None
     ratio = by.scale / on_one.scale
@@ -162,7 +162,7 @@ def _unequal(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at
 
 
 def _unequal_examples(pair: Pair, at: int, looked_at: str) -> Finding | None:
-    counts = [examples_of([update]) for update in pair.at(at)]
+    counts = pair.examples(pair.many, at)
     if len(set(counts)) == 1:
         return None
     return Finding(NAME, Verdict.WARNED, looked_at,
@@ -176,7 +176,7 @@ def _against_one(pair: Pair, at: int, one: Reduction, by: Weighing | None, looke
     """The same examples and parameters give another gradient on one worker."""
     if at or not comparable(pair):
         return None
-    alone = find_reduction(pair.one.updates[:1], pair.limit)
+    alone = find_reduction([pair.on_one(0)], pair.limit)
     if alone is None:
         return None
     error = apart(alone.gradients[0], one.gradients[0])

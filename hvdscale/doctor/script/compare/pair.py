@@ -4,10 +4,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from ..record import Iteration, Pass, Record, Update
+from ..record import Batch, Iteration, Pass, Record, Steps, Update
+from .order import batches_of
 
 LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits or more and in fewer
 
@@ -16,13 +18,15 @@ LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits o
 class Pair:
     """The two runs.
 
-    one    the record of the only rank;  many  one a rank
-    batch  the global batch of both; None: each run had its own
+    one        the record of the only rank;  many  one a rank
+    batch      the global batch of both; None: each run had its own
+    optimizer  whose updates are compared, in the order in which they first stepped
     """
 
     one: Record
     many: list[Record]
     batch: int | None
+    optimizer: int = 0
 
     @property
     def workers(self) -> int:
@@ -31,34 +35,77 @@ class Pair:
     @property
     def updates(self) -> int:
         """Updates that all ranks of both runs have made."""
-        return min(len(record.updates) for record in (self.one, *self.many))
+        return min(len(self.steps(record).updates) for record in self.records)
+
+    @property
+    def records(self) -> list[Record]:
+        """Of both runs."""
+        return [self.one, *self.many]
+
+    def steps(self, record: Record) -> Steps:
+        """The updates of the optimizer in a record; of none, where the rank did not come to it."""
+        return (record.optimizers + [Steps("", [])] * (self.optimizer + 1))[self.optimizer]
+
+    @cached_property
+    def _batches(self) -> dict[int, list[list[Batch]]]:
+        return {id(record): batches_of(record, self.steps(record)) for record in self.records}
+
+    def batches(self, record: Record, number: int) -> list[Batch]:
+        """Those of the update of this number on one rank."""
+        return self._batches[id(record)][number]
 
     @property
     def limit(self) -> float:
-        passes = (one for record in (self.one, *self.many) for one in passes_of(record.updates))
+        passes = (one for record in self.records for one in passes_of(self.steps(record).updates))
         return ROUGH_LIMIT if any(one.rough for one in passes) else LIMIT
 
     def at(self, number: int) -> list[Update]:
         """The update of this number, on each rank of the many."""
-        return [record.updates[number] for record in self.many]
+        return [self.steps(record).updates[number] for record in self.many]
+
+    def on_one(self, number: int) -> Update:
+        """The update of this number on one worker."""
+        return self.steps(self.one).updates[number]
 
     @property
     def same_start(self) -> bool:
         """Whether all ranks of both runs started from the same parameters."""
-        return {self.one.updates[0].digest} == {record.updates[0].digest for record in self.many}
+        return {self.on_one(0).digest} == {update.digest for update in self.at(0)}
 
     @property
     def same_examples(self) -> bool:
         """Whether the first update of both took the same examples; False where they are unknown."""
-        one, many = keys_of([self.one], 0), keys_of(self.many, 0)
+        return self.same_examples_at(0)
+
+    def same_examples_at(self, number: int) -> bool:
+        one, many = self.keys([self.one], number), self.keys(self.many, number)
         return bool(one) and Counter(one[0]) == Counter(key for keys in many for key in keys)
+
+    def keys(self, records: list[Record], number: int) -> list[list]:
+        """What identifies the examples of an update on each rank, index or contents; empty where nothing does."""
+        found = []
+        for record in records:
+            batches = self.batches(record, number)
+            keys = [key for batch in batches for key in (batch.ids if self.known_by_index else batch.contents)]
+            if not keys or len(keys) != sum(batch.examples for batch in batches):
+                return []
+            found.append(keys)
+        return found
+
+    @property
+    def known_by_index(self) -> bool:
+        return known_by_index(self.many)
+
+    def examples(self, records: list[Record], number: int) -> list[int]:
+        """How many examples of an update each rank took; 0 where no loader gave any."""
+        return [sum(batch.examples for batch in self.batches(record, number)) for record in records]
 
     @property
     def drew(self) -> bool:
         """Whether random numbers entered the first update of either run."""
-        passes = [one for record in (self.one, *self.many) for one in record.updates[0].passes]
-        return any(record.drew_in_workers for record in (self.one, *self.many)) or any(
-            one.draws.moved or any(batch.draws and batch.draws.moved for batch in one.batches) for one in passes)
+        return any(record.drew_in_workers for record in self.records) or any(
+            one.draws.moved for record in self.records for one in self.steps(record).updates[0].passes) or any(
+            batch.draws and batch.draws.moved for record in self.records for batch in self.batches(record, 0))
 
 
 def trained(record: Record) -> list[Iteration]:
@@ -69,24 +116,6 @@ def known_by_index(records: list[Record]) -> bool:
     """Whether an index means the same example on all ranks: their data sets have one class and length."""
     kinds = {one.data for record in records for one in trained(record)[:1]}
     return len(kinds) == 1 and not any(one.iterable for record in records for one in trained(record))
-
-
-def keys_of(records: list[Record], number: int) -> list[list]:
-    """What identifies the examples of an update on each rank, index or contents; empty where nothing does."""
-    by_index = known_by_index(records)
-    found = []
-    for record in records:
-        batches = [batch for one in record.updates[number].passes for batch in one.batches]
-        keys = [key for batch in batches for key in (batch.ids if by_index else batch.contents)]
-        if not keys or len(keys) != sum(batch.examples for batch in batches):
-            return []
-        found.append(keys)
-    return found
-
-
-def examples_of(updates: list[Update]) -> int:
-    """Examples of an update on all ranks together; 0 where no loader gave any."""
-    return sum(one.examples for update in updates for one in update.passes)
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> float:

@@ -22,7 +22,7 @@ def learning_rate(pair: Pair) -> Finding:
                            cause="the rate or its schedule is computed by rank",
                            remedy="compute it from what all ranks share, such as the number of updates")
     ratio = _ratio(pair, 0)
-    shown = list_first([number(rate) for rate in dict.fromkeys(pair.many[0].updates[0].rates)], 3)
+    shown = list_first([number(rate) for rate in dict.fromkeys(pair.at(0)[0].rates)], 3)
     if ratio is None:
         return Finding(RATE, Verdict.PASSED, f"{looked_at}: the same on all ranks")
     if math.isclose(ratio, 1, rel_tol=CLOSE):
@@ -39,7 +39,7 @@ def learning_rate(pair: Pair) -> Finding:
 
 def _ratio(pair: Pair, at: int) -> float | None:
     """The rate on many workers by that on one; None where parameter groups differ in it, or it is 0."""
-    one, many = pair.one.updates[at].rates, pair.many[0].updates[at].rates
+    one, many = pair.on_one(at).rates, pair.at(at)[0].rates
     if len(one) != len(many) or not all(one):
         return None
     ratios = [b / a for a, b in zip(one, many)]
@@ -48,7 +48,7 @@ def _ratio(pair: Pair, at: int) -> float | None:
 
 def schedule(pair: Pair) -> Finding:
     """Whether schedules advance alike, update by update, on one worker and on many."""
-    one, many = ([sum(update.positions) for update in record.updates[:pair.updates]]
+    one, many = ([sum(update.positions) for update in pair.steps(record).updates[:pair.updates]]
                  for record in (pair.one, pair.many[0]))
     fixed = pair.batch is not None
     advanced = [values[-1] - values[0] for values in (one, many)]
@@ -82,10 +82,10 @@ def _course(pair: Pair, looked_at: str) -> Finding:
                        cause="warmup, decay or length of the schedule are computed from the number of workers, or from "
                              "the length of a rank's loader",
                        remedy="give them in updates of one global batch, or in examples")
-    if not pair.many[0].updates[-1].positions and not _changes(pair):
+    if not pair.at(pair.updates - 1)[0].positions and not _changes(pair):
         return Finding(SCHEDULE, Verdict.NOT_APPLICABLE, "the rate is constant, and no schedule of torch.optim is used")
     return Finding(SCHEDULE, Verdict.PASSED, f"{looked_at}: it advances alike on one worker and on {pair.workers}")
 
 
 def _changes(pair: Pair) -> bool:
-    return len({update.rates for update in pair.many[0].updates}) > 1
+    return len({update.rates for update in pair.steps(pair.many[0]).updates}) > 1

@@ -36,13 +36,13 @@ def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
         return None
     local = np.stack([one.gradient for update in updates for one in update.passes], axis=1)
     final = _solve(local, [update.gradient for update in updates], updates)
-    if not all(update.clip for update in updates):
+    if not all(update.clips for update in updates):
         return final
-    before = _solve(local, [update.clip.before for update in updates], updates)
+    before = _solve(local, [update.before_clips for update in updates], updates)
     if len(updates) == 1 or before.spread <= limit and final.residual >= before.residual - limit:
         return before
     if before.spread > limit and final.spread <= limit:
-        factors = [min(1.0, update.clip.limit / max(update.clip.norm, 1e-12)) for update in updates]
+        factors = [min(1.0, update.clips[-1].limit / max(update.clips[-1].norm, 1e-12)) for update in updates]
         return Reduction(final.weights, final.residual, final.spread, final.gradients, factors)
     return before
 

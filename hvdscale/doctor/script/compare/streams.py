@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from ....formatting.numbers import counted, listed
+from ....watch.generators import OWN
 from ...finding import Finding, Verdict
 from ..record import Draws, Record
 from .pair import Pair, trained
@@ -12,8 +13,8 @@ OF = {"torch": "torch", "numpy": "numpy", "random": "Python's random", "cuda": "
 
 def random_numbers(pair: Pair) -> Finding:
     """Whether ranks that draw random numbers draw different ones."""
-    model = [_draws_in_model(record, pair.updates) for record in pair.many]
-    reading = [_draws_in_reading(record, pair.updates) for record in pair.many]
+    model = [_draws_in_model(pair, record) for record in pair.many]
+    reading = [_draws_in_reading(pair, record) for record in pair.many]
     drew_in_workers = any(record.drew_in_workers for record in pair.many)
     if not any(draws and draws.moved for ranks in (*model, *reading) for draws in ranks) and not drew_in_workers:
         return Finding(NAME, Verdict.NOT_APPLICABLE, "no global generator moved in model, loss and reading")
@@ -38,7 +39,7 @@ def random_numbers(pair: Pair) -> Finding:
 
 def by_rank(pair: Pair) -> bool:
     """Whether examples were augmented by the rank that read them."""
-    reading = [_draws_in_reading(record, pair.updates) for record in pair.many]
+    reading = [_draws_in_reading(pair, record) for record in pair.many]
     drew = any(draws and draws.moved for ranks in reading for draws in ranks)
     drew_in_workers = any(record.drew_in_workers for record in pair.many)
     return drew and not _same_stream(reading) or drew_in_workers and not _same_seeds(pair)
@@ -49,20 +50,19 @@ def _same_seeds(pair: Pair) -> bool:
     return len({tuple(one.seed for one in trained(record) if one.seed is not None) for record in pair.many}) == 1
 
 
-def _draws_in_model(record: Record, updates: int) -> list[Draws]:
-    return [one.draws for update in record.updates[:updates] for one in update.passes]
+def _draws_in_model(pair: Pair, record: Record) -> list[Draws]:
+    return [one.draws for update in pair.steps(record).updates[:pair.updates] for one in update.passes]
 
 
-def _draws_in_reading(record: Record, updates: int) -> list[Draws]:
-    return [batch.draws for update in record.updates[:updates] for one in update.passes for batch in one.batches
-            if batch.draws]
+def _draws_in_reading(pair: Pair, record: Record) -> list[Draws]:
+    return [batch.draws for number in range(pair.updates) for batch in pair.batches(record, number) if batch.draws]
 
 
 def _same_stream(ranks: list[list[Draws]]) -> set[str]:
     """Generators that moved on all ranks from the same state, in most of the passes in which they moved."""
     found: dict[str, list[bool]] = {}
     for draws in zip(*ranks):
-        for name in frozenset.intersection(*(each.moved for each in draws)):
+        for name in frozenset.intersection(*(each.moved for each in draws)) - {OWN}:
             found.setdefault(name, []).append(len({each.before.get(name) for each in draws}) == 1)
     return {name for name, same in found.items() if 2 * sum(same) > len(same)}
 

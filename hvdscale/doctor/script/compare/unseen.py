@@ -6,7 +6,7 @@ from ..record import Record
 from .evaluation import rounds_of
 from .examples import notes_of_loader
 from .gradient import comparable
-from .pair import Pair, keys_of, trained
+from .pair import Pair, trained
 from .reduction import only_call
 from .streams import by_rank
 
@@ -22,7 +22,7 @@ def notes(pair: Pair) -> list[str]:
         found.append("examples are augmented by the generator of the rank that reads them, so no other number of "
                      "workers sees the same ones")
     if pair.batch is not None and all(trained(record) for record in (pair.one, *pair.many)) and (
-            keys_of(pair.many, 0) and not pair.same_examples):
+            pair.keys(pair.many, 0) and not pair.same_examples):
         found.append(f"on {pair.workers} workers the examples come in another order than on one, from another "
                      "sampler or seed")
     found += [f"{each.examples:,} examples of an evaluation divide by {pair.workers} workers; on a number by which "
@@ -51,8 +51,8 @@ def unseen(pair: Pair) -> list[str]:
         found.append("which examples were trained on: they come from no DataLoader")
     if not all(map(only_call, passes)):
         found.append("how the loss weighs examples or tokens: a pass has none, or several, of torch's loss functions")
-    if pair.many[0].optimizers > 1:
-        found.append(f"all but the first of {pair.many[0].optimizers} optimizers")
+    if len(pair.many[0].optimizers) > 1:
+        found.append(f"all but the first of {len(pair.many[0].optimizers)} optimizers")
     if any(len(trained(record)) < 2 for record in pair.many):
         found.append("the second epoch, which the script did not begin")
     found += _of_evaluation(pair)
@@ -72,7 +72,7 @@ def _of_evaluation(pair: Pair) -> list[str]:
 def _incomparable(pair: Pair) -> str:
     if not pair.same_start:
         return "the two runs start from different parameters; seed the script, and not by the number of workers"
-    if not keys_of(pair.many, 0) or not keys_of([pair.one], 0):
+    if not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0):
         return "its examples are not known"
     if not pair.same_examples:
         return "it takes other examples"

@@ -1,31 +1,20 @@
-"""torch's loss functions: how many targets each call is taken over, and with which weight it enters the gradient."""
+"""Loss calls: how many targets each is taken over, and with which weight it enters the gradient."""
 from __future__ import annotations
 
-import inspect
-
 import torch
-from torch.nn import functional
 
+from ....watch.listener import Listener
 from ..record import LossCall
-from .watcher import replace
 
-FUNCTIONS = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss",
-             "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss")
 OF_CLASSES = ("cross_entropy", "nll_loss")
 
 
-class Losses:
+class Losses(Listener):
     """Loss calls whose gradient the running backward pass has reached, in the order in which they were made."""
 
     def __init__(self) -> None:
         self._made = 0
         self._reached: dict[int, LossCall] = {}
-
-    def install(self) -> None:
-        """Watch the functions; the modules of torch.nn call them as well."""
-        for name in FUNCTIONS:
-            if hasattr(functional, name):
-                replace(functional, name, lambda original, name=name: self._watched(name, original))
 
     def reached(self) -> list[LossCall]:
         """Those since the last call of this, which begins the next pass."""
@@ -33,19 +22,7 @@ class Losses:
         self._reached = {}
         return found
 
-    def _watched(self, name: str, original):
-        signature = inspect.signature(original)
-
-        def loss(*args, **options):
-            value = original(*args, **options)
-            if isinstance(value, torch.Tensor) and value.requires_grad:
-                given = signature.bind(*args, **options)
-                given.apply_defaults()
-                self._follow(name, value, given.arguments)
-            return value
-        return loss
-
-    def _follow(self, name: str, value: torch.Tensor, given: dict) -> None:
+    def loss(self, name, value, given):
         self._made += 1
         made, reduction = self._made, given["reduction"]
         count = value.numel() if reduction == "none" else _count(name, given)

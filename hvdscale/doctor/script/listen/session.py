@@ -1,7 +1,6 @@
 """What one process has seen so far, and when it has seen enough."""
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -13,8 +12,8 @@ EVERY = 1.0             # seconds between records of batches; an update is alway
 AFTER_THE_CUT = 3       # updates at most, while the next epoch has not begun
 
 
-class Watcher:
-    """The record of this process, shared by all watchers.
+class Session:
+    """The record of this process, shared by all listeners.
 
     updates  to watch before the epoch is cut short, so that evaluation and the next epoch are seen as well
     leave    ends the process without an error of the script
@@ -25,17 +24,13 @@ class Watcher:
         self._leave, self._saved, self._process = leave, 0.0, os.getpid()
 
     @property
-    def updates(self) -> int:
-        return len(self.record.updates)
-
-    @property
     def here(self) -> bool:
         """Whether this is the process itself, and no loader worker that it forked."""
         return os.getpid() == self._process
 
     @property
     def has_enough(self) -> bool:
-        return self.updates >= self.wanted
+        return self.record.made >= self.wanted
 
     def save(self, soon: bool = False) -> None:
         """Write the record; ``soon``: only if the last time was a while ago."""
@@ -46,15 +41,10 @@ class Watcher:
 
     def stepped(self) -> None:
         """An update has been made: stop after the first one of the epoch after the cut."""
-        if self.updates > self.wanted:
+        made = self.record.made
+        if made > self.wanted:
             trained = [one for one in self.record.iterations if one.trained]
-            if not trained or trained[-1].updates >= self.wanted or self.updates > self.wanted + AFTER_THE_CUT:
+            if not trained or trained[-1].updates >= self.wanted or made > self.wanted + AFTER_THE_CUT:
                 self.record.state = STOPPED
                 self._leave()
         self.save()
-
-
-def replace(owner: object, name: str, make: Callable) -> None:
-    """Put ``make(original)`` in the place of an attribute that is a function."""
-    original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(make(original)))

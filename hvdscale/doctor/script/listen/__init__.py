@@ -1,0 +1,1 @@
+"""The listeners that write a rank's record."""

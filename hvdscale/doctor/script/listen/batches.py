@@ -1,0 +1,224 @@
+"""Loaders and their samplers: which examples each batch has, and whether they were trained on or evaluated."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DistributedSampler, RandomSampler, Subset, WeightedRandomSampler, dataloader
+
+from ....watch.generators import moved_since, snapshot
+from ....watch.loaders import rest_of
+from ....watch.listener import Listener
+from ..record import Batch, Draws, Iteration, Sampling
+from .session import Session
+from .tensors import digest_buffers, digest_statistics
+
+LARGEST = 1 << 26               # bytes of a batch whose contents are digested
+MOST = 50_000                   # indices of a subset that are kept
+
+
+class Batches(Listener):
+    """The loaders' part of the record."""
+
+    def __init__(self, session: Session):
+        self.session, self.evaluating = session, False
+        self._read: list[str] = []                              # digests of examples that were read last
+        self._drawn: Draws | None = None                        # in reading them
+        self._before = snapshot()
+        # that returned a batch since the last backward pass, by whether the model was in evaluation mode
+        self._since: dict[bool, list[Iteration]] = {False: [], True: []}
+
+    def used(self) -> None:
+        """A backward pass begins: loaders that have returned a batch since the last one are trained from."""
+        found = self._begun(self._since[False]) or self._begun(self._since[True])
+        for iteration in found:
+            iteration.trained = True
+        self._since = {False: [], True: []}
+
+    def _begun(self, since: list[Iteration]) -> list[Iteration]:
+        return [one for one in since if one.trained or not one.ended or len(one.batches) == 1]
+
+    def fetched(self) -> dict[int, int]:
+        """How many batches each iteration had returned that is trained from now, by its place in the record."""
+        return {at: len(one.batches) for at, one in self._live()}
+
+    def _live(self) -> Iterator[tuple[int, Iteration]]:
+        """The last iteration over each data set, of those that are trained from."""
+        last: dict[tuple, tuple[int, Iteration]] = {}
+        for at, one in enumerate(self.session.record.iterations):
+            if one.trained:
+                last[one.data, one.subset, one.sampling.name] = at, one
+        yield from last.values()
+
+    def iteration_begins(self, iterator):
+        iteration = Iteration(
+            _bottom(iterator._dataset), iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator),
+            self.session.record.made, int(iterator._base_seed) if iterator._num_workers > 0 else None,
+            self._subset_of(iterator._dataset))
+        iterator._iteration = iteration
+        self.session.record.iterations.append(iteration)
+
+    def _subset_of(self, dataset: Any) -> int | None:
+        """The place of the subset's indices among those of the record; None for a whole data set."""
+        subsets = self.session.record.subsets
+        if not isinstance(dataset, Subset):
+            return None
+        indices = _indices_of(dataset)
+        if indices not in subsets:
+            subsets.append(indices)
+        return subsets.index(indices)
+
+    def ends_early(self, iterator):
+        iteration = iterator._iteration
+        if not (iteration.trained and self.session.has_enough and iteration.updates < self.session.wanted):
+            return False
+        if not iteration.cut:
+            iteration.cut = True
+            iteration.rest = [_ids_of(iterator, index) for index in rest_of(iterator)]
+        return True
+
+    def iteration_ends(self, iterator):
+        iterator._iteration.ended = True
+        if not iterator._iteration.trained:
+            iterator._iteration.buffers = digest_statistics()
+        self.session.save()
+
+    def reading(self, begins):
+        if begins:
+            self._before = snapshot()
+            return
+        moved = moved_since(self._before)
+        if self.session.here:
+            self._drawn = Draws(self._before[0], moved)
+        elif moved:
+            (self.session.folder / f"rank{self.session.record.rank}.drew").touch()
+
+    def examples(self, examples):
+        self._read = digests_of(examples)
+
+    def batch(self, iterator, index, data):
+        iteration, record = iterator._iteration, self.session.record
+        ids = () if iteration.iterable else _ids_of(iterator, index)
+        contents = tuple(self._read or _digests_of_rows(data))
+        record.fetched += 1
+        iteration.batches.append(Batch(
+            ids, contents if len(contents) == len(ids) or not ids else (), len(ids) or len(contents), record.fetched,
+            self._drawn))
+        self._read, self._drawn = [], None
+        if record.buffers is None:
+            record.buffers = digest_buffers()
+        if torch.is_grad_enabled():
+            self._since[self.evaluating and not iteration.trained].append(iteration)
+        self.session.save(soon=True)
+
+    def mode(self, training):
+        self.evaluating = not training
+
+
+def _bottom(dataset: Any) -> tuple[str, int]:
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    try:
+        return type(dataset).__name__, len(dataset)
+    except (TypeError, NotImplementedError):
+        return type(dataset).__name__, -1
+
+
+def _indices_of(dataset: Any) -> tuple[int, ...]:
+    """Of a subset, the indices in the data set below all subsets, up to MOST."""
+    indices = list(dataset.indices[:MOST])
+    return tuple(one for one in (_resolve(dataset.dataset, index) for index in indices) if isinstance(one, int))
+
+
+def _ids_of(iterator: Any, index: Any) -> tuple[int | str, ...]:
+    given = index if isinstance(index, (list, tuple)) else [index]
+    return tuple(_resolve(iterator._dataset, one) for one in given)
+
+
+def _resolve(dataset: Any, index: Any) -> int | str:
+    """The index in the data set below all subsets."""
+    while isinstance(dataset, Subset):
+        dataset, index = dataset.dataset, dataset.indices[index]
+    try:
+        return int(index)
+    except (TypeError, ValueError):
+        return repr(index)
+
+
+def _sampling(iterator: Any) -> Sampling:
+    batches = iterator._index_sampler
+    sampler = getattr(batches, "sampler", batches)
+    try:
+        length = len(sampler)
+    except (TypeError, NotImplementedError):
+        length = None
+    distributed = isinstance(sampler, DistributedSampler)
+    spare = sampler.total_size - len(sampler.dataset) if distributed else 0
+    shuffle = bool(sampler.shuffle) if distributed else isinstance(sampler, RandomSampler)
+    replacement = isinstance(sampler, WeightedRandomSampler) or bool(getattr(sampler, "replacement", False))
+    return Sampling(type(sampler).__name__, length, sampler.num_replicas if distributed else None, shuffle, replacement,
+                    max(spare, 0), max(-spare, 0), bool(getattr(batches, "drop_last", False)),
+                    callable(getattr(sampler, "set_epoch", None)))
+
+
+def digests_of(examples: list) -> list[str]:
+    """A digest of each example as the data set gave it; empty where one has a part that cannot be digested."""
+    found = []
+    for example in examples:
+        parts = [_digest_of(part) for part in _parts(example)]
+        if None in parts or not parts:
+            return []
+        found.append(".".join(map(str, parts)))
+    return found
+
+
+def _parts(example: Any) -> list:
+    if isinstance(example, dict):
+        return [example[key] for key in sorted(example, key=repr)]
+    return list(example) if isinstance(example, (list, tuple)) else [example]
+
+
+def _digest_of(value: Any) -> str | None:
+    """Of tensors, arrays, images, numbers, text, and what holds them."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        value = value.view(torch.int16) if value.dtype == torch.bfloat16 else value
+        value = value.numpy() if not value.is_sparse else value.to_dense().numpy()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return _digest(f"{value.shape}".encode() + np.ascontiguousarray(value).tobytes()) if (
+            value.nbytes <= LARGEST) else None
+    if isinstance(value, (int, float, str, bytes, bool, type(None), np.generic)):
+        return _digest(repr(value).encode())
+    if isinstance(value, (dict, list, tuple)):
+        inner = [_digest_of(part) for part in _parts(value)]
+        return None if None in inner else _digest("".join(map(str, inner)).encode())
+    if hasattr(value, "tobytes") and hasattr(value, "size"):
+        return _digest(value.tobytes())
+    return None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=6).hexdigest()
+
+
+def _digests_of_rows(data: Any) -> list[str]:
+    """A digest of each example of a batch made of tensors with one row an example; empty for another batch."""
+    tensors = [values.detach().cpu() for values in _tensors(data)]
+    sizes = {len(values) if values.dim() else 0 for values in tensors}
+    if len(sizes) != 1 or 0 in sizes or sum(values.nbytes for values in tensors) > LARGEST:
+        return []
+    return digests_of(list(zip(*tensors)))
+
+
+def _tensors(data: Any) -> Iterator[torch.Tensor]:
+    if isinstance(data, torch.Tensor):
+        yield data
+    elif isinstance(data, dict):
+        for value in data.values():
+            yield from _tensors(value)
+    elif isinstance(data, (list, tuple)):
+        for value in data:
+            yield from _tensors(value)

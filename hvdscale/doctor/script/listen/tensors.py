@@ -1,0 +1,72 @@
+"""Numbers of tensors: samples at fixed places, and digests of them all."""
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+SAMPLED = 256                   # numbers of a parameter, at most
+
+
+def sample(values: torch.Tensor) -> np.ndarray:
+    """Up to about SAMPLED numbers, at places that depend on the size alone."""
+    values = local(values.detach())
+    values = values.to_dense() if values.is_sparse else values
+    return values.reshape(-1)[::_stride(values.numel())].double().cpu().numpy().copy()
+
+
+def sampled(values: torch.Tensor) -> int:
+    """How many numbers a sample has."""
+    numbers = local(values).numel()
+    return len(range(0, numbers, _stride(numbers)))
+
+
+def _stride(numbers: int) -> int:
+    return max(1, numbers // SAMPLED)
+
+
+def local(values: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor that is divided among the ranks; any other tensor as it is."""
+    return values.to_local() if hasattr(values, "to_local") else values
+
+
+def digest(tensors: Iterable[torch.Tensor]) -> str:
+    """One digest of the numbers of all tensors."""
+    whole = hashlib.blake2b(digest_size=8)
+    for values in tensors:
+        whole.update(local(values.detach()).cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return whole.hexdigest()
+
+
+def outermost_modules() -> list[torch.nn.Module]:
+    """The modules of the process that are part of no other one."""
+    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner]
+
+
+def digest_buffers() -> dict[str, str]:
+    """A digest of each buffer in the process, by the class of the outermost module and the name in it."""
+    return {f"{type(module).__name__}.{name}": digest([values]) for module in outermost_modules()
+            for name, values in module.named_buffers()}
+
+
+def digest_statistics() -> str:
+    """One digest of the running statistics of all normalization in the process; empty where there are none."""
+    found = {id(values): values for module in outermost_modules() for name, values in module.named_buffers()
+             if name.endswith(("running_mean", "running_var"))}
+    return digest(found.values()) if found else ""
+
+
+def names_of(parameters: Iterable[torch.Tensor]) -> dict[int, str]:
+    """The shortest name of each parameter in a module of the process, by id; numbered where it has none."""
+    found = {id(one): f"parameter {at}" for at, one in enumerate(parameters)}
+    for module in outermost_modules():
+        for name, one in module.named_parameters():
+            name = name.replace("module.", "")
+            if id(one) in found and (found[id(one)].startswith("parameter ") or len(name) < len(found[id(one)])):
+                found[id(one)] = name
+    return found

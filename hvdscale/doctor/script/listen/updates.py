@@ -1,0 +1,176 @@
+"""Backward passes, clipping and optimizer steps: local gradients, the one that is applied, rates and parameters."""
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import torch
+
+from ....watch.generators import moved_since, snapshot
+from ....watch.listener import Listener
+from ..record import Clip, Draws, Pass, Steps, Update
+from .batches import Batches
+from .losses import Losses
+from .session import Session
+from .tensors import digest, local, names_of, sample, sampled
+
+Samples = dict[int, np.ndarray]         # by id of the parameter
+
+
+class Optimizer:
+    """What came before the next update of one optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self.optimizer = weakref.ref(optimizer)
+        self.passes: list[tuple[Pass, Samples]] = []
+        self.clips: list[Clip] = []
+        self.unclipped: Samples = {}            # gradients before they were clipped, since the last pass
+        self.steps: Steps | None = None         # once it has made one
+        self.update: Update | None = None       # that is being made
+        self.evaluated = False
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Those that it trains now."""
+        optimizer = self.optimizer()
+        return [] if optimizer is None else [one for group in optimizer.param_groups for one in group["params"]
+                                             if one.requires_grad]
+
+    def add_pass(self, one: Pass, local_gradients: Samples, fresh: dict[int, bool]) -> None:
+        """A backward pass has ended, whatever parameters it reached; ``fresh``: those that had no gradient before."""
+        own = {id(each) for each in self.parameters()} & {*local_gradients}
+        if not own:
+            return
+        if all(fresh[each] for each in own):
+            self.clear()
+        self.unclipped = {}
+        self.passes.append((one, {each: local_gradients[each] for each in own}))
+
+    def clear(self) -> None:
+        self.passes, self.clips, self.unclipped = [], [], {}
+
+
+class Updates(Listener):
+    """The optimizers' part of the record."""
+
+    def __init__(self, session: Session, batches: Batches, losses: Losses):
+        self.session, self.batches, self.losses = session, batches, losses
+        self.scale = 1.0                                            # of a GradScaler
+        self._rough = False                                         # whether fewer than 32 bits were used
+        self._local: Samples = {}                                   # of the running pass
+        self._fresh: dict[int, bool] = {}
+        self._optimizers: list[Optimizer] = []
+        self._schedules: weakref.WeakSet = weakref.WeakSet()
+        self._before: tuple[dict[str, str], dict[int, str]] | None = None       # the generators, at the first forward
+        self._drawn = Draws({}, frozenset())
+        self._line = ""
+
+    def _of(self, optimizer: torch.optim.Optimizer) -> Optimizer:
+        self._optimizers = [one for one in self._optimizers if one.optimizer() is not None]
+        for one in self._optimizers:
+            if one.optimizer() is optimizer:
+                return one
+        self._optimizers.append(Optimizer(optimizer))
+        return self._optimizers[-1]
+
+    def parameters_added(self, optimizer):
+        self._of(optimizer)
+        self._rough |= any(one.element_size() < 4 for one in optimizer.param_groups[-1]["params"])
+
+    def schedule_made(self, schedule):
+        self._schedules.add(schedule)
+
+    def loss_scaled(self, scale):
+        self.scale = scale
+
+    def precision_lowered(self):
+        self._rough = True
+
+    def forward_begins(self):
+        self._before = snapshot()
+
+    def pass_begins(self, roots):
+        self._drawn = self._draws()
+        self._local, self._fresh = {}, {}
+        self.losses.reached()
+        self.batches.used()
+
+    def _draws(self) -> Draws:
+        """What drew since the first module was called; nothing where none was."""
+        if self._before is None:
+            return Draws({}, frozenset())
+        return Draws(self._before[0], moved_since(self._before))
+
+    def gradient(self, parameter, gradient):
+        grad = parameter.grad
+        self._fresh[id(parameter)] = grad is None or not local(grad).any().item()
+        self._local[id(parameter)] = sample(gradient)
+
+    def pass_ends(self, roots, line):
+        self._before = None
+        if not self._local:
+            return
+        loss = sum(local(root.detach()).double().sum().item() for root in roots) / self.scale
+        calls = self.losses.reached()
+        for call in calls:
+            call.total, call.lowest, call.highest = (
+                each / self.scale for each in (call.total, call.lowest, call.highest))
+        gradients = {at: values / self.scale for at, values in self._local.items()}
+        for optimizer in self._optimizers:
+            one = Pass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line)
+            optimizer.add_pass(one, gradients, self._fresh)
+        self.scale, self._local = 1.0, {}
+
+    def clipping(self, parameters):
+        before = {id(one): sample(one.grad) for one in parameters if one.grad is not None}
+        for optimizer in self._optimizers:
+            for each in optimizer.parameters():
+                if id(each) in before:
+                    optimizer.unclipped.setdefault(id(each), before[id(each)])
+
+    def clipped(self, parameters, norm, limit, line):
+        ids = {id(one) for one in parameters}
+        for optimizer in self._optimizers:
+            if any(id(one) in ids for one in optimizer.parameters()):
+                optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line))
+
+    def step_begins(self, optimizer, line):
+        of = self._of(optimizer)
+        of.update, of.evaluated = None, False
+        self._line = line
+
+    def writes(self, optimizer, evaluated):
+        of = self._of(optimizer)
+        if of.evaluated:
+            return
+        of.evaluated = evaluated
+        parameters = of.parameters()
+        if of.steps is None:
+            names = names_of(parameters)
+            of.steps = Steps(type(optimizer).__name__, [(names[id(one)], sampled(one)) for one in parameters])
+        places = {id(one): sampled(one) for one in parameters}
+
+        def joined(samples: Samples) -> np.ndarray:
+            return np.concatenate([samples.get(at, np.zeros(size)) for at, size in places.items()] or [np.empty(0)])
+        gradients = {id(one): sample(one.grad) for one in parameters if one.grad is not None}
+        passes = []
+        for one, each in of.passes:
+            one.gradient = joined(each)
+            passes.append(one)
+        positions = sorted(int(one.last_epoch) for one in self._schedules if one.optimizer is optimizer)
+        of.update = Update(
+            joined(gradients), joined({**gradients, **of.unclipped}),
+            joined({id(one): sample(one) for one in parameters}), digest(parameters),
+            tuple(float(group["lr"]) for group in optimizer.param_groups), tuple(positions), passes, list(of.clips),
+            self._line)
+
+    def step_ends(self, optimizer):
+        of = self._of(optimizer)
+        update, of.update = of.update, None
+        of.clear()
+        if update is None or of.steps is None or not update.passes and not update.gradient.any():
+            return                          # a step that only makes the optimizer's state, as broadcasts of it do
+        update.digest_after = digest(of.parameters())
+        if of.steps not in self.session.record.optimizers:
+            self.session.record.optimizers.append(of.steps)
+        of.steps.updates.append(update)
+        self.session.stepped()

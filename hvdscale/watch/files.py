@@ -1,0 +1,35 @@
+"""Files that the script opens for writing."""
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+
+from .listener import Watch
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def install(watch: Watch) -> None:
+    """Tell each file's path, without links."""
+    watching = [True]                   # an audit hook cannot be removed
+    watch.patches.on_undo(watching.clear)
+
+    def note(path) -> None:
+        watch.tell("written", os.path.realpath(os.fsdecode(path)))
+
+    def hook(event: str, args: tuple) -> None:
+        if watching and event == "open" and isinstance(args[0], (str, bytes)) and isinstance(args[2], int) and (
+                args[2] & WRITING):
+            note(args[0])
+
+    def saving(original):               # writes from C++, which raises no event
+        def save(*args, **options):
+            file = options.get("f", args[1] if len(args) > 1 else None)
+            if isinstance(file, (str, os.PathLike)):
+                note(file)
+            return original(*args, **options)
+        return save
+    sys.addaudithook(hook)
+    watch.patches.replace(torch, "save", saving)

@@ -1,0 +1,103 @@
+"""Random generators: the states of the global ones, and of those that the script makes, read without drawing."""
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+from collections import deque
+from weakref import WeakSet
+
+import numpy as np
+import torch
+
+from .listener import Watch
+
+OWN = "own"                     # the name under which the script's own generators are counted
+KEPT = 64                       # of numpy's generators that allow no weak reference
+
+_made: WeakSet = WeakSet()      # generators that the script has made
+_kept: deque = deque(maxlen=KEPT)
+_drawn = [0]                    # numbers drawn from a random.Random
+
+
+def install(watch: Watch) -> None:
+    """Follow the generators that the script makes from now on."""
+    patches = watch.patches
+    patches.put(torch, "Generator", _tracked(torch.Generator))
+    for name in ("RandomState", "Generator"):
+        patches.put(np.random, name, _tracked(getattr(np.random, name)))
+
+    def keeping(original):
+        def default_rng(*args, **options):
+            made = original(*args, **options)
+            if made not in _kept:
+                _kept.append(made)
+            return made
+        return default_rng
+
+    def counting(original):
+        def draw(generator, *args):
+            if generator is not random._inst:       # type: ignore[attr-defined]
+                _drawn[0] += 1
+            return original(generator, *args)
+        return draw
+    patches.replace(np.random, "default_rng", keeping)
+    for name in ("random", "getrandbits"):
+        patches.replace(random.Random, name, counting)
+
+
+def states() -> dict[str, str]:
+    """A digest of the state of each global generator."""
+    kind, words, *rest = np.random.get_state()
+    found = {"torch": _digest(torch.get_rng_state().numpy().tobytes()),
+             "numpy": _digest(words.tobytes() + repr(rest).encode()),
+             "random": str(hash(random.getstate()))}
+    if torch.cuda.is_initialized():
+        found["cuda"] = _digest(torch.cuda.get_rng_state().numpy().tobytes())
+    return found
+
+
+def snapshot() -> tuple[dict[str, str], dict[int, str]]:
+    """The states of the global generators by name, and those of the script's own."""
+    return states(), _own_states()
+
+
+def moved_since(before: tuple[dict[str, str], dict[int, str]]) -> frozenset[str]:
+    """The global generators that have moved since a snapshot, and OWN if any other has, or is new."""
+    now, own = snapshot()
+    moved = {name for name, state in now.items() if state != before[0].get(name)}
+    return frozenset(moved | {OWN for one, state in own.items() if state != before[1].get(one)})
+
+
+def _own_states() -> dict[int, str]:
+    """A digest of the state of each generator that the script has made and still has; 0: of all random.Random."""
+    return {0: str(_drawn[0]), **{id(one): _state_of(one) for one in (*_made, *_kept)}}
+
+
+def _state_of(generator) -> str:
+    if isinstance(generator, torch._C.Generator):
+        return _digest(generator.get_state().numpy().tobytes())
+    state = generator.get_state() if hasattr(generator, "get_state") else generator.bit_generator.state
+    return _digest(repr(state).encode())
+
+
+def _digest(state: bytes) -> str:
+    return hashlib.blake2b(state, digest_size=8).hexdigest()
+
+
+def _tracked(original: type) -> type:
+    """A class whose instances are counted, and which is the original one to isinstance and issubclass."""
+    class Same(type(original)):         # type: ignore[misc]
+        def __instancecheck__(cls, one):
+            return isinstance(one, original)
+
+        def __subclasscheck__(cls, one):
+            return issubclass(one, original)
+
+    class Tracked(original, metaclass=Same):    # type: ignore[misc,valid-type]
+        def __new__(cls, *args, **options):
+            one = super().__new__(cls, *args, **options)
+            _made.add(one)
+            return one
+    functools.update_wrapper(Tracked, original, updated=())
+    return Tracked

@@ -1,0 +1,37 @@
+"""Horovod's calls that combine what the ranks have, once the script has imported it."""
+from __future__ import annotations
+
+from types import ModuleType
+
+from .listener import Watch
+
+COMBINE = ("allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_",
+           "grouped_allreduce_async", "grouped_allreduce_async_", "allgather", "allgather_async", "allgather_object",
+           "alltoall", "alltoall_async", "reducescatter", "reducescatter_async")
+ALONE = ("Horovod made groups of one worker: of {} workers, each trained alone. Start the doctor as the script is "
+         "started, by horovodrun or mpirun")
+
+
+def install(watch: Watch) -> None:
+    """Tell the script's own collectives; those of DistributedOptimizer are its way to step."""
+    def counting(original):
+        def combine(*args, **options):
+            watch.tell("combined", original.__name__)
+            return original(*args, **options)
+        return combine
+
+    def noting_size(original):
+        def init(*args, **options):
+            result = original(*args, **options)
+            import horovod.torch
+            if horovod.torch.size() < watch.workers:
+                watch.tell("remark", ALONE.format(watch.workers))
+            return result
+        return init
+
+    def follow(module: ModuleType) -> None:
+        for name in COMBINE:
+            if hasattr(module, name):
+                watch.patches.replace(module, name, counting)
+        watch.patches.replace(module, "init", noting_size)
+    watch.patches.when_imported("horovod.torch", follow)

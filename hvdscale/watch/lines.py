@@ -1,0 +1,27 @@
+"""Where in the script a call was made."""
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import cache
+from types import FrameType
+
+OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
+
+
+def line_of_call() -> str:
+    """``train.py:12``: the innermost line of the running call that is the script's own; empty where none is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_own(frame.f_code.co_filename):
+            return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+@cache
+def _is_own(path: str) -> bool:
+    """Whether a file is neither of a library nor of this package; names such as <string> are none."""
+    return os.path.isabs(path) and not path.startswith((OURS, *LIBRARY)) and "site-packages" not in path

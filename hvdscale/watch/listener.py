@@ -1,0 +1,112 @@
+"""What happens in a watched script, and who is told of it."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .patches import Patches
+
+
+class Listener:
+    """What happens in a watched script, in the order in which it happens; a listener overrides what it needs.
+
+    A line is the ``file:line`` of the script's call. Nothing that a listener is given may be changed or kept alive.
+    """
+
+    def parameters_added(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has a further group of parameters."""
+
+    def schedule_made(self, schedule: Any) -> None:
+        """A learning-rate schedule of torch.optim was made."""
+
+    def forward_begins(self) -> None:
+        """The first module since the last backward pass is called with gradients enabled."""
+
+    def loss(self, name: str, value: torch.Tensor, given: dict[str, Any]) -> None:
+        """One of torch's loss functions returned a value that has a gradient; ``given``: its arguments by name."""
+
+    def loss_scaled(self, scale: float) -> None:
+        """A GradScaler multiplied what will be differentiated."""
+
+    def precision_lowered(self) -> None:
+        """torch.autocast begins."""
+
+    def pass_begins(self, roots: Sequence[torch.Tensor]) -> None:
+        """A backward pass from these values begins."""
+
+    def gradient(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        """A parameter's local gradient of the running pass, before any reduction and before it is added to .grad."""
+
+    def pass_ends(self, roots: Sequence[torch.Tensor], line: str) -> None:
+        """A backward pass has ended."""
+
+    def clipping(self, parameters: list[torch.Tensor]) -> None:
+        """Gradients are about to be clipped."""
+
+    def clipped(self, parameters: list[torch.Tensor], norm: float, limit: float, line: str) -> None:
+        """Gradients were clipped: their norm before (nan: by value), and the allowed one."""
+
+    def step_begins(self, optimizer: torch.optim.Optimizer, line: str) -> None:
+        """An optimizer's step begins; those that it takes by other optimizers are not told."""
+
+    def writes(self, optimizer: torch.optim.Optimizer, evaluated: bool) -> None:
+        """The gradient is what the step will take. It may be told again within a step, which then takes the last one,
+        but for a closure (``evaluated``), whose first evaluation is at the parameters that the step begins with."""
+
+    def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        """The parameters have been updated."""
+
+    def iteration_begins(self, iterator: Any) -> None:
+        """A pass over a DataLoader begins."""
+
+    def examples(self, examples: list) -> None:
+        """Examples that this process has read for the batch that follows, before they are collated."""
+
+    def reading(self, begins: bool) -> None:
+        """Examples are about to be read, or have been; in loader workers this is told in their process."""
+
+    def batch(self, iterator: Any, index: Any, data: Any) -> None:
+        """A loader returns a batch; ``index``: what its sampler gave for it, None if unknown."""
+
+    def iteration_ends(self, iterator: Any) -> None:
+        """A loader has no further batch."""
+
+    def ends_early(self, iterator: Any) -> bool:
+        """Whether a loader is to end now, although it has further batches."""
+        return False
+
+    def mode(self, training: bool) -> None:
+        """A module was put into training or evaluation mode."""
+
+    def batch_norm(self, examples: int) -> None:
+        """Batch-norm took statistics over this many examples, in training."""
+
+    def combined(self, call: str) -> None:
+        """A collective combined what the ranks have."""
+
+    def sharded(self, by: str) -> None:
+        """Parameters are divided among the ranks, so that none has a whole gradient."""
+
+    def written(self, path: str) -> None:
+        """A file was opened for writing."""
+
+    def remark(self, text: str) -> None:
+        """What was changed so that the script could run here, or what cannot be followed, in a sentence."""
+
+
+class Watch:
+    """The patches, and the listeners that are told.
+
+    local_workers  on this machine;  workers  of the run
+    """
+
+    def __init__(self, listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1):
+        self.listeners, self.local_workers, self.workers = tuple(listeners), local_workers, workers
+        self.patches = Patches()
+
+    def tell(self, event: str, *told: Any) -> None:
+        """Call the method of that name of every listener."""
+        for listener in self.listeners:
+            getattr(listener, event)(*told)

@@ -1,0 +1,85 @@
+"""DataLoader: what its sampler gives, what is read for it, and what it returns."""
+from __future__ import annotations
+
+import os
+from collections import deque
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import dataloader
+from torch.utils.data._utils import fetch
+
+from .listener import Watch
+
+MOST = 100_000          # batches of the rest of an epoch that are looked at
+
+
+def install(watch: Watch) -> None:
+    """Watch every loader of this process."""
+    patches, process = watch.patches, os.getpid()
+
+    def noting_begin(original):
+        def reset(iterator, *args, **options):
+            _begin(watch, iterator)
+            return original(iterator, *args, **options)
+        return reset
+
+    def noting_index(original):
+        def next_index(iterator):
+            if not hasattr(iterator, "_watched"):
+                _begin(watch, iterator)
+            index = original(iterator)
+            iterator._watched.append(index)
+            return index
+        return next_index
+
+    def noting_batch(original):
+        def following(iterator):
+            if not hasattr(iterator, "_watched"):
+                _begin(watch, iterator)
+            if any(one.ends_early(iterator) for one in watch.listeners):
+                raise StopIteration
+            try:
+                data = original(iterator)
+            except StopIteration:
+                watch.tell("iteration_ends", iterator)
+                raise
+            watch.tell("batch", iterator, iterator._watched.popleft() if iterator._watched else None, data)
+            return data
+        return following
+
+    def noting_examples(original):
+        def fetch_batch(fetcher, possibly_batched_index):
+            collate, here = fetcher.collate_fn, os.getpid() == process
+
+            def noting(examples):
+                watch.tell("examples", examples)
+                return collate(examples)
+            watch.tell("reading", True)
+            if here and fetcher.auto_collation:
+                fetcher.collate_fn = noting
+            try:
+                return original(fetcher, possibly_batched_index)
+            finally:
+                fetcher.collate_fn = collate
+                watch.tell("reading", False)
+        return fetch_batch
+    iterator = dataloader._BaseDataLoaderIter
+    patches.replace(iterator, "_reset", noting_begin)
+    patches.replace(iterator, "_next_index", noting_index)
+    patches.replace(iterator, "__next__", noting_batch)
+    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        patches.replace(fetcher, "fetch", noting_examples)
+
+
+def _begin(watch: Watch, iterator: Any) -> None:
+    iterator._watched = deque()             # what the sampler gave for batches that were not returned yet
+    watch.tell("iteration_begins", iterator)
+
+
+def rest_of(iterator: Any) -> list[Any]:
+    """What the sampler gives for the batches of this epoch that have not been returned. Uses the sampler up, so it is
+    for an iteration that ends early; loaders of an iterable data set have none."""
+    if iterator._dataset_kind == dataloader._DatasetKind.Iterable:
+        return []
+    return [*iterator._watched, *islice(iterator._sampler_iter, MOST)]

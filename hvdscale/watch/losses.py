@@ -1,0 +1,30 @@
+"""torch's loss functions; the modules of torch.nn call them as well."""
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch.nn import functional
+
+from .listener import Watch
+
+FUNCTIONS = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss",
+             "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss")
+
+
+def install(watch: Watch) -> None:
+    """Tell each call's value and arguments."""
+    def noting(original):
+        signature = inspect.signature(original)
+
+        def loss(*args, **options):
+            value = original(*args, **options)
+            if isinstance(value, torch.Tensor) and value.requires_grad and not torch.compiler.is_compiling():
+                given = signature.bind(*args, **options)
+                given.apply_defaults()
+                watch.tell("loss", original.__name__, value, given.arguments)
+            return value
+        return loss
+    for name in FUNCTIONS:
+        if hasattr(functional, name):
+            watch.patches.replace(functional, name, noting)

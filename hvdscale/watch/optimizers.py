@@ -1,0 +1,99 @@
+"""Optimizers' steps up to the write of the parameters, clipping before them, and learning-rate schedules."""
+from __future__ import annotations
+
+import inspect
+import math
+
+import torch
+from torch.optim import lr_scheduler, optimizer as optimizers
+
+from .lines import line_of_call
+from .listener import Watch
+
+CLIP = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value", "clip_grads_with_norm_": "max_norm"}
+
+
+class Steps:
+    """The steps that are running: an optimizer may take its own by another one, or by its superclass."""
+
+    def __init__(self, watch: Watch):
+        self.watch = watch
+        self._running: list[torch.optim.Optimizer] = []
+
+    def begin(self, optimizer, args, options):
+        """Before each optimizer's own ``step``; a closure is replaced by one that tells when the gradient is there."""
+        self._running.append(optimizer)
+        outermost = self._running[0]
+        if len(self._running) == 1:
+            self.watch.tell("step_begins", optimizer, line_of_call())
+        closure = options.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            if optimizer is outermost:
+                self.watch.tell("writes", outermost, False)
+            return None
+
+        def evaluate(*given, **named):
+            result = closure(*given, **named)
+            self.watch.tell("writes", outermost, True)
+            return result
+        if "closure" in options:
+            return args, {**options, "closure": evaluate}
+        return (args[0], evaluate, *args[2:]), options
+
+    def end(self, optimizer, args, options) -> None:
+        """After each optimizer's own ``step``."""
+        while self._running and self._running.pop() is not optimizer:       # above it: steps that raised an error
+            pass
+        if not self._running:
+            self.watch.tell("step_ends", optimizer)
+
+
+def install(watch: Watch) -> None:
+    """Watch every optimizer, schedule and clipping of this process."""
+    steps, patches = Steps(watch), watch.patches
+    patches.on_undo(optimizers.register_optimizer_step_pre_hook(steps.begin).remove)
+    patches.on_undo(optimizers.register_optimizer_step_post_hook(steps.end).remove)
+
+    def noting_schedule(original):
+        def begin(schedule, *args, **options):
+            original(schedule, *args, **options)
+            watch.tell("schedule_made", schedule)
+        return begin
+    patches.replace(lr_scheduler.LRScheduler, "__init__", noting_schedule)
+    clipping = _Clipping(watch)
+    for name, limit in CLIP.items():
+        watched = clipping.noting(limit)(getattr(torch.nn.utils, name))
+        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
+            if hasattr(owner, name):
+                patches.replace(owner, name, lambda original, watched=watched: watched)
+
+
+class _Clipping:
+    """Calls that clip gradients; one that is made by another is not told."""
+
+    def __init__(self, watch: Watch):
+        self.watch, self._running = watch, False
+
+    def noting(self, limit: str):
+        def make(original):
+            signature = inspect.signature(original)
+
+            def clip(*args, **options):
+                given = signature.bind(*args, **options)
+                parameters = given.arguments.get("parameters")
+                if self._running or parameters is None:
+                    return original(*args, **options)
+                given.arguments["parameters"] = parameters = (
+                    [parameters] if isinstance(parameters, torch.Tensor) else list(parameters))     # an iterator, once
+                self.watch.tell("clipping", parameters)
+                self._running = True
+                try:
+                    norm = original(*given.args, **given.kwargs)
+                finally:
+                    self._running = False
+                total = given.arguments.get("total_norm") if norm is None else norm
+                self.watch.tell("clipped", parameters, math.nan if total is None else float(total),
+                                float(given.arguments[limit]), line_of_call())
+                return norm
+            return clip
+        return make

@@ -1,0 +1,87 @@
+"""Backward passes: when they begin and end, and each parameter's gradient before any reduction over ranks."""
+from __future__ import annotations
+
+import functools
+import weakref
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .lines import line_of_call
+from .listener import Watch
+
+
+class Passes:
+    """The state of the passes: whether one runs, and whether a forward pass has begun since the last one."""
+
+    def __init__(self, watch: Watch):
+        self.watch, self.running, self.forward = watch, False, False
+        self._followed = WeakTensorKeyDictionary()          # parameters with a hook
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Tell the gradients of the optimizer's parameters, once each."""
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            if parameter.requires_grad and parameter not in self._followed:
+                hook = parameter.register_hook(functools.partial(self._reached, weakref.ref(parameter)))
+                self._followed[parameter] = hook
+                self.watch.patches.on_undo(hook.remove)
+
+    def _reached(self, parameter, gradient) -> None:
+        if self.running and (one := parameter()) is not None:
+            self.watch.tell("gradient", one, gradient)
+
+
+def install(watch: Watch) -> None:
+    """Watch every backward pass, optimizer's parameters, gradient scaler and autocast of this process."""
+    passes, patches = Passes(watch), watch.patches
+
+    def noting_pass(original):
+        def backward(*args, **options):
+            if passes.running:                      # within a pass, by checkpoints that compute once more
+                return original(*args, **options)
+            tensors = args[0] if args else options["tensors"]
+            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            watch.tell("pass_begins", roots)
+            passes.running = True
+            try:
+                result = original(*args, **options)
+            finally:
+                passes.running = passes.forward = False
+            watch.tell("pass_ends", roots, line_of_call())
+            return result
+        return backward
+
+    def noting_parameters(original):
+        def add_param_group(optimizer, *args, **options):
+            result = original(optimizer, *args, **options)
+            passes.follow(optimizer)
+            watch.tell("parameters_added", optimizer)
+            return result
+        return add_param_group
+
+    def noting_forward(original):
+        def __call__(module, *args, **options):
+            if not torch.compiler.is_compiling() and not passes.forward and torch.is_grad_enabled():
+                passes.forward = True
+                watch.tell("forward_begins")
+            return original(module, *args, **options)
+        return __call__
+
+    def noting_scale(original):
+        def scale(scaler, *args, **options):
+            if scaler.is_enabled():
+                watch.tell("loss_scaled", scaler.get_scale() or 1.0)
+            return original(scaler, *args, **options)
+        return scale
+
+    def noting_autocast(original):
+        def enter(context):
+            if context._enabled:
+                watch.tell("precision_lowered")
+            return original(context)
+        return enter
+    patches.replace(torch.autograd, "backward", noting_pass)
+    patches.replace(torch.optim.Optimizer, "add_param_group", noting_parameters)
+    patches.replace(torch.nn.Module, "__call__", noting_forward)
+    patches.replace(torch.amp.GradScaler, "scale", noting_scale)
+    patches.replace(torch.autocast, "__enter__", noting_autocast)

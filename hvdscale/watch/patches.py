@@ -1,0 +1,86 @@
+"""Functions and classes of other packages, replaced while a script is watched and put back afterwards."""
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from types import ModuleType
+from typing import Any, NamedTuple
+
+
+class Replaced(NamedTuple):
+    """An attribute that was replaced; ``own``: the owner itself had it, and did not inherit it."""
+
+    owner: Any
+    name: str
+    original: Any
+    replacement: Any
+    own: bool
+
+
+class Patches:
+    """All that was replaced, with the way back.
+
+        patches.replace(torch.autograd, "backward", noting)     noting(original) returns the replacement
+        patches.undo()
+    """
+
+    def __init__(self) -> None:
+        self.replaced: list[Replaced] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def replace(self, owner: Any, name: str, make: Callable) -> None:
+        """Put ``make(original)`` in the place of a function. It takes ``*args, **options``, so that it can be called
+        in each way in which the original can, and returns what the original returns."""
+        original = getattr(owner, name)
+        self.put(owner, name, functools.wraps(original)(make(original)))
+
+    def put(self, owner: Any, name: str, replacement: Any) -> None:
+        """Put something else in the place of an attribute."""
+        one = Replaced(owner, name, getattr(owner, name), replacement, name in vars(owner))
+        setattr(owner, name, replacement)
+        self.replaced.append(one)
+        self._undo.append(lambda: setattr(owner, name, one.original) if one.own else delattr(owner, name))
+
+    def on_undo(self, act: Callable[[], None]) -> None:
+        """Have something else done when all is put back."""
+        self._undo.append(act)
+
+    def when_imported(self, name: str, install: Callable[[ModuleType], None]) -> None:
+        """Call ``install(module)`` as soon as the script has imported the module; now, if it is there already."""
+        if name in sys.modules:
+            install(sys.modules[name])
+            return
+        finder = _Finder(name, install)
+        sys.meta_path.insert(0, finder)
+        self._undo.append(lambda: finder in sys.meta_path and sys.meta_path.remove(finder) or None)
+
+    def undo(self) -> None:
+        """Put everything back, the last first."""
+        while self._undo:
+            self._undo.pop()()
+        self.replaced.clear()
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module as all others would, and acts once its code has run."""
+
+    def __init__(self, name: str, install: Callable[[ModuleType], None]):
+        self.name, self.install = name, install
+
+    def find_spec(self, fullname, path=None, target=None):
+        """The module's specification, if it is the one that is waited for."""
+        if fullname != self.name or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self.install(module)
+            spec.loader.exec_module = exec_module       # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,25 @@
+"""Parameters that are divided among the ranks: FullyShardedDataParallel and fully_shard."""
+from __future__ import annotations
+
+from types import ModuleType
+
+from .listener import Watch
+
+
+def install(watch: Watch) -> None:
+    """Tell when a model is sharded, by whatever module of torch."""
+    def noting(original):
+        def shard(*args, **options):
+            watch.tell("sharded", original.__qualname__.split(".")[0])
+            return original(*args, **options)
+        return shard
+
+    def follow_class(module: ModuleType) -> None:
+        watch.patches.replace(module.FullyShardedDataParallel, "__init__", noting)
+
+    def follow_function(module: ModuleType) -> None:
+        watch.patches.replace(module, "fully_shard", noting)
+    watch.patches.when_imported("torch.distributed.fsdp.fully_sharded_data_parallel", follow_class)
+    for name in ("torch.distributed.fsdp._fully_shard._fully_shard", "torch.distributed.fsdp._fully_shard",
+                 "torch.distributed.fsdp"):
+        watch.patches.when_imported(name, follow_function)

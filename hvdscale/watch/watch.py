@@ -1,0 +1,30 @@
+"""One set of patches, and those who listen.
+
+    with watching([listener]):
+        runpy.run_path("train.py", run_name="__main__")
+"""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from . import (collectives, files, generators, horovod, loaders, losses, modules, optimizers, passes, sharding,
+               wrappers)
+from .listener import Listener, Watch
+
+WATCHED = (generators, loaders, losses, passes, optimizers, modules, collectives, sharding, horovod, wrappers, files)
+
+
+@contextlib.contextmanager
+def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1) -> Iterator[Watch]:
+    """Tell the listeners what happens in this process, and put everything back at the end.
+
+    local_workers  on this machine;  workers  of the run
+    """
+    watch = Watch(listeners, local_workers, workers)
+    try:
+        for each in WATCHED:
+            each.install(watch)
+        yield watch
+    finally:
+        watch.patches.undo()

@@ -1,0 +1,37 @@
+"""Lightning's choice of devices, which has to be that of the workers that run."""
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+
+from .listener import Watch
+
+CONNECTORS = {"lightning.pytorch.trainer.connectors.accelerator_connector": "_AcceleratorConnector",
+              "pytorch_lightning.trainer.connectors.accelerator_connector": "_AcceleratorConnector",
+              "lightning.fabric.connector": "_Connector", "lightning_fabric.connector": "_Connector"}
+DEVICES = "Lightning's devices={!r} and num_nodes={!r} were {} and {}, as the run has {} in all"
+
+
+def install(watch: Watch) -> None:
+    """Have Lightning's Trainer and Fabric take the workers of this run, whatever number the script names."""
+    nodes = max(1, watch.workers // max(1, watch.local_workers))
+
+    def choosing(original):
+        signature = inspect.signature(original)
+
+        def begin(*args, **options):
+            given = signature.bind(*args, **options)
+            given.apply_defaults()
+            asked = given.arguments["devices"], given.arguments["num_nodes"]
+            if asked != (watch.local_workers, nodes):
+                watch.tell("remark", DEVICES.format(*asked, watch.local_workers, nodes, watch.workers))
+            given.arguments.update(devices=watch.local_workers, num_nodes=nodes)
+            return original(*given.args, **given.kwargs)
+        return begin
+
+    def follow(name: str):
+        def found(module: ModuleType) -> None:
+            watch.patches.replace(getattr(module, name), "__init__", choosing)
+        return found
+    for module, name in CONNECTORS.items():
+        watch.patches.when_imported(module, follow(name))
