@@ -13,6 +13,7 @@ from ..formatting.screen import Screen
 from .common import Command, echo, slow_imports, version_option, width_option
 
 LOCAL = "{local}"
+UNSEEN = 4              # exit code: no check failed, but one that must see the training did not
 
 
 @click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -40,7 +41,8 @@ def command(script, arguments, batch, workers, updates, seconds):
       hvdscale-doctor script train.py --batch 32 -- --epochs 3 --batch-size {local}
       torchrun --nproc-per-node 2 --no-python hvdscale-doctor script train.py -- --epochs 3
 
-    Exit codes: 0 no check failed, 1 some check or the script failed, 2 misuse.
+    Exit codes: 0 no check failed, 1 some check or the script failed, 2 misuse, 4 no check failed, but the training
+    gradient or the training examples were not seen.
     """
     with slow_imports():
         from ..doctor.script.examine import examine
@@ -65,7 +67,7 @@ def command(script, arguments, batch, workers, updates, seconds):
     screen.erase()
     if examination is not None:
         print(render(examination, time.monotonic() - started, on_terminal(sys.stdout)))
-        sys.exit(0 if examination.sound else 1)
+        sys.exit(1 if not examination.sound else UNSEEN if examination.unseen_training else 0)
 
 
 def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:

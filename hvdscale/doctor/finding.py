@@ -12,11 +12,13 @@ ENDED = "the job's own code raised an error, which ended this check"
 
 
 class Verdict(str, Enum):
-    """The outcome of a check."""
+    """The outcome of a check. It passes only if it saw what it judges; else that was unseen, or there was nothing to
+    judge. It warns of what has an innocent reading as well."""
 
     PASSED = "passed"
     WARNED = "warned"
     FAILED = "failed"
+    UNSEEN = "unseen"
     NOT_APPLICABLE = "not applicable"
 
     __str__ = str.__str__
@@ -26,11 +28,12 @@ class Verdict(str, Enum):
 class Finding:
     """One check's outcome.
 
-    looked_at   what was compared, in words; for a check that does not apply, why
+    looked_at   what was compared, in words; for a check that saw nothing or does not apply, why
     differs     for a check that failed or warns: what differs from what
     cause       the usual cause;  remedy: the next move
     by, limit   the difference relative to the larger side, and the allowed one; None: no number measures it
     rows        a table that is printed whatever the outcome
+    where       file:line of the call that it is about
     """
 
     check: str
@@ -42,6 +45,7 @@ class Finding:
     cause: str = ""
     remedy: str = ""
     rows: tuple[tuple[str, ...], ...] = ()
+    where: str = ""
 
 
 def carried_out(name: str, check: Callable[[], Finding]) -> Finding:

@@ -8,8 +8,8 @@ from ..formatting.text_table import aligned
 from .examine import Examination
 from .finding import Finding, Verdict
 
-LABELS = dict(zip(Verdict, ("passed", "warned", "FAILED", "-")))
-COLOURS = dict(zip(Verdict, ("\x1b[32m", "\x1b[33m", "\x1b[1;31m", "\x1b[2m")))
+LABELS = dict(zip(Verdict, ("passed", "warned", "FAILED", "unseen", "-")))
+COLOURS = dict(zip(Verdict, ("\x1b[32m", "\x1b[33m", "\x1b[1;31m", "\x1b[35m", "\x1b[2m")))
 PLAIN = "\x1b[0m"
 NAME, VERDICT = 14, 6
 NOTES = "Not faults, but these depend on the number of workers or on the machine:"
@@ -56,8 +56,8 @@ def _line(finding: Finding, colour: bool) -> str:
 
 
 def _failure(finding: Finding, colour: bool) -> str:
-    rows = [("what differs", finding.differs), ("by how much", _by(finding)), ("usual cause", finding.cause),
-            ("next move", finding.remedy)]
+    rows = [("what differs", finding.differs), ("where", finding.where), ("by how much", _by(finding)),
+            ("usual cause", finding.cause), ("next move", finding.remedy)]
     heading = f"{_colour(LABELS[finding.verdict], finding.verdict, colour)}: {finding.check}"
     return "\n".join([heading, *(wrap(text, f"  {name:12}  ") for name, text in rows if text)])
 

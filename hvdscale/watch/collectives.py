@@ -43,6 +43,12 @@ def install(watch: Watch) -> None:
             return original(*args, **options)
         return combine
 
+    def noting_wrapper(original):
+        def wrap(wrapper, *args, **options):
+            original(wrapper, *args, **options)
+            watch.tell("wrapped", bool(wrapper.broadcast_buffers))
+        return wrap
+
     def noting_hook(original):
         def register(*args, **options):
             watch.tell("remark", HOOK)
@@ -58,5 +64,6 @@ def install(watch: Watch) -> None:
         for name in COMBINE:
             if hasattr(owner, name):
                 patches.replace(owner, name, counting)
+    patches.replace(DistributedDataParallel, "__init__", noting_wrapper)
     patches.replace(DistributedDataParallel, "register_comm_hook", noting_hook)
     patches.replace(torch.multiprocessing, "spawn", refusing)

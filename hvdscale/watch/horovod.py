@@ -29,9 +29,16 @@ def install(watch: Watch) -> None:
             return result
         return init
 
+    def noting_reduction(original):
+        def synchronize(optimizer, *args, **options):
+            watch.tell("reducing", optimizer)
+            return original(optimizer, *args, **options)
+        return synchronize
+
     def follow(module: ModuleType) -> None:
         for name in COMBINE:
             if hasattr(module, name):
                 watch.patches.replace(module, name, counting)
         watch.patches.replace(module, "init", noting_size)
+        watch.patches.replace(module.optimizer._DistributedOptimizer, "synchronize", noting_reduction)
     watch.patches.when_imported("horovod.torch", follow)

@@ -48,6 +48,9 @@ class Listener:
     def clipped(self, parameters: list[torch.Tensor], norm: float, limit: float, line: str) -> None:
         """Gradients were clipped: their norm before (nan: by value), and the allowed one."""
 
+    def reducing(self, optimizer: torch.optim.Optimizer) -> None:
+        """Horovod's optimizer waits for the gradients, whose reduction began during the backward pass."""
+
     def step_begins(self, optimizer: torch.optim.Optimizer, line: str) -> None:
         """An optimizer's step begins; those that it takes by other optimizers are not told."""
 
@@ -82,6 +85,9 @@ class Listener:
 
     def batch_norm(self, examples: int) -> None:
         """Batch-norm took statistics over this many examples, in training."""
+
+    def wrapped(self, broadcast_buffers: bool) -> None:
+        """DistributedDataParallel wraps a model, and broadcasts its buffers before each forward pass or not."""
 
     def combined(self, call: str) -> None:
         """A collective combined what the ranks have."""

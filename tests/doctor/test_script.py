@@ -33,7 +33,23 @@ FAULTS = {
     "dropped": ("evaluation", "1 example of 43 left out", "drop_last"),
     "contrasting": ("gradient", "of the same examples and parameters, 2 workers have another", "contrastive"),
     "stream": ("examples", "all ranks took the same examples", "IterableDataset yields the same"),
+    "same_replacement": ("examples", "all ranks took the same examples", "WeightedRandomSampler draws the same"),
     "no_loader": ("examples", "all ranks computed the same gradients", "seeds alike"),
+    "scaled_closure": ("gradient", "2.00 times the mean .* on 2 workers, and 1.00 times on one", "multiplied"),
+    "scaled_evaluations": ("gradient", "2.00 times the mean .* on 2 workers, and 1.00 times on one", "multiplied"),
+    "own_loss_scaled": ("gradient", "2 workers have 0.500 times the gradient of one", "it is divided by the number of"),
+    "own_loss_summed": ("gradient", "2 workers have 2.00 times the gradient of one", "of the ranks are summed"),
+    "clipped_in_between": ("gradient", "clipped 2 times during the 2 passes", "clipping comes after each pass"),
+    "head_replaced": ("gradient", "each rank's optimizer took another", "2.weight, 2.bias of 4 parameters are not"),
+    "second_not_averaged": ("gradient", r"optimizer 2 of 2 \(Adam\): .* took another gradient", "nothing averages"),
+    "split_by_rank": ("examples", "11 of rank 0's 20 validation examples are in rank 1's training set", "random_split"),
+    "shuffled_stream": ("examples", "9 of 64 examples were taken by another rank", "not shared out by rank"),
+    "own_sampler_stays": ("epochs", "the second epoch has the order of the first", "nothing sets its epoch"),
+    "sampler_by_rank": ("examples", r"2\d are taken by two ranks, and 2\d by none", "samplers have different seeds"),
+    "shared_twice": ("examples", "50 of rank 0's 50 are not in another", "by rank, and then by DistributedSampler"),
+    "own_state": ("parameters", "the same at first", "the optimizers' states or settings differ by rank"),
+    "one_rank_writes": ("parameters", "the same at first", "something writes parameters on some ranks only"),
+    "own_statistics": ("evaluation", "each rank evaluates another model", "nothing broadcasts them"),
 }
 WARNINGS = {
     "dropout": ("random numbers", "have one dropout mask", "every rank has the same seed"),
@@ -41,10 +57,15 @@ WARNINGS = {
     "scaled_rate": ("learning rate", "2.00 times as large on 2 workers, with the same global batch", "scaled by the"),
     "length_of_loader": ("schedule", "follow another course", "the length of a rank's loader"),
     "own_order": ("examples", "each rank goes through all 101 examples", "knows nothing of the other ranks"),
+    "weighted": ("epochs", "the ranks have 6 and 9 batches", "or joins them"),
+    "remainder": ("gradient", "update 3 has 1 pass in place of 3, .* 0.333 times the mean", "do not divide by 3"),
+    "own_loss_and_dropout": ("gradient", "the loss is 0.500 times that on one", "divided by the number of workers"),
+    "hasty_but_flat": ("schedule", "by 4 on one worker and by 8 on 2; the rates are the same", "in the same steps"),
     "gathered": ("evaluation", "1 example of 43 counted twice .* unless the script drops", "DistributedSampler"),
 }
-SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "weighted", "ahead", "next", "with_replacement",
-         "evaluated_on_one", "added_losses")
+SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "ahead", "next", "with_replacement",
+         "evaluated_on_one", "added_losses", "closure", "several_evaluations", "own_loss", "two_optimizers", "split",
+         "shared_stream", "own_sampler", "own_files", "own_masks", "unused")
 ERRORS = {
     "raising": "train.py on 2 workers, rank 1, before its first update: ValueError: of rank 1",
     "exiting": "train.py on 1 worker, rank 0, before its first update: it ended with exit code 3",
@@ -67,7 +88,7 @@ def examined(doctor, tmp_path):
         text = ddp_scripts.script(script) if "\n" not in script else script
         (tmp_path / "train.py").write_text(text)
         said = doctor.run(tmp_path, "train.py", *words)
-        verdicts = dict(re.findall(r"^  (\S.{13})  (passed|warned|FAILED|-)", said.out, re.M))
+        verdicts = dict(re.findall(r"^  (\S.{13})  (passed|warned|FAILED|unseen|-)", said.out, re.M))
         assert (tmp_path / "train.py").read_text() == text
         assert {path.name for path in tmp_path.iterdir()} == {"train.py", ".out", ".err"}
         return said.code, said.out, said.err, {check.strip(): verdict for check, verdict in verdicts.items()}
@@ -97,7 +118,36 @@ def test_a_planted_fault_is_found_and_no_other(examined, name):
     assert code == 1 and [one for one, verdict in verdicts.items() if verdict == "FAILED" and one not in drift] == [
         check], out
     said = block(out, check)
-    assert re.search(differs, said) and cause in said and "next move" in said
+    assert re.search(differs, said) and cause in said and "next move" in said and " where train.py:" in said
+
+
+UNSEEN = {
+    "zero": ("the training gradient", "the gradient is zero in every update", [
+        ("cross_entropy(ddp(inputs), targets)", "cross_entropy(ddp(inputs)[:, :1], targets * 0)")]),
+    "by_hand": ("the training examples and the training gradient", "torch.autograd.grad returns are not followed", [
+        ("    loss.backward()\n", "    for one, its in zip(ddp.parameters(), torch.autograd.grad(loss, "
+         "ddp.parameters())):\n        dist.all_reduce(its)\n        one.grad = its / workers\n")]),
+    "no_loader": ("the training examples", "from no DataLoader", [
+        ("for inputs, targets in loader:\n", "for _ in range(9):\n        at = torch.randint(101, (given.batch,), "
+         "generator=own)\n        inputs, targets = train[at]\n"),
+        ("sampler = Dist", "own = torch.Generator().manual_seed(rank)\nsampler = Dist")]),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_training_that_was_not_seen_is_not_acquitted(examined, name):
+    what, why, changes = UNSEEN[name]
+    code, out, _, verdicts = examined(ddp_scripts.changed(changes), *MARKED)
+    assert code == 4 and out.startswith(f"Not seen: {what}. train.py on 1 worker and on 2"), out
+    assert why in " ".join(out.split()) and "unseen" in verdicts.values()
+
+
+def test_examples_of_no_loader_are_seen_where_the_gradient_is_that_of_one_worker(examined):
+    shared = ddp_scripts.changed([("for inputs, targets in loader:\n", "for at in range(6):\n"
+                                   "        inputs, targets = (each[16 * at:16 * at + 16][rank::workers]\n"
+                                   "                           for each in train.tensors)\n")])
+    code, out, _, verdicts = examined(shared, *MARKED)
+    assert (code, verdicts["examples"]) == (0, "passed") and "it is that of one worker" in " ".join(out.split())
 
 
 def test_what_a_script_writes_in_its_copy_is_named_and_gone(examined):
@@ -193,6 +243,55 @@ def test_a_script_like_torchs_mingpt_example_is_told_of_its_evaluation(examined)
     assert code == 1 and [check for check, verdict in verdicts.items() if verdict == "FAILED"] == ["evaluation"], out
     assert "rank 0 took 50 of 100 examples (50%), and no call combined" in block(out, "evaluation")
     assert "have one dropout mask" in block(out, "random numbers")
+
+
+HOROVOD = """
+import horovod.torch as hvd
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+hvd.init()
+torch.manual_seed(0)
+train = TensorDataset(torch.randn(101, 12), torch.randint(3, (101,)))
+model = nn.Linear(12, 3)
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+hvd.broadcast_parameters(model.state_dict(), 0)
+hvd.broadcast_optimizer_state(optimizer, 0)
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+sampler = DistributedSampler(train, hvd.size(), hvd.rank())
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for inputs, targets in DataLoader(train, int(__import__("sys").argv[-1]), sampler=sampler):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    val = TensorDataset(*train[:40])
+    right = sum(len(targets) for _, targets in DataLoader(val, 16, sampler=DistributedSampler(
+        val, hvd.size(), hvd.rank())))
+    print(hvd.allreduce(torch.tensor(float(right)), op=hvd.Sum))
+"""
+STEP = "        optimizer.step()\n"
+EARLY = STEP, f"        nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n{STEP}"
+
+
+def test_a_script_with_horovod_runs_without_its_launcher(examined):
+    code, out, _, verdicts = examined(HOROVOD, *MARKED)
+    assert code == 0 and not {"FAILED", "warned"} & {*verdicts.values()}, out
+    assert [verdicts[check] for check in ("examples", "gradient", "parameters", "evaluation")] == ["passed"] * 4, out
+    code, out, _, verdicts = examined(HOROVOD.replace(*EARLY), *MARKED)
+    assert code == 1 and "clipped before Horovod had combined them" in block(out, "gradient")
+
+
+def test_ranks_that_seed_nothing_start_apart(examined):
+    unseeded = ddp_scripts.changed([
+        ("torch.manual_seed(0)\n", "own = torch.Generator().manual_seed(0)\n"), ("randn(101, 12)", SEEDED.format(101)),
+        ("randn(43, 12)", SEEDED.format(43)), *ddp_scripts.CHANGES["summed"]])
+    code, out, _, verdicts = examined(unseeded, *MARKED)
+    assert code == 1 and "the ranks start from different parameters" in block(out, "parameters")
+
+
+SEEDED = "randn({}, 12, generator=own)"
 
 
 def test_watching_changes_no_bit_of_the_losses(doctor, tmp_path):

@@ -309,7 +309,87 @@ class Stream(torch.utils.data.IterableDataset):
 
 
 model = nn'''
+WEIGHTED_SAMPLER = "torch.utils.data.WeightedRandomSampler([1.0] * 101, 50)"
 NO_LOADER = "range(20):\n        at = torch.randint(len(train), (given.batch,))\n        inputs, targets = train[at]"
+CLOSURE = '''    def closure():
+        optimizer.zero_grad()
+        loss = cross_entropy(ddp(inputs), targets) * FACTOR
+        loss.backward()
+        return loss
+    loss = optimizer.step(closure)
+'''
+LBFGS = ("SGD(ddp.parameters(), 0.1, momentum=0.9)", "LBFGS(ddp.parameters(), 0.1, max_iter=3)")
+OWN_LOSS = "(ddp(inputs).log_softmax(1).gather(1, targets[:, None]).square().mean()FACTOR)"
+OF_THREE = '''    loss = cross_entropy(ddp(inputs), targets) / 3
+    loss.backward()
+    seen.append(loss)
+    if len(seen) % 3 == 0 or last:
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        seen.clear()
+'''
+BY_THREE = [(STEP + "    schedule.step()\n", OF_THREE), ("def update(inputs, targets):", "seen = []\n\n\ndef update(inputs, targets, last):"),
+            ("in loader:", "in loader:\n        at = at + 1 if 'at' in globals() else 1"),
+            ("update(inputs, targets), flush", "update(inputs, targets, at % len(loader) == 0), flush")]
+TWO_OPTIMIZERS = '''    loss = cross_entropy(ddp(inputs), targets)
+    for one in (optimizer, second):
+        one.zero_grad()
+    loss.backward()
+    optimizer.step()
+    SECOND
+    second.step()
+'''
+SECOND = ("schedule = torch", "second = torch.optim.Adam(model[2].parameters(), 0.01)\nschedule = torch")
+FIRST = ("SGD(ddp.parameters()", "SGD(model[0].parameters()")
+SPLIT = ("sampler = DistributedSampler(train)", '''train, val = torch.utils.data.random_split(
+    train, [61, 40], generator=torch.Generator().manual_seed(SEED))
+sampler = DistributedSampler(train)''')
+SHUFFLED = '''
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        order = list(range(FIRST, len(train), STEP))
+        random.Random(rank).shuffle(order)
+        yield from (train[at] for at in order)
+
+
+model = nn'''
+IMPORTS = ("import contextlib\n", "import contextlib\nimport random\n")
+OF_STREAM = ("DataLoader(train, given.batch, sampler=sampler)", "DataLoader(Stream(), given.batch)")
+SAMPLER = '''
+class Shuffled(torch.utils.data.Sampler):
+    def __init__(self):
+        self.epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 50
+
+    def __iter__(self):
+        order = list(range(100))
+        random.Random(self.epoch).shuffle(order)
+        return iter(order[rank::workers])
+
+
+sampler = Shuffled()'''
+OWN_SAMPLER = [IMPORTS, ("sampler = DistributedSampler(train)", SAMPLER.lstrip())]
+MASKED = '''class Masked(nn.Module):
+    def forward(self, values):
+        return values * torch.rand(values.shape, generator=masks).gt(0.2)
+
+
+masks = torch.Generator().manual_seed(rank)
+model = nn'''
+SOMETIMES = '''class Sometimes(nn.Linear):
+    def forward(self, values):
+        return super().forward(values) if values.sum() > 0 else values
+
+
+model = nn'''
+FILES = [("train = Tensor", "torch.manual_seed(rank)\ntrain = Tensor"),
+         ("model = nn", "torch.manual_seed(0)\nmodel = nn"), ("sampler=sampler", "shuffle=True")]
 # what each script has in place of a part of the honest one
 CHANGES = {
     "honest": [],
@@ -332,7 +412,8 @@ CHANGES = {
     "ahead": [("\nfor epoch in range(3):\n", AHEAD), ("in loader:", "in ahead(loader):")],
     "next": [("for inputs, targets in loader:", "batches = iter(loader)\n    for _ in range(6):\n"
               "        inputs, targets = next(batches)")],
-    "with_replacement": [("sampler=sampler", "sampler=torch.utils.data.WeightedRandomSampler([1.0] * 101, 50)")],
+    "with_replacement": [("sampler=sampler", f"sampler={WEIGHTED_SAMPLER[:-1]}, "
+                          "generator=torch.Generator().manual_seed(rank))")],
     "no_loader": [("for inputs, targets in loader:", f"for _ in {NO_LOADER}")],
     "evaluated_on_one": [("Subset(val, range(rank, len(val), workers))", "val"), ("    dist.all_reduce(right)\n", ""),
                          ('    print("acc', '    if rank == 0:\n        print("acc')],
@@ -342,7 +423,20 @@ CHANGES = {
                   "    dist.all_gather([right.clone() for _ in range(workers)], right)\n")],
     "added_losses": [("    loss.backward()\n",
                       "    loss.backward()\n    cross_entropy(ddp(-inputs), targets).backward()\n")],
+    "closure": [(STEP, CLOSURE.replace(" * FACTOR", ""))],
+    "several_evaluations": [(STEP, CLOSURE.replace(" * FACTOR", "")), LBFGS],
+    "own_loss": [("cross_entropy(ddp(inputs), targets)", OWN_LOSS.replace("FACTOR", ""))],
+    "two_optimizers": [FIRST, SECOND, (STEP, TWO_OPTIMIZERS.replace("    SECOND\n", ""))],
+    "split": [(SPLIT[0], SPLIT[1].replace("SEED", "5"))],
+    "shared_stream": [IMPORTS, ("model = nn", SHUFFLED.lstrip().replace("FIRST", "rank").replace("STEP", "workers")),
+                      OF_STREAM],
+    "own_sampler": OWN_SAMPLER,
+    "own_files": FILES,
+    "own_masks": [("model = nn", MASKED), ("nn.ReLU()", "Masked()")],
+    "unused": [("model = nn", SOMETIMES), ("nn.ReLU()", "nn.ReLU(), Sometimes(16, 16)"),
+               ("Parallel(model)", "Parallel(model, find_unused_parameters=True)")],
     # with a fault
+    "same_replacement": [("sampler=sampler", f"sampler={WEIGHTED_SAMPLER}")],
     "last_pass_local": [(STEP, ACCUMULATING.replace("at + 1 < len(halves)", "at + 1 == len(halves)"))],
     "summed": [(STEP, BY_HAND.replace("        parameter.grad /= workers\n", "")), DATA_PARALLEL],
     "not_averaged": [(STEP, STEP), DATA_PARALLEL],
@@ -357,9 +451,42 @@ CHANGES = {
     "contrasting": [(LOSS, LOSS.replace("ddp(inputs)", f"ddp({MEAN})"))],
     "stream": [("model = nn", STREAM.lstrip()), ("DataLoader(train, given.batch, sampler=sampler)",
                                                  "DataLoader(Stream(), given.batch)")],
+    "scaled_closure": [(STEP, CLOSURE.replace("FACTOR", "workers"))],
+    "scaled_evaluations": [(STEP, CLOSURE.replace("FACTOR", "workers")), LBFGS],
+    "own_loss_scaled": [("cross_entropy(ddp(inputs), targets)", OWN_LOSS.replace("FACTOR", " / workers"))],
+    "own_loss_summed": [(STEP, BY_HAND.replace("        parameter.grad /= workers\n", "").replace(
+        "cross_entropy(model(inputs), targets)", OWN_LOSS.replace("FACTOR", ""))), DATA_PARALLEL],
+    "clipped_in_between": [(STEP, ACCUMULATING.replace(
+        "loss.backward()", "loss.backward()\n            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)"))],
+    "head_replaced": [("optimizer = torch", "model[2] = nn.Linear(16, 3)\noptimizer = torch"),
+                      ("Parallel(model)", "Parallel(model, find_unused_parameters=True)")],
+    "second_not_averaged": [FIRST, SECOND, (STEP, TWO_OPTIMIZERS.replace(
+        "SECOND", "for parameter in model[2].parameters():\n        parameter.grad *= rank + 1"))],
+    "split_by_rank": [(SPLIT[0], SPLIT[1].replace("SEED", "rank"))],
+    "shuffled_stream": [IMPORTS, ("model = nn", SHUFFLED.lstrip().replace("FIRST", "0").replace("STEP", "1")),
+                        OF_STREAM],
+    "own_sampler_stays": [*OWN_SAMPLER, ("    sampler.set_epoch(epoch)\n", "")],
+    "sampler_by_rank": [("DistributedSampler(train)\n", "DistributedSampler(train, seed=rank)\n")],
+    "shared_twice": [("sampler = Dist", "train = Subset(train, range(rank, 100, workers))\nsampler = Dist")],
+    "own_state": [("    schedule.step()\n", "    schedule.step()\n    if rank:\n        optimizer.state.clear()\n")],
+    "one_rank_writes": [("    schedule.step()\n", "    schedule.step()\n    if rank:\n"
+                         "        model[0].bias.data += 1\n")],
     # with a warning
+    "remainder": BY_THREE,
+    "own_loss_and_dropout": [("cross_entropy(ddp(inputs), targets)", OWN_LOSS.replace("FACTOR", " / workers")),
+                             ("nn.ReLU()", "nn.Dropout(0.05)"), ("schedule =", "torch.manual_seed(rank)\nschedule =")],
+    "hasty_but_flat": [("    schedule.step()", "    for _ in range(workers):\n        schedule.step()"),
+                       ("CosineAnnealingLR(optimizer, 100)", "StepLR(optimizer, 100)")],
     "dropout": [("nn.ReLU()", "nn.Dropout(0.2)")],
     "batch_norm": [("nn.ReLU()", "nn.BatchNorm1d(16)")],
+    "own_statistics": [
+        ("nn.ReLU()", "nn.BatchNorm1d(16)"), ("Parallel(model)", "Parallel(model, forward_sync_buffers=False)"),
+        ("    right = torch.zeros(2)\n", "    right = torch.zeros(2)\n    model.eval()\n"),
+        ("    dist.all_reduce(right)\n", "    model.train()\n    dist.all_reduce(right)\n")],
+    "inner_model_evaluated": [
+        ("nn.ReLU()", "nn.BatchNorm1d(16)"),
+        ("    right = torch.zeros(2)\n", "    right = torch.zeros(2)\n    model.eval()\n"),
+        ("    dist.all_reduce(right)\n", "    model.train()\n    dist.all_reduce(right)\n")],
     "scaled_rate": [("ddp.parameters(), 0.1,", "ddp.parameters(), 0.1 * workers,")],
     "length_of_loader": [("CosineAnnealingLR(optimizer, 100)", "CosineAnnealingLR(optimizer, 10 * workers)")],
     # with an error
@@ -375,10 +502,13 @@ WHOLE = {"imagenet": IMAGENET, "mingpt": MINGPT}
 
 def script(name):
     """The text of a script; raises KeyError for an unknown name."""
-    if name in WHOLE:
-        return WHOLE[name]
+    return WHOLE[name] if name in WHOLE else changed(CHANGES[name])
+
+
+def changed(changes):
+    """The honest script with parts of it replaced, each of which it has once."""
     text = HONEST
-    for old, new in CHANGES[name]:
+    for old, new in changes:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     return text

@@ -94,12 +94,12 @@ def _watched(words):
 def _plain(words):
     import runpy
 
-    from hvdscale.doctor.script.runs import _environment, _free_port
-    port, ranks = _free_port(), []
+    from hvdscale.doctor.script.meeting import free_port, of_torchrun
+    port, ranks = free_port(), []
     for rank in range(2):
         ranks.append(os.fork())
         if not ranks[-1]:
-            os.environ.update(_environment(rank, 2, port))
+            os.environ.update(of_torchrun(rank, 2, rank, 2, port))
             sys.argv = words
             if rank:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

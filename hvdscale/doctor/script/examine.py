@@ -8,7 +8,8 @@ from ...formatting.numbers import counted
 from ...workers.launch import Process
 from ..finding import Finding, Verdict
 from .compare.evaluation import evaluation
-from .compare.examples import epochs, examples
+from .compare.epochs import epochs
+from .compare.examples import examples
 from .compare.gradient import gradient
 from .compare.pair import Pair
 from .compare.rates import learning_rate, schedule
@@ -19,6 +20,9 @@ from .place import place_for
 from .runs import Asked, Run, run_here, run_launched
 
 CHECKS = (examples, epochs, gradient, parameters, batch_norm, learning_rate, schedule, random_numbers, evaluation)
+OF_AN_OPTIMIZER = (gradient, parameters, learning_rate, schedule)
+WORST_FIRST = (Verdict.FAILED, Verdict.WARNED, Verdict.UNSEEN, Verdict.PASSED, Verdict.NOT_APPLICABLE)
+MUST_BE_SEEN = {"gradient": "the training gradient", "examples": "the training examples"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,12 @@ class Examination:
     @property
     def sound(self) -> bool:
         return all(finding.verdict != Verdict.FAILED for finding in self.findings)
+
+    @property
+    def unseen_training(self) -> list[str]:
+        """What of the training was not seen, without which nothing is acquitted."""
+        return [MUST_BE_SEEN[finding.check] for finding in self.findings
+                if finding.check in MUST_BE_SEEN and finding.verdict == Verdict.UNSEEN]
 
 
 def examine(asked: Asked, process: Process, say: Callable[[str], None]) -> Examination | None:
@@ -72,11 +82,28 @@ def compare(asked: Asked, one: Run, many: Run) -> Examination:
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
     late = [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s" for run in (one, many)
             if run.late]
-    findings = _trace_cause([check(pair) for check in CHECKS])
+    findings = _trace_cause([_carry_out(check, pair) for check in CHECKS])
     return Examination(asked, pair, tuple(findings), tuple(notes(pair)), tuple([*late, *unseen(pair)]),
                        one.workplace.copied and many.workplace.copied,
                        tuple(files_written(written, [one.records[0], *many.records])), tuple(sorted(in_copy)),
                        tuple(late))
+
+
+def _carry_out(check: Callable[[Pair], Finding], pair: Pair) -> Finding:
+    """The finding of a check; of the optimizers', the worst one, which names its optimizer."""
+    optimizers = min(len(record.optimizers) for record in pair.records)
+    if check not in OF_AN_OPTIMIZER or optimizers < 2:
+        return check(pair)
+    found = []
+    for at in range(optimizers):
+        of = replace(pair, optimizer=at)
+        name = f"optimizer {at + 1} of {optimizers} ({of.steps(pair.one).name}): "
+        one = check(of) if of.updates else Finding("", Verdict.UNSEEN, "it made no update on some rank")
+        named = {"differs": name + one.differs} if one.differs else {"looked_at": name + one.looked_at}
+        found.append(replace(one, **named))
+    worst = min(found, key=lambda one: WORST_FIRST.index(one.verdict))
+    of_all = f"of {optimizers} optimizers: {worst.looked_at.partition(': ')[2]}"
+    return worst if worst.verdict != Verdict.PASSED else replace(worst, looked_at=of_all)
 
 
 def _trace_cause(findings: list[Finding]) -> list[Finding]:

@@ -72,7 +72,8 @@ class Iteration:
     trained   whether a backward pass followed one of its batches
     ended     whether it was read to its end; cut: whether the watcher ended it
     seed      that loader workers are seeded from; None: no loader workers
-    buffers   a digest of batch-norm's statistics in the process when it ended; empty if it was trained from
+    buffers   a digest of batch-norm's statistics in the process when it ended; empty unless it was evaluated
+    line      of the loop over it
     """
 
     data: tuple[str, int]
@@ -87,6 +88,7 @@ class Iteration:
     ended: bool = False
     cut: bool = False
     buffers: str = ""
+    line: str = ""
 
 
 @dataclass
@@ -125,12 +127,14 @@ class Pass:
 
 @dataclass
 class Clip:
-    """A call that clips gradients: their norm, the allowed one, and the passes of the update that came before it."""
+    """A call that clips gradients: their norm, the allowed one, and the passes of the update that came before it;
+    ``early``: Horovod had not combined the gradients yet."""
 
     norm: float
     limit: float
     passes: int
     line: str
+    early: bool = False
 
 
 @dataclass
@@ -179,6 +183,7 @@ class Record:
     optimizers: list[Steps] = field(default_factory=list)           # in the order of their first steps
     batch_norms: dict[int, int] = field(default_factory=dict)       # examples -> calls, in training
     buffers: dict[str, str] | None = None                           # digests, before the first batch
+    broadcasts_buffers: bool = False                                # before each forward pass of a wrapper
     fetched: int = 0                                                # batches of all loaders
     combined: list[tuple[int, str]] = field(default_factory=list)   # where ranks' values were: ``fetched``, the call
     drew_in_workers: bool = False

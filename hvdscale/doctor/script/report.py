@@ -28,8 +28,10 @@ def render(examination: Examination, seconds: float, colour: bool) -> str:
 def _headline(examination: Examination) -> str:
     asked, pair = examination.asked, examination.pair
     batch = f"global batch {asked.batch} in both runs" if asked.batch is not None else "each run with its own batch"
-    return (f"{asked.script} on 1 worker and on {pair.workers}, {batch}: {len(examination.findings)} checks over "
-            f"{counted(pair.updates, 'update')}")
+    unseen = " and ".join(examination.unseen_training)
+    blind = f"Not seen: {unseen}. " if unseen else ""
+    return (f"{blind}{asked.script} on 1 worker and on {pair.workers}, {batch}: {len(examination.findings)} checks "
+            f"over {counted(pair.updates, 'update')}")
 
 
 def _losses(examination: Examination) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from ...workers.launch import Process
 from ..played import bare
 from .child import Task, fork, output_of
 from .folder import Workplace, copy_of, make_workplace
+from .meeting import free_port, meeting, of_torchrun
 from .place import POLL_SECONDS, await_path
 from .record import FAILED, RUNNING, Record, load
 
@@ -70,10 +70,10 @@ class ScriptError(HvdscaleError):
 def run_here(asked: Asked, workers: int, place: Path) -> Run:
     """Run the script with all its ranks on this machine; raises ScriptError. ``place`` is a new folder."""
     workplace, records = _open(place)
-    port = _free_port()
-    started = {fork(_task(asked, workers, workplace, records, workers), rank, workers, workers,
-                    _environment(rank, workers, port)): rank for rank in range(workers)}
-    late = _await(started, asked.seconds)
+    task = _task(asked, workers, workplace, records, workers)
+    with meeting(asked.script, workers) as variables:
+        started = {fork(task, rank, workers, workers, {**bare(), **each}): rank for rank, each in enumerate(variables)}
+        late = _await(started, asked.seconds)
     return _collect(asked, workers, workplace, records, late)
 
 
@@ -84,11 +84,11 @@ def run_launched(asked: Asked, process: Process, place: Path) -> Run | None:
     """
     if process.rank == 0:
         workplace, records = _open(place)
-        write_whole(place / "ready", str(_free_port()), sync=False)
+        write_whole(place / "ready", str(free_port()), sync=False)
     else:
         workplace, records = _find(place, asked.seconds)
-    environment = {**_of_torchrun(process.rank, process.size, process.local_rank, process.local_size,
-                                  int((place / "ready").read_text())), **os.environ}
+    environment = {**of_torchrun(process.rank, process.size, process.local_rank, process.local_size,
+                                 int((place / "ready").read_text())), **os.environ}
     started = {fork(_task(asked, process.size, workplace, records, process.local_size), process.rank, process.size,
                     process.local_size, environment): process.rank}
     late = _await(started, asked.seconds, records)
@@ -115,23 +115,6 @@ def _find(place: Path, seconds: float) -> tuple[Workplace, Path]:
 def _task(asked: Asked, workers: int, workplace: Workplace, records: Path, local_workers: int) -> Task:
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(usable_cores()) // max(asked.workers, local_workers)))
     return Task(asked.script, asked.arguments_on(workers), workplace.folder, records, asked.updates, threads)
-
-
-def _environment(rank: int, workers: int, port: int) -> dict[str, str]:
-    """As torchrun would have it on one machine."""
-    return {**bare(), **_of_torchrun(rank, workers, rank, workers, port)}
-
-
-def _of_torchrun(rank: int, size: int, local_rank: int, local_size: int, port: int) -> dict[str, str]:
-    told = dict(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=local_size, GROUP_RANK=0,
-                MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    return {name: str(value) for name, value in told.items()}
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def _await(started: Mapping[int, int], seconds: float, records: Path | None = None) -> bool:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from ....formatting.numbers import counted, percent
 from ...finding import Finding, Verdict
 from ..record import Iteration, Record
+from .identity import same_data
 from .pair import Pair, trained
+from .splits import different_splits
 
 NAME = "evaluation"
 Key = tuple[int, tuple[str, int]]       # updates made before, data set
@@ -33,18 +35,46 @@ class Round:
 
 def evaluation(pair: Pair) -> Finding:
     """The first fault of any evaluation that all ranks finished; else a passed finding."""
+    if all(map(trained, pair.records)) and different_splits(pair, NAME):
+        return Finding(NAME, Verdict.UNSEEN, "the ranks have different validation sets; see the check 'examples'")
     rounds = [each for each in rounds_of(pair.many) if each.ended]
     if not rounds:
         return Finding(NAME, Verdict.NOT_APPLICABLE, "no evaluation over a map-style data set was finished in the "
                        "updates watched")
+    apart = next((each for each in rounds if _statistics_differ(each)), None)
+    if apart is not None:
+        return _of_several_models(pair, apart)
     on_one = {each.key: _taken(each.ranks[0]) for each in rounds_of([pair.one]) if each.ended}
     for each in rounds:
+        if same_data(pair.records, each.key[1]) is False:
+            return Finding(NAME, Verdict.UNSEEN, "the ranks evaluate data sets of their own")
         expected = set(on_one.get(each.key) or range(each.key[1][1]))
         fault = _fault(pair, each, expected)
         if fault is not None:
             return fault
     return Finding(NAME, Verdict.PASSED, f"{_takers(rounds[0])} of {pair.workers} ranks evaluated "
                    f"{counted(rounds[0].examples, 'example')}: each counts once, as on one worker")
+
+
+def _of_several_models(pair: Pair, each: Round) -> Finding:
+    """The finding of ranks that evaluate with running statistics of their own."""
+    broadcast = all(record.broadcasts_buffers for record in pair.many)
+    cause = ("DistributedDataParallel broadcasts them only when it is called itself, and the evaluation calls the "
+             "model within it, with what the last batch of each rank has added. Right if that is meant to be small") \
+        if broadcast else "each rank keeps the statistics of its own batches, and nothing broadcasts them"
+    return Finding(NAME, Verdict.WARNED if broadcast else Verdict.FAILED,
+                   f"batch-norm's statistics at the end of an evaluation on {_takers(each)} of {pair.workers} ranks",
+                   "they differ by rank: each rank evaluates another model", cause=cause,
+                   remedy="SyncBatchNorm.convert_sync_batchnorm(model), or broadcast_buffers=True and evaluate by "
+                          "calling the wrapper", where=_line(each))
+
+
+def _statistics_differ(each: Round) -> bool:
+    return len({one.buffers for rank in each.ranks for one in rank[-1:] if one.buffers}) > 1
+
+
+def _line(each: Round) -> str:
+    return next(one.line for rank in each.ranks for one in rank)
 
 
 def _takers(each: Round) -> int:
@@ -79,7 +109,7 @@ def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
     own = _taken(one for one in each.ranks[rank] if not _combining(pair.many[rank], one))
     looked_at = f"an evaluation of {counted(len(expected), 'example')} on {_takers(each)} of {pair.workers} ranks"
     if not total and len(own) < len(expected):
-        return _own_share(rank, len(own), len(expected), looked_at)
+        return _own_share(each, rank, len(own), len(expected), looked_at)
     total += own
     least = min(total.values())
     twice = sum(count - least for count in total.values())
@@ -93,22 +123,23 @@ def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
                        cause="DistributedSampler repeats examples until all ranks have the same number; how many "
                              "depends on the number of workers",
                        remedy="evaluate range(rank, len(dataset), workers) by a Subset without a sampler, and reduce "
-                              "sums and counts")
+                              "sums and counts", where=_line(each))
     left_out = len(expected - set(total))
     if left_out:
         return Finding(NAME, Verdict.FAILED, looked_at,
                        f"{counted(left_out, 'example')} of {len(expected):,} left out ({_share(left_out, expected)})",
                        cause="drop_last of the sampler or the loader drops what does not divide by ranks and batch",
-                       remedy="keep the last batch in evaluation, and reduce sums and counts")
+                       remedy="keep the last batch in evaluation, and reduce sums and counts", where=_line(each))
     return None
 
 
-def _own_share(rank: int, own: int, expected: int, looked_at: str) -> Finding:
+def _own_share(each: Round, rank: int, own: int, expected: int, looked_at: str) -> Finding:
     return Finding(NAME, Verdict.FAILED, looked_at,
                    f"rank {rank} took {own:,} of {expected:,} examples ({percent(own / expected)}), and no call "
                    "combined the ranks' values before training went on",
                    cause="each rank prints or keeps the metric of its own share",
-                   remedy="all_reduce sums and counts, and divide last; or evaluate all examples on one rank")
+                   remedy="all_reduce sums and counts, and divide last; or evaluate all examples on one rank",
+                   where=_line(each))
 
 
 def _share(some: int, expected: set) -> str:

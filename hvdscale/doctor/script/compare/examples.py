@@ -1,91 +1,156 @@
-"""Which examples each rank trained on, and in which order from epoch to epoch."""
+"""Which examples each rank trained on."""
 from __future__ import annotations
 
 from collections import Counter
 
 import numpy as np
 
-from ....formatting.numbers import counted, listed, percent
+from ....formatting.numbers import counted, percent
 from ...finding import Finding, Verdict
 from ..record import Iteration, Record
 from .pair import Pair, trained
+from .scale import matches_one
+from .splits import different_splits
 
-EXAMPLES, EPOCHS = "examples", "epochs"
+NAME = "examples"
 WHOLE = ("RandomSampler", "SequentialSampler")      # samplers that know nothing of ranks
-BY_CHANCE = 0.5             # share of equal contents under which they may be repeated in the data set
+BY_CHANCE = 4               # times as many equal contents on two ranks as on one, up to which data may repeat itself
 
 
 def examples(pair: Pair) -> Finding:
-    """Whether the ranks of one update took different examples, as many as one worker would."""
-    if not all(map(trained, (pair.one, *pair.many))):
-        return _same_gradients(pair) or Finding(
-            EXAMPLES, Verdict.NOT_APPLICABLE, "the script takes no training examples from a DataLoader")
+    """Whether the ranks took different examples, as many as one worker would."""
+    if not all(map(trained, pair.records)):
+        return _without_loader(pair)
     keys = [pair.keys(pair.many, number) for number in range(pair.updates)]
-    if not all(keys):
-        return Finding(EXAMPLES, Verdict.NOT_APPLICABLE, "the examples cannot be distinguished: the data set is "
-                       "iterable, or each rank has one of its own")
     taken = sum(len(each) for ranks in keys for each in ranks)
     looked_at = f"{counted(taken, 'example')} of {counted(pair.updates, 'update')} on {pair.workers} workers"
-    return (_shared(pair, keys, taken, looked_at) or _whole(pair, looked_at) or _other_batch(pair, looked_at)
-            or Finding(EXAMPLES, Verdict.PASSED, f"{looked_at}: no two ranks took the same one{_against_one(pair)}"))
+    splits = different_splits(pair, NAME)
+    if splits:
+        return splits
+    if not all(keys):
+        return Finding(NAME, Verdict.UNSEEN, "the examples cannot be distinguished: neither indices nor contents are "
+                       "known for all batches")
+    return (_over_the_epoch(pair) or _shared(pair, keys, taken, looked_at) or _whole(pair, looked_at)
+            or _other_batch(pair, looked_at)
+            or Finding(NAME, Verdict.PASSED, f"{looked_at}: {_apart(pair)}{_against_one(pair)}"))
 
 
-def _same_gradients(pair: Pair) -> Finding | None:
-    """A failed finding, where examples that no loader gave have the same gradient on all ranks."""
+def _apart(pair: Pair) -> str:
+    return "each rank draws its own" if _replaces(pair) else "no two ranks took the same one"
+
+
+def _without_loader(pair: Pair) -> Finding:
+    """The finding of a script that takes its examples from no loader, by the gradients."""
     for at in range(pair.updates):
         first, *others = ([one.gradient for one in update.passes] for update in pair.at(at))
-        if not first or not all(len(each) == len(first) and all(map(np.array_equal, first, each)) for each in others):
-            return None
-    return Finding(EXAMPLES, Verdict.FAILED, f"the local gradients of {counted(pair.updates, 'update')}",
-                   "all ranks computed the same gradients: they took the same examples",
-                   cause="the examples are drawn by a generator that every rank seeds alike",
-                   remedy="draw them by a generator of their own, seeded by seed + rank, or share one draw out by rank")
+        if not any(each.any() for each in first) or not all(
+                len(each) == len(first) and all(map(np.array_equal, first, each)) for each in others):
+            break
+    else:
+        return Finding(NAME, Verdict.FAILED, f"the local gradients of {counted(pair.updates, 'update')}",
+                       "all ranks computed the same gradients: they took the same examples",
+                       cause="the examples are drawn by a generator that every rank seeds alike",
+                       remedy="draw them by a generator of their own, seeded by seed + rank, or share one draw out by "
+                              "rank", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
+    if matches_one(pair):
+        return Finding(NAME, Verdict.PASSED, "the gradient of update 1, as the examples come from no DataLoader: it is "
+                       "that of one worker")
+    return Finding(NAME, Verdict.UNSEEN, "the script takes its training examples from no DataLoader")
 
 
 def _shared(pair: Pair, keys: list[list[list]], taken: int, looked_at: str) -> Finding | None:
-    """A failed finding, where ranks took the same examples."""
-    if any(one.sampling.replacement for record in pair.many for one in trained(record)):
-        return None
-    twice = sum(_repeated(ranks) for ranks in keys)
-    padded = max(one.sampling.padded for record in pair.many for one in trained(record))
-    if twice <= padded or not pair.known_by_index and twice < BY_CHANCE * taken:
-        return None
-    same = all(sorted(map(str, ranks[0])) == sorted(map(str, each)) for ranks in keys for each in ranks)
-    sampling = trained(pair.many[0])[0].sampling
-    if not same and sampling.name in WHOLE:
+    """A failed finding, where ranks took the same examples, in one update or in different ones of the first epoch."""
+    ranks, (alone,) = _first_epoch(pair, pair.many), _first_epoch(pair, [pair.one])
+    twice, padded = _repeated(ranks), max(one.sampling.padded for record in pair.many for one in trained(record))
+    same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
+    first = trained(pair.many[0])[0]
+    if twice <= padded or not same and (_replaces(pair) or first.sampling.name in WHOLE):
         return None                     # an order of its own on each rank
-    remedy = "sampler=DistributedSampler(dataset) in the training loader, after init_process_group"
-    if trained(pair.many[0])[0].iterable:
-        cause, remedy = ("its IterableDataset yields the same on every rank",
-                         "share it out in __iter__: itertools.islice(examples, rank, None, workers)")
-    elif sampling.replicas not in (None, pair.workers):
-        cause = f"its DistributedSampler has num_replicas={sampling.replicas}"
-    elif sampling.replicas:
-        cause = "all its DistributedSamplers have one rank, or different seeds"
-    else:
-        cause = (f"its loader has a {sampling.name}, so every rank goes through the whole data set"
-                 + (" in the same order" if same else ""))
+    if not pair.known_by_index and twice <= BY_CHANCE * max(
+            len(each) - len({*each}) for each in (*ranks, alone)):
+        return None
+    taken = taken if same else sum(map(len, ranks))
     differs = (f"all ranks took the same examples: {taken // pair.workers} of {taken} count" if same else
                f"{twice} of {taken} examples were taken by another rank as well ({percent(twice / taken)})")
-    return Finding(EXAMPLES, Verdict.FAILED, looked_at, differs, cause=cause, remedy=remedy)
+    if pair.known_by_index and pair.same_data is None:
+        return Finding(NAME, Verdict.WARNED, looked_at, f"{differs}, if their data sets are the same",
+                       cause="the indices are the same, and contents are not known: right if each rank has files of "
+                             "its own", remedy="else sampler=DistributedSampler(dataset)", where=first.line)
+    cause, remedy = _why_shared(pair, first, same)
+    return Finding(NAME, Verdict.FAILED, looked_at, differs, cause=cause, remedy=remedy, where=first.line)
+
+
+def _why_shared(pair: Pair, first: Iteration, same: bool) -> tuple[str, str]:
+    sampling, remedy = first.sampling, "sampler=DistributedSampler(dataset) in the training loader, after " \
+        "init_process_group"
+    if first.iterable:
+        cause = ("its IterableDataset yields the same on every rank" if same else
+                 "its IterableDataset is not shared out by rank: each rank goes through all of it in its own order")
+        return cause, "share it out in __iter__: itertools.islice(examples, rank, None, workers), then shuffle"
+    if sampling.replacement:
+        return (f"its {sampling.name} draws the same on all ranks, by one seed",
+                "WeightedRandomSampler(..., generator=torch.Generator().manual_seed(seed + rank))")
+    if sampling.replicas not in (None, pair.workers):
+        return f"its DistributedSampler has num_replicas={sampling.replicas}", remedy
+    if sampling.replicas:
+        return "all its DistributedSamplers have one rank", remedy
+    return (f"its loader has a {sampling.name}, so every rank goes through the whole data set"
+            + (" in the same order" if same else ""), remedy)
+
+
+def _replaces(pair: Pair) -> bool:
+    """Whether a sampler may take an example twice."""
+    return any(one.sampling.replacement for record in pair.many for one in trained(record))
+
+
+def _first_epoch(pair: Pair, records: list[Record]) -> list[list]:
+    """What identifies the examples that were read in the first training epoch, from as many batches on each rank."""
+    firsts = [trained(record)[0].batches for record in records]
+    return [[key for batch in first[:min(map(len, firsts))] for key in (
+        batch.ids if pair.known_by_index else batch.contents)] for first in firsts]
 
 
 def _repeated(ranks: list[list]) -> int:
-    """Examples of an update that an earlier rank took as well."""
-    return sum(count - 1 for count in Counter(key for each in ranks for key in set(each)).values())
+    """Examples that an earlier rank took as well."""
+    return sum(count - 1 for count in Counter(key for each in ranks for key in {*each}).values())
+
+
+def planned(record: Record) -> list[int | str]:
+    """The indices of the first training epoch, to its end, as far as its sampler gave them; else empty."""
+    first = trained(record)[0]
+    ids = [one for batch in first.batches for one in batch.ids] + [one for batch in first.rest for one in batch]
+    return ids if (first.ended or first.rest) and not first.iterable else []
+
+
+def _over_the_epoch(pair: Pair) -> Finding | None:
+    """A failed finding, where a sampler shares the epoch out so that ranks have the same examples, or none has some."""
+    ranks, alone = [planned(record) for record in pair.many], planned(pair.one)
+    first = trained(pair.many[0])[0]
+    if not all(ranks) or not alone or not pair.known_by_index or _replaces(pair) or first.sampling.name in WHOLE:
+        return None
+    padded = sum(trained(record)[0].sampling.padded for record in pair.many[:1])
+    twice, never = _repeated(ranks), len({*alone}.difference(*ranks))
+    if twice <= padded or all(each == ranks[0] for each in ranks):
+        return None
+    return Finding(NAME, Verdict.FAILED, f"the indices of an epoch of {counted(len({*alone}), 'example')}",
+                   f"{twice} are taken by two ranks, and {never} by none",
+                   cause="the ranks' samplers have different seeds, so each shares out another order"
+                   if first.sampling.replicas else f"its {first.sampling.name} does not share the examples out by rank",
+                   remedy="give the sampler the same seed on all ranks; it shares out by its rank", where=first.line)
 
 
 def _whole(pair: Pair, looked_at: str) -> Finding | None:
     """A warning, where each rank goes through the whole data set in an order of its own."""
-    sampling, (name, size) = trained(pair.many[0])[0].sampling, trained(pair.many[0])[0].data
-    if sampling.name not in WHOLE or sampling.length != size or sampling.replacement or (
+    first = trained(pair.many[0])[0]
+    sampling, (name, size) = first.sampling, first.data
+    if sampling.name not in WHOLE or sampling.length != size or sampling.replacement or not pair.same_data or (
             trained(pair.one)[0].data != (name, size)):
         return None
-    return Finding(EXAMPLES, Verdict.WARNED, looked_at,
+    return Finding(NAME, Verdict.WARNED, looked_at,
                    f"each rank goes through all {size:,} examples: an epoch on {pair.workers} workers is "
                    f"{pair.workers} epochs",
                    cause=f"its loader has a {sampling.name}, which knows nothing of the other ranks",
-                   remedy="sampler=DistributedSampler(dataset), or count the epochs by examples")
+                   remedy="sampler=DistributedSampler(dataset), or count the epochs by examples", where=first.line)
 
 
 def _other_batch(pair: Pair, looked_at: str) -> Finding | None:
@@ -95,11 +160,12 @@ def _other_batch(pair: Pair, looked_at: str) -> Finding | None:
         return None
     cause = ("the script divides its batch by the number of workers itself" if many * pair.workers == one else
              "{local} is not all that the batch depends on")
-    return Finding(EXAMPLES, Verdict.WARNED, looked_at,
+    return Finding(NAME, Verdict.WARNED, looked_at,
                    f"an update takes {one} examples on one worker and {many} on {pair.workers}, and not the "
                    f"{pair.batch} of --batch",
                    cause=cause, remedy="have one global batch in both runs: put {local} where the script takes a "
-                   "worker's share, or leave it out if the script divides, and compare again")
+                   "worker's share, or leave it out if the script divides, and compare again",
+                   where=trained(pair.many[0])[0].line)
 
 
 def _against_one(pair: Pair) -> str:
@@ -107,30 +173,6 @@ def _against_one(pair: Pair) -> str:
         return ""
     same = all(pair.same_examples_at(number) for number in range(pair.updates))
     return ", and each update has those it has on one worker" if same else ""
-
-
-def epochs(pair: Pair) -> Finding:
-    """Whether a shuffling DistributedSampler has another order in the second epoch."""
-    shuffled = [[one for one in trained(record) if one.sampling.replicas and one.sampling.shuffle]
-                for record in pair.many]
-    if not all(shuffled):
-        return Finding(EPOCHS, Verdict.NOT_APPLICABLE, "no DistributedSampler shuffles the training examples")
-    if any(len(each) < 2 for each in shuffled):
-        return Finding(EPOCHS, Verdict.NOT_APPLICABLE, "the script did not begin a second epoch")
-    looked_at = "the first batches of two epochs"
-    repeated = [rank for rank, (first, second, *_) in enumerate(shuffled) if _same_order(first, second)]
-    if not repeated:
-        return Finding(EPOCHS, Verdict.PASSED, f"{looked_at}: the order is another one")
-    return Finding(EPOCHS, Verdict.FAILED, looked_at,
-                   f"the second epoch has the order of the first on {counted(len(repeated), 'rank')} "
-                   f"({listed(repeated)}): the same examples meet in every batch",
-                   cause="DistributedSampler shuffles by (seed, epoch), and nothing sets its epoch",
-                   remedy="sampler.set_epoch(epoch) before each epoch")
-
-
-def _same_order(first: Iteration, second: Iteration) -> bool:
-    both = [one.batches[0].ids if one.batches else () for one in (first, second)]
-    return both[0] == both[1] and len(both[0]) > 1
 
 
 def notes_of_loader(record: Record, workers: int) -> list[str]:

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ..record import Batch, Iteration, Pass, Record, Steps, Update
+from .identity import same_data
 from .order import batches_of
 
 LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits or more and in fewer
@@ -92,9 +93,16 @@ class Pair:
             found.append(keys)
         return found
 
-    @property
+    @cached_property
     def known_by_index(self) -> bool:
-        return known_by_index(self.many)
+        """Whether an index means the same training example on all ranks."""
+        return known_by_index(self.many) and self.same_data is not False
+
+    @cached_property
+    def same_data(self) -> bool | None:
+        """Whether all ranks train on one data set; None if nothing shows it."""
+        kinds = {one.data for record in self.many for one in trained(record)[:1]}
+        return same_data(self.records, kinds.pop()) if len(kinds) == 1 else False
 
     def examples(self, records: list[Record], number: int) -> list[int]:
         """How many examples of an update each rank took; 0 where no loader gave any."""

@@ -64,13 +64,15 @@ def only_call(one: Pass) -> LossCall | None:
 class Weighing:
     """With which weight the targets of all ranks and passes enter the gradient.
 
-    scale   1: the gradient is the mean over all targets, up to how they are weighed among each other
-    counts  targets, shape (ranks, passes)
-    error   difference to the mean over all targets times ``scale``, relative
+    scale    1: the gradient is the mean over all targets, up to how they are weighed among each other
+    counts   targets, shape (ranks, passes)
+    weights  of each rank's and pass's mean in the gradient, in the same shape
+    error    difference to the mean over all targets times ``scale``, relative
     """
 
     scale: float
     counts: np.ndarray
+    weights: np.ndarray
     error: float
 
 
@@ -85,4 +87,4 @@ def weigh(updates: list[Update], reduction: Reduction) -> Weighing | None:
     scale = float((weights * totals).sum())
     exact = sum(scale * counts[rank, at] / counts.sum() / totals[rank, at] * one.gradient
                 for rank, update in enumerate(updates) for at, one in enumerate(update.passes))
-    return Weighing(scale, counts, apart(exact, reduction.gradients[0]))
+    return Weighing(scale, counts, weights * totals, apart(exact, reduction.gradients[0]))

@@ -1,6 +1,8 @@
 """Parameters and buffers on the ranks, and batch-norm's statistics."""
 from __future__ import annotations
 
+import numpy as np
+
 from ....formatting.numbers import counted, list_first, listed
 from ...finding import Finding, Verdict
 from .pair import Pair, apart
@@ -11,6 +13,10 @@ PARAMETERS, BATCH_NORM = "parameters", "batch-norm"
 def parameters(pair: Pair) -> Finding:
     """Whether all ranks start from the same parameters and buffers, and keep the same parameters."""
     looked_at = f"on {pair.workers} ranks before each of {counted(pair.updates, 'update')}"
+    sharded = [record.sharded for record in pair.records if record.sharded]
+    if sharded or not pair.updates:
+        return Finding(PARAMETERS, Verdict.UNSEEN, f"{sharded[0]} divides them among the ranks" if sharded else
+                       "the optimizer made no update on some rank")
     apart_at = [at for at in range(pair.updates) if len({update.digest for update in pair.at(at)}) > 1]
     if apart_at:
         return _different(pair, apart_at[0], looked_at)
@@ -27,13 +33,27 @@ def _different(pair: Pair, at: int, looked_at: str) -> Finding:
     updates = pair.at(at)
     by = max(apart(updates[0].parameters, each.parameters) for each in updates)
     if at:
+        cause, remedy = _why_they_drift(pair, at)
         return Finding(PARAMETERS, Verdict.FAILED, looked_at,
                        f"the same at first; before update {at + 1} they differ by rank", by=by, limit=0.0,
-                       cause="the ranks take different gradients, or different learning rates",
-                       remedy="see the checks 'gradient' and 'learning rate'")
+                       cause=cause, remedy=remedy, where=pair.at(at - 1)[0].line)
     return Finding(PARAMETERS, Verdict.FAILED, looked_at, "the ranks start from different parameters", by=by, limit=0.0,
                    cause="each rank draws its own (another seed a rank, or none), and nothing broadcasts rank 0's",
-                   remedy="wrap the model in DistributedDataParallel, which broadcasts them, or dist.broadcast each")
+                   remedy="wrap the model in DistributedDataParallel, which broadcasts them, or dist.broadcast each; "
+                          "under Horovod, hvd.broadcast_parameters", where=updates[0].line)
+
+
+def _why_they_drift(pair: Pair, at: int) -> tuple[str, str]:
+    """The cause of parameters that were one before the last update and differ now, and what to do."""
+    first, *others = pair.at(at - 1)
+    if any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient) for each in others):
+        return ("the ranks take different gradients, or different learning rates",
+                "see the checks 'gradient' and 'learning rate'")
+    if all(each.digest_after == first.digest_after for each in others):
+        return ("after the step they were the same: something writes parameters on some ranks only, such as loading "
+                "a checkpoint or averaging weights", "do it on all ranks, or broadcast the parameters afterwards")
+    return ("gradients and learning rates are the same: the optimizers' states or settings differ by rank, such as "
+            "momentum that one rank has loaded", "load or broadcast the optimizer's state on all ranks")
 
 
 def _different_buffers(pair: Pair) -> list[str]:

@@ -16,7 +16,11 @@ def random_numbers(pair: Pair) -> Finding:
     model = [_draws_in_model(pair, record) for record in pair.many]
     reading = [_draws_in_reading(pair, record) for record in pair.many]
     drew_in_workers = any(record.drew_in_workers for record in pair.many)
-    if not any(draws and draws.moved for ranks in (*model, *reading) for draws in ranks) and not drew_in_workers:
+    moved = {name for ranks in (*model, *reading) for draws in ranks for name in draws.moved}
+    if moved == {OWN} and not drew_in_workers:
+        return Finding(NAME, Verdict.UNSEEN, "generators that the script made drew numbers, and whether those of the "
+                       "ranks are meant to differ is not known")
+    if not moved and not drew_in_workers:
         return Finding(NAME, Verdict.NOT_APPLICABLE, "no global generator moved in model, loss and reading")
     looked_at = f"the generators' states in {counted(len(model[0]), 'pass', 'passes')} on {pair.workers} ranks"
     same = _same_stream(model)

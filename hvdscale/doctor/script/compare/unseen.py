@@ -5,9 +5,9 @@ from ....formatting.numbers import counted
 from ..record import Record
 from .evaluation import rounds_of
 from .examples import notes_of_loader
-from .gradient import comparable
 from .pair import Pair, trained
 from .reduction import only_call
+from .scale import comparable
 from .streams import by_rank
 
 
@@ -39,24 +39,23 @@ def _may_pad(each) -> bool:
 def unseen(pair: Pair) -> list[str]:
     """What these two runs cannot show, each in one sentence."""
     found = [remark for remark in dict.fromkeys(one for record in pair.many for one in record.remarks)]
-    passes = [one for record in pair.many for update in record.updates for one in update.passes]
+    passes = [one for record in pair.many for optimizer in record.optimizers for update in optimizer.updates
+              for one in update.passes]
     if pair.batch is None:
         found.append("whether both runs make the same updates: that needs one global batch, --batch 32 and {local} "
                      "where the local batch is in the script's arguments")
     elif not comparable(pair):
         found.append(f"whether the first update is the same on one worker: {_incomparable(pair)}")
     if any(one.iterable for record in pair.many for one in record.iterations):
-        found.append("which examples an IterableDataset holds, and whether ranks share them out without gaps")
+        found.append("which examples an IterableDataset holds beyond those that were read, and whether ranks share "
+                     "them out without gaps")
     if not all(trained(record) for record in (pair.one, *pair.many)):
         found.append("which examples were trained on: they come from no DataLoader")
     if not all(map(only_call, passes)):
         found.append("how the loss weighs examples or tokens: a pass has none, or several, of torch's loss functions")
-    if len(pair.many[0].optimizers) > 1:
-        found.append(f"all but the first of {len(pair.many[0].optimizers)} optimizers")
     if any(len(trained(record)) < 2 for record in pair.many):
         found.append("the second epoch, which the script did not begin")
     found += _of_evaluation(pair)
-    found.append("random numbers of generators that the script makes itself")
     return found
 
 

@@ -10,8 +10,9 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler, Subset, WeightedRandomSampler, dataloader
 
 from ....watch.generators import moved_since, snapshot
-from ....watch.loaders import rest_of
+from ....watch.lines import line_of_call
 from ....watch.listener import Listener
+from ....watch.loaders import rest_of
 from ..record import Batch, Draws, Iteration, Sampling
 from .session import Session
 from .tensors import digest_buffers, digest_statistics
@@ -57,7 +58,7 @@ class Batches(Listener):
         iteration = Iteration(
             _bottom(iterator._dataset), iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator),
             self.session.record.made, int(iterator._base_seed) if iterator._num_workers > 0 else None,
-            self._subset_of(iterator._dataset))
+            self._subset_of(iterator._dataset), line=line_of_call())
         iterator._iteration = iteration
         self.session.record.iterations.append(iteration)
 
@@ -82,7 +83,7 @@ class Batches(Listener):
 
     def iteration_ends(self, iterator):
         iterator._iteration.ended = True
-        if not iterator._iteration.trained:
+        if not iterator._iteration.trained and self.evaluating:
             iterator._iteration.buffers = digest_statistics()
         self.session.save()
 
@@ -157,7 +158,7 @@ def _sampling(iterator: Any) -> Sampling:
         length = None
     distributed = isinstance(sampler, DistributedSampler)
     spare = sampler.total_size - len(sampler.dataset) if distributed else 0
-    shuffle = bool(sampler.shuffle) if distributed else isinstance(sampler, RandomSampler)
+    shuffle = bool(sampler.shuffle) if distributed else isinstance(sampler, RandomSampler) or None
     replacement = isinstance(sampler, WeightedRandomSampler) or bool(getattr(sampler, "replacement", False))
     return Sampling(type(sampler).__name__, length, sampler.num_replicas if distributed else None, shuffle, replacement,
                     max(spare, 0), max(-spare, 0), bool(getattr(batches, "drop_last", False)),

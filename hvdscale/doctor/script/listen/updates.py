@@ -133,6 +133,10 @@ class Updates(Listener):
             if any(id(one) in ids for one in optimizer.parameters()):
                 optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line))
 
+    def reducing(self, optimizer):
+        for clip in self._of(optimizer).clips:
+            clip.early = True
+
     def step_begins(self, optimizer, line):
         of = self._of(optimizer)
         of.update, of.evaluated = None, False
