@@ -10,6 +10,7 @@ from weakref import WeakSet
 import numpy as np
 import torch
 
+from .lines import called_by_library
 from .listener import Watch
 
 OWN = "own"                     # the name under which the script's own generators are counted
@@ -37,7 +38,7 @@ def install(watch: Watch) -> None:
 
     def counting(original):
         def draw(generator, *args):
-            if generator is not random._inst:       # type: ignore[attr-defined]
+            if generator is not random._inst and not called_by_library(random.__file__):    # type: ignore[attr-defined]
                 _drawn[0] += 1
             return original(generator, *args)
         return draw
@@ -97,7 +98,8 @@ def _tracked(original: type) -> type:
     class Tracked(original, metaclass=Same):    # type: ignore[misc,valid-type]
         def __new__(cls, *args, **options):
             one = super().__new__(cls, *args, **options)
-            _made.add(one)
+            if not called_by_library(np.__file__):
+                _made.add(one)
             return one
     functools.update_wrapper(Tracked, original, updated=())
     return Tracked

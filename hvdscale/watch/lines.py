@@ -7,7 +7,10 @@ import sysconfig
 from functools import cache
 from types import FrameType
 
+import torch
+
 OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -19,6 +22,15 @@ def line_of_call() -> str:
             return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def called_by_library(through: str) -> bool:
+    """Whether the running call comes from torch or the standard library, but for the module ``through``."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((OURS, through)):
+        frame = frame.f_back
+    name = frame.f_code.co_filename if frame else ""
+    return name.startswith(TORCH) or name.startswith(LIBRARY[:1]) and "site-packages" not in name
 
 
 @cache

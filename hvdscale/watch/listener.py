@@ -24,11 +24,14 @@ class Listener:
     def forward_begins(self) -> None:
         """The first module since the last backward pass is called with gradients enabled."""
 
-    def loss(self, name: str, value: torch.Tensor, given: dict[str, Any]) -> None:
+    def loss(self, name: str, value: torch.Tensor, given: dict[str, Any], line: str) -> None:
         """One of torch's loss functions returned a value that has a gradient; ``given``: its arguments by name."""
 
     def loss_scaled(self, scale: float) -> None:
         """A GradScaler multiplied what will be differentiated."""
+
+    def unscaled(self, optimizer: torch.optim.Optimizer) -> None:
+        """A GradScaler is about to divide the gradients again."""
 
     def precision_lowered(self) -> None:
         """torch.autocast begins."""

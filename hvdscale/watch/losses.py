@@ -6,6 +6,7 @@ import inspect
 import torch
 from torch.nn import functional
 
+from .lines import line_of_call
 from .listener import Watch
 
 FUNCTIONS = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss",
@@ -22,7 +23,7 @@ def install(watch: Watch) -> None:
             if isinstance(value, torch.Tensor) and value.requires_grad and not torch.compiler.is_compiling():
                 given = signature.bind(*args, **options)
                 given.apply_defaults()
-                watch.tell("loss", original.__name__, value, given.arguments)
+                watch.tell("loss", original.__name__, value, given.arguments, line_of_call())
             return value
         return loss
     for name in FUNCTIONS:

@@ -74,6 +74,12 @@ def install(watch: Watch) -> None:
             return original(scaler, *args, **options)
         return scale
 
+    def noting_unscale(original):
+        def unscale_(scaler, optimizer):
+            watch.tell("unscaled", optimizer)
+            return original(scaler, optimizer)
+        return unscale_
+
     def noting_autocast(original):
         def enter(context):
             if context._enabled:
@@ -84,4 +90,5 @@ def install(watch: Watch) -> None:
     patches.replace(torch.optim.Optimizer, "add_param_group", noting_parameters)
     patches.replace(torch.nn.Module, "__call__", noting_forward)
     patches.replace(torch.amp.GradScaler, "scale", noting_scale)
+    patches.replace(torch.amp.GradScaler, "unscale_", noting_unscale)
     patches.replace(torch.autocast, "__enter__", noting_autocast)

@@ -40,6 +40,7 @@ FAULTS = {
     "own_loss_scaled": ("gradient", "2 workers have 0.500 times the gradient of one", "it is divided by the number of"),
     "own_loss_summed": ("gradient", "2 workers have 2.00 times the gradient of one", "of the ranks are summed"),
     "clipped_in_between": ("gradient", "clipped 2 times during the 2 passes", "clipping comes after each pass"),
+    "clipped_scaled": ("gradient", "clipped while multiplied by 64.0", "and scaler.unscale_(optimizer)"),
     "head_replaced": ("gradient", "each rank's optimizer took another", "2.weight, 2.bias of 4 parameters are not"),
     "second_not_averaged": ("gradient", r"optimizer 2 of 2 \(Adam\): .* took another gradient", "nothing averages"),
     "split_by_rank": ("examples", "11 of rank 0's 20 validation examples are in rank 1's training set", "random_split"),
@@ -59,13 +60,14 @@ WARNINGS = {
     "own_order": ("examples", "each rank goes through all 101 examples", "knows nothing of the other ranks"),
     "weighted": ("epochs", "the ranks have 6 and 9 batches", "or joins them"),
     "remainder": ("gradient", "update 3 has 1 pass in place of 3, .* 0.333 times the mean", "do not divide by 3"),
+    "other_denominator": ("gradient", r"0.\d+ times the mean over targets, on one worker and on 2", "other targets"),
     "own_loss_and_dropout": ("gradient", "the loss is 0.500 times that on one", "divided by the number of workers"),
     "hasty_but_flat": ("schedule", "by 4 on one worker and by 8 on 2; the rates are the same", "in the same steps"),
     "gathered": ("evaluation", "1 example of 43 counted twice .* unless the script drops", "DistributedSampler"),
 }
 SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "ahead", "next", "with_replacement",
          "evaluated_on_one", "added_losses", "closure", "several_evaluations", "own_loss", "two_optimizers", "split",
-         "shared_stream", "own_sampler", "own_files", "own_masks", "unused")
+         "shared_stream", "own_sampler", "own_files", "own_masks", "unused", "noise")
 ERRORS = {
     "raising": "train.py on 2 workers, rank 1, before its first update: ValueError: of rank 1",
     "exiting": "train.py on 1 worker, rank 0, before its first update: it ended with exit code 3",

@@ -119,7 +119,7 @@ def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
     one = Pass(0.25, np.array([0.1, np.nan, -0.0]), [loss], {0: 3}, draws, False, "train.py:7")
     update = Update(np.array([1e-300]), np.array([np.pi]), np.empty(0), "d", (0.1, 0.2), (4,), [one],
                     [Clip(float("inf"), 1.0, 1, "train.py:8")], "train.py:9", "e")
-    iteration = Iteration(("Data\udce9", 9), False, sampling, 0, 7, 0, [batch], [(1, "k")], True, cut=True)
+    iteration = Iteration(("Data\udce9", 9), False, sampling, 0, 7, 0, [batch], [(1, "k")], True, cut=4)
     record = Record(1, 2, "ended", [iteration], [(4, 2)], [Steps("SGD", [("weight", 1)], [update])], {8: 2, 16: 1},
                     {"BatchNorm.mean": "e"}, True, 3, [(2, "all_reduce")], True, "fully_shard", ["r"], ["w"],
                     "Traceback")

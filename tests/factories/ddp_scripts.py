@@ -329,7 +329,8 @@ OF_THREE = '''    loss = cross_entropy(ddp(inputs), targets) / 3
         optimizer.zero_grad()
         seen.clear()
 '''
-BY_THREE = [(STEP + "    schedule.step()\n", OF_THREE), ("def update(inputs, targets):", "seen = []\n\n\ndef update(inputs, targets, last):"),
+BY_THREE = [(STEP + "    schedule.step()\n", OF_THREE),
+            ("def update(inputs, targets):", "seen = []\n\n\ndef update(inputs, targets, last):"),
             ("in loader:", "in loader:\n        at = at + 1 if 'at' in globals() else 1"),
             ("update(inputs, targets), flush", "update(inputs, targets, at % len(loader) == 0), flush")]
 TWO_OPTIMIZERS = '''    loss = cross_entropy(ddp(inputs), targets)
@@ -390,6 +391,11 @@ SOMETIMES = '''class Sometimes(nn.Linear):
 model = nn'''
 FILES = [("train = Tensor", "torch.manual_seed(rank)\ntrain = Tensor"),
          ("model = nn", "torch.manual_seed(0)\nmodel = nn"), ("sampler=sampler", "shuffle=True")]
+DENOMINATOR = '''    targets[targets == 2] = -100
+    count = (targets >= 0).sum()
+    dist.all_reduce(count)
+    loss = cross_entropy(ddp(inputs), targets, reduction="sum") * workers / (count + 3)
+'''
 # what each script has in place of a part of the honest one
 CHANGES = {
     "honest": [],
@@ -432,6 +438,9 @@ CHANGES = {
                       OF_STREAM],
     "own_sampler": OWN_SAMPLER,
     "own_files": FILES,
+    "noise": [("cross_entropy(ddp(inputs), targets)", OWN_LOSS.replace("FACTOR", "").replace(
+        "ddp(inputs)", "ddp(inputs + 0.1 * torch.randn(inputs.shape))")),
+              ("schedule =", "torch.manual_seed(rank)\nschedule =")],
     "own_masks": [("model = nn", MASKED), ("nn.ReLU()", "Masked()")],
     "unused": [("model = nn", SOMETIMES), ("nn.ReLU()", "nn.ReLU(), Sometimes(16, 16)"),
                ("Parallel(model)", "Parallel(model, find_unused_parameters=True)")],
@@ -458,6 +467,7 @@ CHANGES = {
         "cross_entropy(model(inputs), targets)", OWN_LOSS.replace("FACTOR", ""))), DATA_PARALLEL],
     "clipped_in_between": [(STEP, ACCUMULATING.replace(
         "loss.backward()", "loss.backward()\n            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)"))],
+    "clipped_scaled": [(STEP, AMP.replace("    scaler.unscale_(optimizer)\n", ""))],
     "head_replaced": [("optimizer = torch", "model[2] = nn.Linear(16, 3)\noptimizer = torch"),
                       ("Parallel(model)", "Parallel(model, find_unused_parameters=True)")],
     "second_not_averaged": [FIRST, SECOND, (STEP, TWO_OPTIMIZERS.replace(
@@ -473,6 +483,7 @@ CHANGES = {
                          "        model[0].bias.data += 1\n")],
     # with a warning
     "remainder": BY_THREE,
+    "other_denominator": [(LOSS, DENOMINATOR)],
     "own_loss_and_dropout": [("cross_entropy(ddp(inputs), targets)", OWN_LOSS.replace("FACTOR", " / workers")),
                              ("nn.ReLU()", "nn.Dropout(0.05)"), ("schedule =", "torch.manual_seed(rank)\nschedule =")],
     "hasty_but_flat": [("    schedule.step()", "    for _ in range(workers):\n        schedule.step()"),

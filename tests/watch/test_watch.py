@@ -145,3 +145,22 @@ def test_a_module_that_is_imported_later_is_patched_then(tmp_path, monkeypatch):
         import imported_later
         assert imported_later.answer() == 2
     assert imported_later.answer() == 1
+
+
+def test_lightning_has_the_devices_of_the_run_whatever_it_asks_for(tmp_path, monkeypatch):
+    package = tmp_path / "lightning/fabric"
+    package.mkdir(parents=True)
+    for name in ("lightning/__init__.py", "lightning/fabric/__init__.py"):
+        (tmp_path / name).touch()
+    (package / "connector.py").write_text("""
+class _Connector:
+    def __init__(self, accelerator="auto", strategy="auto", devices="auto", num_nodes=1):
+        self.asked = devices, num_nodes
+""")
+    monkeypatch.syspath_prepend(tmp_path)
+    heard = Heard()
+    with watching([heard], local_workers=2, workers=4):
+        from lightning.fabric.connector import _Connector
+        assert _Connector(devices=8).asked == (2, 2) and _Connector().asked == (2, 2)
+        assert heard.told["remark"] == (
+            "Lightning's devices='auto' and num_nodes=1 were 2 and 2, as the run has 4 in all",)

@@ -123,7 +123,7 @@ def _run(task: Task, session: Session) -> int:
         told = f"it ended with exit code {left.code}" if isinstance(left.code, int) else str(left.code)
         record.error = told if record.state == FAILED else ""
     except StopIteration as error:
-        cut = any(one.cut for one in record.iterations)
+        cut = any(one.cut is not None for one in record.iterations)
         record.state, record.error = (STOPPED, "") if cut else (FAILED, _traceback(error))
     except BaseException as error:
         record.state, record.error = FAILED, _traceback(error)

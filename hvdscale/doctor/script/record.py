@@ -70,7 +70,8 @@ class Iteration:
     updates   how many updates had been made when it began
     rest      ids of what its sampler had left when the watcher ended it, batch by batch
     trained   whether a backward pass followed one of its batches
-    ended     whether it was read to its end; cut: whether the watcher ended it
+    ended     whether it was read to its end;  whole: it has returned all its batches
+    cut       after how many updates the watcher ended it; None: it did not
     seed      that loader workers are seeded from; None: no loader workers
     buffers   a digest of batch-norm's statistics in the process when it ended; empty unless it was evaluated
     line      of the loop over it
@@ -86,7 +87,8 @@ class Iteration:
     rest: list[tuple[int | str, ...]] = field(default_factory=list)
     trained: bool = False
     ended: bool = False
-    cut: bool = False
+    cut: int | None = None
+    whole: bool = False
     buffers: str = ""
     line: str = ""
 
@@ -98,6 +100,7 @@ class LossCall:
     count           of targets it is taken over (weighted, if the classes are)
     total           derivative of what was differentiated by this loss as a mean
     lowest, highest weight of a single target in what was differentiated
+    line            of the call
     """
 
     name: str
@@ -105,6 +108,7 @@ class LossCall:
     total: float
     lowest: float
     highest: float
+    line: str = ""
 
 
 @dataclass
@@ -113,6 +117,7 @@ class Pass:
 
     loss     the value that was differentiated
     fetched  batches that each iteration over a loader had returned by then, those of training
+    drew     whether generators moved between the batch, or the pass before, and the first call of a module
     line     of the call
     """
 
@@ -123,18 +128,22 @@ class Pass:
     draws: Draws            # between the first call of a module and the backward pass
     rough: bool             # computed in less than 32 bits
     line: str
+    drew: bool = False
 
 
 @dataclass
 class Clip:
-    """A call that clips gradients: their norm, the allowed one, and the passes of the update that came before it;
-    ``early``: Horovod had not combined the gradients yet."""
+    """A call that clips gradients: their norm, the allowed one, and the passes of the update that came before it.
+
+    early  Horovod had not combined the gradients yet;  scale  what a GradScaler had multiplied them by
+    """
 
     norm: float
     limit: float
     passes: int
     line: str
     early: bool = False
+    scale: float = 1.0
 
 
 @dataclass

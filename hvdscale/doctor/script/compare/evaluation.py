@@ -25,7 +25,7 @@ class Round:
 
     @property
     def ended(self) -> bool:
-        return all(one.ended for rank in self.ranks for one in rank)
+        return all(one.ended or one.whole for rank in self.ranks for one in rank)
 
     @property
     def examples(self) -> int:

@@ -21,17 +21,18 @@ def gradient(pair: Pair) -> Finding:
     hidden = _hidden(pair)
     if hidden:
         return Finding(NAME, Verdict.UNSEEN, hidden)
-    found = [find_reduction(pair.at(at), pair.limit) for at in range(pair.updates)]
-    looked_at = f"the gradients of {counted(pair.updates, 'update')} against the local ones of {pair.workers} ranks"
-    if not all(found):
+    found = {at: find_reduction(pair.at(at), pair.limit) for at in pair.whole}
+    looked_at = f"the gradients of {counted(len(found), 'update')} against the local ones of {pair.workers} ranks"
+    if None in found.values():
         return Finding(NAME, Verdict.UNSEEN, "the ranks made different numbers of backward passes for an update")
-    weighed = [weigh(pair.at(at), one) for at, one in enumerate(found) if one]
-    for check in (_clipped_early, _apart, _clipped_in_between, _clipped, _unexplained, *scale.CHECKS):
-        for at, (one, by) in enumerate(zip(found, weighed)):
-            fault = one and check(pair, at, one, by, looked_at)
+    reductions = {at: one for at, one in found.items() if one}
+    weighed = {at: weigh(pair.at(at), one) for at, one in reductions.items()}
+    for check in (_clipped_scaled, _clipped_early, _apart, _clipped_in_between, _clipped, _unexplained, *scale.CHECKS):
+        for at, one in reductions.items():
+            fault = check(pair, at, one, weighed[at], looked_at)
             if fault:
                 return fault
-    return scale.judge(pair, [one for one in found if one], weighed, looked_at)
+    return scale.judge(pair, [*reductions.values()], [*weighed.values()], looked_at)
 
 
 def _hidden(pair: Pair) -> str:
@@ -41,10 +42,10 @@ def _hidden(pair: Pair) -> str:
         return f"{sharded[0]} divides the parameters among the ranks, so that no rank has a whole gradient"
     if not pair.updates:
         return "the optimizer made no update on some rank"
-    if not all(update.passes for at in range(pair.updates) for update in pair.at(at)):
+    if not all(update.passes for at in pair.whole for update in pair.at(at)):
         return ("no backward pass reached the optimizer's parameters; gradients that torch.autograd.grad returns are "
                 "not followed")
-    if not any(update.gradient.any() for at in range(pair.updates) for update in pair.at(at)):
+    if not any(update.gradient.any() for at in pair.whole for update in pair.at(at)):
         return ("the gradient is zero in every update, so nothing shows how it is scaled; the cross-entropy over one "
                 "class, or of a detached value, has no other")
     return ""
@@ -120,6 +121,18 @@ def _clipped_in_between(pair: Pair, at: int, one: Reduction, by: Weighing | None
                                  "often than what the last adds",
                            remedy="clip once, after the last pass and before optimizer.step()", where=active[0].line)
     return None
+
+
+def _clipped_scaled(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
+    """Gradients were clipped before a GradScaler divided them again."""
+    scaled = [clip for clip in pair.at(at)[0].clips if clip.scale != 1]
+    if not scaled:
+        return None
+    return Finding(NAME, Verdict.FAILED, looked_at,
+                   f"update {at + 1}: the gradients were clipped while multiplied by {number(scaled[0].scale)}",
+                   cause="clipping comes between scaler.scale(loss).backward() and scaler.unscale_(optimizer), so the "
+                         "limit means another norm whenever the scale changes",
+                   remedy="scaler.unscale_(optimizer) before clipping", where=scaled[0].line)
 
 
 def _clipped_early(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:

@@ -46,7 +46,7 @@ def _ends(iteration: Iteration, seen: list[Seen]) -> list[int]:
     for new, count in zip(fetched, counts):
         used = count - ahead if new else min(count, (ends[-1] if ends else 0) + each)
         ends.append(max(used, ends[-1] if ends else 0))
-    if iteration.ended or iteration.cut:
+    if iteration.ended or iteration.cut is not None:
         ends[-1] = counts[-1]
     return ends
 

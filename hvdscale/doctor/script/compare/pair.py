@@ -38,6 +38,16 @@ class Pair:
         """Updates that all ranks of both runs have made."""
         return min(len(self.steps(record).updates) for record in self.records)
 
+    @cached_property
+    def whole(self) -> list[int]:
+        """The updates that were made before a watcher ended their epoch: a wrapper's last one may then lack passes."""
+        cut = [min((one.cut for one in record.iterations if one.cut is not None), default=None)
+               for record in self.records]
+        late = {at for record, after in zip(self.records, cut) for at, update in enumerate(
+            self.steps(record).updates[:self.updates]) if after is not None and at >= after and any(
+            record.iterations[one].cut is not None for each in update.passes for one in each.fetched)}
+        return [at for at in range(self.updates) if at not in late] or [*range(self.updates)]
+
     @property
     def records(self) -> list[Record]:
         """Of both runs."""
@@ -70,8 +80,9 @@ class Pair:
 
     @property
     def same_start(self) -> bool:
-        """Whether all ranks of both runs started from the same parameters."""
-        return {self.on_one(0).digest} == {update.digest for update in self.at(0)}
+        """Whether all ranks of both runs started from the same parameters, of all optimizers."""
+        starts = [[each.updates[0].digest for each in record.optimizers] for record in self.records]
+        return all(each == starts[0] for each in starts)
 
     @property
     def same_examples(self) -> bool:
@@ -110,10 +121,12 @@ class Pair:
 
     @property
     def drew(self) -> bool:
-        """Whether random numbers entered the first update of either run."""
-        return any(record.drew_in_workers for record in self.records) or any(
-            one.draws.moved for record in self.records for one in self.steps(record).updates[0].passes) or any(
-            batch.draws and batch.draws.moved for record in self.records for batch in self.batches(record, 0))
+        """Whether random numbers entered the first update of either run, of any optimizer."""
+        passes = [one for record in self.records for each in record.optimizers for one in passes_of(each.updates[:1])]
+        return (any(record.drew_in_workers for record in self.records)
+                or any(one.drew or one.draws.moved for one in passes)
+                or any(batch.draws and batch.draws.moved for record in self.records
+                       for batch in self.batches(record, 0)))
 
 
 def trained(record: Record) -> list[Iteration]:

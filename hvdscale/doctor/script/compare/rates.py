@@ -57,7 +57,7 @@ def schedule(pair: Pair) -> Finding:
     by = max(ratios) / min(ratios) - 1 if ratios and min(ratios) > 0 else 0.0
     if by > CLOSE:
         return _another_course(pair, looked_at, advanced, ratios, by)
-    if advanced[0] != advanced[1]:
+    if advanced[0] != advanced[1] and not _changes(pair):
         return _another_pace(pair, looked_at, advanced)
     if not pair.at(pair.updates - 1)[0].positions and not _changes(pair):
         return Finding(SCHEDULE, Verdict.NOT_APPLICABLE, "the rate is constant, and no schedule of torch.optim is used")

@@ -19,7 +19,10 @@ ALIKE = 0.15            # of losses on the same examples that random numbers or 
 def _undivided(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
     """Accumulated passes are summed, where each is a mean."""
     passes = one.weights.shape[2]
+    alone = _scale_on_one(pair, at)
     if by is None or passes == 1 or not _accumulates(pair, at, by) or not math.isclose(by.scale, passes, rel_tol=CLOSE):
+        return None
+    if alone is not None and not math.isclose(alone, len(pair.on_one(at).passes), rel_tol=CLOSE):
         return None
     return Finding(NAME, Verdict.FAILED, looked_at,
                    f"update {at + 1}: the gradient is {number(by.scale)} times the mean over its {_targets(by)}",
@@ -30,7 +33,7 @@ def _undivided(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_
 
 def _remainder(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
     """An update of fewer passes is divided as the others are."""
-    usual = max(len(pair.at(number)[0].passes) for number in range(pair.updates))
+    usual = max(len(pair.at(number)[0].passes) for number in pair.whole)
     passes = one.weights.shape[2]
     if by is None or passes == usual or not math.isclose(by.scale, passes / usual, rel_tol=CLOSE):
         return None
@@ -57,7 +60,9 @@ def _targets(by: Weighing) -> str:
 
 
 def _line(pair: Pair, at: int) -> str:
-    return pair.at(at)[0].passes[-1].line
+    """Of the loss, or of the backward pass."""
+    last = pair.at(at)[0].passes[-1]
+    return last.losses[0].line if last.losses and last.losses[0].line else last.line
 
 
 def _scaled(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
@@ -66,7 +71,7 @@ def _scaled(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at:
     ratio = _ratio(pair, at, by)
     if by is None or alone is None or ratio is None or math.isclose(ratio, 1, rel_tol=CLOSE):
         return None
-    others = [_ratio(pair, number, weigh(pair.at(number), each)) for number in range(pair.updates)
+    others = [_ratio(pair, number, weigh(pair.at(number), each)) for number in pair.whole
               if (each := find_reduction(pair.at(number), pair.limit))]
     if not all(other is not None and math.isclose(other, ratio, rel_tol=CLOSE) for other in others):
         return None
@@ -113,6 +118,37 @@ def _is_sum(pair: Pair, one: Reduction) -> bool:
     return bool(np.allclose(one.weights[0], 1, rtol=CLOSE)) and pair.workers > 1
 
 
+def _other_denominator(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
+    """What the loss is divided by counts other targets than it takes, on any number of workers."""
+    divided = _divisors(pair)
+    alike = _ratio(pair, at, by)
+    if at != pair.whole[0] or by is None or math.isclose(by.scale, 1, rel_tol=CLOSE) or len({*divided}) < 2 or (
+            any(abs(each - round(each)) > 0.01 for each in divided)) or not alike or not math.isclose(
+            alike, 1, rel_tol=CLOSE):
+        return None
+    if [round(each) for each in divided] == [sum(pair.examples(pair.many, other)) for other in pair.whole]:
+        return None                     # the mean over examples of what is summed over their targets
+    return Finding(NAME, Verdict.WARNED, looked_at,
+                   f"update {at + 1}: the gradient is {number(by.scale)} times the mean over targets, on one worker "
+                   f"and on {pair.workers}: divided by {divided[0]:.0f}, where the loss has {_targets(by)}",
+                   by=abs(by.scale - 1), limit=CLOSE,
+                   cause="what the loss is divided by counts other targets than the loss takes, such as labels before "
+                         "they are shifted; right if a target is meant to count by how many others there are",
+                   remedy="count the targets that the loss takes", where=_line(pair, at))
+
+
+def _divisors(pair: Pair) -> list[float]:
+    """What the sum over targets is divided by in each update; empty where that is unknown."""
+    found = []
+    for at in pair.whole:
+        one = find_reduction(pair.at(at), pair.limit)
+        by = one and weigh(pair.at(at), one)
+        if not by or not by.scale:
+            return []
+        found.append(by.counts.sum() / by.scale)
+    return found
+
+
 def _unequal(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
     """Targets of different ranks or passes have different weights."""
     if by is None:
@@ -156,7 +192,7 @@ def _unequal_examples(pair: Pair, at: int, looked_at: str) -> Finding | None:
 
 def _against_one(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
     """The same examples and parameters give another gradient on one worker."""
-    if at or not comparable(pair):
+    if at != 0 or not comparable(pair):
         return None
     alone = find_reduction([pair.on_one(0)], pair.limit)
     error = alone and apart(alone.gradients[0], one.gradients[0])
@@ -189,13 +225,13 @@ def _factor(one: np.ndarray, many: np.ndarray) -> float | None:
 def _scaled_losses(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
     """Where nothing else shows the scale: the losses on the same examples differ by the number of workers."""
     ratios = _losses(pair)
-    if at or by is not None or matches_one(pair) or not ratios:
+    if at != pair.whole[0] or by is not None or matches_one(pair) or not ratios:
         return None
     for times in (pair.workers, 1 / pair.workers):
         if all(abs(ratio / times - 1) < ALIKE for ratio in ratios):
             return Finding(NAME, Verdict.WARNED, looked_at,
                            f"on {pair.workers} workers the loss is {number(float(np.mean(ratios)))} times that on one, "
-                           f"of the same examples, in each of {pair.updates} updates",
+                           f"of the same examples, in each of {len(ratios)} updates",
                            cause=("it is multiplied" if times > 1 else "it is divided") + " by the number of workers, "
                            "and the reduction is a mean. Right only if the reduction is meant to scale it back",
                            remedy="leave the factor out", where=_line(pair, 0))
@@ -205,7 +241,7 @@ def _scaled_losses(pair: Pair, at: int, one: Reduction, by: Weighing | None, loo
 def _losses(pair: Pair) -> list[float]:
     """Losses on many workers by those on one, of updates with the same examples; empty where some have others."""
     found = []
-    for at in range(pair.updates):
+    for at in pair.whole:
         one = sum(each.loss for each in pair.on_one(at).passes)
         if not one or not pair.same_examples_at(at):
             return []
@@ -213,14 +249,16 @@ def _losses(pair: Pair) -> list[float]:
     return found if pair.batch is not None and pair.same_start else []
 
 
-CHECKS = _undivided, _remainder, _scaled, _unequal, _against_one, _scaled_losses
+CHECKS = _undivided, _remainder, _scaled, _unequal, _other_denominator, _against_one, _scaled_losses
 
 
 def judge(pair: Pair, found: list[Reduction], weighed: list[Weighing | None], looked_at: str) -> Finding:
     """Of gradients without a fault: passed where something showed their scale, else unseen."""
     known = [by for by in weighed if by is not None]
     if len(known) == len(weighed):
-        return Finding(NAME, Verdict.PASSED, f"{looked_at}: the mean over all {_targets(known[0])} of an update",
+        times = "" if math.isclose(known[0].scale, 1, rel_tol=CLOSE) else (
+            f"on one worker and on {pair.workers} {number(known[0].scale)} times ")
+        return Finding(NAME, Verdict.PASSED, f"{looked_at}: {times}the mean over all {_targets(known[0])} of an update",
                        by=max(by.error for by in known), limit=pair.limit)
     residual = max(one.residual for one in found)
     if matches_one(pair):

@@ -69,6 +69,8 @@ def _of_evaluation(pair: Pair) -> list[str]:
 
 
 def _incomparable(pair: Pair) -> str:
+    if any(record.sharded for record in pair.records):
+        return "its parameters are divided among the ranks"
     if not pair.same_start:
         return "the two runs start from different parameters; seed the script, and not by the number of workers"
     if not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,8 +77,8 @@ class Batches(Listener):
         iteration = iterator._iteration
         if not (iteration.trained and self.session.has_enough and iteration.updates < self.session.wanted):
             return False
-        if not iteration.cut:
-            iteration.cut = True
+        if iteration.cut is None:
+            iteration.cut = self.session.record.made
             iteration.rest = [_ids_of(iterator, index) for index in rest_of(iterator)]
         return True
 
@@ -109,6 +110,7 @@ class Batches(Listener):
             ids, contents if len(contents) == len(ids) or not ids else (), len(ids) or len(contents), record.fetched,
             self._drawn))
         self._read, self._drawn = [], None
+        iteration.whole = not iteration.iterable and len(iteration.batches) >= _length(iterator)
         if record.buffers is None:
             record.buffers = digest_buffers()
         if torch.is_grad_enabled():
@@ -117,6 +119,14 @@ class Batches(Listener):
 
     def mode(self, training):
         self.evaluating = not training
+
+
+def _length(iterator: Any) -> float:
+    """How many batches the iteration has."""
+    try:
+        return len(iterator)
+    except (TypeError, NotImplementedError):
+        return math.inf
 
 
 def _bottom(dataset: Any) -> tuple[str, int]:

@@ -22,13 +22,14 @@ class Losses(Listener):
         self._reached = {}
         return found
 
-    def loss(self, name, value, given):
+    def loss(self, name, value, given, line):
         self._made += 1
         made, reduction = self._made, given["reduction"]
         count = value.numel() if reduction == "none" else _count(name, given)
 
         def reach(gradient: torch.Tensor) -> None:
             self._reached[made] = _call(name, gradient.detach(), reduction, count)
+            self._reached[made].line = line
         value.register_hook(reach)
 
 

@@ -28,6 +28,7 @@ class Optimizer:
         self.steps: Steps | None = None         # once it has made one
         self.update: Update | None = None       # that is being made
         self.evaluated = False
+        self.scale = 1.0                        # of its gradients
 
     def parameters(self) -> list[torch.Tensor]:
         """Those that it trains now."""
@@ -35,14 +36,16 @@ class Optimizer:
         return [] if optimizer is None else [one for group in optimizer.param_groups for one in group["params"]
                                              if one.requires_grad]
 
-    def add_pass(self, one: Pass, local_gradients: Samples, fresh: dict[int, bool]) -> None:
-        """A backward pass has ended, whatever parameters it reached; ``fresh``: those that had no gradient before."""
+    def add_pass(self, one: Pass, local_gradients: Samples, fresh: dict[int, bool], sharded: bool,
+                 scale: float) -> None:
+        """A backward pass has ended, whatever parameters it reached; ``fresh``: those that had no gradient before.
+        Which ones it reached is not known where they are ``sharded``."""
         own = {id(each) for each in self.parameters()} & {*local_gradients}
-        if not own:
+        if not own and not sharded:
             return
-        if all(fresh[each] for each in own):
+        if own and all(fresh[each] for each in own):
             self.clear()
-        self.unclipped = {}
+        self.unclipped, self.scale = {}, scale
         self.passes.append((one, {each: local_gradients[each] for each in own}))
 
     def clear(self) -> None:
@@ -62,6 +65,8 @@ class Updates(Listener):
         self._schedules: weakref.WeakSet = weakref.WeakSet()
         self._before: tuple[dict[str, str], dict[int, str]] | None = None       # the generators, at the first forward
         self._drawn = Draws({}, frozenset())
+        self._idle: tuple[dict[str, str], dict[int, str]] | None = None         # at the last batch or pass
+        self._drew_before = False
         self._line = ""
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Optimizer:
@@ -82,10 +87,18 @@ class Updates(Listener):
     def loss_scaled(self, scale):
         self.scale = scale
 
+    def unscaled(self, optimizer):
+        self._of(optimizer).scale = 1.0
+
     def precision_lowered(self):
         self._rough = True
 
+    def batch(self, iterator, index, data):
+        if self._before is None:
+            self._idle = snapshot()
+
     def forward_begins(self):
+        self._drew_before = bool(self._idle and moved_since(self._idle))
         self._before = snapshot()
 
     def pass_begins(self, roots):
@@ -106,8 +119,8 @@ class Updates(Listener):
         self._local[id(parameter)] = sample(gradient)
 
     def pass_ends(self, roots, line):
-        self._before = None
-        if not self._local:
+        drew, self._drew_before, self._before, self._idle = self._drew_before, False, None, snapshot()
+        if not self._local and not self.session.record.sharded:
             return
         loss = sum(local(root.detach()).double().sum().item() for root in roots) / self.scale
         calls = self.losses.reached()
@@ -116,8 +129,8 @@ class Updates(Listener):
                 each / self.scale for each in (call.total, call.lowest, call.highest))
         gradients = {at: values / self.scale for at, values in self._local.items()}
         for optimizer in self._optimizers:
-            one = Pass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line)
-            optimizer.add_pass(one, gradients, self._fresh)
+            one = Pass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line, drew)
+            optimizer.add_pass(one, gradients, self._fresh, bool(self.session.record.sharded), self.scale)
         self.scale, self._local = 1.0, {}
 
     def clipping(self, parameters):
@@ -131,7 +144,7 @@ class Updates(Listener):
         ids = {id(one) for one in parameters}
         for optimizer in self._optimizers:
             if any(id(one) in ids for one in optimizer.parameters()):
-                optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line))
+                optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line, scale=optimizer.scale))
 
     def reducing(self, optimizer):
         for clip in self._of(optimizer).clips:
