@@ -12,9 +12,19 @@ from pathlib import Path
 def meeting(script: str, workers: int) -> Iterator[list[dict[str, str]]]:
     """The variables of each rank, on this machine, while the script runs."""
     port = free_port()
-    ranks = [of_torchrun(rank, workers, rank, workers, port) for rank in range(workers)]
+    with rendezvous(script, workers) as horovods:
+        yield [{**of_torchrun(rank, workers, rank, workers, port), **of_horovodrun(rank, workers, horovods)}
+               for rank in range(workers)]
+
+
+@contextlib.contextmanager
+def rendezvous(script: str, workers: int) -> Iterator[int]:
+    """The port at which Horovod's ranks on this machine meet over Gloo; 0 for a script without Horovod.
+
+    Over MPI a rank could not end before the script does: mpirun takes that for a failure.
+    """
     if importlib.util.find_spec("horovod") is None or "horovod" not in Path(script).read_text(errors="replace"):
-        yield ranks
+        yield 0
         return
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
@@ -22,7 +32,7 @@ def meeting(script: str, workers: int) -> Iterator[list[dict[str, str]]]:
     port = server.start()
     try:
         server.init(get_host_assignments(parse_hosts(f"localhost:{workers}"), workers))
-        yield [{**variables, **_of_horovodrun(rank, workers, port)} for rank, variables in enumerate(ranks)]
+        yield port
     finally:
         server.stop()
 
@@ -34,8 +44,10 @@ def of_torchrun(rank: int, size: int, local_rank: int, local_size: int, port: in
     return {name: str(value) for name, value in told.items()}
 
 
-def _of_horovodrun(rank: int, size: int, port: int) -> dict[str, str]:
-    """As ``horovodrun --gloo`` would have them on one machine."""
+def of_horovodrun(rank: int, size: int, port: int) -> dict[str, str]:
+    """As ``horovodrun --gloo`` would have them on one machine; none for port 0."""
+    if not port:
+        return {}
     told = dict(RANK=rank, SIZE=size, LOCAL_RANK=rank, LOCAL_SIZE=size, CROSS_RANK=0, CROSS_SIZE=1, CONTROLLER="gloo",
                 CPU_OPERATIONS="gloo", HOSTNAME="localhost", GLOO_IFACE="lo", GLOO_RENDEZVOUS_ADDR="127.0.0.1",
                 GLOO_RENDEZVOUS_PORT=port)

@@ -17,7 +17,7 @@ from ...workers.launch import Process
 from ..played import bare
 from .child import Task, fork, output_of
 from .folder import Workplace, copy_of, make_workplace
-from .meeting import free_port, meeting, of_torchrun
+from .meeting import free_port, meeting, of_horovodrun, of_torchrun, rendezvous
 from .place import POLL_SECONDS, await_path
 from .record import FAILED, RUNNING, Record, load
 
@@ -82,21 +82,29 @@ def run_launched(asked: Asked, process: Process, place: Path) -> Run | None:
 
     place  the same folder on all ranks, which rank 0 makes
     """
-    if process.rank == 0:
-        workplace, records = _open(place)
-        write_whole(place / "ready", str(free_port()), sync=False)
-    else:
+    if process.rank:
         workplace, records = _find(place, asked.seconds)
-    environment = {**of_torchrun(process.rank, process.size, process.local_rank, process.local_size,
-                                 int((place / "ready").read_text())), **os.environ}
+        _run_rank(asked, process, workplace, records, place)
+        return None
+    workplace, records = _open(place)
+    on_one_host = process.local_size == process.size
+    with rendezvous(asked.script, process.size) if on_one_host else contextlib.nullcontext(0) as horovods:
+        write_whole(place / "ready", f"{free_port()} {horovods}", sync=False)
+        late = _run_rank(asked, process, workplace, records, place)
+        _await_files(records, "ended", process.size, GRACE_SECONDS)
+    return _collect(asked, process.size, workplace, records, late)
+
+
+def _run_rank(asked: Asked, process: Process, workplace: Workplace, records: Path, place: Path) -> bool:
+    """Run the script as this rank; whether it ran out of time."""
+    port, horovods = map(int, (place / "ready").read_text().split())
+    environment = {**of_torchrun(process.rank, process.size, process.local_rank, process.local_size, port),
+                   **os.environ, **of_horovodrun(process.rank, process.size, horovods)}
     started = {fork(_task(asked, process.size, workplace, records, process.local_size), process.rank, process.size,
                     process.local_size, environment): process.rank}
     late = _await(started, asked.seconds, records)
     (records / f"rank{process.rank}.ended").touch()
-    if process.rank:
-        return None
-    _await_files(records, "ended", process.size, GRACE_SECONDS)
-    return _collect(asked, process.size, workplace, records, late)
+    return late
 
 
 def _open(place: Path) -> tuple[Workplace, Path]:
