@@ -7,7 +7,6 @@ hvdscale-train ends on many ranks together, in carry_out_together.
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import signal
@@ -20,6 +19,7 @@ from ..errors import ExitCode, HvdscaleError, StoppedError, UsageError
 from ..formatting.escaping import printable
 from ..formatting.lines import NARROWEST, USUAL, WIDEST
 from ..formatting.numbers import counted
+from ..system.collecting import uncollected
 from ..system.hangup import has_stopped, heed, outlive_readers
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
@@ -98,12 +98,10 @@ def slow_imports() -> Iterator[None]:
     ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     if not ignored:
         signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
-    gc.disable()
     try:
-        yield
+        with uncollected():
+            yield
     finally:
-        gc.freeze()
-        gc.enable()
         if not ignored:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,10 +1,11 @@
 """Entry points of the commands: Ctrl-C ends a command quietly during imports, and --version needs no import."""
 from __future__ import annotations
 
-import gc
 import sys
 from importlib import import_module
 from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
+
+from ..system.collecting import uncollected
 
 
 def _command(name):
@@ -15,10 +16,8 @@ def _command(name):
         if sys.argv[1:2] == ["--version"]:
             from ..system.version import version_line
             return print(version_line())
-        gc.disable()                                                # as in slow_imports
-        main = import_module(f"hvdscale.cli.{name}").main
-        gc.freeze()
-        gc.enable()
+        with uncollected():
+            main = import_module(f"hvdscale.cli.{name}").main
         if not ignored:
             signal(SIGINT, default_int_handler)
         return main()

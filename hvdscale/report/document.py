@@ -158,11 +158,8 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
         for section in group.sections)) for group in groups)
     known = {about.workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
-    whole = AboutAll(abouts, repeats, studies, asked, options, tell)
-    chapters = [*_chapters(whole, taken), *(_chapter(title, view, key, taken)
-                                            for title, view, key in chapters_of_branches(branches, whole))]
-    return Document(pages, tuple(logs), tuple(skipped), options.confidence, tuple(chapters),
-                    (*notes, *_notes([group.workload for group in groups], logs)))
+    return _document(pages, AboutAll(abouts, repeats, studies, asked, options, tell), logs, skipped, notes, taken,
+                     branches)
 
 
 def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = (), logs: Sequence[LogFacts] = (),
@@ -189,13 +186,18 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
     note = (f"{why}: this report is of the studies as a whole. Tables by worker count, where a step's time goes, noise "
             f"scales{rules} and curves of single runs are left out; a report "
             f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
-    return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
-                    _chapters(AboutAll(abouts, (), studies, asked, options, tell), taken),
-                    (note, *notes, *_notes([study.workload for study in studies], logs)))
+    return _document(pages, AboutAll(abouts, (), studies, asked, options, tell), logs, skipped, (note, *notes), taken)
 
 
-def _notes(workloads: Iterable[Workload], logs: Sequence[LogFacts]) -> tuple[str, ...]:
-    return (*imported_said(logs), *joining_said(dict.fromkeys(workloads), [facts.attributes for facts in logs]))
+def _document(pages: Sequence[tuple[Group, tuple[Page, ...]]], whole: AboutAll, logs: Sequence[LogFacts],
+              skipped: Sequence[str], notes: Sequence[str], taken: set[str], branches: Sequence[Trial] = ()
+              ) -> Document:
+    """The pages with the chapters that follow from the whole; ``taken``: names that are no others'."""
+    chapters = [*((title, view, title) for title, view in chapters_of(whole)), *chapters_of_branches(branches, whole)]
+    joining = joining_said([group.workload for group, _ in pages], [facts.attributes for facts in logs])
+    return Document(tuple(pages), tuple(logs), tuple(skipped), whole.options.confidence,
+                    tuple(_chapter(title, view, key, taken) for title, view, key in chapters),
+                    (*notes, *imported_said(logs), *joining))
 
 
 IMPORTED = ("search", "workers", "overlap", "batch", "times")       # what an import says of a log's trials
@@ -218,10 +220,6 @@ def _others(target: Target, targets: Iterable[Target | None]) -> tuple[Target, .
 
 def _is_first(target: Target, targets: Iterable[Target | None]) -> bool:
     return target == next(one for one in targets if one and one.column == target.column)
-
-
-def _chapters(whole: AboutAll, taken: set[str]) -> tuple[Chapter, ...]:
-    return tuple(_chapter(title, view, title, taken) for title, view in chapters_of(whole))
 
 
 def _chapter(title: str, view: View, key: Hashable, taken: set[str]) -> Chapter:

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from ..analysis.report_data import Options
 from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
+from ..system.collecting import uncollected
 from ..target import Target
-from .collecting import uncollected
 from .defaults import FORMATS
 from .document import Document
 from .file_names import Path

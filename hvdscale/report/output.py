@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from ..errors import HvdscaleError, UsageError
 from ..formatting.lines import line_width, wrap
 from ..formatting.progress import Tell, quiet
+from ..system.collecting import uncollected
 from ..system.files import write_whole
 from ..system.forked import map_on_cores
-from .collecting import uncollected
 from .defaults import FORMATS
 from .document import MOST_RULED, Document, Page, as_json
 from .file_names import LONGEST_FILE, Path, cut

@@ -34,7 +34,7 @@ from .scaling.regimes import curve_findings
 from .search.all_figures import family_figures, workload_figures
 from .search.budgets import base_rates_table, budgets_said, budgets_table, trials_table as budget_trials_table
 from .search.quality import quality_said, quality_table
-from .search.results import tables_of_results
+from .search.results import steps_table
 from .search.rules import missing_table, points_table, rules_said, rules_table
 from .view import View, present
 
@@ -75,7 +75,7 @@ def _results(about: About) -> View:
     if about.searches:
         return View()
     [found] = results_of(about.studies, lambda workload: [about.target], ())
-    return View(tables=tables_of_results(found))
+    return View(tables=tuple(steps_table(rows) for _, rows in found.steps))
 
 
 def _of_metric(view: Callable[[About], View]) -> Callable[[About], View]:

@@ -12,7 +12,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.exchange import imported
 from hvdscale.log.schema import Status, metric_column
-from hvdscale.report.search.results import best_table, steps_table, tables_of_results
+from hvdscale.report.search.results import steps_table
 from hvdscale.report.table import as_csv, as_text, as_values
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
@@ -173,27 +173,16 @@ def test_a_table_shows_each_batch_with_its_trial():
         "shown": "not met", "value": None, "low": 200.0, "high": None}
 
 
-def test_a_table_of_best_measurements_has_a_column_for_each_budget():
-    made = log(trial(4, error=(0.9, 0.5, 0.1), batch=32), trial(5, error=(0.9, 0.2, 0.3), batch=64))
-    table = best_table([best_measurements(study, "val/error", True, [None, Budget(100, "steps"), Budget(4, "epochs")])
-                        for study in studies_of([made])])
-    assert [[(cell.shown, cell.below) for cell in row.cells[2:]] for row in table.rows] == [
-        [("0.1000", "200 steps"), ("0.5000", "100 steps"), ("0.5000", "100 steps")],
-        [("0.2000", "100 steps"), ("0.2000", "100 steps"), ("0.9000", "0 steps")]]
-    assert "smallest val/error at all, within 100 steps and within 4 epochs" in as_text(table).replace("\n", " ")
-    assert [column.key for column in table.columns][2:] == ["best", "best_within_100_steps", "best_within_4_epochs"]
-
-
 def test_each_workload_has_the_tables_of_the_targets_that_it_measured():
     logs = [log(trial(0, model="net"), trial(1, model="net", batch=64), path="a.h5"),
             log(trial(0, model="deep"), path="b.h5", metric="val/cross_entropy")]
     logs[0].evaluations["val/cross_entropy"] = np.full(logs[0].evaluations.rows, np.nan)
     targets = [BELOW, Target.parse("val/cross_entropy<0.5")]
     deep, net = results_of(studies_of(logs), lambda workload: targets)
-    assert [table.name for table in tables_of_results(deep)] == ["steps-to-result-val-cross_entropy-0.5",
-                                                                 "best-measurement-val-cross_entropy"]
-    assert [table.name for table in tables_of_results(net)] == ["steps-to-result-val-error-0.3",
-                                                                "best-measurement-val-error"]
+    assert [[str(target) for target, _ in one.steps] for one in (deep, net)] == [
+        ["val/cross_entropy<0.5"], ["val/error<0.3"]]
+    assert [[metric for metric, _ in one.best] for one in (deep, net)] == [
+        [("val/cross_entropy", True)], [("val/error", True)]]
     assert [len(rows) for _, rows in net.steps] == [2]
 
 

@@ -1,20 +1,16 @@
-"""The published analysis' tables, by workload: steps to target by batch, and the best measured under budgets.
+"""The published analysis' table of steps to a target by batch; budgets.py has the best measured under budgets.
 
-    for results in results_of(studies, lambda workload: targets, budgets):
-        for table in tables_of_results(results):
-            print(as_text(table))
+    print(as_text(steps_table([steps_to_result(study, target) for study in studies])))
 """
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from ...analysis.budgets import Budget
-from ...analysis.results import BestMeasurement, Results, StepsToResult
-from ...formatting.numbers import counted, listed, number
+from ...analysis.results import StepsToResult
 from ..columns import BATCH, SHALLUE
 from ..file_names import column_name
-from ..table import Cell, Column, Row, Table, TrialKeys, count_cell, number_cell
-from .budgets import heading
+from ..table import Cell, Column, Row, Table, count_cell, number_cell
 from .words import not_by
 
 FEWEST = Column("fewest_steps", "steps to target", "steps", "steps done at the earliest evaluation of any of the "
@@ -25,16 +21,9 @@ MET = Column("met", "met", "1", "trials that met the target / COMPLETE and prune
 LOST = Column("infeasible", "diverged", "1", "INFEASIBLE trials, which are not among them")
 BEFORE = Column("met_before_diverging", "met, then diverged", "1", "INFEASIBLE trials that met the target before")
 PRUNED = Column("pruned", "pruned", "1", "of the trials those that their search stopped")
-TRIED = Column("trials", "trials", "1", "COMPLETE and pruned trials")
-BEST = "the best of the metric at any evaluation of any of the trials {}; below: after how many steps"
 
 
-def tables_of_results(results: Results) -> tuple[Table, ...]:
-    """For each target the steps to it, for each metric the best of it."""
-    return (*(steps_table(rows) for _, rows in results.steps), *(best_table(rows) for _, rows in results.best))
-
-
-def steps_table(rows: tuple[StepsToResult, ...]) -> Table:
+def steps_table(rows: Sequence[StepsToResult]) -> Table:
     """Steps to one target, of the studies of one workload."""
     target, workload = rows[0].target, rows[0].study.workload
     pruned = any(row.pruned for row in rows)
@@ -42,28 +31,9 @@ def steps_table(rows: tuple[StepsToResult, ...]) -> Table:
     warnings = ("Trials that met the target and diverged later do not count for the steps.",) * any(
         row.met_before_diverging for row in rows)
     name = f"steps-to-result-{column_name(target.column)}-{target.value:g}"
-    return Table(name, f"{workload}: fewest steps to {target}",
-                 columns, tuple(_steps_row(row, pruned) for row in rows), (_choice_note(pruned),), warnings=warnings)
-
-
-def best_table(rows: tuple[tuple[BestMeasurement, ...], ...]) -> Table:
-    """The best of one metric under each budget, a row for each study of one workload."""
-    first = rows[0]
-    budgets = [one.budget for one in first]
-    columns = (BATCH, TRIED, *(_best_column(budget) for budget in budgets))
-    way = "smallest" if first[0].minimizes else "largest"
-    title = f"{first[0].study.workload}: {way} {first[0].column}"
-    if any(budgets):
-        title += f" {listed('at all' if budget is None else f'within {budget}' for budget in budgets)}"
-    notes = (_choice_note(any((one.among & one.study.pruned).any() for one, *_ in rows)),)
-    return Table(f"best-measurement-{column_name(first[0].column)}", title, columns, tuple(
-        Row((count_cell(row[0].global_batch), count_cell(row[0].trials), *map(_best, row)),
-            tuple(dict.fromkeys(key for one in row for key in _keys(one))), ()) for row in rows), notes)
-
-
-def _choice_note(pruned: bool) -> str:
-    return ("Of COMPLETE trials and of those that their search stopped; repeats of a search's winner are left out."
-            if pruned else "Of COMPLETE trials; repeats of a search's winner are left out.")
+    among = " and of those that their search stopped" * pruned
+    return Table(name, f"{workload}: fewest steps to {target}", columns, tuple(_steps_row(row, pruned) for row in rows),
+                 (f"Of COMPLETE trials{among}; repeats of a search's winner are left out.",), warnings=warnings)
 
 
 def _steps_row(row: StepsToResult, pruned: bool) -> Row:
@@ -71,7 +41,7 @@ def _steps_row(row: StepsToResult, pruned: bool) -> Row:
     cells = (count_cell(row.global_batch), _steps(row), trial, number_cell(row.value),
              Cell(f"{row.met:,}/{row.trials:,}", row.met), *[count_cell(row.pruned)] * pruned,
              count_cell(row.infeasible), count_cell(row.met_before_diverging))
-    return Row(cells, _keys(row), ())
+    return Row(cells, () if row.key is None else (row.key,), ())
 
 
 def _steps(row: StepsToResult) -> Cell:
@@ -82,21 +52,3 @@ def _steps(row: StepsToResult) -> Cell:
     if math.isnan(row.beyond):
         return Cell("never measured", math.nan, math.nan, math.nan)
     return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")
-
-
-def _best_column(budget: Budget | None) -> Column:
-    within = heading(budget)
-    if budget is None:
-        return Column("best", "best value", "1", BEST.format(within), SHALLUE)
-    key = f"best_{within}".replace(" ", "_").replace(",", "")
-    return Column(key, within, "1", BEST.format(within), SHALLUE)
-
-
-def _best(one: BestMeasurement) -> Cell:
-    if one.trial is None:
-        return Cell("n/a", math.nan)
-    return Cell(number(one.value, 4), one.value, below=counted(int(one.step), "step"))
-
-
-def _keys(one: StepsToResult | BestMeasurement) -> TrialKeys:
-    return () if one.key is None else (one.key,)

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without passes of the garbage collector, nor later ones over what was made meanwhile: over a log of 200,000
-    trials they take a third of the time."""
+    """Without passes of the garbage collector, nor later ones over what was made meanwhile: they take a third of the
+    time over a log of 200,000 trials, and a quarter of that of imports."""
     was_on = gc.isenabled()
     gc.disable()
     try:
