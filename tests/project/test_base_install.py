@@ -33,6 +33,12 @@ def base_venv(request, tmp_path_factory, machines_network):
     return installed(request.param, folder, machines_network)
 
 
+def leftovers(*hidden):
+    """What copies of the tree leave out: build/, which holds old modules, at the top runs/, and those hidden."""
+    anywhere = shutil.ignore_patterns("build", "*.egg-info", "__pycache__", *hidden)
+    return lambda folder, names: anywhere(folder, names) | ({"runs"} if pathlib.Path(folder) == ROOT else set())
+
+
 def installed(python, tmp, machines_network, extra=""):
     """bin/ of a fresh environment of that Python, with a copy of this tree and an extra such as [torch]."""
     make_environment(python, tmp)
@@ -69,8 +75,7 @@ def required(package, found):
 
 def make_environment(python, tmp):
     """venv of that Python beside tree, a copy of this one."""
-    leftovers = shutil.ignore_patterns(".*", "build", "runs", "*.egg-info", "__pycache__")  # build/ holds old modules
-    shutil.copytree(ROOT, tmp / "tree", ignore=leftovers)
+    shutil.copytree(ROOT, tmp / "tree", ignore=leftovers(".*"))
     base, _ = base_python(python)
     subprocess.run([base, "-m", "venv", "--without-pip", tmp / "venv"], check=True)    # Debian may lack ensurepip
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests import guides
 from tests.conftest import ROOT
-from tests.project.test_base_install import OLDEST, PYTHONS, base_python
+from tests.project.test_base_install import OLDEST, PYTHONS, base_python, leftovers
 
 pytestmark = pytest.mark.slow
 NEWEST = (3, 13)
@@ -26,8 +26,7 @@ PLAIN = {key: value for key, value in os.environ.items() if key not in ("PYTHONP
 
 
 def copy_of_the_tree(folder):
-    leftovers = shutil.ignore_patterns(".venv", ".git", "build", "runs", "*.egg-info", "__pycache__", ".pytest_cache")
-    return Path(shutil.copytree(ROOT, folder, ignore=leftovers))
+    return Path(shutil.copytree(ROOT, folder, ignore=leftovers(".venv", ".git", ".pytest_cache")))
 
 
 def done(*command, cwd, timeout=1800, environment=PLAIN):

@@ -252,7 +252,7 @@ def test_wrong_lines_are_named_and_leave_nothing_or_are_left_out(tmp_path, text,
 def test_options_of_other_kinds_are_refused(tmp_path):
     rcp(tmp_path / "rcp.json", a=point(64, [3]))
     code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--workers", "2")
-    assert code == 2 and "--workers is for --kind mllog" in said
+    assert code == 2 and "--workers is for --kind runs, mllog" in said
 
 
 @pytest.mark.parametrize("make", [
