@@ -29,7 +29,6 @@ from ..table import Cell, Row, TrialKeys
 SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
     (r"\s*\n\s*", " "))
-EN_DASH = "\N{EN DASH}"
 SUBJECTS = {                # of figures, each with what their names begin with, the first that does
     "Steps by batch": "steps-|examples-", "Trials": "trials|best-of-n|best-under|base-rates",
     "Metaparameters": "best-|lr-", "Workers": "speedup-|efficiency-|step-time-", "Training": "curve-|noise-"}
@@ -60,7 +59,7 @@ def environment() -> Environment:
     environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
     environment.globals |= {"by_subject": _by_subject, "cells_of": _cells_of, "counted": counted,
                             "first_sentence": _first_sentence, "listed": listed, "trials_of": _trials_of,
-                            "unbroken": _unbroken, "unsaid": _unsaid}
+                            "unbroken": _unbroken, "unsaid": _unsaid, "with_dash": _with_dash}
     return environment
 
 
@@ -96,7 +95,7 @@ def _cell(cell: Cell, tag: str) -> str:
     look = ' scope="row"' if tag == "th" else ' class="unmet"' if unmet else ' class="text"' * (len(cell.shown) > 40)
     key = _sort_key(cell.value)
     value = "" if key is None else f' data-value="{key}"'
-    below = f"<small>{escape(RANGE.sub(EN_DASH, cell.below))}</small>" if cell.below else ""
+    below = f"<small>{escape(_with_dash(cell.below))}</small>" if cell.below else ""
     return f"<{tag}{look}{value}>{escape(cell.shown)}{below}</{tag}>"
 
 
@@ -116,6 +115,10 @@ def _unsaid(warnings: Iterable[str], said: list[str]) -> list[str]:
 def _unbroken(said: str) -> Markup:
     """A sentence of which the intervals in brackets stay on one line."""
     return Markup(INTERVAL.sub(r'<span class="range">\g<0></span>', str(escape(said))))
+
+
+def _with_dash(span: str) -> str:
+    return RANGE.sub("\N{EN DASH}", span)
 
 
 def _sort_key(value: float | str | None) -> str | None:
