@@ -9,7 +9,6 @@ from functools import partial
 import click
 import numpy as np
 
-from ..analysis.metric_direction import better
 from ..errors import HvdscaleError, LogError
 from ..formatting.lines import terminal_width, wrap
 from ..formatting.numbers import byte_size, counted
@@ -20,14 +19,24 @@ from ..log.nans import count_nans
 from ..log.plan_text import read_plan
 from ..log.reader import Log, open_log, read_log
 from ..log.repair import repair as repair_log
-from ..log.schema import SMALLER, UNKNOWN_SEED, Status
+from ..log.schema import UNKNOWN_SEED
 from ..log.segments import find_logs
 from ..system.forked import map_on_cores
-from ..target import Target
 from . import completion, exchange
 from .common import Group, echo, format_counts, version_option, width_option
+from .listing import (HEADINGS, MOST_ROWS, draw_of, ends_of, has_workers, lines_of, plan_of, short_number, state_of,
+                      target_of)
+from .live import WATCH_SECONDS, follow
 
-MOST_ROWS = 12      # shown of a long table: half from its start, half from its end
+
+class ListCommand(click.Command):
+    """``--watch`` without a number looks every WATCH_SECONDS."""
+
+    def parse_args(self, ctx, args):
+        at = args.index("--watch") + 1 if "--watch" in args else 0
+        if at and not "".join(args[at:at + 1]).replace(".", "", 1).isdecimal():
+            args = [*args[:at], str(WATCH_SECONDS), *args[at:]]
+        return super().parse_args(ctx, args)
 
 
 @click.group(cls=Group, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -40,17 +49,25 @@ def main():
     """
 
 
-@main.command("ls")
+@main.command("ls", cls=ListCommand)
 @click.argument("logs", nargs=-1, shell_complete=completion.paths)
 @click.option("--all", "everything", is_flag=True, help="name every trial, however many a log holds")
+@click.option("--watch", "every", type=click.FloatRange(0.1, 86400), metavar="[SECONDS]",
+              shell_complete=completion.paths,      # of LOGS, which follow where no number does
+              help=f"follow running trials, and logs that will come in the folders and below, until all have ended; "
+                   f"look every SECONDS, or {WATCH_SECONDS:g}. Writers are not disturbed; over a network file system "
+                   "rows may be seen late")
 @width_option
-def list_logs(logs, everything):
+def list_logs(logs, everything, every):
     """List the trials of LOGS, one line each: how they ended, what they ran, how far they came. Default: runs/, or the
     current folder.
     """
-    paths = find_logs(logs or (["runs"] if os.path.isdir("runs") else ["."]))
+    logs = logs or (["runs"] if os.path.isdir("runs") else ["."])
+    if every is not None:
+        return follow(logs, every)
+    paths = find_logs(logs)
     if not paths:
-        raise LogError(f"{' '.join(logs) or 'here'}: there is no log")
+        raise LogError(f"{' '.join(logs)}: there is no log")
     table, bad = GrowingTable(HEADINGS, echo, width=terminal_width()), []
     for lines in _of_each(partial(_lines_of, everything), paths, bad):
         table.add(lines)
@@ -71,7 +88,7 @@ def show(path, trial, plan, evaluations, steps):
         _echo_rows(_heading(log))
         ids = log.trials["id"]
         if trial is None and len(ids) > 1:
-            echo(_align([HEADINGS[1:]] + [line[1:] for line in _lines(log, False)], terminal_width()))
+            echo(_align([HEADINGS[1:]] + [line[1:] for line in lines_of(log, False)], terminal_width()))
             rest = "" if len(ids) <= MOST_ROWS else f", hvdscale-log ls {path} --all lists every one"
             echo("\n" + wrap(f"hvdscale-log show {path} --trial N shows one of them{rest}", whole=True))
             return
@@ -140,10 +157,6 @@ def repair(path, take_over):
 
 exchange.add_to(main)
 
-HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "metric", "last", "best", "size",
-            "study")
-UNKNOWN_WAY = "direction unknown"       # of a metric of which nothing says whether small or large values are good
-
 
 def _of_each(function, paths, bad: list[str]):
     """The function of each log, in order, as they come; what is wrong with others is added to ``bad``."""
@@ -177,67 +190,7 @@ def _checked(path) -> str:
 
 def _lines_of(everything: bool, path) -> list[tuple]:
     with open_log(path) as log:
-        return _lines(log, everything)
-
-
-def _lines(log: Log, everything: bool) -> list[tuple]:
-    """One line per trial of a log; of many only the first and last ones."""
-    name, size = log.path, byte_size(log.size) + (f" in {len(log.segments)} files" if len(log.segments) > 1 else "")
-    rows = log.trials.rows
-    if rows == 0:
-        return [(name, "-", _state(log, None), *"-" * 7, size, "")]
-    shown = range(rows) if everything else _ends(rows)
-    lines, before = [], -1
-    for row in shown:
-        if row > before + 1:
-            lines.append(("", "...", f"{row - before - 1} more", *[""] * 9))
-        first = not lines
-        lines.append((name if first else "", *_line(log, row), size if first else "", _draw(log, row)))
-        before = row
-    return lines
-
-
-def _line(log: Log, row: int) -> tuple:
-    trials, metric = log.trials, _metric(log, row)
-    values = log.evaluations.of_trial(metric, trials["id"][row]) if metric else np.empty(0)
-    measured = values[~np.isnan(values)]
-    return (str(trials["id"][row]), _state(log, row), f"{trials['dataset'][row]}/{trials['model'][row]}",
-            str(trials["global_batch"][row]),
-            str(trials["workers"][row]) if _has_workers(trials["source"][row]) else "-", str(_steps_done(log, row)),
-            metric or "-", _number(values[-1]) if len(values) else "-",
-            _best(log, row, metric, measured) if len(measured) else "-")
-
-
-def _draw(log: Log, row: int) -> str:
-    """The trial's study, draw and point; empty for a trial without a study."""
-    sweep = _plan(log, row).get("sweep")
-    if not isinstance(sweep, dict):
-        return ""
-    repeat = f" repeat {sweep['repeat']}" if sweep.get("repeat") else ""
-    point = ", ".join(f"{name} {_number(value) if isinstance(value, (int, float)) else value}"
-                      for name, value in (sweep.get("point") or {}).items())
-    return f"{sweep.get('study')} draw {sweep.get('draw')}{repeat}: {point}"
-
-
-def _state(log: Log, row: int | None) -> str:
-    """The status; a RUNNING trial without a live writer was interrupted."""
-    status = Status.RUNNING if row is None else log.trials["status"][row]
-    if status == Status.RUNNING:
-        return "running" if log.writer() else "interrupted"
-    return Status(status).name if status in list(Status) else f"status {status}"
-
-
-def _steps_done(log: Log, row: int) -> int:
-    trial = log.trials["id"][row]
-    steps = np.concatenate([table.of_trial("step", trial) for table in (log.steps, log.evaluations)])
-    return int(steps.max()) if len(steps) else 0
-
-
-def _plan(log: Log, row: int) -> dict:
-    try:
-        return read_plan(log.trials["plan"][row])
-    except LogError:
-        return {}
+        return lines_of(log, everything)
 
 
 def _plan_text(text: str) -> str:
@@ -254,30 +207,6 @@ def _plan_error(log: Log, row: int) -> list[str]:
     except LogError as error:
         return [f"  plan       not used: {error}"]
     return []
-
-
-def _target(log: Log, row: int) -> Target | None:
-    try:
-        return Target.parse(_plan(log, row)["measurement"]["target"])
-    except (KeyError, TypeError, HvdscaleError):
-        return None
-
-
-def _metric(log: Log, row: int) -> str | None:
-    """The decisive metric: the target's, else the validation error, else the first one."""
-    target, metrics = _target(log, row), [name for name in log.evaluations if "/" in name]
-    validation = [name for name in metrics if name.startswith("val/")]
-    wanted = ([target.column] if target else []) + ["val/error", *validation, *metrics]
-    return next((name for name in wanted if name in metrics), None)
-
-
-def _best(log: Log, row: int, metric: str, measured) -> str:
-    """The best value: as the trial's target has it, else as the log declares the metric, else by the metric's name."""
-    target = _target(log, row)
-    if target and target.column == metric:
-        return _number(measured.min() if target.minimizes else measured.max())
-    way = better(metric, [log])
-    return _number(measured.min() if way == SMALLER else measured.max()) if way else UNKNOWN_WAY
 
 
 def _echo_rows(lines: list[str]) -> None:
@@ -305,16 +234,16 @@ def _heading(log: Log) -> list[str]:
 
 
 def _trial(log: Log, row: int) -> list[str]:
-    trials, plan = log.trials, _plan(log, row)
+    trials, plan = log.trials, plan_of(log, row)
     value = {name: trials[name][row] for name in trials}
     reason = f": {value['stop_reason']}" if value["stop_reason"] else ""
-    settings = [f"{name.split('/', 1)[1]} {_number(value[name])}" for name in trials
+    settings = [f"{name.split('/', 1)[1]} {short_number(value[name])}" for name in trials
                 if name.startswith("metaparameters/") and not np.isnan(value[name])]
-    lines = [f"trial {value['id']}: {_state(log, row)}{reason}",
+    lines = [f"trial {value['id']}: {state_of(log, row)}{reason}",
              f"  workload   {value['dataset']}/{value['model']}",
              f"  batch      {value['global_batch']}{_shares(value)}",
              f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
-             f"  budget     {_budget(value['budget_steps'], plan)}, target {_target(log, row) or 'none'}, "
+             f"  budget     {_budget(value['budget_steps'], plan)}, target {target_of(log, row) or 'none'}, "
              f"seed {'unknown' if value['seed'] == UNKNOWN_SEED else value['seed']}"]
     lines += _plan_error(log, row)
     evaluated = log.evaluations["trial"] == value["id"]
@@ -322,8 +251,8 @@ def _trial(log: Log, row: int) -> list[str]:
                       plan.get("measurement") or {})
     lines += [f"  NaN        {name} at {count} of {counted(int(evaluated.sum()), 'evaluation')}"
               for name, count in nans.items()]
-    if _draw(log, row):
-        lines.append(f"  study      {_draw(log, row)}")
+    if draw_of(log, row):
+        lines.append(f"  study      {draw_of(log, row)}")
     if value.get("source"):
         how = "imported" if '"imported"' in value["source"] else "merged"
         lines.append(f"  {how:10} from trial {value['source_trial']} of {_source(value['source'])}")
@@ -335,20 +264,15 @@ def _trial(log: Log, row: int) -> list[str]:
 
 def _budget(steps, plan) -> str:
     seconds = (plan.get("measurement") or {}).get("budget_seconds")
-    return f"{steps} steps" if steps else "not known" if seconds is None else f"{_number(seconds)} s"
+    return f"{steps} steps" if steps else "not known" if seconds is None else f"{short_number(seconds)} s"
 
 
 def _shares(value) -> str:
-    if not _has_workers(value.get("source")):
+    if not has_workers(value.get("source")):
         return ", on a number of workers that is not known"
     passes = f" x {value['accumulation']} passes" if value["accumulation"] > 1 else ""
     return (f" = {counted(value['workers'], 'worker')} x {value['local_batch']}{passes}, ghost batch "
             f"{value['ghost_batch']}")
-
-
-def _has_workers(source) -> bool:
-    """Whether a trial's number of workers is known; archives, reference points and some tables do not record it."""
-    return not any(mark in str(source) for mark in ('"imported": "archive"', '"imported": "rcp"', '"workers": null'))
 
 
 def _source(text: str) -> str:
@@ -386,10 +310,10 @@ def _table(log: Log, table, trial: int, everything: bool) -> str:
         return f"no {table.name}"
     names = [name for name in table if name != "trial" and not _empty(table[name][rows])]
     lines, before = [tuple(names)], -1
-    for at in range(len(rows)) if everything else _ends(len(rows)):
+    for at in range(len(rows)) if everything else ends_of(len(rows)):
         if at > before + 1:
             lines.append((f"({at - before - 1} more)", *[""] * (len(names) - 1)))
-        lines.append(tuple(_number(table[name][rows[at]]) for name in names))
+        lines.append(tuple(short_number(table[name][rows[at]]) for name in names))
         before = at
     return "\n".join([table.name, *aligned(lines, width=terminal_width())])
 
@@ -398,20 +322,9 @@ def _empty(values) -> bool:
     return values.dtype.kind == "f" and bool(np.isnan(values).all())
 
 
-def _ends(rows: int) -> list[int]:
-    """Indices of the rows to show: all of a short table, the first and last of a long one."""
-    if rows <= MOST_ROWS:
-        return list(range(rows))
-    return [*range(MOST_ROWS // 2), *range(rows - MOST_ROWS // 2, rows)]
-
-
 def _align(rows, width=None) -> str:
     rows = rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows]
     return "\n".join(aligned(rows, range(len(rows[0])), width))
-
-
-def _number(value) -> str:
-    return str(value) if isinstance(value, (int, np.integer)) else f"{value:.5g}"
 
 
 def _list_ids(ids) -> str:

@@ -8,7 +8,7 @@ import click
 from ..analysis.defaults import CONFIDENCE, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
 from ..errors import UsageError
 from ..formatting.progress import Progress
-from ..report.defaults import FORMATS, WATCH_SECONDS
+from ..report.defaults import FORMATS
 from .common import Command, echo, formats_of, slow_imports, version_option, width_option
 from .completion import paths
 
@@ -63,11 +63,8 @@ class Report(Command):
               help="Confidence level of the intervals.")
 @click.option("--skip-broken", is_flag=True,
               help="Continue without logs that cannot be read; they are named and counted.")
-@click.option("--watch", is_flag=True, help="Follow running logs in the terminal, and those that will come in the "
-              "directories, without disturbing who writes them; ends when all trials have. Best effort on network file "
-              "systems such as NFS: rows may be seen late there. All options except --every are ignored.")
-@click.option("--every", type=float, default=WATCH_SECONDS, show_default=True, metavar="SECONDS",
-              help="Time between two looks.")
+@click.option("--watch", is_flag=True, hidden=True)
+@click.option("--every", hidden=True)
 @width_option
 @version_option
 def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, rules,
@@ -77,15 +74,13 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
     \b
       hvdscale-report runs/*.h5 --out report/
       hvdscale-report runs --target "val/error<0.02" --target "val/error<0.01"
-      hvdscale-report --watch runs
       hvdscale-report compare main.h5 branch.h5     # two logs, as a gate: hvdscale-report compare --help
     """
+    if watch or every:
+        raise UsageError("--watch: is now hvdscale-log ls --watch [SECONDS] LOGS")
     with slow_imports():                # which --help can do without
         from ..report.make import make
         from ..report.request import request_of, targets_of
-        from ..report.watch import follow
-    if watch:
-        return follow(logs, _seconds("--every", every))
     options, asked = request_of(
         budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,
         perfect_within=perfect_within, useful_within=useful_within, trials=trials, confidence=confidence,
@@ -94,12 +89,6 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
     make(logs, targets_of(targets), out, options=options, formats=formats_of(formats, FORMATS),
          skip_broken=skip_broken, every_figure=figures == "all", asked=asked, echo=echo,
          tell=Progress(partial(echo, err=True)))
-
-
-def _seconds(name, value):
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{name} {value:g}: is a number of seconds above 0, such as {WATCH_SECONDS:g}")
-    return value
 
 
 if __name__ == "__main__":

@@ -117,15 +117,17 @@ def rest(first: Segment, named: Iterable[tuple[int, str]]) -> list[Segment]:
     return segments
 
 
-def find_logs(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
+def find_logs(paths: Iterable[str | os.PathLike[str]], below: bool = False) -> list[str]:
     """The logs among files and directories, each once, in the order given: later segments go with their first file.
 
-    A directory means all its *.h5 files, a pattern such as ``runs/*.h5`` the files that it matches. A file that cannot
-    be read counts as a log, so that reading it says why. Raises LogError for a pattern without a match.
+    A directory means all its *.h5 files, with ``below`` also those of its folders, a pattern such as ``runs/*.h5`` the
+    files that it matches. A file that cannot be read counts as a log, so that reading it says why. Raises LogError for
+    a pattern without a match.
     """
     names: list[str] = []
     for path in expand(paths):
-        names += sorted(glob.glob(os.path.join(glob.escape(path), "*.h5"))) if os.path.isdir(path) else [path]
+        files = os.path.join(glob.escape(path), "**" if below else "", "*.h5")
+        names += sorted(glob.glob(files, recursive=below)) if os.path.isdir(path) else [path]
     return list(dict.fromkeys(first_of(name) for name in names))
 
 

@@ -3,4 +3,3 @@ from __future__ import annotations
 
 FORMATS = ("html", "json", "csv", "svg", "png")
 PLAN_FORMATS = ("json", "csv", "svg", "png")
-WATCH_SECONDS = 5.0         # between looks

@@ -42,7 +42,8 @@ def completed(typed):
     ("hvdscale-tune --st", ["--status"]), ("hvdscale-branch digits/f", ["digits/fc"]),
     ("hvdscale-branch --fac", ["--factors"]), ("hvdscale-report --skip", ["--skip-broken"]),
     ("hvdscale-report compare --str", ["--strict"]), ("hvdscale-plan --pri", ["--price"]),
-    ("hvdscale-log ex", ["export"]), ("hvdscale-log export --as ten", ["tensorboard"]),
+    ("hvdscale-log ex", ["export"]), ("hvdscale-log ls --wa", ["--watch"]),
+    ("hvdscale-log export --as ten", ["tensorboard"]),
     ("hvdscale-data fetch ", sorted(DATA_SETS)), ("hvdscale-data fetch mn", ["mnist"])])
 def test_what_is_typed_is_completed(typed, wanted):
     assert sorted(completed(typed)) == [("plain", word) for word in wanted]
@@ -50,8 +51,8 @@ def test_what_is_typed_is_completed(typed, wanted):
 
 @pytest.mark.parametrize("typed", [
     "hvdscale-report ru", "hvdscale-report runs/a.h5 --out ru", "hvdscale-report compare ru", "hvdscale-plan ru",
-    "hvdscale-log ls ru", "hvdscale-log check ru", "hvdscale-log import ru", "hvdscale-log export ru",
-    "hvdscale-tune ru", "hvdscale-branch --from ru", "hvdscale-branch --out ru",
+    "hvdscale-log ls ru", "hvdscale-log ls --watch ru", "hvdscale-log check ru", "hvdscale-log import ru",
+    "hvdscale-log export ru", "hvdscale-tune ru", "hvdscale-branch --from ru", "hvdscale-branch --out ru",
     "hvdscale-scale --out ru", "hvdscale-train --data-dir ru", "hvdscale-train --config ru",
     "hvdscale-doctor --config ru"])
 def test_where_a_file_is_due_the_shell_completes_files(typed):
