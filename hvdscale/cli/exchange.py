@@ -21,7 +21,7 @@ from ..exchange.parquet_tables import export_parquet
 from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
 from ..exchange.runs.into_log import settle, shown
 from ..exchange.runs.into_log import write as write_runs
-from ..exchange.runs.mapping import Source, guess, read_mapping
+from ..exchange.runs.mapping import Source, guess, read_lines, read_mapping
 from ..exchange.tensorboard_events import export_events
 from ..exchange.unpacking import COMPRESSED
 from ..formatting.numbers import byte_size, counted, list_first
@@ -69,7 +69,7 @@ class WorkerCount(click.ParamType):
               help="runs: a TOML file that says what was not guessed, or wrongly")
 @click.option("--dry-run", is_flag=True, help="runs: print how they would be read, as such a file, and stop")
 @click.option("--kind", type=click.Choice(KINDS), help="what is given, where that is not plain")
-@click.option("--skip-broken", is_flag=True, help="archive, csv, mllog: leave out what is wrong, and count it")
+@click.option("--skip-broken", is_flag=True, help="all but rcp: leave out what is wrong, and count it")
 @click.option("--overlap", type=click.Choice(OVERLAPS), help="runs, csv: which rows stay where steps repeat")
 @click.option("--unit", type=click.Choice(UNITS), help="runs: what a step counts; rcp, mllog: epoch_num")
 @click.option("--set-size", "--train-examples", "train_examples", metavar="N", type=click.IntRange(1, 2**53),
@@ -95,16 +95,20 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
     How runs are read is guessed, and printed before LOG is written. hvdscale/exchange/runs/README.rst has examples and
     the columns of the tables.
     """
-    kind = kind or _kind(sources)
+    lines = read_lines(map_file) if map_file else None
+    kind = kind or ("runs" if lines else _kind(sources))
     how = dict(overwrite=overwrite, take_over=take_over)
     names = {name: value for name, value in names.items() if value}
-    _refuse_for_others(kind, skip_broken=(skip_broken, "archive, csv, mllog"), overlap=(overlap, "runs, csv"),
+    _refuse_for_others(kind, skip_broken=(skip_broken, "runs, archive, csv, mllog"), overlap=(overlap, "runs, csv"),
                        workers=(workers, "runs, mllog"), map=(map_file, "runs"), dry_run=(dry_run, "runs"),
                        **{name: (value, "runs, rcp, mllog") for name, value in {
                            "unit": unit, "set_size": train_examples, **names}.items()})
     if kind == "runs":
         given = {"step_unit": unit, "train_examples": train_examples, "keep": overlap}
-        return _import_runs(sources, out, map_file, dry_run, given, workers, names, how)
+        left_out = [] if skip_broken else None
+        runs = read_runs(sources, lines, left_out)
+        _report_left_out(left_out or (), ())
+        return _import_runs(runs, sources, out, map_file, dry_run, given, workers, names, how)
     if len(sources) > 1:
         raise UsageError(f"an import of kind {kind} takes one source, and there are {len(sources)}; import each, and "
                          "report on the logs together")
@@ -122,8 +126,7 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
         echo(ASSUMED.format("a reference point"), err=True)
 
 
-def _import_runs(sources, out, map_file, dry_run, given, workers, names, how):
-    runs = read_runs(sources)
+def _import_runs(runs, sources, out, map_file, dry_run, given, workers, names, how):
     mapping = guess(runs)
     if map_file:
         mapping = read_mapping(map_file, mapping, runs)
@@ -267,7 +270,7 @@ def _kind(sources) -> str:
 def _kind_of(source) -> str:
     if os.path.isdir(source):
         return ("csv" if is_tables(source) else "mllog" if is_mllog(source) else
-                "runs" if not is_archive(source) and has_runs(source) else "archive")
+                "archive" if is_archive(source) else "runs")
     try:
         with open(source, "rb") as file:
             head = file.read(512)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
@@ -15,24 +16,32 @@ DEEPEST = 8                 # of folders in folders
 KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, CSV files with a "
          "row a step, or logs with lines such as 'step 250: val loss 2.6'")
 
+NONE = (f"no run in a known format: {KNOWN}; lines of another form need a file for --map with their pattern, lines = "
+        r"'it (?P<step>\d+) .* loss (?P<val_loss>\S+)'. Nor are there tables (trials.csv) or an archive (study.json)")
 
-def find(path: str) -> Iterator[tuple[ModuleType, str]]:
-    """(format, path) of what lies at a path and below, in order of names; raises LogError for what cannot be read."""
+
+def find(path: str, lines: re.Pattern | None = None) -> Iterator[tuple[ModuleType, str]]:
+    """(format, path) of what lies at a path and below, in order of names; raises LogError for what cannot be read.
+
+    lines   a pattern that the lines of text files have
+    """
     try:
-        yield from _find(path, 0)
+        yield from _find(path, 0, lines)
     except OSError as error:
         raise LogError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
 
 
-def _find(path: str, depth: int) -> Iterator[tuple[ModuleType, str]]:
+def _find(path: str, depth: int, lines: re.Pattern | None) -> Iterator[tuple[ModuleType, str]]:
     found = next((form for form in FORMATS if form.recognises(path)), None)
+    if lines and text_lines.recognises(path, lines):
+        found = text_lines
     if found:
         yield found, path
     if os.path.isdir(path) and depth < DEEPEST and found in (None, event_files):
         for name in sorted(os.listdir(path)):
             inner = os.path.join(path, name)
             if not name.startswith((".", event_files.EVENTS)) and not os.path.islink(inner):
-                yield from _find(inner, depth + 1)
+                yield from _find(inner, depth + 1, lines)
 
 
 def is_archive(path: str) -> bool:
@@ -45,10 +54,22 @@ def has_runs(path: str) -> bool:
     return next(find(path), None) is not None
 
 
-def read_runs(paths: Iterable[str]) -> list[FoundRun]:
-    """The runs at these paths that logged anything; raises LogError where there is none, or a file is wrong."""
-    paths = list(paths)
-    runs = [run for path in paths for form, place in find(path) for run in form.read(place) if run.rows]
+def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: list[str] | None = None
+              ) -> list[FoundRun]:
+    """The runs at these paths that logged anything; raises LogError where there is none, or a file is wrong.
+
+    lines       a pattern of the lines of text files, with groups named after tags
+    left_out    takes what is wrong with a file, which is then left out
+    """
+    paths, runs = list(paths), []
+    for form, place in (found for path in paths for found in find(path, lines)):
+        try:
+            runs += [run for run in (form.read(place, lines) if lines and form is text_lines else form.read(place))
+                     if run.rows]
+        except LogError as error:
+            if left_out is None:
+                raise
+            left_out.append(str(error))
     if not runs:
-        raise LogError(f"{', '.join(paths)}: no run in a known format: {KNOWN}")
+        raise LogError("\n".join([f"{', '.join(paths)}: {NONE}", *(left_out or ())]))
     return runs

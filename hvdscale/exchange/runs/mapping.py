@@ -244,6 +244,21 @@ def read_mapping(path: str, guessed: RunMapping, runs: Sequence[FoundRun]) -> Ru
     return mapping
 
 
+def read_lines(path: str) -> re.Pattern | None:
+    """The file's pattern of the lines of text files, if it has one; raises UsageError for what is none."""
+    text = read_toml(path).get("lines")
+    if text is None:
+        return None
+    try:
+        pattern = re.compile(text)
+    except (TypeError, re.error) as error:
+        raise UsageError(f"{path}: lines is {text!r}, not a regular expression: {error}") from None
+    if "step" not in pattern.groupindex or len(pattern.groupindex) < 2:
+        raise UsageError(f"{path}: lines is {text!r}; it names the step and tags, such as "
+                         r"'it (?P<step>\d+) .* loss (?P<val_loss>\S+)'")
+    return pattern
+
+
 class _WrongValueError(Exception):
     """A value that its key cannot have."""
 
@@ -314,7 +329,8 @@ _PLAIN: dict[str, tuple] = {
     **dict.fromkeys(("train_examples", "tokens_per_example"), (_is_count, "a whole number, 1 or more")),
     "search": (lambda value: isinstance(value, bool), "true or false")}
 _KEYS = {**dict.fromkeys(SETTINGS, _set_setting), **dict.fromkeys(_PLAIN, _set_plain),
-         "metaparameters": _set_points, "steps": _set_steps, "tags": _set_tags}
+         "metaparameters": _set_points, "steps": _set_steps, "tags": _set_tags,
+         "lines": lambda key, value, mapping: {}}                               # see read_lines
 
 
 def way_of(metric: Metric) -> str:

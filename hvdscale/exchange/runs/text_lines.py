@@ -16,23 +16,31 @@ PAIR = re.compile(r"([A-Za-z_][A-Za-z_/ ]*?)\s*[ :=]\s*([-+]?(?:\d+\.?\d*|\.\d+)
 HEAD = 1 << 16          # characters in which a log must have such a line
 
 
-def recognises(path: str) -> bool:
+def recognises(path: str, line: re.Pattern = LINE) -> bool:
     """Whether a text file has such a line near its start."""
     if not path.endswith((".log", ".txt", ".out")) or not os.path.isfile(path):
         return False
     with open(path, encoding="utf-8", errors="replace") as file:
-        return any(map(LINE.match, file.read(HEAD).splitlines()))
+        return any(map(line.search, file.read(HEAD).splitlines()))
 
 
-def read(path: str) -> Iterator[FoundRun]:
-    """The file's run: each name before a number is a tag, a time in ms becomes seconds of the step."""
-    rows = []
-    for line in text_of(path).splitlines():
-        found = LINE.match(line)
-        if found:
-            row = {STEP: float(found["step"])}
-            for name, text, ms in PAIR.findall(found["rest"]):
-                value = number(text)
-                row[name.strip() + " step_seconds" * bool(ms)] = (value or 0.0) / 1000 if ms else value
-            rows.append(row)
-    yield FoundRun(path, NAME, {}, rows, True)
+def read(path: str, line: re.Pattern = LINE) -> Iterator[FoundRun]:
+    """The file's run: each name before a number is a tag, a time in ms becomes seconds of the step.
+
+    line    another pattern than these lines have: its groups are the tags, as far as they are numbers
+    """
+    found = filter(None, map(line.search, text_of(path).splitlines()))
+    yield FoundRun(path, NAME, {}, [_pairs(one) if line is LINE else _groups(one) for one in found], line is LINE)
+
+
+def _pairs(found: re.Match) -> dict[str, float]:
+    row = {STEP: float(found["step"])}
+    for name, text, ms in PAIR.findall(found["rest"]):
+        value = number(text)
+        row[name.strip() + " step_seconds" * bool(ms)] = (value or 0.0) / 1000 if ms else value
+    return row
+
+
+def _groups(found: re.Match) -> dict[str, float]:
+    values = {name: number(text.replace(",", "")) for name, text in found.groupdict().items() if text}
+    return {name: value for name, value in values.items() if value is not None}

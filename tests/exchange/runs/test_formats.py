@@ -94,3 +94,41 @@ def test_a_malformed_file_is_named_and_nothing_is_written(name, tmp_path):
     code, said = call("import", folder, tmp_path / "log.h5")
     assert code == 1 and message in said.replace("\n", " ") and "Traceback" not in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b8"]
+
+
+LINES = r"""lines = 'it (?P<step>\d+)/\d+ tr (?P<train_loss>\S+) val (?P<val_loss>\S+)'"""
+
+
+def test_lines_of_any_form_are_read_by_a_pattern_of_the_users_own(tmp_path):
+    for batch in (8, 16):
+        (tmp_path / f"b{batch}").mkdir()
+        (tmp_path / f"b{batch}" / "out.txt").write_text("".join(
+            f"[00:{step}] it {step}/30 tr {step / 10} val 1,0{batch}.5\n" for step in (10, 20, 30)))
+    (tmp_path / "map.toml").write_text(LINES)
+    code, said = call("import", tmp_path / "b8", tmp_path / "b16", tmp_path / "log.h5", "--map", tmp_path / "map.toml")
+    assert code == 0, said
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials["global_batch"].tolist() == [8, 16]
+        assert log.evaluations["step"].tolist() == [10, 20, 30] * 2
+        assert log.evaluations["val/loss"].tolist() == [108.5] * 3 + [1016.5] * 3
+        assert log.steps["loss"].tolist() == [1, 2, 3] * 2
+
+
+@pytest.mark.parametrize("lines, wrong", [
+    ("'it (?P<step'", "not a regular expression"), (3, "not a regular expression"), ("'it (.*)'", "names the step")])
+def test_a_pattern_that_is_none_is_refused_in_a_line(lines, wrong, tmp_path):
+    (tmp_path / "map.toml").write_text(f"lines = {lines}")
+    code, said = call("import", tmp_path, tmp_path / "log.h5", "--map", tmp_path / "map.toml")
+    assert code and wrong in said and not (tmp_path / "log.h5").exists()
+
+
+def test_a_damaged_file_is_left_out_if_asked_to_and_named(tmp_path):
+    source = write_runs(tmp_path / "made", "trainer_state.json")
+    (source / "broken").mkdir()
+    (source / "broken" / "trainer_state.json").write_text('{"x')
+    code, said = call("import", source, tmp_path / "log.h5")
+    assert code and "trainer_state.json: is not JSON" in said and not (tmp_path / "log.h5").exists()
+    code, said = call("import", source, tmp_path / "log.h5", "--skip-broken")
+    assert code == 0 and "left out: " in said and "trainer_state.json: is not JSON" in said
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials.rows == len(RUNS)
