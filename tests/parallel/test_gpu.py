@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import hvdscale
 from hvdscale.log.reader import read_log
 from tests.conftest import ROOT, lacks, launcher_command
 
@@ -60,6 +61,20 @@ def test_the_doctors_comparison_of_bits_uses_kernels_that_repeat_them(run):
     for _ in range(4):
         said = run(sys.executable, "-m", "hvdscale.cli.doctor", "digits/cnn", "--device", GPU).stdout
         assert re.search(r"^ +checkpoint +passed ", said, re.M), said
+
+
+def test_no_step_waits_for_the_loss_that_is_recorded(tmp_path):
+    losses = [torch.tensor(float(i), device=GPU) for i in range(50)]
+    with hvdscale.record(tmp_path / "w.h5", dataset="d", model="m", optimizer="sgd", global_batch=8, lr=0.1,
+                         metrics={"val/error": "min"}, flush_seconds=1000) as run:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for loss in losses:
+                run.step(loss)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    with read_log(tmp_path / "w.h5") as log:
+        assert log.steps["loss"].tolist() == list(range(50))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
