@@ -1,11 +1,14 @@
 """hvdscale-doctor script: honest scripts pass, a planted fault is found, and no script is changed by being watched."""
+import os
 import re
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from hvdscale.doctor.script.folder import make_workplace
 from hvdscale.doctor.script.report import files_of
+from hvdscale.errors import UsageError
 from tests import guides
 from tests.factories import ddp_scripts
 from tests.factories.examinations import Doctor
@@ -177,6 +180,21 @@ def test_a_folder_too_large_to_copy_is_run_in_and_the_report_says_so(tmp_path, m
     said = files_of(SimpleNamespace(copied=False, in_copy=(), written=("kept",)))
     assert said == ["The script ran in this folder itself, which has more than 512 MiB to copy.",
                     "The script wrote: kept."]
+
+
+def test_a_copy_within_the_folder_leaves_itself_out(tmp_path):
+    (tmp_path / "train.py").write_text("x")
+    (tmp_path / "hvdscale-doctor-1" / "records").mkdir(parents=True)
+    folder = make_workplace(tmp_path, tmp_path / "hvdscale-doctor-1" / "1" / "folder").folder
+    assert os.listdir(folder) == ["train.py"]
+
+
+def test_what_cannot_be_copied_is_an_error_in_a_line(tmp_path, monkeypatch):
+    def vanished(*_, **__):
+        raise shutil.Error([("data/part-3", "copy/part-3", "No such file or directory")])
+    monkeypatch.setattr("shutil.copytree", vanished)
+    with pytest.raises(UsageError, match="^data/part-3: cannot be copied: No such file or directory; run the script in"):
+        make_workplace(tmp_path, tmp_path / "copy")
 
 
 GUIDE = guides.read("hvdscale/doctor/README.rst")

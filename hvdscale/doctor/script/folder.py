@@ -5,7 +5,10 @@ import contextlib
 import os
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from ...errors import UsageError
 
 LARGEST = 512 << 20                     # bytes that are copied, at most
 LEFT_OUT = (".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")  # linked to
@@ -37,14 +40,18 @@ def make_workplace(original: Path, place: Path) -> Workplace:
     """A copy of the folder at a new place; the folder itself where it is larger than LARGEST.
 
     Links stay links, so large data may be linked to; so may .git and .venv, which are not copied. What Python can
-    import from the folders above is linked to.
+    import from the folders above is linked to. Raises UsageError where something cannot be copied.
     """
     before = _state(original)
     if sum(size for size, _ in before.values()) > LARGEST:
         return Workplace(original, original, False, before)
     folder = copy_of(original, place)
     folder.parent.mkdir(parents=True)
-    shutil.copytree(original, folder, symlinks=True, ignore=_ignored)
+    try:
+        shutil.copytree(original, folder, symlinks=True, ignore=partial(_ignored, place))
+    except shutil.Error as error:
+        path, _, why = error.args[0][0]
+        raise UsageError(f"{path}: cannot be copied: {why}; run the script in a folder of its own") from None
     for name in LEFT_OUT:
         if (original / name).exists() and not (folder / name).is_symlink():
             (folder / name).symlink_to(original / name)
@@ -70,13 +77,15 @@ def _is_package(one: os.DirEntry) -> bool:
     return one.name.isidentifier() and os.path.isfile(os.path.join(one.path, "__init__.py"))
 
 
-def _ignored(folder: str, names: list[str]) -> list[str]:
-    """Names that are not copied: those left out, and what is neither file nor folder nor link."""
-    return [name for name in names if name in LEFT_OUT or not _is_plain(os.path.join(folder, name))]
+def _ignored(place: Path, folder: str, names: list[str]) -> list[str]:
+    """Names that are not copied: those left out, the copy itself, and what is neither file nor folder nor link."""
+    own = {place, *(above for above in place.parents if above.name.startswith("hvdscale-"))}       # in TMPDIR
+    return [name for name in names if name in LEFT_OUT or Path(folder, name) in own
+            or not _is_plain(os.path.join(folder, name))]
 
 
 def _is_plain(path: str) -> bool:
-    return os.path.islink(path) or os.path.isdir(path) or os.path.isfile(path) and os.access(path, os.R_OK)
+    return os.path.islink(path) or os.access(path, os.R_OK) and (os.path.isdir(path) or os.path.isfile(path))
 
 
 def _state(folder: Path) -> State:
