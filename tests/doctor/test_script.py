@@ -193,7 +193,7 @@ def test_what_cannot_be_copied_is_an_error_in_a_line(tmp_path, monkeypatch):
     def vanished(*_, **__):
         raise shutil.Error([("data/part-3", "copy/part-3", "No such file or directory")])
     monkeypatch.setattr("shutil.copytree", vanished)
-    with pytest.raises(UsageError, match="^data/part-3: cannot be copied: No such file or directory; run the script in"):
+    with pytest.raises(UsageError, match="^data/part-3: cannot be copied: No such file or directory; run"):
         make_workplace(tmp_path, tmp_path / "copy")
 
 
