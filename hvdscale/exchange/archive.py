@@ -13,7 +13,6 @@ archive has no seeds. An export of an import has the same values.
 """
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -22,16 +21,16 @@ import signal
 import tarfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
-from queue import SimpleQueue
 
 import numpy as np
 
 from ..errors import LogError, UsageError
 from ..log.schema import UNKNOWN_SEED, Status
 from ..system.cores import usable_cores
+from ..system.parent import end_with_parent
 from .archive_files import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
                             refuse_deep, refuse_large, whole_number)
 from .imported import ImportedLog, beyond_errors, skipped_note
@@ -159,69 +158,36 @@ def _split_into_tasks(trials):
 
 
 class _Readers:
-    """Processes that read trials; started only for many trials and more than one core.
-
-    A thread per process waits on a pipe of its own: if either process is killed the pipe ends and both notice.
-    (ProcessPoolExecutor shares one pipe, which stays open, so its processes would wait forever.)
-    """
+    """Processes that read trials; started only for many trials and more than one core. They end with this process."""
 
     def __init__(self, source: str, cores: int):
         self.ahead, self._source, self._cores, self._trials = 0, source, cores, 0
-        self._pool, self._processes, self._free = None, [], SimpleQueue()
+        self._pool: ProcessPoolExecutor | None = None
 
     def submit(self, trials, budget_steps: int) -> Callable[[], Batch]:
-        """A function that returns the batch; it raises LogError if the reading process was lost."""
+        """A function that returns the batch; after the loss of a reading process leaving ``with`` raises LogError."""
         self._trials += len(trials)
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
-            self._start()
+            resource_tracker.ensure_running()                                   # its start would reset the mask
+            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"), end_with_parent)
+            self.ahead = 2 * self._cores
         if self._pool is None:
             return lambda: read_trials(trials, budget_steps)
-        return self._pool.submit(self._ask, (trials, budget_steps)).result
-
-    def _start(self):
-        self.ahead, self._pool = 2 * self._cores, ThreadPoolExecutor(self._cores)
-        context = multiprocessing.get_context("spawn")
-        resource_tracker.ensure_running()                                       # its start would reset the mask
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])        # the processes ignore Ctrl-C
         try:
-            for _ in range(self._cores):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=_serve, args=(theirs,), daemon=True)
-                process.start()
-                self._processes.append(process)
-                theirs.close()
-                self._free.put(ours)
+            return self._pool.submit(read_trials, trials, budget_steps).result
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    def _ask(self, work) -> Batch:
-        connection = self._free.get()
-        try:
-            connection.send(work)
-            return connection.recv()
-        except (EOFError, OSError) as error:
-            raise LogError(f"{self._source}: a process that read it was lost; the machine may be out of "
-                           "memory") from error
-        finally:
-            self._free.put(connection)
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, error, _):
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-            while not self._free.empty():
-                self._free.get().close()
-            for process in self._processes:
-                process.join()
-
-
-def _serve(connection):
-    """Read trials for the other end of the pipe until it closes."""
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            connection.send(read_trials(*connection.recv()))
+        if kind is BrokenProcessPool:
+            raise LogError(f"{self._source}: a process that read it was lost; the machine may be out of "
+                           "memory") from error
 
 
 def _plan(study: Study) -> dict:
