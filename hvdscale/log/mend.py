@@ -7,9 +7,7 @@ that then still break an invariant of ``check`` are left out.
 """
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from .schema import UNKNOWN_SEED, Column, Status
 
 LOST = np.iinfo(np.int64).min           # an integer that could not be read; no column has a use for it
 LOST_TEXTS = {"plan": "{}"}             # of a column of texts; else an empty one
+INTERRUPTED = "interrupted: the process that wrote the log ended without a word"
 UNKNOWN = "unknown: the log was damaged here"
 
 
@@ -96,32 +95,26 @@ def _plans(log: Mended) -> None:
     columns = [name for name in IN_PLAN if name in trials]
     for row, text in enumerate(trials["plan"]):
         try:
-            plan = parse_plan(text)
-            planned = dict(contradictions({name: trials[name][row] for name in columns}, plan))
-            _refuse_other_types(trials, planned)
-        except LogError:
+            planned = dict(contradictions({name: trials[name][row] for name in columns}, parse_plan(text)))
+            for name, value in planned.items():
+                trials[name][row] = value
+            restored.update(planned.keys())
+        except (LogError, TypeError, ValueError, OverflowError):        # of a value that the column has no place for
             trials["plan"][row], lost = LOST_TEXTS["plan"], lost + 1
-            continue
-        for name, value in planned.items():
-            trials[name][row] = value
-        restored.update(planned.keys())
     if lost:
         log.lost.append(f"{log.path}: {lost} of {trials.rows} plans")
     for name, count in restored.items():
         log.restored.append(f"{log.path}: {count} of {trials.rows} entries of trials/{name}, from the plans")
 
 
-def _refuse_other_types(trials: MendedTable, planned: Mapping[str, Any]) -> None:
-    for name, value in planned.items():
-        if not isinstance(value, str if trials.specs[name].type == "text" else (int, float)):
-            raise LogError(f"the plan has {value!r} as {name}")
-
-
 def _endings(log: Mended) -> None:
-    """A trial that has ended has a reason."""
-    silent = (log.trials["status"] != Status.RUNNING) & (log.trials["stop_reason"] == "")
-    if silent.any():
-        log.trials["stop_reason"][silent] = UNKNOWN
+    """A trial that still runs was interrupted, as its writer is gone; one that has ended has a reason."""
+    status, reason = log.trials["status"], log.trials["stop_reason"]
+    running = status == Status.RUNNING
+    reason[running & (reason == "")] = INTERRUPTED
+    status[running] = Status.INCOMPLETE
+    if (silent := reason == "").any():
+        reason[silent] = UNKNOWN
         log.lost.append(f"{log.path}: {silent.sum()} of {log.trials.rows} entries of trials/stop_reason")
 
 
@@ -135,31 +128,17 @@ def _restarts(log: Mended) -> None:
 
 
 def _drop_disordered(log: Mended, name: str, column: str, strict: bool) -> None:
-    """Of a trial whose rows go back, the most rows that do not are kept."""
+    """Of a trial whose rows go back, those that lie below an earlier row go, or those above a later one: the fewer."""
     table = getattr(log, name)
     trials = np.unique(table["trial"][disordered(table, column, strict)])
     wrong = np.zeros(table.rows, bool)
     for trial in trials:
         rows = np.flatnonzero((table["trial"] == trial) & ~np.isnan(table[column]))
-        wrong[rows] = True
-        wrong[rows[longest_rise(table[column][rows].tolist(), strict)]] = False
+        values = table[column][rows]
+        highest, lowest = np.maximum.accumulate(values), np.minimum.accumulate(values[::-1])[::-1]
+        exceeds = np.greater_equal if strict else np.greater
+        below, above = exceeds(highest[:-1], values[1:]), exceeds(values[:-1], lowest[1:])
+        wrong[rows[1:][below] if below.sum() <= above.sum() else rows[:-1][above]] = True
     if wrong.any():
         log.drop(name, wrong, f"{name}/{column} goes back in trial {', '.join(map(str, trials[:5]))}"
                  f"{' and others' if len(trials) > 5 else ''}")
-
-
-def longest_rise(values: Sequence[float], strict: bool) -> list[int]:
-    """Places of the most values that rise (``strict``: never equal) from one to the next (patience sorting)."""
-    find = bisect_left if strict else bisect_right
-    lowest: list[float] = []                # of the rises of each length: the lowest last value, and its place
-    ends: list[int] = []
-    before: list[int] = []
-    for place, value in enumerate(values):
-        length = find(lowest, value)
-        before.append(ends[length - 1] if length else -1)
-        lowest[length:length + 1], ends[length:length + 1] = [value], [place]
-    rise, place = [], ends[-1] if ends else -1
-    while place >= 0:
-        rise.append(place)
-        place = before[place]
-    return rise[::-1]

@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -27,10 +27,9 @@ from .files import open_file, part_of, reading, root_attributes, rows_within, su
 from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
 from .mend import LOST, LOST_TEXTS, Mended, lost_entries, mend
 from .reader import SCHEMA, Log, Part, absent, begun_trials, column_spec, decode
-from .schema import SOURCE, TABLES, Column, Status, known_column
+from .schema import SOURCE, TABLES, Column, Status
 
 BROKEN = ".broken"
-INTERRUPTED = "interrupted: the process that wrote the log ended without a word"
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,8 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
     try:
         if _is_clean(path):
             return None
-        names, lost = _files(path)
-        parts = _salvage(names, lost)
+        parts, names, lost = _salvage(path)
         log = Log(path, parts)
-        _end_running(log)
         mended = mend(log)
         lost += mended.lost
         if lost and not mended.trials.rows:
@@ -100,51 +97,30 @@ def _write(path: str, mended: Mended, attributes: Mapping[str, Any]) -> None:
                        f"({str(error).removeprefix(f'{temporary}: ')})") from error
 
 
-def _files(path: str) -> tuple[list[str], list[str]]:
-    """The files that may hold the log's rows, and a word on those that cannot be opened."""
-    names, lost = [path] if os.path.exists(path) else [], []
-    if not names and not segments.candidates(path):
-        raise LogError(f"{path}: there is no such log")
-    for _, name in segments.candidates(path):
-        try:
-            if segments.describe(name).number:
-                names.append(name)
-        except LogError as error:
-            lost.append(_without_hint(error))
-            names.append(name)
-    return names, lost
-
-
-def _without_hint(error: LogError) -> str:
-    """What is wrong with a file, without the advice to repair it."""
-    return str(error).partition("; 'hvdscale-log repair")[0]
-
-
-def _salvage(names: list[str], lost: list[str]) -> list[SalvagedPart]:
-    """What can be read of each file, in the order of the segments; those of another log are left out of ``names``."""
+def _salvage(path: str) -> tuple[list[SalvagedPart], list[str], list[str]]:
+    """(what can be read of each of a log's files, in the order of the segments; the files; what is lost, in words)."""
     parts: list[SalvagedPart] = []
-    for name in list(names):
+    names, lost = [], []
+    for name in [path] * os.path.exists(path) + [name for _, name in segments.candidates(path)]:
         try:
             part = SalvagedPart(name)
         except LogError as error:
-            if _without_hint(error) not in lost:
-                lost.append(_without_hint(error))
+            lost.append(str(error).partition("; 'hvdscale-log repair")[0])
+            names.append(name)
             continue
-        if parts and part.segment.log_id != parts[0].segment.log_id:
-            names.remove(name)
+        number, first = part.segment.number, (parts or [part])[0].segment
+        is_here = part.segment.log_id == first.log_id and bool(number or name == path)      # not another log's
+        names += [name] * is_here
+        if is_here and (not parts or number >= first.stands_for):       # else left over from a merge: in the first file
+            lost += part.lost
+            parts.append(part)
+        else:
             part.close()
-            continue
-        if parts and part.segment.number < parts[0].segment.stands_for:
-            part.close()                             # left over from a merge: its rows are in the first file
-            continue
-        lost += part.lost
-        parts.append(part)
+    if not names:
+        raise LogError(f"{path}: there is no such log")
     if not parts:
         raise LogError(_nothing_saved(names[0], lost))
-    parts.sort(key=lambda part: part.segment.number)
-    for earlier, later in itertools.pairwise(parts):
-        later.fill_trials(earlier)
-    return parts
+    return sorted(parts, key=lambda part: part.segment.number), names, lost
 
 
 def _nothing_saved(path: str, lost: Sequence[str]) -> str:
@@ -186,15 +162,6 @@ class SalvagedPart(Part):
         """Whole rows of a column, all or those of first:stop."""
         return self._values[table, name][:self.rows[table]][first:stop]
 
-    def fill_trials(self, earlier: SalvagedPart) -> None:
-        """Takes entries of /trials that are lost from the rows that an earlier segment has of the same trials."""
-        known, ids = earlier.read("trials", "id"), self.read("trials", "id")
-        for column in SCHEMA["trials"]:
-            values, there = self.read("trials", column.name), earlier.read("trials", column.name)
-            lost = values == {"int": LOST, "text": LOST_TEXTS.get(column.name, "")}.get(column.type)
-            for row in np.flatnonzero(lost & np.isin(ids, known) & (column.name != "stop_reason")):
-                values[row] = there[np.flatnonzero(known == ids[row])[-1]]
-
     def close(self) -> None:
         """Lets the file go."""
         self.file.close()
@@ -232,7 +199,7 @@ class SalvagedPart(Part):
                     item = part_of(self.path, self.file, name)
                     if isinstance(item, h5py.Dataset):
                         column = name.removeprefix(f"{table}/")
-                        specs[column] = _sound(table, column_spec(column, item))
+                        specs[column] = column_spec(column, item)
                     else:
                         places.append(name)
 
@@ -295,45 +262,22 @@ class SalvagedPart(Part):
             self.lost += [said] * (said not in self.lost)
 
 
-def _sound(table: str, spec: Column) -> Column:
-    """A column as the schema has it, where it has; else with a unit and a meaning, which each column needs."""
-    known = known_column(table, spec.name)
-    if known:
-        return replace(known, better=spec.better)
-    return replace(spec, unit=spec.unit or "1", meaning=spec.meaning or spec.name)
-
-
 def _read_up_to(dataset: h5py.Dataset, rows: int) -> np.ndarray:
     """The first ``rows`` rows, or those before the first chunk that cannot be read."""
-    try:
-        return dataset[:rows]
-    except OSError:
-        good = []
-        for first in range(0, rows, dataset.chunks[0] if dataset.chunks else rows):
-            try:
-                good.append(dataset[first:min(first + dataset.chunks[0], rows)] if dataset.chunks else dataset[:0])
-            except OSError:
-                break
-        return np.concatenate(good) if good else dataset[:0]
-
-
-def _end_running(log: Log) -> None:
-    """Trials that still run are INCOMPLETE: their writer is gone."""
-    status, reason = log.trials["status"], log.trials["stop_reason"]
-    running = status == Status.RUNNING
-    reason[running & (reason == "")] = INTERRUPTED
-    status[running] = Status.INCOMPLETE
+    step = dataset.chunks[0] if dataset.chunks else max(rows, 1)
+    good = [dataset[:0]]
+    with contextlib.suppress(OSError):
+        for first in range(0, rows, step):
+            good.append(dataset[first:min(first + step, rows)])
+    return np.concatenate(good)
 
 
 def _keep(name: str) -> str:
     """Keeps a file under another name, which no file has; the same bytes where the file system can, else a copy."""
-    for number in ("", *range(1, 1000)):
-        kept = f"{name}{BROKEN}{number}"
-        if os.path.lexists(kept):
-            continue
-        try:
-            os.link(name, kept)
-        except OSError:
-            shutil.copy2(name, kept)
-        return kept
-    raise LogError(f"{name}: has a thousand {BROKEN} copies already; remove them")
+    free = (kept for number in itertools.count() if not os.path.lexists(kept := f"{name}{BROKEN}{number or ''}"))
+    kept = next(free)
+    try:
+        os.link(name, kept)
+    except OSError:
+        shutil.copy2(name, kept)
+    return kept

@@ -2,7 +2,6 @@
 import os
 import random
 import shutil
-from itertools import combinations, pairwise
 
 import h5py
 import numpy as np
@@ -11,12 +10,11 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.log.check import check
 from hvdscale.log.files import open_file
-from hvdscale.log.mend import longest_rise
 from hvdscale.log.reader import read_log
 from hvdscale.log.repair import repair
 from hvdscale.log.schema import Status
 from tests.factories.bad_logs import break_bytes, break_structure, break_values
-from tests.factories.log_files import finished, resumed
+from tests.factories.log_files import finished, interrupted, resumed
 from tests.cli.test_bad_logs import bounded, put
 
 
@@ -105,6 +103,31 @@ def header_of(path, name):
         return h5py.h5o.get_info(file[name].id).addr
 
 
+def test_a_torn_tail_costs_only_rows_that_lay_there(tmp_path):
+    path = interrupted(tmp_path / "w.h5", steps=2000)
+    size = os.path.getsize(path)
+    with open(path, "r+b") as file:
+        file.seek(size - 4000)
+        file.write(random.Random(0).randbytes(4000))
+    done = repair(path)
+    log = check(path)
+    assert done.kept["trials"] == 1 and done.kept["evaluations"] == 201 and 1500 < done.kept["steps"] < 2000
+    assert "of 2000 rows of steps" in done.lost[0] and log.trials["status"].tolist() == [Status.INCOMPLETE]
+    assert log.steps["loss"].tolist() == [1 / number for number in log.steps["step"]]
+
+
+def test_a_flipped_chunk_costs_the_rows_from_there_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("hvdscale.log.compact_file.CHUNK_ROWS", 1000)
+    path = finished(tmp_path / "w.h5", steps=5000)
+    with open_file(path) as file:
+        chunk = file["steps/loss"].id.get_chunk_info(3)
+    flip_at(path, chunk.byte_offset + 4, chunk.size - 4)
+    done = repair(path)
+    assert done.kept == {"trials": 1, "restarts": 1, "evaluations": 501, "steps": 3000}
+    assert f"{path}: 2000 of 5000 rows of steps, where steps/loss ends" in done.lost
+    assert check(path).steps["loss"].tolist() == [1 / number for number in range(1, 3001)]
+
+
 @pytest.mark.parametrize("column", ["id", "status", "stop_reason", "dataset", "global_batch", "workers", "seed",
                                     "budget_steps", "metaparameters/learning_rate"])
 def test_a_lost_column_of_trials_costs_no_other_row(column, tmp_path):
@@ -168,17 +191,6 @@ def test_a_trial_whose_row_cannot_be_trusted_takes_its_rows_along(tmp_path):
     assert check(path).trials["id"].tolist() == [0, 2]
 
 
-def test_what_a_later_segment_lost_of_a_trial_is_taken_from_an_earlier_one(tmp_path):
-    path = resumed(tmp_path / "w.h5")
-    whole = read_log(path)
-    flip_at(tmp_path / "w.2.h5", header_of(str(tmp_path / "w.2.h5"), "text") + 8, 8)
-    done = repair(path)
-    log = check(path)
-    assert done.kept == {"trials": 1, "restarts": 3, "evaluations": 7, "steps": 60}
-    assert log.trials["plan"].tolist() == whole.trials["plan"].tolist()
-    assert log.trials["optimizer"].tolist() == ["sgd"] and log.trials["status"].tolist() == [Status.INCOMPLETE]
-
-
 def test_where_no_trial_can_be_saved_nothing_is_written(tmp_path):
     path = finished(tmp_path / "w.h5", steps=100)
     flip_at(path, header_of(path, "trials") + 8, 8)
@@ -186,18 +198,3 @@ def test_where_no_trial_can_be_saved_nothing_is_written(tmp_path):
     with pytest.raises(LogError, match=f"^{path}: nothing can be saved: trials: .*checksum"):
         repair(path)
     assert contents(tmp_path) == before
-
-
-def rises(values, places, strict):
-    return all(a < b or (a == b and not strict) for a, b in pairwise(values[place] for place in places))
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_the_longest_rise_is_as_long_as_any(strict):
-    random_ = random.Random(0)
-    for _ in range(100):
-        values = [random_.randrange(6) for _ in range(random_.randrange(8))]
-        most = max(count for count in range(len(values) + 1) for places in combinations(range(len(values)), count)
-                   if rises(values, places, strict))
-        found = longest_rise(values, strict)
-        assert rises(values, found, strict) and len(found) == most and found == sorted(found)
