@@ -8,7 +8,7 @@ from .listener import Watch
 COMBINE = ("allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_",
            "grouped_allreduce_async", "grouped_allreduce_async_", "allgather", "allgather_async", "allgather_object",
            "alltoall", "alltoall_async", "reducescatter", "reducescatter_async")
-ALONE = ("Horovod made groups of one worker: of {} workers, each trained alone. Start the doctor as the script is "
+ALONE = ("Horovod made a group of one for each worker, so they trained alone: start the doctor as the script is "
          "started, by horovodrun or mpirun")
 
 
@@ -25,7 +25,7 @@ def install(watch: Watch) -> None:
             result = original(*args, **options)
             import horovod.torch
             if horovod.torch.size() < watch.workers:
-                watch.tell("remark", ALONE.format(watch.workers))
+                watch.tell("remark", ALONE)
             return result
         return init
 

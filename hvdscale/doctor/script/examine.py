@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...formatting.numbers import counted
+from ...watch.horovod import ALONE
 from ...workers.launch import Process
 from ..finding import Finding, Verdict
 from .compare.evaluation import evaluation
@@ -83,6 +84,8 @@ def compare(asked: Asked, one: Run, many: Run) -> Examination:
     late = [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s" for run in (one, many)
             if run.late]
     findings = _trace_cause([_carry_out(check, pair) for check in CHECKS])
+    if any(ALONE in record.remarks for record in pair.many):
+        findings = [Finding(finding.check, Verdict.UNSEEN, ALONE) for finding in findings]
     return Examination(asked, pair, tuple(findings), tuple(notes(pair)), tuple([*late, *unseen(pair)]),
                        one.workplace.copied and many.workplace.copied,
                        tuple(files_written(written, [one.records[0], *many.records])), tuple(sorted(in_copy)),

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...system.files import write_whole
 
+MOST_INDICES = 50_000           # of a subset that are kept
 RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
 
 

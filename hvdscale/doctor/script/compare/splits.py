@@ -3,8 +3,7 @@ from __future__ import annotations
 
 from ....formatting.numbers import counted
 from ...finding import Finding, Verdict
-from ..listen.batches import MOST
-from ..record import Iteration, Record
+from ..record import MOST_INDICES, Iteration, Record
 from .pair import Pair, trained
 
 SEEDED = "random_split(data, lengths, generator=torch.Generator().manual_seed(seed)), the same seed on all ranks"
@@ -40,7 +39,7 @@ def different_splits(pair: Pair, name: str) -> Finding | None:
 def _subset(record: Record, one: Iteration) -> frozenset[int]:
     """The indices of the subset that a loader has; empty for a whole data set, or for one too large to be kept."""
     indices = record.subsets[one.subset] if one.subset is not None else ()
-    return frozenset(indices) if len(indices) < MOST else frozenset()
+    return frozenset(indices) if len(indices) < MOST_INDICES else frozenset()
 
 
 def _leaked(pair: Pair, training: list[frozenset[int]]) -> str:

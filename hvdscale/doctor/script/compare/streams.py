@@ -29,7 +29,8 @@ def random_numbers(pair: Pair) -> Finding:
                        f"the model draws the same numbers on all ranks ({_names(same)}): the examples at one place of "
                        "each local batch have one dropout mask",
                        cause="every rank has the same seed",
-                       remedy="after the model is built, torch.manual_seed(seed + rank)")
+                       remedy="after the model is built, torch.manual_seed(seed + rank)",
+                       where=pair.at(0)[0].passes[0].line if pair.updates and pair.at(0)[0].passes else "")
     same = _same_stream(reading)
     if same or drew_in_workers and _same_seeds(pair):
         return Finding(NAME, Verdict.WARNED, looked_at,
@@ -37,7 +38,8 @@ def random_numbers(pair: Pair) -> Finding:
                        f"{f' ({_names(same)})' if same else ' (loader workers)'}: the examples at one place of each "
                        "local batch are augmented alike",
                        cause="every rank has the same seed" + ("" if same else ", from which workers get theirs"),
-                       remedy="torch.manual_seed(seed + rank) before the loader is read")
+                       remedy="torch.manual_seed(seed + rank) before the loader is read",
+                       where=trained(pair.many[0])[0].line)
     return Finding(NAME, Verdict.PASSED, f"{looked_at}: ranks that draw are in different states")
 
 

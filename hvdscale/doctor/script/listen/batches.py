@@ -14,12 +14,11 @@ from ....watch.generators import moved_since, snapshot
 from ....watch.lines import line_of_call
 from ....watch.listener import Listener
 from ....watch.loaders import rest_of
-from ..record import Batch, Draws, Iteration, Sampling
+from ..record import MOST_INDICES, Batch, Draws, Iteration, Sampling
 from .session import Session
 from .tensors import digest_buffers, digest_statistics
 
 LARGEST = 1 << 26               # bytes of a batch whose contents are digested
-MOST = 50_000                   # indices of a subset that are kept
 
 
 class Batches(Listener):
@@ -139,8 +138,8 @@ def _bottom(dataset: Any) -> tuple[str, int]:
 
 
 def _indices_of(dataset: Any) -> tuple[int, ...]:
-    """Of a subset, the indices in the data set below all subsets, up to MOST."""
-    indices = list(dataset.indices[:MOST])
+    """Of a subset, the indices in the data set below all subsets, up to MOST_INDICES."""
+    indices = list(dataset.indices[:MOST_INDICES])
     return tuple(one for one in (_resolve(dataset.dataset, index) for index in indices) if isinstance(one, int))
 
 
