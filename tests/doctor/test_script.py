@@ -51,6 +51,7 @@ FAULTS = {
     "own_sampler_stays": ("epochs", "the second epoch has the order of the first", "nothing sets its epoch"),
     "sampler_by_rank": ("examples", r"2\d are taken by two ranks, and 2\d by none", "samplers have different seeds"),
     "shared_twice": ("examples", "50 of rank 0's 50 are not in another", "by rank, and then by DistributedSampler"),
+    "sliced_twice": ("epochs", "it has 100 examples on one worker, and 50 on 2 workers", "by rank, and then by the"),
     "own_state": ("parameters", "the same at first", "the optimizers' states or settings differ by rank"),
     "one_rank_writes": ("parameters", "the same at first", "something writes parameters on some ranks only"),
     "own_statistics": ("evaluation", "each rank evaluates another model", "nothing broadcasts them"),
@@ -70,7 +71,7 @@ WARNINGS = {
 }
 SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "ahead", "next", "with_replacement",
          "evaluated_on_one", "added_losses", "closure", "several_evaluations", "own_loss", "two_optimizers", "split",
-         "shared_stream", "own_sampler", "own_files", "own_masks", "unused", "noise")
+         "shared_stream", "own_sampler", "own_files", "own_masks", "unused", "noise", "peeking")
 ERRORS = {
     "raising": "train.py on 2 workers, rank 1, before its first update: ValueError: of rank 1",
     "exiting": "train.py on 1 worker, rank 0, before its first update: it ended with exit code 3",

@@ -437,6 +437,7 @@ CHANGES = {
     "shared_stream": [IMPORTS, ("model = nn", SHUFFLED.lstrip().replace("FIRST", "rank").replace("STEP", "workers")),
                       OF_STREAM],
     "own_sampler": OWN_SAMPLER,
+    "peeking": [("\nfor epoch in range(3):\n", "\nnext(iter(loader))\nfor epoch in range(3):\n")],
     "own_files": FILES,
     "noise": [("cross_entropy(ddp(inputs), targets)", OWN_LOSS.replace("FACTOR", "").replace(
         "ddp(inputs)", "ddp(inputs + 0.1 * torch.randn(inputs.shape))")),
@@ -478,6 +479,7 @@ CHANGES = {
     "own_sampler_stays": [*OWN_SAMPLER, ("    sampler.set_epoch(epoch)\n", "")],
     "sampler_by_rank": [("DistributedSampler(train)\n", "DistributedSampler(train, seed=rank)\n")],
     "shared_twice": [("sampler = Dist", "train = Subset(train, range(rank, 100, workers))\nsampler = Dist")],
+    "sliced_twice": [("sampler = Dist", "train = TensorDataset(*train[rank:100:workers])\nsampler = Dist")],
     "own_state": [("    schedule.step()\n", "    schedule.step()\n    if rank:\n        optimizer.state.clear()\n")],
     "one_rank_writes": [("    schedule.step()\n", "    schedule.step()\n    if rank:\n"
                          "        model[0].bias.data += 1\n")],

@@ -29,6 +29,7 @@ class Batches(Listener):
         self._read: list[str] = []                              # digests of examples that were read last
         self._drawn: Draws | None = None                        # in reading them
         self._before = snapshot()
+        self._loaders: dict[int, int] = {}                      # by id of an iteration: what its loader samples by
         # that returned a batch since the last backward pass, by whether the model was in evaluation mode
         self._since: dict[bool, list[Iteration]] = {False: [], True: []}
 
@@ -40,7 +41,9 @@ class Batches(Listener):
         self._since = {False: [], True: []}
 
     def _begun(self, since: list[Iteration]) -> list[Iteration]:
-        return [one for one in since if one.trained or not one.ended or len(one.batches) == 1]
+        """Of several iterations over one loader the last: a look at its first batch is none of training."""
+        last = {self._loaders[id(one)]: one for one in since}
+        return [one for one in last.values() if one.trained or not one.ended or len(one.batches) == 1]
 
     def fetched(self) -> dict[int, int]:
         """How many batches each iteration had returned that is trained from now, by its place in the record."""
@@ -60,6 +63,7 @@ class Batches(Listener):
             self.session.record.made, int(iterator._base_seed) if iterator._num_workers > 0 else None,
             self._subset_of(iterator._dataset), line=line_of_call())
         iterator._iteration = iteration
+        self._loaders[id(iteration)] = id(iterator._index_sampler)
         self.session.record.iterations.append(iteration)
 
     def _subset_of(self, dataset: Any) -> int | None:
