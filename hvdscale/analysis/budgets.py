@@ -12,7 +12,7 @@ A larger batch takes fewer steps per epoch. What it loses under a budget of epoc
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -97,6 +97,19 @@ def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | No
     examples = min(steps * study.global_batch for steps, study in furthest)
     return (Budget(_round_down(examples / train_examples), "epochs") if train_examples else None,
             Budget(_round_down(min(steps for steps, _ in furthest)), "steps"))
+
+
+def are_ends_alone(trials: Iterable[tuple[int, np.ndarray]]) -> bool:
+    """Whether a fixed budget is all that trials show, not how many steps a target takes: each was evaluated once after
+    step 0, all at the same step or after the same examples to 1 %.
+
+    trials  (global batch, steps of its evaluations) of each; some batch has two or more
+    """
+    found = [(batch, steps[steps > 0]) for batch, steps in trials]
+    if len(found) <= len({batch for batch, _ in found}) or any(len(steps) != 1 for _, steps in found):
+        return False
+    spent = np.array([(float(steps[0]), batch * float(steps[0])) for batch, steps in found])
+    return bool((spent.max(0) <= spent.min(0) * [1, 1.01]).any())
 
 
 def _find_last_step(study: Study) -> float:

@@ -19,13 +19,16 @@ from ..plan.batch_schedule import BatchSchedule
 from ..plan.search_space import STEPS_TO_TARGET
 from ..target import Target
 from .best_of_n import common_trials
+from .budgets import are_ends_alone
 from .cell_steps import noise_of, parts_of
+from .defaults import LOSS_WITHIN
 from .grouping import group_by
 from .intervals import CONFIDENCE, Pools
 from .noise import Noise
 from .pooled_variance import pools_of
 from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
 from .search import Search, covers, searches_of
+from .shares import Tolerance
 from .speedup import Series, outside, series_of
 from .step_breakdown import SKIPPED, StepParts
 from .steps import Cell, Run, cell_of, cells_by_workers, first_met, run_of
@@ -41,6 +44,7 @@ class Options:
     perfect_within: float = PERFECT_WITHIN
     useful_within: float = USEFUL_WITHIN
     confidence: float = CONFIDENCE
+    loss_within: Tolerance = Tolerance.parse(LOSS_WITHIN)
     trials: int | None = None           # of each search, to compare batches at; None: those of the smallest search
 
 
@@ -190,11 +194,14 @@ def _sections(workload: Workload, trials: Sequence[Trial], targets: Sequence[Tar
 
 
 def _by_target(trials: Sequence[Trial], targets: Sequence[Target]) -> Iterator[tuple[Target, tuple[Trial, ...]]]:
-    """(target, its trials) for each given target, or else for each target in the trials' own plans."""
+    """(target, its trials) for each given target, or else for each target in the trials' own plans; none where no trial
+    shows how many steps a target takes."""
     pairs: Mapping[Target, Sequence[Trial]] = dict.fromkeys(targets, trials)
     if not targets:
         parse = lru_cache(None)(Target.parse)
         pairs = group_by((trial for trial in trials if trial.target), lambda trial: parse(trial.target))
+    if are_ends_alone((trial.global_batch, trial.step) for trial in trials):
+        return
     for target, found in pairs.items():
         about = tuple(trial for trial in found if _is_relevant(trial, target))
         if about:

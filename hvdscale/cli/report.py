@@ -5,7 +5,7 @@ from functools import partial
 
 import click
 
-from ..analysis.defaults import CONFIDENCE, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
+from ..analysis.defaults import CONFIDENCE, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
 from ..errors import UsageError
 from ..formatting.progress import Progress
 from ..report.defaults import FORMATS
@@ -47,6 +47,9 @@ class Report(Command):
               help="A batch scales perfectly if it needs at most this share more examples than the best one.")
 @click.option("--useful-within", default=str(USEFUL_WITHIN), show_default=True, metavar="SHARE",
               help="The maximum useful batch is the smallest that needs at most this share more steps than the fewest.")
+@click.option("--loss-within", default=LOSS_WITHIN, show_default=True, metavar="LOSS|SHARE",
+              help="At a fixed budget, list the batches whose loss is at most this much above that of the best batch, "
+                   "such as 0.01 or 1%.")
 @click.option("--rule", "rules", multiple=True, metavar="RULE", default=RULES, show_default=True,
               help="Learning-rate rules to compare with the tuned optimum, as lr_rule of hvdscale-train takes them: "
                    "linear, sqrt, none or power:0.7; with max_lr_factor behind <=, such as 'linear<=8'; adam_sqrt for "
@@ -67,8 +70,8 @@ class Report(Command):
 @click.option("--every", hidden=True)
 @width_option
 @version_option
-def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, rules,
-         rule_within, branch_tolerance, trials, confidence, skip_broken, watch, every):
+def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, loss_within,
+         rules, rule_within, branch_tolerance, trials, confidence, skip_broken, watch, every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them or of other programs' runs.
 
     \b
@@ -83,8 +86,8 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
         from ..report.request import request_of, targets_of
     options, asked = request_of(
         budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,
-        perfect_within=perfect_within, useful_within=useful_within, trials=trials, confidence=confidence,
-        branch_tolerance=branch_tolerance,
+        perfect_within=perfect_within, useful_within=useful_within, loss_within=loss_within, trials=trials,
+        confidence=confidence, branch_tolerance=branch_tolerance,
         spell=lambda name: f"--{name.replace('_', '-')}")
     make(logs, targets_of(targets), out, options=options, formats=formats_of(formats, FORMATS),
          skip_broken=skip_broken, every_figure=figures == "all", asked=asked, echo=echo,

@@ -35,7 +35,8 @@ from .scaling.figures import figures_of
 from .scaling.tables import tables_of
 from .search.tables import tables_of_searches
 from .search.words import lines
-from .studies import are_searched, chapters_of, own_targets, tells, view_of, view_of_noise, view_without_target
+from .studies import (are_searched, chapters_of, own_targets, tell_ends_alone, tells, view_of, view_of_noise,
+                      view_without_target)
 from .table import as_values, keys_of, trial_list
 from .view import View, present
 
@@ -171,12 +172,13 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
     pages, ruled = [], sum(map(len, studies)) <= MOST_RULED
     for workload in dict.fromkeys(study.workload for study in studies):
         own = _of_workload(studies, workload)
-        held = [target for target in targets or own_targets(own, asked) if tells(own, target.column)]
+        held = [target for target in targets or own_targets(own, asked)
+                if tells(own, target.column) and not tell_ends_alone(own)]
         known: dict[Hashable, Any] = {}
         found = [About(own, target, options, asked, others=_others(target, held), ruled=ruled,
                        first=_is_first(target, held), known=known) for target in held]
         shown = tuple(_page_of_studies(about, taken, tell) for about in found)
-        best = View() if shown or targets else view_without_target(own, options, asked)
+        best = View() if shown or targets and not tell_ends_alone(own) else view_without_target(own, options, asked)
         if best.tables:
             shown = (_page(best, workload, None, BEST, taken),)
         pages.append((Group(workload, (), ()), shown))
@@ -308,7 +310,8 @@ def _section_values(page: Page, figures: bool) -> dict[str, object]:
         options, searches = page.section.options, [_search_values(search) for search in page.section.searches]
         values |= {
             "intervals": _interval_values(page.section),
-            "tolerances": {"perfect_within": options.perfect_within, "useful_within": options.useful_within},
+            "tolerances": {"perfect_within": options.perfect_within, "useful_within": options.useful_within,
+                           "loss_within": str(options.loss_within)},
             **({"searches": searches} if searches else {})}
     return values
 
@@ -360,8 +363,10 @@ def _page_of_section(section: Section, about: About | None, studies: Sequence[St
     plan, studied = _plan(section), view
     notes: tuple[str, ...] = (PLANNED,) if plan else ()
     if section.searches or not about:       # studies from elsewhere: what repeats of one setting would say is untrue
+        measured = (*tables_of(section), *tables_of_searches(section.searches))
         view = View((*words.findings(section, planned=bool(plan)), *studied.findings),
-                    (*tables_of(section), *tables_of_searches(section.searches), *studied.tables), studied.details)
+                    (*studied.tables, *measured) if tell_ends_alone(own) else (*measured, *studied.tables),
+                    studied.details)
         notes += words.schedules(section)
     view = replace(view, find=partial(_figures, studied, section))
     page = _page(view, section.workload, section.target, title, taken, verdict(plan) if plan else ())

@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 
 from ..analysis.base_rates import both_readings
-from ..analysis.budgets import Budget, best_under, common_budgets
+from ..analysis.budgets import Budget, are_ends_alone, best_under, common_budgets
 from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.metric_direction import better
 from ..analysis.noise_against import noise_against
@@ -32,11 +32,15 @@ from .scaling.curves import curve_table, fit_table
 from .scaling.noise import noise_against_table, noise_said
 from .scaling.regimes import curve_findings
 from .search.all_figures import family_figures, workload_figures
+from .search.budget_figures import best_batch_figure
 from .search.budgets import base_rates_table, budgets_said, budgets_table, trials_table as budget_trials_table
-from .search.quality import quality_said, quality_table
+from .search.quality import best_batch_said, quality_said, quality_table
 from .search.results import steps_table
 from .search.rules import missing_table, points_table, rules_said, rules_table
 from .view import View, present
+
+
+ENDS_ALONE = "Every run was evaluated once, at the end of its budget: how many steps a target takes is unknown."
 
 
 def view_of(about: About) -> View:
@@ -97,11 +101,15 @@ def _budgets(about: About) -> View:
 
 @_of_metric
 def _quality(about: About) -> View:
+    return view_of_quality(about.studies, about.target.column, about.target.minimizes, about.options, about.asked)
+
+
+def view_of_quality(studies: Sequence[Study], column: str, minimizes: bool, options: Options, asked: Asked) -> View:
     """Within the steps that every batch has run, where that decides; else as long as each trial was to run, else within
     the epochs that every batch has run. Then under the budgets that were asked for, their tables in files only."""
     def under(budget: Budget | None) -> Quality | None:
-        return quality_of(about.studies, about.target.column, about.target.minimizes, budget, about.options.confidence)
-    epochs, steps = common_budgets(about.studies)
+        return quality_of(studies, column, minimizes, budget, options.confidence)
+    epochs, steps = common_budgets(studies)
     tried = []
     for budget in (steps, None, epochs):
         found = under(budget)
@@ -110,9 +118,12 @@ def _quality(about: About) -> View:
             break
     told = next((one for one in tried if one and not one.why), None)
     first = told or tried[1]
-    asked = [under(budget) for budget in about.asked.budgets if first is None or budget != first.budget]
-    said = tuple(one for found in (first, *asked) for one in finding_of(quality_said(found)))
-    return View(said, present(quality_table(told)), present(*(quality_table(one, apart=True) for one in asked)))
+    others = [under(budget) for budget in asked.budgets if first is None or budget != first.budget]
+    said = tuple(finding for found in (first, *others) for finding in (
+        *finding_of(best_batch_said(found, options.loss_within), found.valley.best if found and found.valley else None),
+        *finding_of(quality_said(found))))
+    return View(said, present(quality_table(told)), present(*(quality_table(one, apart=True) for one in others)),
+                lambda: filter(None, [best_batch_figure(first, options.loss_within)]))
 
 
 @_of_metric
@@ -161,10 +172,22 @@ def view_without_target(studies: Sequence[Study], options: Options, asked: Asked
     """The best of each validation metric of which it is known which way is better, of studies held against no target.
     """
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
-    found = [best_under(studies, column, better(column, ()) == SMALLER, asked.budgets or (None,), options.confidence)
-             for column in columns if better(column, ()) and tells(studies, column)]
-    return View(tuple(Finding(said) for one in found for said in budgets_said(one)),
-                present(*map(budgets_table, found)), present(*map(budget_trials_table, found)))
+    known = [(column, better(column, ()) == SMALLER) for column in columns
+             if better(column, ()) and tells(studies, column)]
+    found = [best_under(studies, *one, asked.budgets or (None,), options.confidence) for one in known]
+    quality = [view_of_quality(studies, *one, options, asked) for one in known if len(studies) > 1]
+    return View((*(finding for view in quality for finding in view.findings),
+                 *(Finding(said) for one in found for said in budgets_said(one)),
+                 *[Finding(ENDS_ALONE)] * tell_ends_alone(studies)),
+                (*(table for view in quality for table in view.tables), *present(*map(budgets_table, found))),
+                (*present(*map(budget_trials_table, found)), *(table for view in quality for table in view.details)),
+                lambda: chain.from_iterable(view.find() for view in quality))
+
+
+def tell_ends_alone(studies: Sequence[Study]) -> bool:
+    """Whether a fixed budget is all that the trials of these studies show, see budgets.are_ends_alone."""
+    return are_ends_alone((study.global_batch, steps) for study in studies for steps in np.split(
+        study.evaluations.read("step"), study.evaluations.first[1:-1]))
 
 
 def tells(studies: Sequence[Study], column: str) -> bool:

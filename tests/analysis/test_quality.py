@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.budgets import Budget
-from hvdscale.analysis.quality import (BATCHES, STOPPED, UNFINISHED, detectable_rise, isotonic, quality_of,
+from hvdscale.analysis.quality import (BATCHES, STOPPED, UNFINISHED, detectable_rise, quality_of,
                                        rise_p_value, rise_share, split)
+from hvdscale.analysis.isotonic import isotonic
 from hvdscale.analysis.report_data import Options
 from hvdscale.analysis.search import best_of_n
 from hvdscale.analysis.studies import studies_of

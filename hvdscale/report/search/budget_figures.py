@@ -12,6 +12,8 @@ import numpy as np
 
 from ...analysis.base_rates import BaseRates, value_range
 from ...analysis.budgets import BestUnder, Point, TrialKind
+from ...analysis.quality import Quality
+from ...analysis.shares import Tolerance
 from ...formatting.numbers import capital, number
 from ..columns import SHALLUE, metric_name
 from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Axis, Figure, Look, is_named,
@@ -56,6 +58,32 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
     keys = dict.fromkeys(key for one in found for row in one.rows for point in row for key in point.keys)
     return Figure("best-under-budgets", title, " ".join(said), "best of the evaluations within the budget, over trials",
                   f"{SHALLUE}, section 4.8", tuple(keys), draw, len(found))
+
+
+def best_batch_figure(found: Quality | None, tolerance: Tolerance) -> Figure | None:
+    """The best value at each batch with the valley fitted to them, and which batches do as well; None without one."""
+    if found is None or found.valley is None:
+        return None
+    valley, metric, sign = found.valley, metric_name(found.column), 1 if found.minimizes else -1
+    points = [found.points[at] for at in found.compared]
+
+    def draw(axes: Axes) -> None:
+        log2_axis(axes, "x", list(valley.batches), most=TICKS)
+        along = np.geomspace(valley.batches[0], valley.batches[-1], 300)
+        axes.axvspan(*valley.within(tolerance), color=shade(2, 3), alpha=0.2, linewidth=0, label=f"within {tolerance}")
+        for point, value in zip(points, found.best):
+            axes.plot([point.global_batch] * 2, [point.best.low, point.best.high], color=MUTED, linewidth=1.4)
+            axes.plot([point.global_batch], [value], linestyle="", marker="o", color=INK, markersize=5.5)
+        axes.plot(along, sign * valley.at(along), color=shade(0, 3), linewidth=1.4, label="fitted")
+        axes.axvline(valley.best.value, color=shade(0, 3), linewidth=1, linestyle=":", label="best batch")
+        value_axis(axes, "y", [end for point in points for end in (point.best.low, point.best.high)], TICKS)
+        axes.set_xlabel("global batch B (examples)")
+        axes.set_ylabel(metric)
+    caption = (f"The best {metric} at a fixed budget against the global batch: the median best of {found.n} trials; "
+               f"bars: {found.confidence:.0%} intervals. Shaded: where the fit is within {tolerance} of its best.")
+    return Figure("best-batch", f"{capital(metric)} at a fixed budget\n{heading(found.workload)}", caption,
+                  "c + l (m - x)^p left of m, c + r (x - m)^q right of it, x = log2 B", SHALLUE,
+                  tuple(dict.fromkeys(key for point in points for key in point.keys)), draw)
 
 
 def _heading(record: BestUnder, found: Sequence[BestUnder]) -> str:
