@@ -14,8 +14,9 @@ estimated from the residuals and from the points' own intervals. These count as 
 residuals refute them (F test, 10 %); then as one. Intervals are profiles of the sum of squares over the other
 parameters. Where that leaves too few degrees of freedom (four single runs), they are the hull over all shapes. An
 interval is open where the points do not reach: perfect scaling throughout only bounds B_crit from below, a plateau from
-above. The evaluation grid may shift all batches alike, which no residual shows, so half of it widens the interval of
-S_min. Where the grid of most points is unknown, that interval has no lower end.
+above. So does a best fit at the softest shape whose B_crit lies beyond the batches: from below. The evaluation grid may
+shift all batches alike, which no residual shows, so half of it widens the interval of S_min. Where the grid of most
+points is unknown, that interval has no lower end.
 
 Where S rises significantly at the largest batches, the curve does not apply: these batches are left out and listed.
 """
@@ -308,8 +309,11 @@ def _fit(points: Sequence[_Point], weighted: bool, left_out: tuple[int, ...], co
     half_grid = float(np.median([point.half_grid for point in points]))
     region = _Region(surface, float(scipy.special.stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance)))
     residuals = surface.rest(*surface.best) - surface.level
+    s_min, b_crit = region.s_min(half_grid), region.b_crit()
+    if len(shapes) > 1 and surface.best[1] <= shapes[0] * (1 + 1e-6) and b_crit.value > surface.batches.max():
+        s_min, b_crit = replace(s_min, low=0.0), replace(b_crit, high=np.inf)    # a softer curve would end farther out
     return CriticalBatchFit(
-        region.s_min(half_grid), region.b_crit(), region.of_excess(1.0), region.of_excess(OVERHEAD), region.shape(),
+        s_min, b_crit, region.of_excess(1.0), region.of_excess(OVERHEAD), region.shape(),
         float(np.sqrt((residuals ** 2).mean()) / np.log(2)), count, float(np.sqrt(variance / own)), lack, left_out,
         partial(_draw_curves, surface, variance, freedom, half_grid))
 

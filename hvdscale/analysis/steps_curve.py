@@ -23,6 +23,7 @@ from .curves import Curve
 from .intervals import CONFIDENCE, Estimate
 from .report_data import Section
 from .step_time import BOUNDED, DETERMINED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, levels
+from .steps import Cell
 
 PREDICTED = "predicted"         # from the gradient noise scale
 NOISE_WITHIN = 4.0              # B_crit / noise scale is within this factor for most workloads (McCandlish et al. 2018)
@@ -118,7 +119,7 @@ class StepsCurve:
                          log_variance(factor))
         same = [point for point in self.points if point.global_batch == batch]
         if same:
-            return Steps(same[0].steps.value, self._draw_point(same[0]), MEASURED, point=same[0])
+            return self.measured(same[0])
         below = [point for point in self.met if point.global_batch < batch]
         above = [point for point in self.met if point.global_batch > batch]
         if below and above:
@@ -127,6 +128,10 @@ class StepsCurve:
         if beside is None or self._is_lost_beyond(beside, bool(below)):
             return Steps(np.inf, np.full(self.draws, np.inf), EXTRAPOLATED)
         return self._extrapolate(beside, batch)
+
+    def measured(self, point: StepsPoint) -> Steps:
+        """S as a point has it."""
+        return Steps(point.steps.value, self._draw_point(point), MEASURED, point=point)
 
     @property
     def critical_batch(self) -> float | None:
@@ -214,10 +219,14 @@ def points_of(section: Section) -> tuple[tuple[StepsPoint, ...], np.ndarray | No
     """(points, draws of the fit or None) of a section's table by batch: each of a setting's repeats."""
     if section.batches is None:
         return (), None
-    cells = [point.cell for point in section.batches.points if point.cell.runs]
-    points = tuple(StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched,
-                              tuple(run.trial.key for run in cell.runs)) for cell in cells)
+    points = tuple(point_of_cell(point.cell) for point in section.batches.points if point.cell.runs)
     return points, _draws_of(section.batches.regimes.fit if section.batches.regimes else None)
+
+
+def point_of_cell(cell: Cell) -> StepsPoint:
+    """The point of a cell's runs."""
+    return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched,
+                      tuple(run.trial.key for run in cell.runs))
 
 
 def points_of_curve(curve: Curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:

@@ -21,8 +21,8 @@ from .intervals import CONFIDENCE
 from .noise import NoiseScale
 from .report_data import Group, Section
 from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
-from .steps_curve import (ORDER, PREDICTED, Steps, StepsCurve, StepsPoint, log_variance, noise_draws, points_of,
-                          quantiles, steps_curve)
+from .steps_curve import (ORDER, PREDICTED, Steps, StepsCurve, StepsPoint, log_variance, noise_draws, point_of_cell,
+                          points_of, quantiles, steps_curve)
 from .steps import Cell
 from .trials import Workload
 
@@ -365,16 +365,24 @@ class _Draft:
         layout = request.per_node or times.timings.per_node
         self.nodes = -(-workers // (request.per_node or 1))
         self.price = self.nodes * (1.0 if request.price is None else request.price) / 3600       # a second
-        self.steps, self.step_time = curve.at(batch), times.at(workers, layout, batch, passes)
-        self.value = self.steps.value * self.step_time.value
-        self.draws = self.steps.draws * self.step_time.draws
         timing = times.measured(workers, layout, batch, passes)
         self.trials = timing.trials if timing else ()
         self.cell = times.cell_of(timing) if timing else None
+        self.steps, self.step_time = self._steps(curve), times.at(workers, layout, batch, passes)
+        self.value = self.steps.value * self.step_time.value
+        self.draws = self.steps.draws * self.step_time.draws
         self.bounded = self.step_time.mark == BOUNDED
         if self.bounded:
             low, _ = hull(self.step_time.draws, self.confidence, self.step_time.laws)
             self.step_time = replace(self.step_time, value=low)
+
+    def _steps(self, curve: StepsCurve) -> Steps:
+        """S: that of the batch, or its own where it was run, and the batch's is of other runs' setting."""
+        steps = curve.at(self.batch)
+        if self.cell is None or steps.point is None or not steps.point.trials or set(self.trials) & set(
+                steps.point.trials):
+            return steps
+        return curve.measured(point_of_cell(self.cell))
 
     def option(self, first: _Draft, relative: bool) -> Option:
         """The option; ``first`` is the draft of the smallest worker count."""

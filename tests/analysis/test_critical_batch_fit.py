@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
+from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch, steps_at
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.steps_curve import StepsPoint, steps_curve
+from hvdscale.report.scaling.regimes import fit_said
 
 BATCHES = 2.0 ** np.arange(1, 14)
 INF = math.inf
@@ -49,6 +50,13 @@ def test_points_off_the_curve_widen_its_intervals_whatever_their_own_say():
     assert misfit.rms_log2 == pytest.approx(math.log2(1.4), rel=0.1)
     widths = [math.log(found.b_crit.high / found.b_crit.low) for found in (straight, misfit)]
     assert widths[1] > 10 * widths[0] and straight.spread < 1 < misfit.spread
+
+
+def test_a_bend_softer_than_any_shape_has_an_open_end_rather_than_a_critical_batch():
+    found = fit_critical_batch(BATCHES, within(steps_at(BATCHES, 1e6, 8 * BATCHES[-1], 0.4), 0.02))
+    assert found.shape.value == pytest.approx(0.5) and found.b_crit.value > BATCHES[-1]
+    assert found.b_crit.high == INF and found.s_min.low == 0 and found.b_crit.low > 0
+    assert fit_said(found)[0].startswith("Critical batch (E_min / S_min): at least ")
 
 
 def test_fewer_than_three_points_that_met_are_no_curve():

@@ -62,6 +62,14 @@ def measured():
     return plan(*(run(workers) for workers in COUNTS), local_batch=32, price=2.0)
 
 
+def test_what_was_measured_at_a_worker_count_wins_over_the_steps_of_another_setting():
+    few, many = run(2, 64), run(4, 32, peak_lr=0.4, seed=1)
+    many.step, many.seconds = 2 * many.step, 2 * many.seconds
+    by_workers = {option.workers: option for option in plan(few, many, workers=(2, 4), global_batch=128).options}
+    assert by_workers[4].seconds.value == pytest.approx(2 * time_at(4), rel=0.02)
+    assert by_workers[2].steps.value == pytest.approx(by_workers[4].steps.value / 2, rel=0.02)
+
+
 def test_fastest_cheapest_and_knee_of_a_series_are_closed_forms(measured):
     cost = {workers: workers * time_at(workers) * 2.0 / 3600 for workers in COUNTS}
     assert measured.fastest.workers == min(COUNTS, key=time_at) == 32
