@@ -35,7 +35,7 @@ from ..system.version import commit_of
 from ..target import SPLITS, Target, metric_faults
 from ..workers.launch import place
 from .reader import Log, read_log
-from .repair import INTERRUPTED
+from .mend import INTERRUPTED
 from .schema import DIRECTIONS, SMALLER, UNKNOWN_SEED, Status
 from .writer import LogWriter
 
