@@ -119,7 +119,7 @@ def planned(record: Record) -> list[int | str]:
     """The indices of the first training epoch, to its end, as far as its sampler gave them; else empty."""
     first = trained(record)[0]
     ids = [one for batch in first.batches for one in batch.ids] + [one for batch in first.rest for one in batch]
-    return ids if (first.ended or first.rest) and not first.iterable else []
+    return ids if (first.ended or first.cut is not None) and not first.iterable else []
 
 
 def _over_the_epoch(pair: Pair) -> Finding | None:
