@@ -34,8 +34,8 @@ from ..plan.values import did_you_mean
 from ..system.version import commit_of
 from ..target import SPLITS, Target, metric_faults
 from ..workers.launch import place
-from .reader import Log, read_log
 from .mend import INTERRUPTED
+from .reader import Log, read_log
 from .schema import DIRECTIONS, SMALLER, UNKNOWN_SEED, Status
 from .writer import LogWriter
 
