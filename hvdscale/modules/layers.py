@@ -129,10 +129,15 @@ class _Shared(torch.autograd.Function):
         normal = centred * scale
         ctx.save_for_backward(normal, scale, weight, of_row, sizes)
         ctx.over_group, ctx.affine = over_group, bias is not None
-        y = normal if weight is None else normal * weight[:, None] + bias[:, None]
+        y = torch.empty(x.shape, dtype=dtype, device=x.device)          # no view, which nothing could change in place
+        shaped = y.view(values.shape)
+        if weight is None:
+            shaped.copy_(normal)
+        else:
+            torch.mul(normal, weight[:, None], out=shaped).add_(bias[:, None])
         variances = squares / (sizes - 1).clamp(min=1)
         ctx.mark_non_differentiable(means, variances)
-        return y.view(x.shape).to(x.dtype), means, variances
+        return y.to(x.dtype), means, variances
 
     @staticmethod
     def backward(ctx, dy, *_):
