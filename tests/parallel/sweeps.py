@@ -45,7 +45,7 @@ def asked(sweep, out, **said):
                            mode="run", take_over=False, terminal=False), **said})
 
 
-def here(sweep, out, **said):
+def carry_out(sweep, out, **said):
     """The sweep carried out in this process: the exit code, and what was printed; raises what the command would say."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         code = SweepRun(asked(sweep, out, **said), SingleWorker(), 0, place(), Signals()).carry_out()

@@ -16,7 +16,7 @@ from hvdscale.training.prepare import prepare
 from hvdscale.workers.single import SingleWorker
 from tests import guides
 from tests.conftest import ROOT, launcher_command
-from tests.parallel.sweeps import here as carry_out
+from tests.parallel.sweeps import carry_out
 
 EXAMPLES = ROOT / "tools/examples"
 GUIDE = (EXAMPLES / "README.rst").read_text()

@@ -31,11 +31,11 @@ def kill_one_process(job, moment, draw):
     return killed
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(60, marks=pytest.mark.slow)])
-def test_a_job_that_loses_a_process_ends_with_its_log_but_for_a_second(kills, tmp_path):
+@pytest.mark.parametrize("moments", [["steps"], pytest.param(20 * list(MOMENTS), marks=pytest.mark.slow)],
+                         ids=["once", "60 times"])
+def test_a_job_that_loses_a_process_ends_with_its_log_but_for_a_second(moments, tmp_path):
     pytest.importorskip("sklearn")
-    for number in range(kills):
-        moment = list(MOMENTS)[number % len(MOMENTS)]
+    for number, moment in enumerate(moments):
         job = Job(tmp_path / str(number), "digits/cnn", "--log", "w.h5", "--steps", STEPS[moment],
                   "--eval-every", STEPS[moment])                    # an evaluation would flush the log
         try:

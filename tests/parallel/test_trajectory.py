@@ -10,6 +10,7 @@ from torch import nn
 
 from hvdscale.plan.shards import epoch_order
 from hvdscale.workers.single import SingleWorker
+from tests.conftest import launch_in
 from tests.parallel import toy
 
 STEPS = 20
@@ -63,31 +64,46 @@ def norm_of_difference(run, reference, what=1):
     return np.linalg.norm(np.subtract(run[what], reference[what])) / np.linalg.norm(reference[what])
 
 
+# how far one step may stray by rounding, as a share of the norm of all parameters
+ROUNDING = {"fp32": 1e-5, "bf16": 1e-3, "fp16": 1e-3}
+NARROW = [dict(steps=1, precision=precision, accumulate=k, global_batch=24, **variant)
+          for precision in ROUNDING for k in (1, 2) for variant in ({}, EVERYTHING)]
+NARROW += [dict(steps=1, compression="fp16", global_batch=24, **EVERYTHING)]
+FIFTY = dict(steps=50, precision="fp64", global_batch=24)
+GIVEN = [*CONFIGURATIONS, *NARROW, FIFTY]
+
+
+@pytest.fixture(scope="module")
+def trajectories(tmp_path_factory):
+    """What every rank makes of each configuration, by launcher and number of workers; each pair is launched once."""
+    @functools.cache
+    def trajectories(launcher, np):
+        given = GIVEN if np > 1 and launcher != "gloo" else [*CONFIGURATIONS[::6], *NARROW, FIFTY]
+        return given, launch_in(tmp_path_factory.mktemp("launched"), "trajectories", np, given, launcher)
+    return trajectories
+
+
 @pytest.mark.parametrize("launcher, np_", [
     ("horovodrun", 3),
     *(pytest.param(*one, marks=pytest.mark.slow) for one in (
         ("horovodrun", 1), ("gloo", 2), ("mpirun", 2), ("mpirun", 4)))])
-def test_any_worker_count_makes_the_updates_of_one_worker(launch, launcher, np_):
-    given = CONFIGURATIONS if np_ > 1 and launcher != "gloo" else CONFIGURATIONS[::6]
-    ranks = launch("trajectories", np_, given, launcher)
+def test_any_worker_count_makes_the_updates_of_one_worker(trajectories, launcher, np_):
+    given, ranks = trajectories(launcher, np_)
     assert all(rank == ranks[0] for rank in ranks)                      # to the last bit
-    for configuration, got in zip(given, ranks[0]):
+    for configuration, got in zip(given[:-len(NARROW) - 1], ranks[0]):
         reference = alone(json.dumps({**configuration, "accumulate": 1}))
         assert norm_of_difference(got, reference) <= 1e-10, configuration
         assert norm_of_difference(got, reference, what=2) <= 1e-10, configuration
         np.testing.assert_allclose(got[0], reference[0], rtol=1e-9)
 
 
-# how far one step may stray by rounding, as a share of the norm of all parameters
-ROUNDING = {"fp32": 1e-5, "bf16": 1e-3, "fp16": 1e-3}
+LAUNCHED = [("horovodrun", 3), *(pytest.param("mpirun", w, marks=pytest.mark.slow) for w in (2, 4))]
 
 
-@pytest.mark.parametrize("np_", [3, *(pytest.param(w, marks=pytest.mark.slow) for w in (2, 4))])
-def test_one_step_in_narrow_arithmetic_stays_within_rounding(launch, np_):
-    given = [dict(steps=1, precision=precision, accumulate=k, global_batch=24, **variant)
-             for precision in ROUNDING for k in (1, 2) for variant in ({}, EVERYTHING)]
-    given += [dict(steps=1, compression="fp16", global_batch=24, **EVERYTHING)]
-    for configuration, got in zip(given, launch("trajectories", np_, given)[0]):
+@pytest.mark.parametrize("launcher, np_", LAUNCHED)
+def test_one_step_in_narrow_arithmetic_stays_within_rounding(trajectories, launcher, np_):
+    [*_, ranks] = trajectories(launcher, np_)
+    for configuration, got in zip(NARROW, ranks[0][-len(NARROW) - 1:]):
         reference = alone(json.dumps({**configuration, "accumulate": 1}))
         limit = ROUNDING["fp16" if "compression" in configuration else configuration["precision"]]
         assert norm_of_difference(got, reference) <= limit, configuration
@@ -118,8 +134,8 @@ def plain_loop(steps, batch, lr, warmup, smoothing=0.1, decay=1e-3, momentum=0.9
     return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
 
 
-@pytest.mark.parametrize("np_", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_fifty_steps_equal_a_plain_torch_loop(launch, np_):
-    got = launch("trajectories", np_, [dict(steps=50, precision="fp64", global_batch=24)])[0][0]
+@pytest.mark.parametrize("launcher, np_", [*LAUNCHED, pytest.param("horovodrun", 1, marks=pytest.mark.slow)])
+def test_fifty_steps_equal_a_plain_torch_loop(trajectories, launcher, np_):
+    got = trajectories(launcher, np_)[1][0][-1]
     reference = plain_loop(steps=50, batch=24, lr=0.05, warmup=5)
     assert np.linalg.norm(np.subtract(got[1], reference)) <= 1e-10 * np.linalg.norm(reference)

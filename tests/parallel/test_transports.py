@@ -52,8 +52,9 @@ def test_a_run_begun_on_one_transport_resumes_exactly_on_the_other(tmp_path, lau
 
 
 @pytest.mark.parametrize("launcher, missing, settings, said", [
-    ("torchrun", ("horovod", "mpi4py"), [], "torch.distributed"), ("mpirun", (), ["--set", "transport=torch"], "torch"),
+    ("torchrun", ("horovod", "mpi4py"), [], "torch.distributed"),
     ("mpirun", ("horovod", "mpi4py"), [], "torch.distributed"),
+    pytest.param("mpirun", (), ["--set", "transport=torch"], "torch", marks=pytest.mark.slow),
     pytest.param("mpirun", ("horovod",), [], "torch.distributed", marks=pytest.mark.slow),
     pytest.param("mpirun", (), [], "Horovod", marks=pytest.mark.slow),
     pytest.param("gloo", (), ["--set", "transport=horovod"], "Horovod", marks=pytest.mark.slow)])

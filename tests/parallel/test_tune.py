@@ -10,7 +10,7 @@ import pytest
 from hvdscale.log.reader import read_log
 from hvdscale.plan.settings import read_toml
 from tests.conftest import launcher_command
-from tests.parallel.sweeps import (TUNE, assert_same_sweep, exit_code, here, kill_after, search_in, start, sweep_file,
+from tests.parallel.sweeps import (assert_same_sweep, carry_out, exit_code, kill_after, search_in, start, sweep_file,
                                    tune, until)
 
 
@@ -18,7 +18,7 @@ from tests.parallel.sweeps import (TUNE, assert_same_sweep, exit_code, here, kil
 def alone(tmp_path_factory):
     """The sweep as one process carries it out, and what that printed."""
     folder = tmp_path_factory.mktemp("alone")
-    code, printed = here(sweep_file(folder, high="0.4", repeats=1), folder / "out")
+    code, printed = carry_out(sweep_file(folder, high="0.4", repeats=1), folder / "out")
     assert code == 0
     return folder / "out", printed
 
@@ -92,16 +92,16 @@ def test_killed_twenty_times_and_started_again_it_finds_the_same(tmp_path):
     sweep_with_kills(tmp_path, 20, random.Random(2))
 
 
-def test_tuned_toml_gives_the_trial_again(tmp_path, run, alone):
+def test_tuned_toml_gives_the_trial_again(tmp_path, here, alone):
     out, _ = alone
     tuned = read_toml(out / "tuned.toml")
     evidence = tuned["evidence"]["64"]
-    done = run(*TUNE[:2], "hvdscale.cli.train", "tests.parallel.quadratic:workload", "--global-batch", 64, "--lr-rule",
-               "tuned", "--metaparameters", out / "tuned.toml", "--steps", 48, "--eval-every", 2, "--target",
-               "val/loss<0.001", "--seed", evidence["trial"], "--log", tmp_path / "again.h5")
+    words = ["hvdscale-train", "tests.parallel.quadratic:workload", "--lr-rule", "tuned", "--metaparameters",
+             out / "tuned.toml"]
+    done = here(*words, "--global-batch", 64, "--steps", 48, "--eval-every", 2, "--target", "val/loss<0.001", "--seed",
+                evidence["trial"], "--log", tmp_path / "again.h5")
     assert f"met at step {evidence['steps']}" in done.stdout
-    done = run(*TUNE[:2], "hvdscale.cli.train", "tests.parallel.quadratic:workload", "--global-batch", 32, "--lr-rule",
-               "tuned", "--metaparameters", out / "tuned.toml", check=False)
+    done = here(*words, "--global-batch", 32, check=False)
     assert done.returncode == 2 and "tuned batches: 16, 64" in done.stderr
 
 

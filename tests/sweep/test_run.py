@@ -14,7 +14,7 @@ from hvdscale.plan.settings import read_toml
 from hvdscale.sweep.ledger import Owner
 from hvdscale.sweep.run import take_back_failed
 from tests.parallel import quadratic
-from tests.parallel.sweeps import asked, assert_same_sweep, here, search_in, steps_in, studies_in, sweep_file
+from tests.parallel.sweeps import asked, assert_same_sweep, carry_out, search_in, steps_in, studies_in, sweep_file
 from tests.factories.sweeps import assert_same_study
 
 WIDTHS = "[space.'model_args.width']\nvalues = {}\n"
@@ -28,14 +28,14 @@ def with_more(sweep, text):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
-    assert here(sweep_file(folder, high="0.4", repeats=1), folder / "out")[0] == 0
+    assert carry_out(sweep_file(folder, high="0.4", repeats=1), folder / "out")[0] == 0
     return folder / "out"
 
 
 def test_shards_in_turn_find_the_same(tmp_path, alone):
     sweep = sweep_file(tmp_path, high="0.4", repeats=1)
     for shard in (2, 0, 1):
-        code, printed = here(sweep, tmp_path / "out", shard=(shard, 3))
+        code, printed = carry_out(sweep, tmp_path / "out", shard=(shard, 3))
         assert code == 0 and ("not done" in printed) == (shard != 1)
     assert_same_sweep(tmp_path / "out", alone)
 
@@ -43,7 +43,7 @@ def test_shards_in_turn_find_the_same(tmp_path, alone):
 def test_batch_sizes_in_turn_find_the_same_and_tuned_toml_has_all(tmp_path, alone):
     sweep = sweep_file(tmp_path, high="0.4", repeats=1)
     for batch in ("64", "16"):
-        here(sweep, tmp_path / "out", only={"batch": [batch]})
+        carry_out(sweep, tmp_path / "out", only={"batch": [batch]})
     assert_same_sweep(tmp_path / "out", alone)
     assert read_toml(tmp_path / "out/tuned.toml") == read_toml(alone / "tuned.toml")
     assert list(read_toml(alone / "tuned.toml")["global_batch"]) == ["16", "64"]
@@ -62,7 +62,7 @@ def test_the_studies_logs_are_whole_and_say_what_was_searched(alone):
 def pruned_and_unpruned(tmp_path, keep, **said):
     """Of each study the fewest steps with pruning and without, over the draws of both, and what pruning saved."""
     for prune in ("true", "false"):
-        code, printed = here(sweep_file(tmp_path, prune=prune, prune_keep=keep, **said), tmp_path / prune)
+        code, printed = carry_out(sweep_file(tmp_path, prune=prune, prune_keep=keep, **said), tmp_path / prune)
         assert code == 0, printed
     names = studies_in(tmp_path / "true")
     assert names == studies_in(tmp_path / "false")
@@ -101,14 +101,14 @@ def steps_of_sgd(lr, target, every, budget):
 
 def test_the_known_optimum_is_found_and_a_bound_that_cuts_it_off_is_flagged(tmp_path):
     said = dict(batch_sizes="[64]", trials=16, steps=40, evaluations=40)
-    here(sweep_file(tmp_path, high="0.4", **said), tmp_path / "wide")
+    carry_out(sweep_file(tmp_path, high="0.4", **said), tmp_path / "wide")
     wide = search_in(tmp_path / "wide", "sgd-b64")
     assert [draw.value for draw in wide.draws if draw.kind == "met"] == [
         steps_of_sgd(draw.point["lr"], 0.001, 1, 40) for draw in wide.draws if draw.kind == "met"]
     best = min(steps_of_sgd(lr / 1000, 0.001, 1, 40) for lr in range(20, 400))       # near 2 / (1 + 10)
     assert best <= wide.best.value <= best + 2
     assert not any(bound.near for bound in wide.bounds)
-    _, printed = here(sweep_file(tmp_path, high="0.1", **{**said, "trials": 32}), tmp_path / "cut")
+    _, printed = carry_out(sweep_file(tmp_path, high="0.1", **{**said, "trials": 32}), tmp_path / "cut")
     cut = search_in(tmp_path / "cut", "sgd-b64")
     assert cut.best.value > wide.best.value and [bound.parameter.name for bound in cut.bounds if bound.near] == ["lr"]
     assert "from the upper bound" in printed
@@ -117,7 +117,7 @@ def test_the_known_optimum_is_found_and_a_bound_that_cuts_it_off_is_flagged(tmp_
 def test_another_objective_is_the_best_value_within_the_budget(tmp_path):
     sweep = sweep_file(tmp_path, objective="'val/loss'", prune_keep=None, targets=None, batch_sizes="[64]", high="0.4",
                        trials=10)
-    here(sweep, tmp_path / "out")
+    carry_out(sweep, tmp_path / "out")
     search = search_in(tmp_path / "out", "sgd-b64")
     finals = {draw.number: sum(0.5 * h * (1 - draw.point["lr"] * h) ** 96 for h in quadratic.CURVATURES)
               for draw in search.draws}
@@ -131,14 +131,14 @@ def test_another_objective_is_the_best_value_within_the_budget(tmp_path):
 def test_a_budget_in_seconds_ends_by_the_clock(tmp_path):
     sweep = sweep_file(tmp_path, "seconds.toml", "eval_every = 5\nmodel_args = {slow = 0.01}", steps=None, seconds=0.3,
                        evaluations=None, batch_sizes="[64]", trials=2, prune="false", high="0.03")
-    here(sweep, tmp_path / "out")
+    carry_out(sweep, tmp_path / "out")
     with read_log(tmp_path / "out/sgd-b64.h5") as log:
         assert all("budget of 0.3 s spent" in reason for reason in log.trials["stop_reason"])
 
 
 def test_a_trial_that_fails_costs_only_itself(tmp_path):
     sweep = with_more(sweep_file(tmp_path, batch_sizes="[64]"), WIDTHS.format("[1, 2, 3]"))     # 3 cannot be built
-    code, printed = here(sweep, tmp_path / "out")
+    code, printed = carry_out(sweep, tmp_path / "out")
     search = search_in(tmp_path / "out", "sgd-b64")
     assert code == 0 and len(search.feasible) == 6 and len(search.draws) > 6
     assert "failed" in printed
@@ -151,11 +151,11 @@ def test_no_more_trials_start_after_all_fail_alike(tmp_path, monkeypatch, capsys
         broken.setattr(quadratic, "Bowl", lambda **_: 1 / 0)
         for _ in range(2):
             with pytest.raises(TrialsError, match="(?s)sgd-b64: all of its 5 trials .* division by zero.*--retry"):
-                here(sweep, out)
+                carry_out(sweep, out)
     take_back_failed(asked(sweep, out))
     assert "sgd-b64: taken back: 0, 1, 2, 3, 4" in capsys.readouterr().out
-    assert here(sweep, out)[0] == 0
-    here(sweep, tmp_path / "whole")
+    assert carry_out(sweep, out)[0] == 0
+    carry_out(sweep, tmp_path / "whole")
     assert_same_study(out / "sgd-b64.h5", tmp_path / "whole/sgd-b64.h5")
     owner = Owner.take(str(out))
     with pytest.raises(UsageError, match=f"--retry: process {owner.pid} on .* is at work"):
@@ -166,16 +166,16 @@ def test_no_more_trials_start_after_all_fail_alike(tmp_path, monkeypatch, capsys
 def test_what_would_fail_in_every_trial_is_an_error_and_no_trials_own_failure(tmp_path):
     sweep = sweep_file(tmp_path, batch_sizes="[64]")
     with pytest.raises(PlanError, match="loader_workers applies only to map-style data sets"):
-        here(sweep, tmp_path / "out", free={"loader_workers": 1})
+        carry_out(sweep, tmp_path / "out", free={"loader_workers": 1})
     assert not list((tmp_path / "out").glob("trials/*/*.json"))
-    assert here(sweep, tmp_path / "out")[0] == 0
+    assert carry_out(sweep, tmp_path / "out")[0] == 0
 
 
 def test_tables_that_one_optimizer_alone_has_are_searched_beside_others(tmp_path):
     more = "[space.'optimizer_args.alpha']\nmin = 0.9\nmax = 0.99\n"
     sweep = with_more(sweep_file(tmp_path, optimizer=None, optimizers='["sgd", "torch.optim:RMSprop"]', trials=3,
                                  batch_sizes="[64]", low="0.005", high="0.05", targets="['val/loss<0.1']"), more)
-    here(sweep, tmp_path / "out")
+    carry_out(sweep, tmp_path / "out")
     assert studies_in(tmp_path / "out") == ["sgd-b64", "torch.optim-RMSprop-b64"]
     with read_log(tmp_path / "out/torch.optim-RMSprop-b64.h5") as log:
         assert all(0.9 <= alpha <= 0.99 for alpha in log.trials["metaparameters/optimizer_args.alpha"])
@@ -186,7 +186,7 @@ def test_tables_that_one_optimizer_alone_has_are_searched_beside_others(tmp_path
 @pytest.mark.parametrize("trials", [9, 3])
 def test_a_sweep_grows_and_shrinks_along_the_same_draws(tmp_path, alone, trials):
     shutil.copytree(alone, tmp_path / "out")
-    here(sweep_file(tmp_path, high="0.4", repeats=1, trials=trials), tmp_path / "out")
+    carry_out(sweep_file(tmp_path, high="0.4", repeats=1, trials=trials), tmp_path / "out")
     before, after = (steps_in(path, "sgd-b16") for path in (alone, tmp_path / "out"))
     fewer = min(len(before), len(after))
     search = search_in(tmp_path / "out", "sgd-b16")
@@ -199,16 +199,16 @@ def test_a_sweep_grows_and_shrinks_along_the_same_draws(tmp_path, alone, trials)
 def test_a_sweep_does_not_become_another(tmp_path, alone, mend, said):
     shutil.copytree(alone, tmp_path / "out")
     with pytest.raises(UsageError, match=said):
-        here(sweep_file(tmp_path, repeats=1, **{"high": "0.4", **mend}), tmp_path / "out")
+        carry_out(sweep_file(tmp_path, repeats=1, **{"high": "0.4", **mend}), tmp_path / "out")
 
 
 def test_a_study_that_was_left_out_comes_back_as_it_was_or_not_at_all(tmp_path):
     own = "[batch.64]\nsteps = {}\n"
-    here(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(12)), tmp_path / "out")
-    here(sweep_file(tmp_path, trials=2, high="0.4", batch_sizes="[16]"), tmp_path / "out")
+    carry_out(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(12)), tmp_path / "out")
+    carry_out(sweep_file(tmp_path, trials=2, high="0.4", batch_sizes="[16]"), tmp_path / "out")
     with pytest.raises(UsageError, match="sgd-b64.json: budget_steps was 12 and is now 40"):
-        here(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(40)), tmp_path / "out")
-    assert here(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(12)), tmp_path / "out")[0] == 0
+        carry_out(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(40)), tmp_path / "out")
+    assert carry_out(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(12)), tmp_path / "out")[0] == 0
 
 
 def test_one_trial_after_another_takes_the_memory_of_one(tmp_path, monkeypatch):
@@ -223,7 +223,7 @@ def test_one_trial_after_another_takes_the_memory_of_one(tmp_path, monkeypatch):
     gc.collect()
     gc.disable()                # it would come at some time: when, depends on the objects, not on their size
     try:
-        here(sweep_file(tmp_path, batch_sizes="[16]", trials=3), tmp_path / "out")
+        carry_out(sweep_file(tmp_path, batch_sizes="[16]", trials=3), tmp_path / "out")
     finally:
         gc.enable()
     assert len(alive) >= 3 and max(alive) <= 1

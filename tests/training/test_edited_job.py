@@ -22,7 +22,7 @@ from hvdscale.training.current_job import current_job
 from hvdscale.training.display import Display
 from hvdscale.workers.single import SingleWorker
 from tests.factories.edited_jobs import forget, write_job
-from tests.parallel.sweeps import here
+from tests.parallel.sweeps import carry_out
 
 TANH, RATE, WIDER = ("ReLU", "Tanh"), ("lr=0.05", "lr=0.2"), ("Linear(6, WIDTH)", "Linear(6, WIDTH, bias=False)")
 NEGATED = ("manual_seed(3)", "manual_seed(4)")
@@ -143,15 +143,15 @@ def test_a_search_of_an_edited_job_is_an_error_unless_accepted(folder):
                      'evaluations = 4\n'
                      'targets = ["val/error<0.3"]\n[settings]\nthreads = 1\n'
                      "[space.lr]\nscale = 'log'\nmin = 0.01\nmax = 0.5\n")
-    assert here(sweep, "out")[0] == 0
-    assert here(sweep, "out")[0] == 0                       # nothing has changed
+    assert carry_out(sweep, "out")[0] == 0
+    assert carry_out(sweep, "out")[0] == 0                       # nothing has changed
     write_job(folder, TANH)
     with pytest.raises(UsageError, match=r"out/sweep.json is of another job: job.py differs; model: \(1\): ReLU"):
-        here(sweep, "out")
+        carry_out(sweep, "out")
     sweep.write_text(sweep.read_text().replace("trials = 2", "trials = 3"))
-    code, printed = here(sweep, "out", accept_changes=True)
+    code, printed = carry_out(sweep, "out", accept_changes=True)
     assert code == 0 and "note        accepted: job.py differs" in printed
-    assert here(sweep, "out")[0] == 0                       # the change stays accepted
+    assert carry_out(sweep, "out")[0] == 0                       # the change stays accepted
     with read_log("out/sgd-b8.h5") as log:
         jobs = [json.loads(plan)["job"] for plan in log.trials["plan"]]
     assert "accepted" not in jobs[0] and len(jobs[-1]["accepted"]) == 1
