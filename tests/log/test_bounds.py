@@ -1,4 +1,5 @@
 """What a log's file claims is held against its size before any of it is read: a small file takes little memory."""
+import shutil
 import zlib
 
 import h5py
@@ -45,12 +46,17 @@ def _replace(group, name, rows):
     made.attrs.update(attributes)
 
 
+@pytest.fixture(scope="module")
+def inflated(tmp_path_factory):
+    return inflate(finished(tmp_path_factory.mktemp("inflated") / "w.h5"))
+
+
 @pytest.mark.parametrize("command", [("ls",), ("show",), ("check",), ("repair",), ("merge", "--out", "merged.h5")],
                          ids=lambda command: command[0])
-def test_a_log_that_claims_more_rows_than_bytes_is_refused_in_a_line(tmp_path, monkeypatch, command):
+def test_a_log_that_claims_more_rows_than_bytes_is_refused_in_a_line(inflated, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
-    path = inflate(finished("w.h5"))
-    done = CliRunner().invoke(main, [command[0], path, *command[1:]], catch_exceptions=False)
+    shutil.copy(inflated, "w.h5")
+    done = CliRunner().invoke(main, [command[0], "w.h5", *command[1:]], catch_exceptions=False)
     assert done.exit_code == 1 and len(done.output.splitlines()) == 1 and len(done.output) < 300
     assert f"claims {ROWS:,} rows, but the file has " in done.output
     assert sorted(file.name for file in tmp_path.iterdir()) == ["w.h5"]

@@ -74,7 +74,8 @@ def binding():
 
 
 @TWO
-@pytest.mark.parametrize("bind", ["cores", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("bind", ["cores", "none"])
 def test_tasks_of_srun_are_held_against_all_the_cores_that_they_have(binding, tmp_path, bind):
     command = ["srun", "--mpi=pmix", f"--cpu-bind={bind}", "-n2", "-c1"]
     tried = binding.run(*command, sys.executable, "-c", CORES, check=False)
