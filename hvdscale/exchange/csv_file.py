@@ -1,7 +1,7 @@
-"""One table's CSV file, read in chunks of rows with the line number of each.
+"""One table's CSV file.
 
     file = CsvFile("mine", "trials", LeftOut(None))         the header: separator, names
-    for values, lines in file.read({"id": "int", ...}): ...
+    rows = file.read({"id": "int", ...})                    a CsvRows: columns, and the line of each row
 
 The separator is a comma, or a semicolon or tab where the header has no comma. A byte-order mark is skipped. Integers
 may be written as 32.0, as pandas does, or 1e3; flags among metaparameters and metrics as True, False, yes or no.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..formatting.escaping import of_cell
 from ..log.schema import UNKNOWN_SEED, Status
 from .archive_files import LARGEST_INT, WrongFile, cut_off_message
 from .cells import integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
-from .csv_rules import LeftOut
+from .csv_rules import CsvRows, LeftOut
 
 ROWS = 1 << 15                  # read at a time
 LONGEST_HEADER = 4 << 20        # characters
@@ -27,11 +27,11 @@ SEPARATORS = (",", ";", "\t")
 STATUSES = {status.name: status for status in Status}
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
-TYPES = {"int": np.int64, "float": np.float64, "status": np.int8}
+TYPES = {"int": np.int64, "float": np.float64, "status": np.int8, "text": object}
 
 
 class CsvFile:
-    """One table's file; no rows if it does not exist."""
+    """One table's file; no rows if it does not exist. done: characters that have been read."""
 
     def __init__(self, source: str, table: str, left: LeftOut):
         self._left = left
@@ -39,7 +39,6 @@ class CsvFile:
         self.exists = os.path.lexists(self.path)
         self.size = os.path.getsize(self.path) if self.exists else 0
         self.done, self.header, self._separator = 0, (), ","
-        self._superseded = np.empty(0, np.int64)            # lines of repeated steps, see keep_steps
         if not self.exists:
             return
         if not os.path.isfile(self.path):
@@ -62,27 +61,17 @@ class CsvFile:
             differ = sorted(set(names) ^ set(self.header))[0]
             raise WrongFile(f"{self.path}:1: {differ!r} is not both a column here and in log.json")
 
-    def read(self, types: Mapping[str, str]) -> Iterator[tuple[dict, np.ndarray]]:
-        """Chunks of rows, {column: array, or list of str}, with the line number of each row."""
-        if not self.exists:
-            return
+    def read(self, types: Mapping[str, str], tell: Callable[[], object]) -> CsvRows:
+        """All rows; tell: called after each piece."""
         kinds = [types[name] for name in self.header]
-        with self._open() as file:
-            for values, numbers in self._chunks(self._lines(file), kinds):
-                again = np.isin(numbers, self._superseded)
-                yield (select(values, ~again), numbers[~again]) if again.any() else (values, numbers)
-
-    def keep_steps(self, keep: str, types: Mapping[str, str]) -> int:
-        """Leave out, from now on, rows that repeat steps of a trial; returns their number.
-
-        keep    "first": the rows that came first stay; "last": those that came last, as of a trial that was resumed
-        """
-        read = [(values["trial"], values["step"], lines) for values, lines in self.read(types)]
-        self.done = 0
-        if read:
-            trial, step, lines = map(np.concatenate, zip(*read))
-            self._superseded = lines[repeats(trial, step, keep)]
-        return len(self._superseded)
+        pieces = [self._read_cells((), kinds)]
+        if self.exists:
+            with self._open() as file:
+                for piece in self._pieces(self._lines(file), kinds):
+                    pieces.append(piece)
+                    tell()
+        columns = {name: np.concatenate([values.pop(name) for values, _ in pieces]) for name in self.header}
+        return CsvRows(self.table, self.path, columns, np.concatenate([lines for _, lines in pieces]))
 
     def _open(self):
         return open(self.path, encoding="utf-8-sig", newline="", errors="strict")
@@ -103,7 +92,7 @@ class CsvFile:
         except UnicodeDecodeError as error:
             raise WrongFile(f"{self.path}:{number + 1}: is not UTF-8 text: {error}") from None
 
-    def _chunks(self, lines: Iterator[str], kinds) -> Iterator[tuple[dict, np.ndarray]]:
+    def _pieces(self, lines: Iterator[str], kinds) -> Iterator[tuple[dict, np.ndarray]]:
         """Some rows at a time: of a table of numbers at once, where each cell is one; else cell by cell."""
         rows = read_rows(lines, len(kinds), 0, self._separator)
         next(rows, None)
@@ -121,7 +110,7 @@ class CsvFile:
         found = table_of_numbers("".join(lines).replace(self._separator, ","), len(lines), len(kinds))
         if found is None:
             return None
-        values = {name: whole_numbers(column) if kind == "int" else column
+        values = {name: whole_numbers(column) if kind == "int" else column.copy()      # a view would keep them all
                   for name, kind, column in zip(self.header, kinds, found.T)}
         if any(column is None for column in values.values()):
             return None
@@ -141,8 +130,8 @@ class CsvFile:
             except WrongFile as error:
                 self._left.add(self._trial_of(row), f"{self.path}:{line}: {error}")
         columns = zip(*good) if good else [()] * len(kinds)
-        return {name: list(column) if kind == "text" else np.array(column, TYPES[kind])
-                for name, kind, column in zip(self.header, kinds, columns)}, np.array(lines, int)
+        return {name: np.array(column, TYPES[kind]) for name, kind, column in zip(self.header, kinds, columns)}, \
+            np.array(lines, int)
 
     def _trial_of(self, row, otherwise=None) -> int | None:
         try:
@@ -187,12 +176,6 @@ def _text(text: str, name: str) -> str:
 
 def _wrong(name: str, text: str, kind: str) -> WrongFile:
     return WrongFile(f"{name} is {text[:40]!r}, not {kind}")
-
-
-def select(values: Mapping[str, np.ndarray | list[str]], keep: np.ndarray) -> dict[str, np.ndarray | list[str]]:
-    """The rows of a chunk where ``keep`` is true."""
-    return {name: list(itertools.compress(given, keep)) if isinstance(given, list) else given[keep]
-            for name, given in values.items()}
 
 
 def repeats(trial: np.ndarray, step: np.ndarray, keep: str) -> np.ndarray:

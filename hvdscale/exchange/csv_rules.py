@@ -1,19 +1,17 @@
-"""Apply the rules of ``log.check`` to CSV tables while they are read in chunks.
+"""The rules of ``log.check`` for tables from CSV files, whose rows have lines.
 
-    left_out = LeftOut(None)            the first fault is a LogError; LeftOut([]): collect faulty trials instead
-    rules = TableRules(left_out)
-    rules.take_trials(path, columns, lines)
-    rules.take("evaluations", path, columns, lines)     each chunk of the table
-    rules.end(path, has_restarts)                       missing evaluations
+    left_out = LeftOut(None)                            the first fault is a LogError; LeftOut([]): leave out its trial
+    table = CsvRows("trials", path, columns, lines)     table["id"], table.rows
+    apply_rules({"trials": table, ...}, left_out)
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import SimpleNamespace
 
 import numpy as np
 
-from ..log.check import Ends, Rows, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
+from ..log.check import Ends, Fault, Rows, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
 from .archive_files import WrongFile
 
 OVERLAP = "; --overlap first or last says which rows stay where steps are repeated"
@@ -28,67 +26,63 @@ class LeftOut:
     def __init__(self, messages: list[str] | None):
         self.trials: set[int] = set()
         self.messages = messages
-        self._lines: set[str] = set()
 
     def add(self, trial: int | None, message: str):
         """Skip a trial; None: only the line that the message names."""
         if self.messages is None:
             raise WrongFile(f"{message}; --skip-broken leaves out what is wrong")
-        if trial in self.trials or message in self._lines:
+        if trial in self.trials:
             return
         self.messages.append(message)
-        if trial is None:
-            self._lines.add(message)
-        else:
+        if trial is not None:
             self.trials.add(trial)
 
 
-class TableRules:
-    """Applies the rules to chunks of tables. trials: /trials as arrays by column, after take_trials."""
+class CsvRows(Rows):
+    """A table as it was read: arrays by column, and the line of each row."""
 
-    def __init__(self, left_out: LeftOut):
-        self._left_out, self.trials = left_out, Rows("trials", 0, {})
-        self._last: dict[str, dict[str, np.ndarray]] = {}       # by table: each trial's last row so far
-        self._seen: dict[str, np.ndarray] = {}                  # by table: which trials have rows
+    def __init__(self, name: str, path: str, columns: Mapping[str, np.ndarray], lines: np.ndarray):
+        super().__init__(name, len(lines), columns)
+        self.path, self.lines = path, lines
 
-    def take_trials(self, path: str, columns: Mapping[str, np.ndarray], lines: np.ndarray):
-        """Check all of /trials."""
-        self.trials = Rows("trials", len(lines), columns)
-        for fault in faults_of_trials(self.trials):
-            self._leave_out(path, lines, fault, fault.rows)
-        self._ends = Ends(self.trials["id"])
+    def keep(self, rows: np.ndarray):
+        """Drop the rows where a bool array is False."""
+        self.update({name: values[rows] for name, values in self.items()})
+        self.lines, self.rows = self.lines[rows], int(rows.sum())
 
-    def take(self, name: str, path: str, columns: Mapping[str, np.ndarray], lines: np.ndarray):
-        """Check a chunk of another table, with the line number of each row; all its trials are known."""
-        places = self._ends.places(columns["trial"])
-        last = self._last.setdefault(name, {
-            column: np.zeros(self.trials.rows, values.dtype) for column, values in columns.items()})
-        seen = self._seen.setdefault(name, np.zeros(self.trials.rows, bool))
-        again = np.unique(places)
-        again = again[seen[again]]              # trials continued from an earlier chunk, with their last rows
-        table = Rows(name, len(again) + len(lines), {
-            column: np.concatenate([last[column][again], values]) for column, values in columns.items()})
-        for fault in faults_of_rows(SimpleNamespace(trials=self.trials, evaluations=table), table):
-            hint = OVERLAP if np.array_equal(np.sort(disordered(table, "step", True)), fault.rows) else ""
-            self._leave_out(path, lines, fault, fault.rows[fault.rows >= len(again)], len(again), hint)
-        if name == "evaluations":
-            self._ends.add(columns["trial"], columns["step"])
-        seen[places] = True
-        for column, values in columns.items():
-            last[column][places] = values       # keeps the last of several
+    def drop(self, trials: Collection[int]):
+        """Drop the rows of some trials."""
+        if trials and self.rows:
+            self.keep(~np.isin(self["id" if self.name == "trials" else "trial"], list(trials)))
 
-    def end(self, path: str, has_restarts: bool):
-        """Check what is known only after all tables; ``path``: of the evaluations."""
-        none = np.zeros(self.trials.rows, bool)
-        last = self._last.get("evaluations", {})
-        for fault in unfinished(self.trials, self._ends, self._seen.get("steps", none),
-                                lambda row, column: float(last[column][row]) if column in last else np.nan):
-            self._leave_out(path, None, fault, fault.rows)
-        started = self.trials["id"][self._seen.get("restarts", none)]
-        for fault in unstarted(self.trials, started) if has_restarts else ():
-            self._leave_out(path, None, fault, fault.rows)
 
-    def _leave_out(self, path, lines, fault, rows, before=0, hint=""):
-        for row in rows.tolist():
-            line = f":{lines[row - before]}" if lines is not None else ""
-            self._left_out.add(fault.trial(row), f"{path}{line}: trial {fault.trial(row)}{fault.say(row, '')}{hint}")
+def apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
+    """Leave out, or refuse, each trial that breaks a rule."""
+    trials, evaluations = tables["trials"], tables["evaluations"]
+    for table in tables.values():
+        table.drop(left.trials)
+    _leave_out(tables, left, trials, faults_of_trials(trials))
+    for table in (evaluations, tables["restarts"], tables["steps"]):
+        _leave_out(tables, left, table, faults_of_rows(SimpleNamespace(trials=trials, evaluations=evaluations), table))
+    ends = Ends(trials["id"])
+    places, rows = ends.add(evaluations["trial"], evaluations["step"])
+    last = dict(zip(places.tolist(), rows.tolist()))
+
+    def value_at(row: int, column: str) -> float:
+        return float(evaluations[column][last[row]]) if column in evaluations else np.nan
+    _leave_out(tables, left, evaluations, [
+        *unfinished(trials, ends, np.isin(trials["id"], tables["steps"]["trial"]), value_at),
+        *unstarted(trials, tables["restarts"]["trial"])])
+
+
+def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, table: CsvRows, faults: Iterable[Fault]):
+    """Leave out the trials of faults that are met in a table."""
+    known = len(left.trials)
+    repeated = np.sort(disordered(table, "step", True)) if table.name in ("evaluations", "steps") else None
+    for fault in faults:
+        hint = OVERLAP if repeated is not None and np.array_equal(repeated, fault.rows) else ""
+        for row in fault.rows.tolist():
+            place = f"{table.path}:{table.lines[row]}" if fault.table is table else table.path
+            left.add(fault.trial(row), f"{place}: trial {fault.trial(row)}{fault.say(row, '')}{hint}")
+    for other in tables.values() if len(left.trials) > known else ():
+        other.drop(left.trials)

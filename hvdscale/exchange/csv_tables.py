@@ -12,8 +12,8 @@ workload and batch whose metaparameters vary count as a search. Without a column
 """
 from __future__ import annotations
 
-import contextlib
 import csv
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -31,9 +31,9 @@ from ..target import SPLITS, logged_name, metric_faults
 from .archive_export import new_folder
 from .archive_files import LARGEST_INT, WrongFile, json_object
 from .bulk_log import BulkLog
-from .csv_file import FLAGS, GAPS, ROWS, CsvFile, select
-from .csv_rules import LeftOut, TableRules
-from .imported import UNSHARED, beyond_errors, skipped_note, widen
+from .csv_file import FLAGS, GAPS, ROWS, TYPES, CsvFile, repeats
+from .csv_rules import CsvRows, LeftOut, apply_rules
+from .imported import beyond_errors, skipped_note, widen
 
 FORMAT = "hvdscale-csv"
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
@@ -42,6 +42,7 @@ NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "re
 OVERLAPS = ("first", "last")
 SOURCE_OF_ROWS = {"path": "trials.csv", "imported": "csv"}
 SEARCH = "search"
+COPIED = {"local_batch": "global_batch", "source_trial": "id"}      # a column that lacks is that other one
 ASSUMED = ("assumed: 1 worker a trial, so that runs at other counts share its rows; a column workers in trials.csv "
            "says otherwise")
 WORKLOAD = ("dataset", "model", "optimizer", "global_batch")
@@ -129,57 +130,38 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
     """
     source, left = os.fspath(source), LeftOut(left_out)
     try:
-        while True:
-            known = len(left.trials)
-            with contextlib.suppress(_Again):
-                files = [CsvFile(source, table, left) for table in TABLES]
-                attributes, specs = _read_description(source, files)
-                searches = _Searches(files[0], attributes)
-                said = _remarks(files, specs, searches, overlap)
-                if said:
-                    attributes.setdefault("imported", {}).update(said)
-                with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
-                    errors = _fill(log, files, specs, searches, left, progress)
-                    if len(left.trials) > known:
-                        raise _Again                            # the log has rows of them already
-                    if left.messages:
-                        _note(log, attributes, left.messages)
-                    for text in (*said.values(), *beyond_errors(errors)):
-                        note(text)
-                    return {table: max(log.rows(table, column.name) for column in specs[table]) for table in TABLES}
+        files = [CsvFile(source, table, left) for table in TABLES]
+        attributes, specs = _read_description(source, files)
+        tables, said = _read(files, specs, attributes, left, overlap, progress)
+        apply_rules(tables, left)
+        if left.messages and not tables["trials"].rows:
+            raise WrongFile(left.messages[0])
+        errors: dict[str, tuple[float, float]] = {}
+        widen(errors, tables["evaluations"])
+        with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
+            for table in tables.values():
+                for column in specs[table.name]:
+                    values = table[column.name]
+                    log.add(table.name, column.name, values.tolist() if column.type == "text" else values)
+            if left.messages:
+                log.note("skipped", _skipped(attributes, left.messages))
     except WrongFile as error:
         raise LogError(str(error)) from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise LogError(f"{source}: its tables are not CSV in UTF-8: {error}") from error
     except OSError as error:
         raise LogError(f"{error.filename or source}: cannot be read: {error.strerror or error}") from error
+    for text in (*said, *beyond_errors(errors)):
+        note(text)
+    return {table.name: table.rows for table in tables.values()}
 
 
-def _remarks(files, specs, searches, overlap) -> dict[str, str]:
-    """What was guessed, assumed and left out, for the log's attribute ``imported``; leaves out repeated steps."""
-    said = {"search": searches.guess} if searches.guess else {}
-    if "workers" not in files[0].header:
-        said["workers"] = ASSUMED
-    rows = {file.table: file.keep_steps(overlap, {column.name: column.type for column in specs[file.table]})
-            for file in files if overlap and file.table in ("evaluations", "steps")}
-    if any(rows.values()):
-        counts = listed(f"{count:,} rows of {table}" for table, count in rows.items() if count)
-        said["overlap"] = f"left out: {counts} that repeat steps of their trial (--overlap {overlap})"
-    return said
-
-
-class _Again(Exception):
-    """The tables must be read again, as more trials are to be skipped."""
-
-
-def _note(log, attributes, messages):
-    """Record in the log what was skipped, now and when the tables were first made."""
-    if not log.rows("trials", "id"):
-        raise WrongFile(messages[0])
-    note, before = skipped_note(messages), attributes.get("skipped")
+def _skipped(attributes, messages) -> dict:
+    """What was skipped, now and when the tables were first made."""
+    skipped, before = skipped_note(messages), attributes.get("skipped")
     if isinstance(before, dict) and isinstance(before.get("count"), int):
-        note["count"] += before["count"]
-    log.note("skipped", note)
+        skipped["count"] += before["count"]
+    return skipped
 
 
 def _read_description(source, files) -> tuple[dict, dict[str, tuple[Column, ...]]]:
@@ -276,134 +258,92 @@ def _as_logged(name: str) -> str:
     return f"{split}/{logged_name(metric)}" if slash else name
 
 
-class _Searches:
-    """Which trials of a table from elsewhere are draws of a search.
-
-    guess   what was guessed, for the log and the report, or ""
-    """
-
-    def __init__(self, file, attributes):
-        self._file, self._varied, self.guess = file, frozenset(), ""
-        if "imported" not in attributes or "plan" in file.header:
-            if SEARCH in file.header:
-                raise WrongFile(f"{file.path}:1: has the columns plan and {SEARCH}; write \"{SEARCH}\": true in the "
-                                "plans instead")
-            return
-        self._varied = frozenset(() if SEARCH in file.header else self._find_varied())
-        if self._varied:
-            self.guess = (f"a search, guessed: metaparameters vary within {len(self._varied):,} of its batches, whose "
-                          f"trials are taken for a search; a column {SEARCH} (yes or no) in trials.csv says otherwise")
-
-    def _find_varied(self):
-        """The workloads and batches whose trials differ in a metaparameter."""
-        tried = [name for name in self._file.header if name.startswith("metaparameters/")]
-        first: dict[tuple, tuple] = {}
-        for values, _ in self._file.read(self._types() if tried else {}) if tried else ():
-            for key, point in zip(self._keys(values), zip(*(values[name].tolist() for name in tried))):
-                if repr(first.setdefault(key, point)) != repr(point):       # repr, so that NaN equals NaN
-                    yield key
-        self._file.done = 0
-
-    def _types(self):
-        types = {column.name: column.type for column in SCHEMA["trials"]}
-        return {name: types.get(name, "float") for name in self._file.header}
-
-    @staticmethod
-    def _keys(values):
-        return zip(*(values[name] if isinstance(values[name], list) else values[name].tolist() for name in WORKLOAD))
-
-    def plans(self, values, lines) -> list[str]:
-        """The plan of each trial of a chunk, which has these line numbers."""
-        if SEARCH in values:
-            drawn = [self._cell(text, line) for text, line in zip(values[SEARCH], lines)]
-        else:
-            drawn = [key in self._varied for key in self._keys(values)]
-        return [json.dumps({SEARCH: True} if one else {}) for one in drawn]
-
-    def _cell(self, text, line):
-        if text.strip().lower() not in FLAGS:
-            raise WrongFile(f"{self._file.path}:{line}: {SEARCH} is {text[:40]!r}, not yes or no")
-        return FLAGS[text.strip().lower()]
-
-
-def _fill(log, files, specs, searches, left, progress) -> dict[str, tuple[float, float]]:
-    """Copy the files into the log; returns the range of each error metric."""
+def _read(files, specs, attributes, left, overlap, progress) -> tuple[dict[str, CsvRows], list[str]]:
+    """(the tables with all columns of a log; what was guessed, assumed or left out), also noted in ``attributes``."""
     total = max(1, sum(file.size for file in files))
-    rules, paths = TableRules(left), {file.table: file.path for file in files}
-    errors: dict[str, tuple[float, float]] = {}
-    for file in files:
-        types = {column.name: column.type for column in specs[file.table]}
-        whole: list[dict] = []
-        for values, lines in file.read({SEARCH: "text", **types}):
-            values, lines = _drop_left_out(file, values, lines, rules.trials, left)
-            if file.table == "trials":
-                values.setdefault("plan", searches.plans(values, lines))
-            if "plan" in values:
-                values["plan"] = [text or "{}" for text in values["plan"]]
-            columns = {name: values[name] if name in values else
-                       _default_values(file, name, values, lines, rules.trials, left) for name in types}
-            for name, given in columns.items():
-                log.add(file.table, name, given)
-            ruled = {name: np.array(given, object) if types[name] == "text" else given
-                     for name, given in columns.items() if name not in UNSHARED}
-            if file.table == "trials":
-                whole.append({**ruled, "line": lines})
-            elif len(lines):
-                widen(errors, ruled)
-                rules.take(file.table, file.path, {n: v for n, v in ruled.items() if types[n] != "text"}, lines)
-            progress(sum(other.done for other in files) / total)
-        if file.table == "trials":
-            columns = {name: np.concatenate([piece[name] for piece in whole]) for name in whole[0]} if whole else {
-                name: np.empty(0, int) for name in ("line", *types)}
-            columns.setdefault("source", np.full(len(columns["line"]), "", object))
-            rules.take_trials(file.path, columns, columns["line"])
-    restarts, ids = files[TABLES.index("restarts")], rules.trials["id"]
-    rules.end(paths["evaluations"], restarts.exists)
-    if not restarts.exists:
-        known = {"trial": ids, "workers": rules.trials["workers"]}
-        for name in (column.name for column in specs["restarts"]):
-            log.add("restarts", name, known[name] if name in known else
-                    _default_values(restarts, name, {}, ids, rules.trials, left))
-    return errors
+    tables = {file.table: file.read({SEARCH: "text", **{column.name: column.type for column in specs[file.table]}},
+                                    lambda: progress(sum(file.done for file in files) / total)) for file in files}
+    for table in tables.values():
+        table.drop(left.trials)
+    trials, restarts = tables["trials"], tables["restarts"]
+    said = {}
+    if "imported" in attributes and "plan" not in trials:
+        guess = _plan_search(trials)
+        said |= {"search": guess} if guess else {}
+    elif SEARCH in trials:
+        raise WrongFile(f"{trials.path}:1: has the columns plan and {SEARCH}; write \"{SEARCH}\": true in the plans "
+                        "instead")
+    if "workers" not in trials:
+        said["workers"] = ASSUMED
+        trials["workers"] = np.ones(trials.rows, np.int64)
+        trials["source"] = np.full(trials.rows, json.dumps({**SOURCE_OF_ROWS, "workers": None}), object)
+    if counts := _drop_repeats(tables, overlap) if overlap else {}:
+        rows = listed(f"{count:,} rows of {table}" for table, count in counts.items())
+        said["overlap"] = f"left out: {rows} that repeat steps of their trial (--overlap {overlap})"
+    if not files[TABLES.index("restarts")].exists:
+        tables["restarts"] = CsvRows("restarts", restarts.path, {
+            "trial": trials["id"], "workers": trials["workers"]}, trials.lines)
+    for table in tables.values():
+        for name in (column.name for column in specs[table.name] if column.name not in table):
+            table[name] = _default_values(table, name, trials, left)
+    trials["plan"] = np.array([text or "{}" for text in trials["plan"]], object)
+    trials.setdefault("source", np.full(trials.rows, "", object))
+    if said:
+        attributes.setdefault("imported", {}).update(said)
+    return tables, list(said.values())
 
 
-def _drop_left_out(file, values, lines, trials, left):
-    """A chunk of a table without the rows of skipped or unknown trials."""
-    ids = np.asarray(values["id" if file.table == "trials" else "trial"], np.int64)
-    keep = ~np.isin(ids, list(left.trials)) if left.trials else np.ones(len(ids), bool)
-    if file.table != "trials":
-        for row in np.flatnonzero(keep & ~np.isin(ids, trials["id"])).tolist():
-            left.add(int(ids[row]), f"{file.path}:{lines[row]}: trial {ids[row]} is not in trials.csv")
-            keep[row] = False
-    if keep.all():
-        return values, lines
-    return select(values, keep), lines[keep]
+def _drop_repeats(tables, overlap) -> dict[str, int]:
+    """Drop rows that repeat steps of their trial; the number of each table that has any."""
+    dropped = {}
+    for name in (name for name in ("evaluations", "steps") if tables[name].rows):
+        again = repeats(tables[name]["trial"], tables[name]["step"], overlap)
+        if again.any():
+            dropped[name] = int(again.sum())
+            tables[name].keep(~again)
+    return dropped
 
 
-def _default_values(file, name, values, lines, trials, left):
-    rows = len(lines)
+def _plan_search(trials: CsvRows) -> str:
+    """Give each trial of a table from elsewhere a plan that says whether it is a draw of a search; what was guessed."""
+    said, guess = trials.pop(SEARCH, None), ""
+    if said is not None:
+        drawn = list(map(_is_drawn, said, itertools.repeat(trials.path), trials.lines))
+    else:
+        tried = [trials[name].tolist() for name in trials if name.startswith("metaparameters/")]
+        keys, first = list(zip(*(trials[name].tolist() for name in WORKLOAD))), {}
+        varied = {key for key, point in zip(keys, map(repr, zip(*tried))) if first.setdefault(key, point) != point}
+        drawn = [key in varied for key in keys]
+        guess = (f"a search, guessed: metaparameters vary within {len(varied):,} of its batches, whose trials are "
+                 f"taken for a search; a column {SEARCH} (yes or no) in trials.csv says otherwise") * bool(varied)
+    trials["plan"] = np.array([json.dumps({SEARCH: True} if one else {}) for one in drawn], object)
+    return guess
+
+
+def _is_drawn(text: str, path: str, line: int) -> bool:
+    if text.strip().lower() not in FLAGS:
+        raise WrongFile(f"{path}:{line}: {SEARCH} is {text[:40]!r}, not yes or no")
+    return FLAGS[text.strip().lower()]
+
+
+def _default_values(table: CsvRows, name: str, trials: CsvRows, left: LeftOut) -> np.ndarray:
+    """A column of a log that the table lacks."""
     if name == "examples":
-        return _examples(file, values, lines, trials, left)
-    copied = {"local_batch": "global_batch", "source_trial": "id"}
-    if name in copied:
-        return values[copied[name]]
-    texts = {"source": json.dumps(SOURCE_OF_ROWS if "workers" in file.header else {**SOURCE_OF_ROWS, "workers": None}),
-             "stop_reason": "the tables say no more"}
-    if name in texts:
-        return [texts[name]] * rows
-    if name in GAPS or name == "workers":
-        return np.full(rows, GAPS.get(name, 1))
-    if name == "status":
-        return np.full(rows, Status.COMPLETE, np.int8)
-    kind = next(column.type for column in SCHEMA[file.table] if column.name == name)
-    return {"text": [""] * rows, "float": np.full(rows, np.nan), "int": np.zeros(rows, np.int64)}[kind]
+        return _examples(table, trials, left)
+    if name in COPIED:
+        return table[COPIED[name]]
+    known = {**GAPS, "status": Status.COMPLETE, "stop_reason": "the tables say no more",
+             "source": json.dumps(SOURCE_OF_ROWS)}
+    kind = next(column.type for column in (*SCHEMA[table.name], *SOURCE) if column.name == name)
+    return np.full(table.rows, known.get(name, {"text": "", "float": np.nan, "int": 0}.get(kind)), TYPES[kind])
 
 
-def _examples(file, values, lines, trials, left):
-    """The number of examples of evaluations: steps times the global batch."""
-    order = np.argsort(trials["id"])
-    batch = trials["global_batch"][order][np.searchsorted(trials["id"][order], values["trial"])]
-    for row in np.flatnonzero(values["step"] > LARGEST_INT // np.maximum(batch, 1)).tolist():
-        left.add(int(values["trial"][row]), f"{file.path}:{lines[row]}: step {values['step'][row]} is more than 64 "
-                 "bits can count examples of")
-    return values["step"] * batch
+def _examples(evaluations: CsvRows, trials: CsvRows, left: LeftOut) -> np.ndarray:
+    """The number of examples of evaluations: steps times the global batch; of an unknown trial, which is refused, 0."""
+    batch = dict(zip(trials["id"].tolist(), trials["global_batch"].tolist()))
+    batches = np.array([batch.get(trial, 0) for trial in evaluations["trial"].tolist()], np.int64)
+    step = evaluations["step"]
+    for row in np.flatnonzero(step > LARGEST_INT // np.maximum(batches, 1)).tolist():
+        left.add(int(evaluations["trial"][row]), f"{evaluations.path}:{evaluations.lines[row]}: step {step[row]} is "
+                 "more than 64 bits can count examples of")
+    return step * batches
