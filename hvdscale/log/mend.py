@@ -97,6 +97,8 @@ def _plans(log: Mended) -> None:
         try:
             planned = dict(contradictions({name: trials[name][row] for name in columns}, parse_plan(text)))
             for name, value in planned.items():
+                if isinstance(value, str) != (trials.specs[name].type == "text"):
+                    raise TypeError
                 trials[name][row] = value
             restored.update(planned.keys())
         except (LogError, TypeError, ValueError, OverflowError):        # of a value that the column has no place for
