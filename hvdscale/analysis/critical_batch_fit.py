@@ -127,7 +127,7 @@ class _Point:
         between = estimate.value if np.isnan(estimate.before) else (estimate.value + estimate.before) / 2
         self.batch, self.runs = float(batch), estimate.runs
         self.log_steps, self.half_grid = float(np.log(between)), float(np.log(estimate.value / between))
-        if np.isnan(estimate.before) and estimate.low == 0:
+        if np.isnan(estimate.before) and (estimate.low == 0 or estimate.runs == 1):
             self.half_grid = np.inf
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = np.log([np.float64(between) / estimate.low, estimate.high / np.float64(between)])

@@ -20,7 +20,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .intervals import (CONFIDENCE, Estimate, Spread, hull, mean_ratio, paired_ratio_interval, quotient,
+from .intervals import (CONFIDENCE, NONE, Estimate, Spread, hull, mean_ratio, paired_ratio_interval, quotient,
                         ratio_interval)
 from .pooled_variance import SPEED, updates
 from .steps import Cell, known
@@ -107,15 +107,16 @@ def _divide(above: Cell, below: Cell, name: str, confidence: float) -> Estimate:
     runs = min(over.runs, under.runs)
     if above is below:
         return replace(Estimate.unknown(runs), value=1.0 if over.met and over.value > 0 else np.nan)
+    most = over.high if over.high == over.high else over.value
     if over.met and np.isinf(under.value) and under.low > 0:
-        return Estimate(np.nan, 0.0, over.high / under.low, runs)
+        return Estimate(np.nan, 0.0, most / under.low, runs)
     if not (over.met and under.met) or 0 in (over.value, under.value):
         return Estimate.unknown(runs)
     value = over.value / under.value
     if above.searched or below.searched:
         return Estimate(value, *quotient(over, under), runs)
     if np.isinf(over.high) or np.isinf(under.high):         # some repeats did not meet: ratios of the ends
-        return Estimate(value, over.low / under.high, over.high / under.low if under.low > 0 else np.inf, runs)
+        return Estimate(value, over.low / under.high, most / under.low if under.low > 0 else np.inf, runs)
     a, b = (getattr(cell.samples, name) for cell in (above, below))
     all_known = not np.isnan([*a, *b]).any()
     if updates(above) == updates(below) and all_known:
@@ -131,8 +132,9 @@ def _divide(above: Cell, below: Cell, name: str, confidence: float) -> Estimate:
 def _hull_over_grid(a: np.ndarray, a_before: np.ndarray, b: np.ndarray, b_before: np.ndarray, pool: Spread,
                     confidence: float) -> tuple[float, float]:
     """The interval of a / b, widened for the evaluation grid: each may be as low as at the evaluation before."""
-    corners = [ratio_interval(over, under, pool, confidence) if min(len(over), len(under)) > 1 else
-               (mean_ratio(over, under),) * 2
+    if min(len(a), len(b)) < 2:
+        return NONE
+    corners = [ratio_interval(over, under, pool, confidence)
                for over, under in ((a, b), (a_before, b), (a, b_before)) if under.min() > 0 and over.min() > 0]
     low, high = hull(*corners)
     return (low if a_before.min() > 0 else 0.0), (high if b_before.min() > 0 else np.inf)

@@ -19,8 +19,8 @@ from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
 from .best_of_n import best_of
 from .grouping import group_by
-from .intervals import (CONFIDENCE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median, mean_interval,
-                        mean_ratio, quotient)
+from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median,
+                        mean_interval, mean_ratio, quotient)
 from .trials import SeedKey, Trial
 
 
@@ -163,9 +163,8 @@ def _estimate_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_bef
         return Estimate(0.0, 0.0, float(np.max(values)), len(values), before=0.0)   # no logarithm: their range
     some = ~np.isnan(before)
     mean_before = mean * mean_ratio(before[some], values[some]) if some.any() else np.nan
-    if len(values) == 1:
-        # only the evaluation grid limits the value
-        return Estimate(mean, float(np.nan_to_num(mean_before)), mean, 1, before=mean_before)
+    if len(values) == 1:                # whose spacing of evaluations is no spread between runs
+        return Estimate(mean, *NONE, 1, before=mean_before)
     low, high = mean_interval(values, pool, confidence)
     low_before, _ = mean_interval(before, pool_before, confidence) if np.min(before) > 0 else (0.0, None)
     return Estimate(mean, float(min(low, low_before)), float(high), len(values), before=mean_before)

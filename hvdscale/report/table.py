@@ -203,7 +203,12 @@ def steps_cell(estimate: Estimate, write: Write = number) -> Cell:
 
 
 def interval_of(estimate: Estimate, write: Write = number) -> str:
-    """What goes under its value: its interval, or that so few trials or seeds give none worth the name."""
+    """What goes under its value: its interval, or that so few trials or seeds give none worth the name.
+
+    Of one run, which has none, the evaluation before, which did not meet.
+    """
+    if estimate.runs == 1 and math.isnan(estimate.low):
+        return f"not by {write(estimate.before)}" if estimate.before > 0 else ""
     if estimate.low == 0 and math.isinf(estimate.high):
         return "no interval"
     if math.isfinite(estimate.high) and estimate.high > TOO_WIDE * estimate.low and estimate.runs > 1:

@@ -109,16 +109,14 @@ def test_paired_ratios_share_their_spread_too():
     assert found.pools.of_paired("seconds").freedom == 3 and widths == pytest.approx([widths[0]] * 3)
 
 
-def test_a_point_of_one_run_among_repeats_keeps_the_grid_alone():
+def test_a_point_of_one_run_among_repeats_has_no_interval():
     found = section(*runs(1, 32, (300, 340), (3, 3.3)), *runs(2, 64, (200,), (1,), 10)).cells[1]
-    assert (found.steps.low, found.steps.high) == pytest.approx((190, 200))
-    assert np.isnan(found.examples_per_second.low)
+    assert np.isnan([found.steps.low, found.steps.high, found.examples_per_second.low]).all()
 
 
-def test_one_run_a_cell_leaves_the_grid_as_the_interval():
+def test_one_run_a_cell_gives_ratios_without_an_interval():
     point = section(*runs(1, 32, (300,), (3,)), *runs(2, 64, (200,), (1,), 10)).series[0].points[1]
-    assert (point.step_speedup.low, point.step_speedup.high) == pytest.approx((290 / 200, 300 / 190))
-    assert point.step_speedup.runs == 1
+    assert np.isnan([point.step_speedup.low, point.step_speedup.high]).all() and point.step_speedup.runs == 1
     assert np.isnan(point.system_efficiency.low)
 
 
@@ -160,7 +158,7 @@ def test_a_batch_s_runs_at_two_worker_counts_are_not_independent_repeats():
 
 def test_the_examples_to_target_are_steps_times_batch():
     [point] = section(*runs(1, 32, (300,), (3,))).batches.points
-    assert (point.examples.value, point.examples.low) == (pytest.approx(9600), pytest.approx(9280))
+    assert (point.examples.value, point.examples.before) == (pytest.approx(9600), pytest.approx(9280))
 
 
 def regimes(steps, batches=(32, 64, 128, 256), **options):

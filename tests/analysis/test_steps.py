@@ -10,6 +10,7 @@ from hvdscale.analysis.steps import cell_of, first_met, run_of
 from hvdscale.analysis.trials import by_workload, read_trials
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import Target
+from hvdscale.report.table import steps_cell
 from tests.factories.logs import log, trial
 
 TARGET = Target.parse("val/error<0.2")
@@ -66,10 +67,11 @@ def test_a_trial_that_never_meets_is_censored_at_its_last_step():
     assert run.examples_per_second == pytest.approx(32 * 250 / 2.5)
 
 
-def test_one_run_has_the_evaluation_grid_as_its_interval():
+def test_one_run_has_no_interval_and_its_evaluation_before_is_known():
     estimate = cell(trial(steps=(0, 100, 200), error=(0.9, 0.5, 0.1))).steps
-    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((200, 100, 200))
-    assert estimate.runs == 1
+    assert (estimate.value, estimate.before, estimate.runs) == (pytest.approx(200), pytest.approx(100), 1)
+    assert np.isnan([estimate.low, estimate.high]).all()
+    assert steps_cell(estimate).below == "not by 100"
 
 
 def test_evaluations_are_taken_in_step_order_whatever_the_order_of_rows():
@@ -104,7 +106,7 @@ def test_the_first_evaluation_may_be_the_one_that_meets():
     found = cell(*[trial(id=seed, seed=seed, steps=(100 + seed,), error=(0.1,)) for seed in range(2)])
     assert found.steps.low == 0 and found.steps.high > 100 and np.isnan(found.steps.before)
     alone = cell(trial(steps=(100,), error=(0.1,))).steps
-    assert (alone.value, alone.low, alone.high) == pytest.approx((100, 0, 100)) and np.isnan(alone.before)
+    assert alone.value == pytest.approx(100) and np.isnan([alone.low, alone.before]).all()
 
 
 def test_seeds_whose_evaluation_before_is_unknown_take_the_spacing_of_the_others():

@@ -209,8 +209,8 @@ QUANTITIES = ("steps", "s_min", "b_crit", "half_efficient", "overhead", "perfect
 
 @dataclass(frozen=True)
 class Held:
-    """Over sweeps: the share of intervals that hold what they are of, the median ratio of their ends, and the mean of
-    log2(value / truth)."""
+    """Over sweeps: the share of intervals that hold what they are of, the median ratio of their ends (NaN: there are no
+    intervals), and the mean of log2(value / truth)."""
 
     share: float
     ratio: float
@@ -251,9 +251,11 @@ def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA, count=10, slope=0.0) -> dic
 
 def _held(pairs):
     values = [one.value / true for one, true in pairs if 0 < one.value < np.inf]
+    bias, pairs = float(np.mean(np.log2(values))), [(one, true) for one, true in pairs if one.low == one.low]
+    if not pairs:
+        return Held(np.nan, np.nan, bias)
     return Held(float(np.mean([one.low <= true <= one.high for one, true in pairs])),
-                float(np.median([one.high / one.low if one.low > 0 else np.inf for one, _ in pairs])),
-                float(np.mean(np.log2(values))))
+                float(np.median([one.high / one.low if one.low > 0 else np.inf for one, _ in pairs])), bias)
 
 
 def by_bootstrap(steps, share=1.0):

@@ -74,7 +74,8 @@ def regimes_found(regimes: Regimes | None, batches: Sequence[int], estimates: Se
     until, useful = regimes.perfect_until.value, regimes.maximum_useful.value
     if until is None or useful is None:
         return ()
-    return (Finding(_perfect_said(regimes, until, batches, estimates), (), regimes.perfect_until),
+    alone = " One run a batch: no spread between runs was seen." * all(one.runs < 2 for one in estimates if one.met)
+    return (Finding(f"{_perfect_said(regimes, until, batches, estimates)}{alone}", (), regimes.perfect_until),
             Finding(_useful_said(regimes, list(batches).index(useful), batches, estimates, any_met), (),
                     regimes.maximum_useful),
             *finding_of(fit_said(regimes.fit), regimes.fit.b_crit if regimes.fit else None))

@@ -313,8 +313,8 @@ def cell_warnings(section: Section, cells: Sequence[Cell], times: bool = True) -
     """Of a table of these cells."""
     warnings, repeated = [], [cell for cell in cells if not cell.searched]
     if any(len(cell.samples.seeds) == 1 for cell in repeated):
-        shown = "the interval is the spacing of the evaluations" if section.target else "there is no interval"
-        warnings.append(f"{ONE_RUN} one run: {shown}; the spread between runs is unknown.")
+        shown = " Below its steps: the evaluation before, which did not meet." * bool(section.target)
+        warnings.append(f"{ONE_RUN} one run: there is no interval; the spread between runs is unknown.{shown}")
     met = [run for cell in repeated for run in cell.runs if run.met]
     first = sum(math.isnan(run.steps_before) for run in met)
     if first:
