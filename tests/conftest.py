@@ -110,7 +110,7 @@ def here(tmp_path, monkeypatch, capsys):
     """Run hvdscale-train, or -branch, in tmp_path as ``run`` does, but in this process, which has loaded torch."""
     def here(name, *words, check=True, **environment):
         from hvdscale.cli import branch, train
-        command, carry_out = {"hvdscale-train": (train.command, train._run_and_regroup),
+        command, carry_out = {"hvdscale-train": (train.command, train._run_parsed),
                               "hvdscale-branch": (branch.command, branch._run)}[name]
         with monkeypatch.context() as patched:
             for variable, value in environment.items():

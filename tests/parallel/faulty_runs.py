@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import hvdscale.workloads
-from hvdscale.cli.train import _run_and_regroup
+from hvdscale.cli.train import _run
 from hvdscale.errors import HvdscaleError
 from hvdscale.system import hangup
 from hvdscale.workers.transport import form
@@ -25,7 +25,7 @@ def ended(fault, settings, workers):
     hangup._stopped.clear()                     # by the run before
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
-            code, error = _run_and_regroup(("toy/net", [{}, {**SETTINGS, **settings}], False), None, workers), ""
+            code, error = _run("toy/net", [{}, {**SETTINGS, **settings}], False, workers), ""
         except HvdscaleError as raised:
             code, error = raised.exit_code, str(raised)
     return {"code": code, "error": error, "printed": printed.getvalue()}

@@ -1,15 +1,21 @@
 """Every command of README.rst and of the guides runs, in its order, as it is written; one long series is shortened.
 What is shown as its output is what it prints."""
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hvdscale.cli.log import main as log
+from hvdscale.cli.plan import main as plan
+from hvdscale.cli.report import main as report
 from tests import guides
 from tests.conftest import DATA, ROOT, command_environment, launcher_command
+from tests.factories.edited_jobs import forget
 from tests.factories.found_runs import write_runs
 
 README = guides.read("README.rst")
@@ -47,8 +53,16 @@ ELSEWHERE = {
 }
 SERIES = "hvdscale-scale mnist/simple_cnn --data-dir mnist"
 # those that take longest, and tell least beside the others' tests: run with all the others by a slow test
+TORCHRUN = "torchrun --nproc-per-node 2 --no-python"
 LONG = (SERIES, "hvdscale-scale digits/fc --workers", "hvdscale-scale job:workload --workers",
-        "horovodrun --network-interface lo", "horovodrun -np 2 hvdscale-train digits/cnn --global-batch 512")
+        "horovodrun --network-interface lo", "horovodrun -np 2 hvdscale-train digits/cnn",
+        "horovodrun -np 2 hvdscale-train job:workload --save-model", "horovodrun -np 4 hvdscale-train digits/cnn",
+        f"{TORCHRUN} hvdscale-train digits/cnn --log-file runs/torch.h5", f"{TORCHRUN} hvdscale-doctor script",
+        "hvdscale-doctor job:workload --global-batch", "hvdscale-train mnist/simple_cnn --data-dir mnist --steps 20",
+        "hvdscale-branch digits/fc --out runs/branched", "hvdscale-report runs/branched")
+# those that run in the tests' own process, unless the shell has something to say in them
+OFFLINE = {"hvdscale-report": report, "hvdscale-plan": plan, "hvdscale-log": log}
+SHELLS = set("|;&<>$`*") | {"--watch"}
 # what the commands call by these names, of the data sets that are there
 LINKS = {"mnist": DATA / "mnist", "multi30k": DATA / "multi30k", "README.rst": ROOT / "README.rst",
          "tools": ROOT / "tools"}
@@ -72,6 +86,24 @@ def bash(command, folder):
                           stdin=subprocess.DEVNULL, env=command_environment())
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+@pytest.fixture
+def carry_out(here, tmp_path, monkeypatch):
+    """Run a command in tmp_path as a shell would; gives what it prints."""
+    def carry_out(command):
+        name, *words = shlex.split(command)
+        if any(mark in command for mark in SHELLS) or name not in (*OFFLINE, "hvdscale-train", "hvdscale-branch"):
+            return bash(command, tmp_path)
+        if name not in OFFLINE:
+            forget("job")
+            return here(name, *words).stdout
+        with monkeypatch.context() as patched:
+            patched.chdir(tmp_path)
+            done = CliRunner().invoke(OFFLINE[name], words)
+        assert done.exit_code == 0, f"{command}\n{done.output}"
+        return done.output
+    return carry_out
 
 
 @pytest.fixture
@@ -103,7 +135,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("path", guides.PATHS)
 @pytest.mark.parametrize("left_out", [LONG, pytest.param((SERIES,), marks=pytest.mark.slow)],
                          ids=["but the longest", "all"])
-def test_every_command_but_those_of_other_tests_runs_as_written(folder, path, left_out):
+def test_every_command_but_those_of_other_tests_runs_as_written(folder, carry_out, path, left_out):
     place = folder(path)
     for command, _, output in shown(path):
         if command in ELSEWHERE or command.startswith(("export PATH", *left_out)):
@@ -111,7 +143,7 @@ def test_every_command_but_those_of_other_tests_runs_as_written(folder, path, le
         data = re.search(r"--data-dir (\S+)", command)
         if data and not (place / data[1]).exists() and "hvdscale-data" not in command:
             continue
-        printed = "\n".join(map(str.rstrip, bash(command, place).splitlines()))
+        printed = "\n".join(map(str.rstrip, carry_out(command).splitlines()))
         assert output in printed, command
 
 
