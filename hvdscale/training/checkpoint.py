@@ -44,7 +44,7 @@ def listed(folder: str) -> list[tuple[int, str]]:
     """Step and path of each checkpoint in the folder, newest first; empty if there is no such folder."""
     try:
         names = os.listdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be read: {error.strerror}") from None
@@ -81,7 +81,7 @@ def read_plan(path: str) -> dict | None:
     """The plan in a checkpoint, without reading its tensors; None if it cannot be read (``read`` says why)."""
     try:
         return json.loads(torch.load(path, map_location="cpu", weights_only=True, mmap=True)["plan"])
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError):
+    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError):
         return None
 
 
