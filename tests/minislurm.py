@@ -99,7 +99,7 @@ def _command_line(pid):
         return file.read()
 
 
-def _free_ports(count):
+def free_ports(count):
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -154,7 +154,7 @@ class MiniSlurm:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _configure(self):
-        host, ports = socket.gethostname().split(".")[0], _free_ports(len(self.names) + 1)
+        host, ports = socket.gethostname().split(".")[0], free_ports(len(self.names) + 1)
         text = CONF.format(folder=self._folder, host=host, port=ports[0], user=getpass.getuser(),
                            address=self._address) + self._settings
         for name, port in zip(self.names, ports[1:]):
@@ -247,7 +247,7 @@ class MiniSlurm:
             dead = [name for name, process in self._processes.items() if process.poll() is not None]
             if dead or time.monotonic() > end:
                 raise RuntimeError(f"no {what}; ended: {dead}\n{self.logs()}")
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def _kill_leftovers(self):
         """slurmstepd and its tasks outlive slurmd; they carry this cluster's SLURM_CONF in their environment."""
@@ -364,7 +364,7 @@ class MiniSlurm:
                 return fields
             if time.monotonic() > end:
                 raise TimeoutError(f"job {job}: {fields['JobState']}, {fields['Reason']}\n{self.logs()}")
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def described(self, job):
         """The job as scontrol describes it, by field."""
@@ -383,11 +383,11 @@ class MiniSlurm:
         while not ready(self.ask("scontrol", "-o", "show", "job", job)):
             if time.monotonic() > end:
                 raise TimeoutError(f"job {job} was not {what}\n{self.logs()}")
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def cancel_all(self, limit=60):
         """End all jobs and wait until none is left."""
         self.run("scancel", "-u", getpass.getuser(), check=False)
         end = time.monotonic() + limit
         while self.ask("squeue", "-h").strip() and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(0.2)

@@ -96,7 +96,7 @@ class Job:
         until = time.monotonic() + limit
         while not ready():
             assert time.monotonic() < until, f"after {limit} s: {self.alive()}\n{self.said()}"
-            time.sleep(0.01)
+            time.sleep(0.05)
 
     def wait_for_its_end(self, limit):
         """Until no process is left; gives the exit code."""

@@ -89,6 +89,7 @@ def test_a_rank_in_a_seed_is_found_without_a_launcher(job, differs, cause):
     assert (found.verdict, found.cause) == (Verdict.FAILED, cause) and found.differs.endswith(differs)
 
 
+@pytest.mark.slow                   # README's is one
 def test_a_sound_job_is_the_same_on_both_ranks_that_are_played():
     found = alone("sound")
     assert found.verdict == Verdict.PASSED and "only a launch runs code that communicates" in found.looked_at

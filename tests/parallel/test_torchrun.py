@@ -11,6 +11,7 @@ import pytest
 
 from hvdscale.log.reader import read_log
 from tests.conftest import command_environment
+from tests.minislurm import free_ports
 from tests.parallel.launched_job import Job, held
 from tests.parallel.test_resume import Runs, assert_same_run
 
@@ -102,7 +103,7 @@ def test_a_stopped_worker_ends_the_job_with_the_reason(started, rank):
 def test_a_job_that_loses_a_node_keeps_its_global_batch(tmp_path):
     """Two agents on one host stand for two nodes."""
     agent = ["torchrun", "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d",
-             "--rdzv-endpoint", "localhost:29511", "--rdzv-id", "j", "--rdzv-conf", "last_call_timeout=5",
+             "--rdzv-endpoint", f"localhost:{free_ports(1)[0]}", "--rdzv-id", "j", "--rdzv-conf", "last_call_timeout=5",
              "--no-python", sys.executable, "-m", "hvdscale.cli.train", "digits/fc", *map(str, ENDLESS),
              "--steps", "5000", "--resume", "auto", "--set", "checkpoint_every=100"]
     environment = command_environment()
