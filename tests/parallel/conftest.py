@@ -1,6 +1,8 @@
 """A Slurm cluster, and a checkout whose templates it runs."""
 import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +45,13 @@ def pmix(cluster):
     tried = cluster.run("srun", "--mpi=pmix", "true", check=False)
     if tried.returncode:
         lacks("slurm", f"srun --mpi=pmix needs PMIx (Debian 12: apt install libpmix-dev): {tried.stderr}")
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path):
+    """On the disk where there is a cluster, whose nodes have a /dev/shm of their own."""
+    if not {"cluster", "machines", "binding"} & set(request.fixturenames):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="pytest-", dir="/tmp") as folder:
+        yield Path(folder)
