@@ -76,6 +76,13 @@ width_option = click.option("--width", type=click.IntRange(NARROWEST, WIDEST), i
                             f"terminal's, or {USUAL}]")
 
 
+format_option = click.option("--format", "wanted", type=click.Choice(["text", "json", "junit"]), default="text",
+                             show_default=True, help="What to print on stdout: the report, or its findings as JSON or "
+                             "as JUnit's XML.")
+checks_option = click.option("--checks", metavar="LIST", help="Only these checks, such as 'examples,batch-norm', by "
+                             "the names that the report has; the exit code follows from them.")
+
+
 def parse(command: click.Command):
     """The parsed command line (or an exit code), and its error, which all ranks then raise together."""
     print_anything()

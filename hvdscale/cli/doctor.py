@@ -5,13 +5,14 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TextIO
 
 import click
 
 from ..errors import RanksDifferError
 from ..formatting.progress import Progress, quiet
 from ..workers.launch import launched
-from .common import version_option, width_option
+from .common import checks_option, format_option, version_option, width_option
 from .completion import workloads
 from .train import Grouped, asked, carry_out_together, key_options
 
@@ -23,9 +24,11 @@ WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite", "accept_chan
 @key_options(unlisted=WRITES)
 @click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,
               help="examples in the step that the model's checks take; fewer are faster and need less memory")
+@checks_option
+@format_option
 @width_option
 @version_option
-def command(workload, sample, **given):
+def command(workload, sample, checks, wanted, **given):
     """Check that WORKLOAD is the same problem on any number of workers: alone, or under horovodrun, mpirun, srun
     or torchrun.
 
@@ -36,6 +39,7 @@ def command(workload, sample, **given):
     \b
       hvdscale-doctor digits/cnn
       horovodrun -np 2 hvdscale-doctor job:workload --global-batch 96
+      hvdscale-doctor job:workload --checks gradients,losses --format junit > doctor.xml
 
     A training script with DistributedDataParallel is examined as it is:
 
@@ -43,7 +47,7 @@ def command(workload, sample, **given):
       hvdscale-doctor script train.py --batch 32 -- --batch-size {local}
       hvdscale-doctor script --help
     """
-    return *asked(workload, **given), sample
+    return *asked(workload, **given), sample, checks, wanted
 
 
 def main() -> None:
@@ -55,21 +59,28 @@ def main() -> None:
 
 
 def _run(parsed, error, workers) -> int:
+    from ..doctor.examine import ORDER
+    from ..doctor.formats import checks_of, stdout_alone
     with workers.together("the command line"):
         if error:
             raise error
-    return _examine(*parsed, workers)
+        name, layers, sample, checks, wanted = parsed
+        checks = checks_of(checks, ORDER)
+    with stdout_alone(wanted) as out:
+        return _examine(name, layers, sample, checks, wanted, workers, out)
 
 
-def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
+def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...], wanted: str, workers,
+             out: TextIO) -> int:
     from ..doctor.children import Asked
     from ..doctor.examine import examine
+    from ..doctor.formats import TEXT, render_for_machines
     from ..doctor.played import play
     from ..doctor.ranks import refused
     from ..doctor.report import render, render_findings
     from ..training.display import on_terminal
     from ..training.prepare import prepare
-    started, terminal = time.monotonic(), workers.rank == 0 and on_terminal(sys.stdout)
+    started, terminal = time.monotonic(), workers.rank == 0 and wanted == TEXT and on_terminal(out)
     if launched() is None:
         play(0, 1)                      # as in the child processes, so that the job may ask for its rank
     try:
@@ -77,14 +88,17 @@ def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
     except RanksDifferError as error:
         if workers.rank == 0:
             found = refused(error, lambda: Asked(name, layers, sample).twice(workers.size))
-            print(render_findings([found], terminal))
+            print(render_findings([found], terminal) if wanted == TEXT else
+                  render_for_machines(wanted, {"workload": name, "workers": workers.size}, [found], 1), file=out)
         return 1
-    examination = examine(job, layers, workers, sample, say_on(workers.rank, terminal))
+    examination = examine(job, layers, workers, sample, say_on(workers.rank, terminal), checks)
+    code = 0 if examination.sound else 1
     if workers.rank == 0:
         if terminal:
             _progress("")
-        print(render(examination, time.monotonic() - started, terminal))
-    return 0 if examination.sound else 1
+        print(render(examination, time.monotonic() - started, terminal) if wanted == TEXT else
+              render_for_machines(wanted, examination.about, examination.findings, code), file=out)
+    return code
 
 
 def say_on(rank: int, terminal: bool) -> Callable[[str], None]:

@@ -10,7 +10,7 @@ import click
 from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen
-from .common import Command, echo, slow_imports, version_option, width_option
+from .common import Command, checks_option, echo, format_option, slow_imports, version_option, width_option
 
 LOCAL = "{local}"
 UNSEEN = 4              # exit code: no check failed, but one that must see the training did not
@@ -27,9 +27,11 @@ UNSEEN = 4              # exit code: no check failed, but one that must see the 
               help="to watch before the epoch is cut short, so that evaluation and the next epoch are seen")
 @click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True,
               help="that each of the two runs may take")
+@checks_option
+@format_option
 @width_option
 @version_option
-def command(script, arguments, batch, workers, updates, seconds):
+def command(script, arguments, batch, workers, updates, seconds, checks, wanted):
     """Find out why the loss of SCRIPT, a training script with DistributedDataParallel, changes with the number of
     workers: run it unmodified on one worker and on several, watch, and compare.
 
@@ -40,12 +42,14 @@ def command(script, arguments, batch, workers, updates, seconds):
       hvdscale-doctor script train.py
       hvdscale-doctor script train.py --batch 32 -- --epochs 3 --batch-size {local}
       torchrun --nproc-per-node 2 --no-python hvdscale-doctor script train.py -- --epochs 3
+      hvdscale-doctor script train.py --checks gradient,examples --format junit > doctor.xml
 
     Exit codes: 0 no check failed, 1 some check or the script failed, 2 misuse, 4 no check failed, but the training
     gradient or the training examples were not seen.
     """
     with slow_imports():
-        from ..doctor.script.examine import examine
+        from ..doctor.formats import TEXT, checks_of, render_for_machines
+        from ..doctor.script.examine import CHECKS, MUST_BE_SEEN, examine
         from ..doctor.script.report import render
         from ..doctor.script.runs import Asked, ScriptError
         from ..training.display import on_terminal
@@ -55,19 +59,22 @@ def command(script, arguments, batch, workers, updates, seconds):
     stop_without_launcher(seconds)
     workers = process.size if process.size > 1 else workers
     _check(arguments, batch, workers)
+    checked = checks_of(checks, tuple(CHECKS))
     started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and process.rank == 0, (0.0, 0.0))
     asked = Asked(script, arguments, batch, workers, updates, seconds)
     try:
         examination = examine(asked, process, lambda what: screen.line(what, time.monotonic()) if screen.terminal
-                              else None)
+                              else None, checked)
     except ScriptError as error:
         screen.erase()
         echo(error.traceback.rstrip("\n"), err=True)
         raise
     screen.erase()
     if examination is not None:
-        print(render(examination, time.monotonic() - started, on_terminal(sys.stdout)))
-        sys.exit(1 if not examination.sound else UNSEEN if examination.unseen_training else 0)
+        code = 1 if not examination.sound else UNSEEN if examination.unseen_training else 0
+        print(render(examination, time.monotonic() - started, on_terminal(sys.stdout)) if wanted == TEXT else
+              render_for_machines(wanted, examination.about, examination.findings, code, MUST_BE_SEEN))
+        sys.exit(code)
 
 
 def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:

@@ -1,7 +1,7 @@
 """All checks of a job, in order: most run on rank 0 alone, the others on all workers together."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from ..training.job import Job
@@ -17,6 +17,10 @@ from .ranks import COMPARED, RANK, digest, same_on_ranks, why_not_the_same
 from .settings import decay, learning_rate
 from .state import checkpoint, evaluation
 
+RANKS, STALL = "ranks", "stall"
+ORDER = ("gradients", "losses", "random numbers", "batch-norm", "padding", "last batch", "shards", "examples",
+         RANKS, "evaluation", "checkpoint", "weight decay", "learning rate", STALL)
+
 
 @dataclass(frozen=True)
 class Examination:
@@ -28,27 +32,37 @@ class Examination:
     notes: tuple[str, ...]
 
     @property
+    def about(self) -> dict[str, object]:
+        """What was examined and how, for formats.render_for_machines."""
+        plan = self.job.plan
+        return {"workload": plan.workload, "workers": plan.workers, "global_batch": plan.global_batch,
+                "batch_schedule": str(plan.batches), "sample": self.sample.plan.global_batch,
+                "precision": self.sample.plan.precision, "notes": self.notes}
+
+    @property
     def sound(self) -> bool:
         return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
 
 def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPLES,
-            say: Callable[[str], None] = lambda name: None) -> Examination:
-    """Run every check; a collective whose findings are complete on rank 0. ``say`` gets the name of each check.
+            say: Callable[[str], None] = lambda name: None, checks: Collection[str] = ORDER) -> Examination:
+    """Run the checks; a collective whose findings are complete on rank 0. ``say`` gets the name of each check.
 
     layers   the user's settings, as for ``prepare``;  wanted  examples in the step that the checks take
+    checks   those of ORDER to run
     """
-    asked, alone = Asked(job.name, layers, wanted), workers.size == 1
-    ranks, stop = OtherRank(asked) if alone else None, Stop() if workers.rank == 0 else None
+    asked, alone, ranked = Asked(job.name, layers, wanted), workers.size == 1, RANKS in checks
+    ranks = OtherRank(asked) if alone and ranked else None
+    stop = Stop() if workers.rank == 0 and STALL in checks else None
     children = [child for child in (ranks, stop) if child]
     try:
         with workers.together("the sample"):
             sample = make_sample(job, wanted, workers.size)
-            mine = digest(sample)       # first, as later checks may move the job's own generators
+            mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
             sample.data
-        compared = [] if alone else [_compare_ranks(sample, mine, asked, workers)]
-        findings = in_this_process(sample, workers, say, *compared)
-        say("stall")
+        compared = [_compare_ranks(sample, mine, asked, workers)] if ranked and not alone else []
+        findings = in_this_process(sample, workers, say, *compared, checks=checks)
+        say(STALL)
         findings += [ranks.finding(sample, mine)] if ranks else []
         findings += [stop.finding()] if stop else []
         workers.gather(None, "doctor/children")
@@ -59,8 +73,8 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
 
 
 def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None] = lambda name: None,
-                    ranks: Finding | None = None) -> list[Finding]:
-    """Run the checks that need no child process; ranks above 0 run only the collective ones.
+                    ranks: Finding | None = None, checks: Collection[str] = ORDER) -> list[Finding]:
+    """Run those of the checks that need no child process; ranks above 0 run only the collective ones.
 
     ranks  the finding on the ranks under a launcher, which is added to the others
     """
@@ -71,7 +85,7 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
              "examples": lambda: sample.data, "checkpoint": lambda: checkpoint(sample),
              "weight decay": lambda: decay(sample), "learning rate": lambda: learning_rate(job)}
     together = {"gradients": lambda: gradients(sample, workers), "evaluation": lambda: evaluation(sample, workers)}
-    for name in ORDER:
+    for name in checks:
         if name in together or (name in alone and workers.rank == 0):
             say(name)
             found.append(carried_out(name, {**alone, **together}[name]))
@@ -96,10 +110,6 @@ def _trace_cause(finding: Finding, found: dict[str, Finding]) -> Finding:
                 source.looked_at != ENDED):
             return replace(finding, cause=source.cause, remedy=f"see the check {check!r} first")
     return finding
-
-
-ORDER = ("gradients", "losses", "random numbers", "batch-norm", "padding", "last batch", "shards", "examples",
-         "ranks", "evaluation", "checkpoint", "weight decay", "learning rate", "stall")
 
 
 def _compare_ranks(sample: Sample, mine: dict, asked: Asked, workers: Workers) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..formatting.lines import line_width, wrap
+from ..formatting.numbers import counted
 from ..formatting.text_table import aligned
 from .examine import Examination
 from .finding import Finding, Verdict
@@ -19,8 +20,8 @@ def render(examination: Examination, seconds: float, colour: bool) -> str:
     """The whole report, in lines of ``line_width()`` characters where words allow."""
     sample, plan, findings = examination.sample, examination.job.plan, examination.findings
     blocks = [wrap(
-        f"{plan.workload} at global batch {plan.batches}: {len(findings)} checks; those of the model use a step "
-        f"of {sample.plan.global_batch} examples in {sample.plan.precision}")]
+        f"{plan.workload} at global batch {plan.batches}: {counted(len(findings), 'check')}; those of the model "
+        f"use a step of {sample.plan.global_batch} examples in {sample.plan.precision}")]
     blocks.append(render_findings(findings, colour))
     blocks += [f"{finding.check}\n{_table(finding.rows)}" for finding in findings if finding.rows]
     if examination.notes:

@@ -1,7 +1,7 @@
 """All checks of an unmodified script, from the records of its runs on one worker and on several."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from ...formatting.numbers import counted
@@ -20,8 +20,10 @@ from .compare.unseen import files_written, notes, unseen
 from .place import place_for
 from .runs import Asked, Run, run_here, run_launched
 
-CHECKS = (examples, epochs, gradient, parameters, batch_norm, learning_rate, schedule, random_numbers, evaluation)
-OF_AN_OPTIMIZER = (gradient, parameters, learning_rate, schedule)
+CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "parameters": parameters,
+          "batch-norm": batch_norm, "learning rate": learning_rate, "schedule": schedule,
+          "random numbers": random_numbers, "evaluation": evaluation}
+OF_AN_OPTIMIZER = ("gradient", "parameters", "learning rate", "schedule")
 WORST_FIRST = (Verdict.FAILED, Verdict.WARNED, Verdict.UNSEEN, Verdict.PASSED, Verdict.NOT_APPLICABLE)
 MUST_BE_SEEN = {"gradient": "the training gradient", "examples": "the training examples"}
 
@@ -47,6 +49,13 @@ class Examination:
     late: tuple[str, ...]
 
     @property
+    def about(self) -> dict[str, object]:
+        """What was examined and how, for formats.render_for_machines."""
+        return {"script": self.asked.script, "arguments": self.asked.arguments, "workers": self.pair.workers,
+                "global_batch": self.asked.batch, "updates": self.pair.updates, "notes": self.notes,
+                "not_checked": self.unseen, "written": self.written}
+
+    @property
     def sound(self) -> bool:
         return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
@@ -57,10 +66,12 @@ class Examination:
                 if finding.check in MUST_BE_SEEN and finding.verdict == Verdict.UNSEEN]
 
 
-def examine(asked: Asked, process: Process, say: Callable[[str], None]) -> Examination | None:
+def examine(asked: Asked, process: Process, say: Callable[[str], None],
+            checks: Collection[str] = tuple(CHECKS)) -> Examination | None:
     """Run the script on one worker and on several, and compare; raises ScriptError. None on ranks above 0.
 
     process  this one in a launch, whose workers then run the script; alone, asked.workers processes are started here
+    checks   those of CHECKS to make
     """
     with place_for(process, asked.seconds) as place:
         if process.size > 1:
@@ -69,21 +80,21 @@ def examine(asked: Asked, process: Process, say: Callable[[str], None]) -> Exami
             if many is None:
                 return None
             say(f"running {asked.script} on 1 worker")
-            return compare(asked, run_here(asked, 1, place / "1"), many)
+            return compare(asked, run_here(asked, 1, place / "1"), many, checks)
         say(f"running {asked.script} on 1 worker")
         one = run_here(asked, 1, place / "1")
         say(f"running {asked.script} on {asked.workers} workers")
-        return compare(asked, one, run_here(asked, asked.workers, place / "several"))
+        return compare(asked, one, run_here(asked, asked.workers, place / "several"), checks)
 
 
-def compare(asked: Asked, one: Run, many: Run) -> Examination:
+def compare(asked: Asked, one: Run, many: Run, checks: Collection[str]) -> Examination:
     """The findings on two runs; pure but for what the runs say they wrote."""
     pair = Pair(one.records[0], many.records, asked.batch)
     written = [path for run in (one, many) if not run.workplace.copied for path in run.written]
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
     late = [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s" for run in (one, many)
             if run.late]
-    findings = _trace_cause([_carry_out(check, pair) for check in CHECKS])
+    findings = _trace_cause([_carry_out(check, pair) for check in checks])
     if any(ALONE in record.remarks for record in pair.many):
         findings = [Finding(finding.check, Verdict.UNSEEN, ALONE) for finding in findings]
     return Examination(asked, pair, tuple(findings), tuple(notes(pair)), tuple([*late, *unseen(pair)]),
@@ -92,16 +103,16 @@ def compare(asked: Asked, one: Run, many: Run) -> Examination:
                        tuple(late))
 
 
-def _carry_out(check: Callable[[Pair], Finding], pair: Pair) -> Finding:
+def _carry_out(check: str, pair: Pair) -> Finding:
     """The finding of a check; of the optimizers', the worst one, which names its optimizer."""
     optimizers = min(len(record.optimizers) for record in pair.records)
     if check not in OF_AN_OPTIMIZER or optimizers < 2:
-        return check(pair)
+        return CHECKS[check](pair)
     found = []
     for at in range(optimizers):
         of = replace(pair, optimizer=at)
         name = f"optimizer {at + 1} of {optimizers} ({of.steps(pair.one).name}): "
-        one = check(of) if of.updates else Finding("", Verdict.UNSEEN, "it made no update on some rank")
+        one = CHECKS[check](of) if of.updates else Finding(check, Verdict.UNSEEN, "it made no update on some rank")
         named = {"differs": name + one.differs} if one.differs else {"looked_at": name + one.looked_at}
         found.append(replace(one, **named))
     worst = min(found, key=lambda one: WORST_FIRST.index(one.verdict))
@@ -113,9 +124,8 @@ def _trace_cause(findings: list[Finding]) -> list[Finding]:
     """Parameters that drift apart get the cause of the failed check that explains it."""
     found = {finding.check: finding for finding in findings}
     for source in ("examples", "parameters", "learning rate", "gradient"):
-        cause = found[source]
-        drift = found["parameters"]
-        if source != "parameters" and cause.verdict == drift.verdict == Verdict.FAILED and (
+        cause, drift = found.get(source), found.get("parameters")
+        if source != "parameters" and cause and drift and cause.verdict == drift.verdict == Verdict.FAILED and (
                 drift.differs.startswith("the same at first")):
             found["parameters"] = replace(drift, cause=cause.cause, remedy=f"see the check {source!r} first")
     return list(found.values())

@@ -30,7 +30,8 @@ def _headline(examination: Examination) -> str:
     batch = f"global batch {asked.batch} in both runs" if asked.batch is not None else "each run with its own batch"
     unseen = " and ".join(examination.unseen_training)
     blind = f"Not seen: {unseen}. " if unseen else ""
-    return (f"{blind}{asked.script} on 1 worker and on {pair.workers}, {batch}: {len(examination.findings)} checks "
+    checks = counted(len(examination.findings), "check")
+    return (f"{blind}{asked.script} on 1 worker and on {pair.workers}, {batch}: {checks} "
             f"over {counted(pair.updates, 'update')}")
 
 
