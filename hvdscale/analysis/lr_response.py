@@ -17,6 +17,9 @@ Each trial puts log S in an interval: between the two evaluations around the tar
 not meet it; above the budget where it diverged. The six unknowns have a broad prior and are drawn from their posterior,
 by importance sampling in rounds (Cappe et al. 2004, population Monte Carlo). With few trials, most of them censored, a
 best fit alone would say little.
+
+A valley has no wide flat top: fitted to one, it is too narrow, and to a cliff, too smooth. So what it claims of a rate
+to be surely lost, the trials around that rate have to confirm, see ``trials_confirm``.
 """
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ from numpy.typing import ArrayLike
 from .intervals import Estimate
 
 LEAST_MET = 4               # trials that met the target, below which nothing is fitted
+VOTES, INWARD, MARGIN = 4, 16, 1.1      # see trials_confirm
 INSIDE = 0.95               # share of the draws of the best rate that must lie between the rates tried
 DRAWS = 1000                # of the posterior
 _PROPOSED, _ROUNDS = 500, 20            # points per round, and the most rounds, until the effective sample size
@@ -143,6 +147,19 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
     best, fewest, *shape = points[random.choice(len(points), DRAWS, p=weight / weight.sum())].T
     return Landscape(best, fewest, np.array(shape), float(np.min(log_rate)), float(np.max(log_rate)),
                      int(met.sum()), len(log_rate))
+
+
+def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, before: np.ndarray, steps: np.ndarray,
+                   more: float) -> bool:
+    """Whether the trials themselves show that a rate needs over ``more`` times the steps of the best one: all of those
+    farther out, one in INWARD of all trials just inside, and at least VOTES, needed MARGIN times as many as that.
+
+    rates, before, steps    as for landscape_of
+    """
+    out = np.sign(log_rate - np.median(landscape.best)) * (rates - log_rate)
+    voting = max(VOTES, int((out >= 0).sum()) + max(1, len(rates) // INWARD))
+    least = np.where(np.isfinite(steps), steps, before)[np.argsort(-out)][:voting]
+    return bool((least > MARGIN * more * np.exp(np.median(landscape.steps))).all())
 
 
 @dataclass(frozen=True, eq=False)

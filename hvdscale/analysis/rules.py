@@ -41,7 +41,7 @@ from .curves import Curve, CurvePoint
 from .interval_arithmetic import over, times
 from .defaults import CONFIDENCE, RULE_WITHIN
 from .intervals import Estimate
-from .lr_response import Landscape, landscapes_of
+from .lr_response import Landscape, landscapes_of, trials_confirm
 from .steps import estimate, known
 from .studies import Outcomes, Study, outcomes
 from .trials import Workload
@@ -417,6 +417,8 @@ class _Batch:
             return Estimate.unknown(), self.why, keys
         nearest = float(np.clip(np.log(rate), self.landscape.lowest, self.landscape.highest))
         loss = self._bound(self.landscape.loss(nearest, self.confidence))
+        if loss.low > 1 + tolerance and not trials_confirm(self.landscape, nearest, *self.intervals, 1 + tolerance):
+            loss = replace(loss, low=1 + tolerance)
         if self.landscape.tried(np.log(rate)):
             return loss, FITTED, keys
         if loss.low > 1 + tolerance:            # farther out it is no smaller

@@ -21,6 +21,7 @@ from hvdscale.report.search.rules import command_of, missing_table, points_table
 from hvdscale.report.table import as_csv, as_text, as_values
 from tests.factories.landscapes import curve_of, logged, run, searched
 from tests.factories.plans import TRAIN, VAL, WORKLOAD
+from tests.factories.rate_tops import claims
 
 BATCHES = (4, 8, 16, 32, 64, 128)
 LINEAR_UNTIL = 16
@@ -507,6 +508,12 @@ def test_intervals_of_the_loss_cover_the_truth_and_verdicts_are_seldom_wrong(sha
                 wrong += (loss.low > 1.2) != (truth > 1.2) and (loss.high <= 1.2) != (truth <= 1.2) and (
                     loss.low > 1.2 or loss.high <= 1.2)
     assert 0.9 <= inside / known and wrong / known < 0.025
+
+
+@pytest.mark.parametrize("shape", ["wide flat top", "valley"])
+def test_rates_near_the_best_are_seldom_called_surely_lost_whatever_the_shape(shape):
+    false, kept, unconfirmed = claims(shape, 50, 50)
+    assert false <= 0.07 and kept >= 0.65 and (unconfirmed > 0.2 or shape == "valley")
 
 
 def drawn(random, truth, noise, keep, count=20, every=10.0, budget=2000.0):
