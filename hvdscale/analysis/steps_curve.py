@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from .critical_batch_fit import CriticalBatchFit, fit_critical_batch, steps_at
 from .curves import Curve
-from .intervals import CONFIDENCE, Estimate
+from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
 from .report_data import Section
 from .step_time import BOUNDED, DETERMINED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, levels
 from .steps import Cell
@@ -41,6 +41,7 @@ class StepsPoint:
     met: int = 0                            # number of them that met the target
     searched: bool = False                  # the steps are the fewest of a search, whichever seeds met
     trials: tuple[tuple[str, int], ...] = ()
+    spread: Spread = UNKNOWN                # of log S between runs of a setting
 
     @property
     def unmet(self) -> float:
@@ -226,7 +227,7 @@ def points_of(section: Section) -> tuple[tuple[StepsPoint, ...], np.ndarray | No
 def point_of_cell(cell: Cell) -> StepsPoint:
     """The point of a cell's runs."""
     return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched,
-                      tuple(run.trial.key for run in cell.runs))
+                      tuple(run.trial.key for run in cell.runs), cell.pools.of("steps"))
 
 
 def points_of_curve(curve: Curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
@@ -255,7 +256,7 @@ def _add_seeds(point: StepsPoint, own: StepsPoint | None) -> StepsPoint:
     """A search's point with the seeds of its best trial's setting, where the section's own point is of that setting."""
     if own is None or not set(point.trials) & set(own.trials):
         return point
-    return replace(point, seeds=own.seeds, met=own.met)
+    return replace(point, seeds=own.seeds, met=own.met, spread=own.spread)
 
 
 def _draws_of(fit: CriticalBatchFit | None) -> np.ndarray | None:

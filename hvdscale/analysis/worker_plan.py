@@ -15,12 +15,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 
 from ..target import Target
-from .intervals import CONFIDENCE
+from .intervals import CONFIDENCE, UNKNOWN, Spread
 from .noise import NoiseScale
 from .report_data import Group, Section
-from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
+from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, levels, timings_of
 from .steps_curve import (ORDER, PREDICTED, Steps, StepsCurve, StepsPoint, log_variance, noise_draws, point_of_cell,
                           points_of, quantiles, steps_curve)
 from .steps import Cell
@@ -188,14 +189,31 @@ class WorkerPlan:
         return float(np.mean((score[:, known].argmin(0) == self.eligible.index(option)))) if known.any() else 0.0
 
     def within(self, chance: float = 0.5) -> tuple[Option, ...]:
-        """The options that meet deadline and budget in at least this share of the draws."""
+        """The options of which a run meets deadline and budget in at least this share of the draws."""
         return tuple(option for option in self.eligible if self.chance_within(option) >= chance)
 
     def chance_within(self, option: Option) -> float:
-        """Share of the draws in which an option meets deadline and budget."""
+        """Share of the draws in which a run of an option meets deadline and budget: those of its mean, times what a run
+        differs from it. Where the spread between runs is unknown, that of the mean."""
         request = self.request
         deadline, budget = (np.inf if limit is None else limit for limit in (request.deadline, request.budget))
-        return float(np.mean((option.seconds_draws <= deadline) & (option.cost_draws <= budget)))
+        beside = self._run_draws
+        return float(np.mean((option.seconds_draws * beside <= deadline) & (option.cost_draws * beside <= budget)))
+
+    @property
+    def run_spread(self) -> Spread:
+        """The spread of log S between runs of a setting; UNKNOWN where no batch has two."""
+        return next((point.spread for point in self.curve.points if point.spread.freedom), UNKNOWN)
+
+    @cached_property
+    def _run_draws(self) -> np.ndarray:
+        """Draws of the time of a run over the mean of runs, shape (draws,): log-normal, by Student's t."""
+        steps, times = self.run_spread, self.times.timings.spread
+        if not steps.freedom:
+            return np.ones(self.curve.draws)
+        deviation = np.sqrt(steps.variance + (times.variance if times.freedom else 0.0))
+        drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(self.curve.draws))
+        return np.exp(np.random.default_rng([self.curve.seed, 8]).permutation(drawn))
 
     def assumed(self, *options: Option) -> tuple[str, ...]:
         """Why chances of these options are assumed rather than measured: MODEL, ONE_RUN, PREDICTED; none if measured.

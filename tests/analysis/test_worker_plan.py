@@ -13,6 +13,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, NoPlan, Request, hull,
                                            plan_of, plans_of)
 from hvdscale.target import Target
+from tests.factories.deadlines import coverage, plan as plan_of_runs
 from tests.factories.logs import SQNORMS, log, trial
 
 S_MIN, B_CRIT = 2000.0, 600.0
@@ -264,6 +265,14 @@ def test_deadline_and_budget_hold_with_the_chance_of_the_draws(measured):
     both = measured.under(deadline=deadline, budget=budget)
     assert not both.within()
     assert {option.workers for option in measured.under(budget=budget).within()} >= {1, 2, 4}
+
+
+def test_a_deadline_said_to_be_kept_is_kept_by_a_run_not_by_the_mean_alone():
+    run_keeps, mean_keeps = coverage(3, 0.15, 6)
+    assert run_keeps >= 0.95 <= mean_keeps
+    repeated = plan_of_runs(3, 0.15, np.random.default_rng(1))
+    mean = repeated.options[0].seconds.value
+    assert repeated.under(deadline=1.05 * mean).chance_within(repeated.options[0]) < 0.8
 
 
 def test_without_a_batch_each_worker_count_has_the_one_with_the_least_time():

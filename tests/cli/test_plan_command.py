@@ -124,7 +124,7 @@ def test_only_the_formats_asked_for_are_written(series, tmp_path):
 def test_a_deadline_and_a_budget_name_who_keeps_them_and_how_surely(series):
     text = said(series, "--local-batch", 32, "--price", 2, "--deadline", "10m", "--workers", "1-64")
     assert "Within 10.0 min: " in text and "Cheapest of them: " in text
-    assert "sure to stay within, if it meets the target as 2 of 2 seeds did" in text
+    assert "sure that a run stays within, if it meets the target as 2 of 2 seeds did" in text
     text = said(series, "--local-batch", 32, "--price", 2, "--budget", 2, "--workers", "1-64")
     assert "Within a cost of 2.00: " in text and "Fastest of them: " in text
 
@@ -137,7 +137,7 @@ def test_limits_out_of_reach_name_the_best_that_can_be_had(series):
 @pytest.mark.parametrize("limits", [("--deadline", "10h"), ("--deadline", "10h", "--budget", 1e9)])
 def test_no_chance_is_certain_and_numbers_are_said_once(series, limits):
     text = said(series, "--local-batch", 32, "--price", 2, "--workers", "1-64", *limits)
-    assert "100%" not in text and "over 95% sure to stay within" in text and "> 95%" in text
+    assert "100%" not in text and "over 95% sure that a run stays within" in text and "> 95%" in text
     sentences = text[:text.index("How to read this")]
     numbers = [found[1] for found in re.finditer(r"batch [\d,]+: ([\d.]+ min)", sentences)]
     assert len(numbers) == len(set(numbers)) >= 2
@@ -152,7 +152,7 @@ def test_a_warning_names_the_best_trials_seeds_that_missed_the_target(folder):
     searched += [drawn(1, batch=256, repeat=repeat, point=point(1)) for repeat in (1, 2)]
     text = said(save(log(*searched), folder / "unsure.h5"), "--workers", "1", "--deadline", "1h")
     assert re.search("at batch 256 only 1 of 3 seeds .* 33% of runs .* 3.0 runs", text)
-    assert "Out of reach" in text and "sure to stay" not in text
+    assert "Out of reach" in text and "sure that" not in text
 
 
 def test_a_batch_some_of_whose_repeats_did_not_meet_the_target_is_warned_of(folder):

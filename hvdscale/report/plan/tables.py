@@ -35,8 +35,8 @@ STEPS_KNOWN = Column("steps_known", "steps known", "1", "how S is known")
 STEP_KNOWN = Column("step_time_known", "step time known", "1", "how t is known")
 STEP_OPEN = Column("step_time_open", "step time open", "1", "too many workers for the laws of t: no upper end")
 PARETO = Column("pareto", "Pareto front", "1", "no other is better in time and cost")
-WITHIN = Column("chance_within", "chance", "1", "share of the draws that stay within deadline and budget; none where "
-                "it is assumed")
+WITHIN = Column("chance_within", "chance", "1", "share of the draws in which a run stays within deadline and budget; "
+                "none where it is assumed")
 
 NO_BOUND = "-"          # a bound without content
 SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTRAPOLATED: "extrapol."}

@@ -20,6 +20,7 @@ BEYOND = "~"            # marks steps at a batch beyond those that met the targe
 CROWDED = "#"           # marks times of hosts with fewer cores than workers
 ROLES = ("fastest", "cheapest", "knee")
 MOST_NAMED = 4          # worker counts that are named one by one
+CLAIMED = 0.8           # chances of a knee up to this one were right less often than they said
 TOO_LOW = 100           # a B_crit this many times smaller than the smallest batch is none
 ASSUMED = {
     ONE_RUN: "the steps of a batch are those of one run",
@@ -97,7 +98,8 @@ def _gain_said(plan: WorkerPlan, knee: Option) -> str:
     """Where the knee is, and what the step beyond it, or else to it, costs and buys."""
     front = plan.front
     last = knee is max(plan.eligible, key=lambda option: option.workers)
-    sure = "" if plan.assumed() else f" ({chance(plan, plan.chance_of(knee, plan.request.knee))} sure)"
+    share = plan.chance_of(knee, plan.request.knee)
+    sure = "" if plan.assumed() else f" ({chance(plan, share)} sure)" if share > CLAIMED else " (not sure)"
     known = "timed" if knee.mark == MEASURED else "known"
     said = (f"Gain {'lasts to' if last else 'ends at'} {counted(knee.workers, 'worker')}"
             f"{f', the most {known}' * last}{sure}")
@@ -241,10 +243,10 @@ def _best_within_said(plan: WorkerPlan, what: str, best: Option, found: Sequence
     safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
     rest = ("" if safe is best else f"; none is {_floor(plan.surest)} sure" if safe is None else
             f"; to be {_floor(plan.surest)} sure, {counted(safe.workers, 'worker')}")
-    point = best.steps.point
+    point, whom = best.steps.point, "that a run stays" if plan.run_spread.freedom else "that the mean of runs stays"
     given = (f", if it meets the target as {point.met} of {counted(point.seeds, 'seed')} did"
              if point and point.seeds and not point.unmet else "")
-    return " ".join([f"{who}; {chance(plan, plan.chance_within(best))} sure to stay within{given}{rest}.", *lost])
+    return " ".join([f"{who}; {chance(plan, plan.chance_within(best))} sure {whom} within{given}{rest}.", *lost])
 
 
 def _efficiency_said(plan: WorkerPlan) -> list[str]:
