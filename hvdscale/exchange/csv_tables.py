@@ -27,6 +27,7 @@ from ..log.check import refuse_unsound_trials
 from ..log.reader import SCHEMA, Log, Table, read_log
 from ..log.schema import (SOURCE, TABLES, UNKNOWN_SEED, Column, Status, better, metaparameter_column,
                           metric_column)
+from ..plan.values import did_you_mean
 from ..target import SPLITS, logged_name, metric_faults
 from .archive_export import new_folder
 from .archive_files import LARGEST_INT, WrongFile, json_object
@@ -171,6 +172,7 @@ def _read_description(source, files) -> tuple[dict, dict[str, tuple[Column, ...]
         if not file.exists and file.table in ("trials", "evaluations"):
             raise WrongFile(f"{file.path}: is missing")
     if not os.path.exists(path):
+        _refuse_lacking(files)
         return {"imported": {"kind": "csv", "from": source}}, {file.table: _guess_columns(file) for file in files}
     with open(path, "rb") as file:
         about, _ = json_object(file.read(), path)
@@ -199,6 +201,20 @@ def _read_description(source, files) -> tuple[dict, dict[str, tuple[Column, ...]
     return {name: value for name, value in attributes.items() if name not in OF_FILE}, specs
 
 
+def _refuse_lacking(files) -> None:
+    """Raise WrongFile that names all columns which tables from elsewhere lack, each with the nearest there is."""
+    lacking = []
+    for file in files:
+        missing = [name for name in NEEDED[file.table] if name not in file.header] if file.exists else []
+        if missing:
+            near = [did_you_mean(name, file.header, "") for name in missing]
+            names = ", ".join(name + f" ({found})" * bool(found) for name, found in zip(missing, near))
+            there = list_first(map(repr, file.header), 8) or "none"
+            lacking.append(f"{file.path}:1: there is no column {names}; there are {there}")
+    if lacking:
+        raise WrongFile("\n".join(lacking))
+
+
 def _is_attribute(name, value) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
         return _is_path(name) and -LARGEST_INT - 1 <= value <= LARGEST_INT
@@ -225,10 +241,6 @@ def _is_path(name) -> bool:
 def _guess_columns(file) -> tuple[Column, ...]:
     """The columns of a table from elsewhere, and those that every log has."""
     known = {column.name: column for column in SCHEMA[file.table]}
-    for name in NEEDED[file.table] if file.exists else ():
-        if name not in file.header:
-            there = list_first(map(repr, file.header), 8) or "none"
-            raise WrongFile(f"{file.path}:1: there is no column {name}; there are {there}")
     if "" in file.header:
         raise WrongFile(f"{file.path}:1: a column has no name; pandas writes its index so, unless index=False")
     if file.table == "evaluations":

@@ -251,7 +251,7 @@ def test_a_decimal_comma_is_named(tmp_path):
 
 
 def test_a_missing_column_is_named_with_those_that_there_are(tmp_path):
-    assert "there is no column step; there are 'trial', 'Step', 'val/error'" in refused(
+    assert "there is no column step (did you mean Step?); there are 'trial', 'Step', 'val/error'" in refused(
         tmp_path / "mine", evaluations=EVALUATIONS.replace("step", "Step"))
 
 
@@ -338,3 +338,9 @@ def test_a_search_may_be_said_as_true_and_false(tmp_path):
     trials = TRIALS.replace("batch", "batch,search").replace("32\n", "32,True\n")
     log, _ = imported(tmp_path / "mine", trials=trials)
     assert [json.loads(text) for text in log.trials["plan"]] == [{"search": True}] * 2
+
+
+def test_all_columns_that_tables_lack_are_named_at_once(tmp_path):
+    said = refused(tmp_path / "mine", trials="trial,batch_size\n0,8\n", evaluations="trial,stp,val/error\n0,1,0.5\n")
+    assert re.search(r"trials.csv:1: there is no column id, .*; there are 'trial', 'batch_size'", said)
+    assert re.search(r"evaluations.csv:1: there is no column .*step \(did you mean stp\?\)", said)
