@@ -144,8 +144,8 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
     improves = whole.p_value > LEVEL and rise_p_value(-costs) <= LEVEL
     if improves:
         smallest, largest = points[compared[0]], points[compared[-1]]
-        takes_most = _last_step(smallest, column, budget) > _last_step(largest, column, budget)
-        if not takes_most and _is_unfinished(smallest, column, budget):
+        seen, most = (point.global_batch * _last_step(point, column, budget) for point in (smallest, largest))
+        if seen < LATE * most and _is_unfinished(smallest, column, budget):
             return replace(none, why=UNFINISHED)
         return replace(whole, improves=True)
     whole = replace(whole, detectable=float(detectable_rise(len(costs)) * costs.std(ddof=1)))
@@ -233,7 +233,10 @@ def _median_best(point: Point, n: int) -> float:
 
 def _is_unfinished(point: Point, column: str, budget: Budget | None) -> bool:
     """Whether more training would have improved the best of a batch: it came at the end of the budget, or its trials
-    later reached a value outside its interval."""
+    later reached a value outside its interval. False under budgets of epochs, where small batches take the most steps.
+    """
+    if budget is not None and budget.unit in ("epochs", "examples"):
+        return False
     sign = 1 if point.minimizes else -1
     whole = outcomes_under(point.outcomes.study, column, point.minimizes)
     reached, end = (sign * whole.value[whole.searched]).min(), min(sign * point.best.low, sign * point.best.high)
