@@ -200,7 +200,7 @@ def test_a_workload_typed_wins_over_that_of_the_configuration(command, tmp_path)
     (tmp_path / "job.toml").write_text('workload = "digits/fc"\nseed = 3\n')
     config = ("--config", str(tmp_path / "job.toml"))
     for arguments, workload in (((), "digits/fc"), (("digits/cnn",), "digits/cnn")):
-        name, layers, _ = typed(command, *arguments, *config)
+        name, layers, *_ = typed(command, *arguments, *config)
         assert name == workload and layers == [{"seed": 3}, {}]
 
 
