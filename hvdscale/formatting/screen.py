@@ -63,15 +63,11 @@ class Screen:
         self.say("\n".join(lines))
         self._erasure = f"\x1b[{len(lines)}A\x1b[J"
 
-    def keep(self) -> None:
-        """Let what was drawn last stay."""
-        self._erasure = ""
-
     def erase(self) -> None:
         """Take back what was drawn last."""
         self._out.write(self._erasure)
         self._out.flush()
-        self.keep()
+        self._erasure = ""
 
 
 def time_left(seconds: float) -> str:
