@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import h5py
@@ -27,7 +27,7 @@ from .files import open_file, part_of, reading, root_attributes, rows_within, su
 from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
 from .mend import LOST, LOST_TEXTS, Mended, lost_entries, mend
 from .reader import SCHEMA, Log, Part, absent, begun_trials, column_spec, decode
-from .schema import SOURCE, TABLES, Column, Status
+from .schema import SOURCE, TABLES, Column, Status, known_column
 
 BROKEN = ".broken"
 
@@ -199,7 +199,8 @@ class SalvagedPart(Part):
                     item = part_of(self.path, self.file, name)
                     if isinstance(item, h5py.Dataset):
                         column = name.removeprefix(f"{table}/")
-                        specs[column] = column_spec(column, item)
+                        found, known = column_spec(column, item), known_column(table, column)
+                        specs[column] = replace(known, better=found.better) if known else found
                     else:
                         places.append(name)
 
