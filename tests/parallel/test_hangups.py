@@ -22,9 +22,9 @@ SLOW = pytest.mark.slow
 def started(tmp_path, monkeypatch):
     """Start a job and wait until it is ``ready``, by default until it takes steps; none of its processes is left.
 
-    Where mpirun leaves time for a checkpoint, that is enough on a busy machine.
+    Where mpirun leaves time for a checkpoint, which it spends twice and whole, that is enough on a busy machine.
     """
-    monkeypatch.setenv("OMPI_MCA_odls_base_sigkill_timeout", "20")
+    monkeypatch.setenv("OMPI_MCA_odls_base_sigkill_timeout", "6")
     jobs = []
 
     def started(*options, ready=Job.noted, **given):
