@@ -5,8 +5,13 @@ looks for what a message must name: the key, the value met, the next move.
 """
 import re
 import shlex
+from functools import partial
+from subprocess import CompletedProcess
+from types import FunctionType
 
 from click.testing import CliRunner
+
+from hvdscale.errors import HvdscaleError
 
 
 def naming(*parts):
@@ -15,16 +20,26 @@ def naming(*parts):
 
 
 def screens(name, command, lines):
-    """What a command prints for each of the lines typed after its name, with the exit code where it is not 0."""
-    return "\n".join(_screen(f"{name} {line}".rstrip(), CliRunner().invoke(command, shlex.split(line)))
-                     for line in lines)
+    """What a command prints for each of the lines typed after its name, with the exit code where it is not 0.
+
+    command     of click, or a function that runs the words and gives a finished process
+    """
+    run = command if isinstance(command, FunctionType) else partial(_invoke, command)
+    return "\n".join(_screen(f"{name} {line}".rstrip(), run(*shlex.split(line))) for line in lines)
+
+
+def _invoke(command, *words):
+    done = CliRunner().invoke(command, words)
+    if isinstance(done.exception, HvdscaleError):           # of a command that all ranks end together
+        return CompletedProcess(words, done.exception.exit_code, "", f"Error: {done.exception}\n")
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return CompletedProcess(words, done.exit_code, done.output, "")
 
 
 def _screen(typed, done):
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    code = f"(exit code {done.exit_code})\n" if done.exit_code else ""
-    return f"$ {typed}\n{done.output}{code}"
+    code = f"(exit code {done.returncode})\n" if done.returncode else ""
+    return f"$ {typed}\n{done.stdout}{done.stderr}{code}"
 
 
 def refusals(error, act, cases):

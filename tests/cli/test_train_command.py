@@ -18,6 +18,7 @@ from hvdscale.log.schema import Status
 from hvdscale.plan.settings import KEYS, Settings, key_type
 from hvdscale.workloads import names
 from tests.conftest import command_environment, heed_ctrl_c
+from tests.wording import naming
 
 TRAIN = (sys.executable, "-m", "hvdscale.cli.train")
 
@@ -60,31 +61,30 @@ def test_a_configuration_file_lies_under_the_command_line(tmp_path):
 
 def test_a_flag_and_set_may_say_the_same_and_not_different_things():
     assert parsed("w", "--lr", "1", "--set", "lr=1.0")[1][1] == {"lr": 1.0}
-    with pytest.raises(UsageError, match="--global-batch 64 and --set global_batch=32 differ; give one of them"):
+    with pytest.raises(UsageError, match=naming("--global-batch 64", "--set global_batch=32")):
         parsed("w", "--global-batch", "64", "--set", "global_batch=32")
 
 
 @pytest.mark.parametrize("arguments, said", [
-    (["--steps", "5", "--set", "epochs=3"], "steps and epochs are alternatives"),
-    (["--set", "momentun=0.5"], "there is no key 'momentun'; did you mean momentum"),
-    (["--set", "steps=many"], "steps = 'many' is not a whole number"),
-    (["--seed", "-1"], "seed = -1 must be at least 0"),
-    (["--precision", "fp8"], "precision = 'fp8' is none of fp32, tf32, bf16, fp16, fp64"),
-    (["--config", "none.toml"], "none.toml: cannot be read: No such file")])
+    (["--steps", "5", "--set", "epochs=3"], ["steps", "epochs"]),
+    (["--set", "momentun=0.5"], ["'momentun'", "momentum"]),
+    (["--set", "steps=many"], ["steps = 'many'"]), (["--seed", "-1"], ["seed = -1", "0"]),
+    (["--precision", "fp8"], ["precision = 'fp8'", "fp32, tf32, bf16, fp16, fp64"]),
+    (["--config", "none.toml"], ["none.toml: ", "No such file"])])
 def test_misuse_is_an_error_that_names_the_value(arguments, said):
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=naming(*said)):
         Settings.build({}, *parsed("w", *arguments)[1])
 
 
 def test_an_option_may_take_a_number_or_a_word():
     for typed, value in (("16", 16), ("global", "global")):
         assert Settings.build({}, *parsed("w", "--ghost-batch", typed)[1]).ghost_batch == value
-    with pytest.raises(click.BadParameter, match="'some' is neither a whole number nor 'global'"):
+    with pytest.raises(click.BadParameter, match=naming("'some'", "'global'")):
         parsed("w", "--ghost-batch", "some")
 
 
 def test_without_a_workload_the_message_says_how_to_go_on():
-    with pytest.raises(UsageError, match=r"which workload\? Give its name.*digits/fc.*--config.*--list"):
+    with pytest.raises(UsageError, match=naming("digits/fc", "--config", "--list")):
         parsed()
 
 

@@ -23,6 +23,7 @@ from hvdscale.workers.single import SingleWorker
 from tests.conftest import command_environment
 from tests.parallel.quadratic import workload
 from tests.parallel.sweeps import sweep_file
+from tests.wording import naming
 
 TARGET = "val/loss<0.001"
 
@@ -40,15 +41,13 @@ def result(number, kind="met", steps=10, seconds=2.0):
 
 
 @pytest.mark.parametrize("options, said", [
-    (["--only", "batch"], "--only 'batch' is neither batch=N nor optimizer=NAME"),
-    (["--only", "width=3"], "--only 'width=3'"),
-    (["--shard", "3/3"], "--shard '3/3' is not I/N with I from 0 to N - 1"),
-    (["--shard", "-1/3"], "--shard '-1/3'"),
-    (["--set", "lr=3"], "--set lr would make other trials; it belongs into [settings] of"),
-    (["--set", "thread=3"], "there is no key 'thread'; did you mean"),
-    (["--set", "threads=none"], "threads = 'none' is not a whole number")])
+    (["--only", "batch"], ["--only 'batch'", "batch=N", "optimizer=NAME"]),
+    (["--only", "width=3"], ["--only 'width=3'"]),
+    (["--shard", "3/3"], ["--shard '3/3'", "I/N", "N - 1"]), (["--shard", "-1/3"], ["--shard '-1/3'"]),
+    (["--set", "lr=3"], ["--set lr ", "[settings]"]), (["--set", "thread=3"], ["'thread'", "threads"]),
+    (["--set", "threads=none"], ["threads = 'none'"])])
 def test_an_option_that_means_nothing_is_named(tmp_path, options, said):
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=naming(*said)):
         command.main([str(sweep_file(tmp_path)), *options], standalone_mode=False)
 
 

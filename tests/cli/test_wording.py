@@ -5,8 +5,12 @@ import shutil
 import numpy as np
 import pytest
 
+from hvdscale.cli import branch, scale, tune
+from hvdscale.cli.compare import main as compare_command
 from hvdscale.cli.log import main as log_command
 from hvdscale.cli.plan import main as plan_command
+from hvdscale.cli.report import main as report_command
+from tests import guides
 from tests.analysis.test_worker_plan import COUNTS, probe, run
 from tests.conftest import GOLDEN
 from tests.factories.log_files import finished
@@ -59,6 +63,74 @@ merge v1.h5 other.h5 --out all.h5
 merge v1.h5 copy.h5 --out both.h5
 merge v1.h5 --out all.h5
 """
+REPORT = """
+v1.h5 --target val/error<0.04 --target test/error<0.1
+v1.h5 --budget "100 steps, 5 epochs"
+v1.h5 --confidence 0.8 --perfect-within 0.1
+unmet.h5
+empty.h5
+none.h5
+nothing
+v1.h5 --target val/error
+v1.h5 --target val/loss<1
+v1.h5 --budget "5 parsecs"
+v1.h5 --compare goyal
+v1.h5 --paper goyal
+v1.h5 --confidence 2
+v1.h5 --out report --format docx
+"""
+COMPARE = """
+v1.h5 v1.h5
+v1.h5 unmet.h5
+v1.h5 nothing
+v1.h5 v1.h5 --tolerance much
+"""
+TRAIN = """
+digits/fc --local-batch 32 --dry-run --set threads=1
+digits/fc --global-batch 256 --optimizer adamw --lr 0.002 --lr-rule adam_sqrt --base-batch 32 --dry-run --set threads=1
+digits/fc --steps 5 --set "batch_schedule_epochs=[[0, 32], [2, 64]]" --dry-run --set threads=1
+
+digits/none
+mnist/simple_cnn
+mnist/simple_cnn --data-dir nothing
+digits/fc --steps 5 --set epochs=3
+digits/fc --set momentun=0.5
+digits/fc --set steps=many
+digits/fc --seed -1
+digits/fc --precision fp8
+digits/fc --config none.toml
+digits/fc --config goyal
+digits/fc --global-batch 64 --set global_batch=32
+digits/fc --model-arg width
+digits/fc --lr-rule tuned
+digits/fc --target val/bleu>30
+digits/fc --checkpoint nothing --resume nothing --steps 3
+"""
+TUNE = """
+sweep.toml --only batch
+sweep.toml --shard 3/3
+sweep.toml --set lr=3
+sweep.toml --set thread=3
+none.toml
+"""
+SCALE = """
+digits/fc --out out --workers 1,two
+digits/fc --out out --set log=w.h5
+digits/fc --out out --set checkpoint=ck
+digits/fc --out out --probe --steps 5
+digits/fc --out out --probe --repeats 2
+--out out
+"""
+BRANCH = """
+digits/fc --out b --at 1;2
+digits/fc --out b --factors 2
+digits/fc --out b --tolerance 0
+digits/fc --out b --shard 2/2
+digits/fc --from ck --out b
+--from ck --config x.toml --out b
+--out b
+digits/fc --out b --set checkpoint=ck
+"""
 
 
 @pytest.fixture
@@ -66,6 +138,7 @@ def folder(tmp_path, monkeypatch):
     """The working directory, with the logs that the commands name."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(GOLDEN / "v1.h5", tmp_path)
+    (tmp_path / "nothing").mkdir()
     return tmp_path
 
 
@@ -79,7 +152,6 @@ def test_the_plan_is_worded_as_it_was(folder, golden):
             "probe": [probe(1)], "quiet": [probe(1, None)], "untimed": [trial(1, seconds=(np.nan,) * 3)],
             "elsewhere": [trial(steps=(), error=(), target=None, step_seconds=[0.1] * 50, optimizer="adam")]}.items():
         save(log(*trials), f"{name}.h5")
-    (folder / "nothing").mkdir()
     golden("plan", screens("hvdscale-plan", plan_command, PLAN.strip().splitlines()), numbers=False)
 
 
@@ -90,3 +162,23 @@ def test_what_is_said_of_logs_is_worded_as_it_was(folder, golden):
     finished("other.h5", trials=2)
     said = screens("hvdscale-log", log_command, LOG.strip().splitlines())
     golden("log", re.sub(r"[\d.]+ KiB", "N KiB", said))                  # as HDF5 likes
+
+
+def test_what_is_reported_is_worded_as_it_was(folder, golden):
+    save(log(trial(1, error=(0.9, 0.5, 0.4))), "unmet.h5")
+    save(log(), "empty.h5")
+    golden("report", screens("hvdscale-report", report_command, REPORT.strip().splitlines()) + "\n" + screens(
+        "hvdscale-report compare", compare_command, COMPARE.strip().splitlines()), numbers=False)
+
+
+def test_what_training_refuses_and_plans_is_worded_as_it_was(folder, here, golden):
+    def train(*words):
+        return here("hvdscale-train", *words, check=False)
+    golden("train", screens("hvdscale-train", train, TRAIN.strip("\n").splitlines()))
+
+
+@pytest.mark.parametrize("name, command, lines", [
+    ("tune", tune.command, TUNE), ("scale", scale.main, SCALE), ("branch", branch.command, BRANCH)])
+def test_what_a_command_of_many_runs_refuses_is_worded_as_it_was(folder, golden, name, command, lines):
+    (folder / "sweep.toml").write_text(guides.block("hvdscale/sweep/README.rst", "toml"))
+    golden(name, screens(f"hvdscale-{name}", command, lines.strip().splitlines()))
