@@ -234,7 +234,7 @@ def test_a_log_whose_files_are_the_same_is_not_read_again(tmp_path, monkeypatch)
 def test_what_is_no_log_ends_it_with_an_error(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("no log")
-    result = CliRunner().invoke(main, ["ls", "--watch", str(path)])
+    result = CliRunner().invoke(main, ["ls", "--watch", "0.1", str(path)])
     assert result.exit_code == LogError.exit_code
     assert result.output == (f"{path}: is not an HDF5 file, so not a log\n1 log, 0 trials\n"
                              f"Error: 1 log could not be read: {path}\n")
