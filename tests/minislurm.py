@@ -199,16 +199,27 @@ class MiniSlurm:
         idle = dict.fromkeys(self.names, "idle")
         self._until(lambda: self.node_states() == idle, "idle nodes")
 
+    def _own_cores(self, name):
+        """taskset with the node's share of this machine's cores, as nodes share none.
+
+        Linux groups threads by session, and each node is one: where two groups of spinning ranks wait for each other
+        on one core, one of them can get no time for a minute and more (seen with Linux 6.18, sched_autogroup_enabled).
+        """
+        cores = sorted(os.sched_getaffinity(0))
+        share = cores[self.names.index(name)::len(self.names)]
+        return ["taskset", "-c", ",".join(map(str, share))] if share else []
+
     def _spawn_node(self, name, *options):
+        own = self._own_cores(name)
         if self.layout == "plain":
-            return self._spawn("slurmd", *options, name=name)
+            return self._spawn(*own, "slurmd", *options, name=name)
         wait = "until ip -4 addr show dev eth0 2>/dev/null | grep -q inet; do sleep .01; done; "
         net = self.layout == "net"
         again = f"{self._folder}/run/again-{name}"               # a node stays up without slurmd, if that is killed
         setup = (f"{wait if net else ''}hostname {name} && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && "
                  f"mount --bind {self._folder}/hosts /etc/hosts && while {which('slurmd')} {' '.join(options)}; "
                  f"[ $? = 137 ]; do until rm {again} 2>/dev/null; do sleep 0.1; done; done")
-        self._spawn(*_namespaces(*["--net"] * net), "bash", "-c", setup, name=name)
+        self._spawn(*own, *_namespaces(*["--net"] * net), "bash", "-c", setup, name=name)
         if net:
             self._plug_in(name)
 
