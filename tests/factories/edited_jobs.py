@@ -1,5 +1,6 @@
 """A job of a user's own in two files, job.py and helpers.py, to be edited between runs."""
 import importlib
+import shutil
 import sys
 
 JOB = '''
@@ -34,6 +35,8 @@ def write_job(folder, *edits, helpers=HELPERS):
         text = text.replace(old, new)
     (folder / "job.py").write_text(text)
     (folder / "helpers.py").write_text(helpers)
+    # compiled modules are taken for those of files of the same size and second
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     forget()
 
 
