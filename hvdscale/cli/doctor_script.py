@@ -12,15 +12,15 @@ from ..formatting.numbers import counted
 from ..formatting.screen import Screen
 from .common import Command, checks_option, echo, format_option, slow_imports, version_option, width_option
 
-LOCAL = "{local}"
+LOCAL, GLOBAL = "{local}", "{global}"
 UNSEEN = 4              # exit code: no check failed, but one that must see the training did not
 
 
 @click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--batch", type=click.IntRange(min=1), help="the global batch of both runs; {local} in the script's "
-              "arguments becomes a worker's share of it")
+@click.option("--batch", type=click.IntRange(min=1), help="the global batch of both runs; in the script's arguments "
+              "{local} becomes a worker's share of it, and {global} the whole")
 @click.option("--workers", type=click.IntRange(min=2), default=2, show_default=True,
               help="of the second run; under a launcher, as many as it started")
 @click.option("--updates", type=click.IntRange(min=1), default=4, show_default=True,
@@ -36,7 +36,8 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
     workers: run it unmodified on one worker and on several, watch, and compare.
 
     Alone, the doctor starts the workers as torchrun would; or start it by torchrun, mpirun, srun or horovodrun. The
-    script's own arguments come after --. The script runs in a copy of the working folder, for a few updates.
+    script's own arguments come after --, in which {workers} becomes the number of workers. The script runs in a copy of
+    the working folder, for a few updates; where torch sees no GPU, what it asks of CUDA runs on the CPU.
 
     \b
       hvdscale-doctor script train.py
@@ -67,7 +68,8 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
                               else None, checked)
     except ScriptError as error:
         screen.erase()
-        echo(error.traceback.rstrip("\n"), err=True)
+        if printed := error.traceback.rstrip("\n"):
+            echo(printed, err=True)
         raise
     screen.erase()
     if examination is not None:
@@ -79,13 +81,14 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
 
 def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
     """Raise UsageError for a batch that is not marked in the arguments, cannot be shared out, or is not given."""
-    marked = any(LOCAL in one for one in arguments)
+    marked = next((mark for mark in (LOCAL, GLOBAL) if any(mark in one for one in arguments)), "")
     if marked and batch is None:
-        raise UsageError(f"{LOCAL} is a worker's share of the global batch: give that by --batch, such as "
-                         "--batch 32")
+        share = "a worker's share of " * (marked == LOCAL)
+        raise UsageError(f"{marked} is {share}the global batch: give that by --batch, such as --batch 32")
     if batch is not None and not marked:
         raise UsageError(f"--batch {batch}: mark where the local batch is in the script's arguments, such as "
-                         f"-- --batch-size {LOCAL}; without --batch, only what holds at any batch is checked")
+                         f"-- --batch-size {LOCAL}, or {GLOBAL} for a script that divides it itself; without "
+                         "--batch, only what holds at any batch is checked")
     if batch is not None and batch % workers:
         raise UsageError(f"--batch {batch} does not divide by {counted(workers, 'worker')}; take a multiple of "
                          f"{workers}")

@@ -1,41 +1,51 @@
 """torch.distributed: the backend that can be had here, and the calls that combine what the ranks have."""
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from .devices import without_gpus
 from .listener import Watch
 
 COMBINE = ("all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "gather_object",
            "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_reduce_coalesced",
            "send", "isend")
 OVER_GLOO = "{}, which needs a GPU for each worker, of which this machine has {}: the process group ran over Gloo"
-OWN_WORKERS = ("the script starts its workers itself (torch.multiprocessing.spawn). The doctor starts them, as "
-               "torchrun does: call the function of one worker where RANK is set")
+MEETING = ("MASTER_ADDR", "MASTER_PORT")
+BY_ADDRESS = ("env://", "tcp://", "file://")
 HOOK = "DistributedDataParallel has a communication hook"
 
 
 def install(watch: Watch) -> None:
     """Watch the process group; a backend that needs more GPUs than there are becomes Gloo."""
     patches = watch.patches
+    meeting = {name: os.environ[name] for name in MEETING if name in os.environ}
 
-    def joining(original):
+    def over_gloo(original):
         signature = inspect.signature(original)
 
-        def init_process_group(*args, **options):
+        def make_group(*args, **options):
             given, gpus = signature.bind(*args, **options), torch.cuda.device_count()
-            backend = given.arguments.get("backend")
-            if backend is not None and "nccl" in str(backend) and gpus < watch.local_workers:
-                watch.tell("remark", OVER_GLOO.format(backend, gpus))
+            backend, device = given.arguments.get("backend"), given.arguments.get("device_id")
+            if gpus < watch.local_workers and ("nccl" in str(backend) or getattr(device, "type", "") == "cuda"):
+                watch.tell("remark", OVER_GLOO.format(backend or "nccl", gpus))
                 given.arguments["backend"] = "gloo"
                 given.arguments.pop("device_id", None)
-            return original(*given.args, **given.kwargs)
-        return init_process_group
+            with _at(meeting, given.arguments, watch.workers):
+                return original(*given.args, **given.kwargs)
+        return make_group
+
+    def waiting(original):
+        def barrier(*args, **options):
+            return original(*args, **without_gpus(options))
+        return barrier
 
     def counting(original):
         def combine(*args, **options):
@@ -45,7 +55,7 @@ def install(watch: Watch) -> None:
 
     def noting_wrapper(original):
         def wrap(wrapper, *args, **options):
-            original(wrapper, *args, **options)
+            original(wrapper, *args, **without_gpus(options))
             watch.tell("wrapped", bool(wrapper.broadcast_buffers))
         return wrap
 
@@ -54,16 +64,29 @@ def install(watch: Watch) -> None:
             watch.tell("remark", HOOK)
             return original(*args, **options)
         return register
-
-    def refusing(original):
-        def spawn(*args, **options):
-            raise SystemExit(OWN_WORKERS)
-        return spawn
     for owner in (dist, distributed_c10d):
-        patches.replace(owner, "init_process_group", joining)
+        patches.replace(owner, "init_process_group", over_gloo)
+        patches.replace(owner, "new_group", over_gloo)
+        patches.replace(owner, "barrier", waiting)
         for name in COMBINE:
             if hasattr(owner, name):
                 patches.replace(owner, name, counting)
     patches.replace(DistributedDataParallel, "__init__", noting_wrapper)
     patches.replace(DistributedDataParallel, "register_comm_hook", noting_hook)
-    patches.replace(torch.multiprocessing, "spawn", refusing)
+
+
+@contextlib.contextmanager
+def _at(meeting: Mapping[str, str], asked: dict, workers: int) -> Iterator[None]:
+    """Have the group of all workers meet where the launcher has them meet, whatever address the script names."""
+    method, size = asked.get("init_method"), asked.get("world_size", -1)
+    if not meeting or asked.get("store") or size not in (-1, workers) or method and not method.startswith(BY_ADDRESS):
+        yield
+        return
+    asked.pop("init_method", None)
+    named = {name: os.environ.get(name) for name in MEETING}
+    os.environ.update(meeting)
+    try:
+        yield
+    finally:
+        for name, value in named.items():
+            os.environ.update({name: value}) if value else os.environ.pop(name)

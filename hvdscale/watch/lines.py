@@ -18,10 +18,20 @@ def line_of_call() -> str:
     """``train.py:12``: the innermost line of the running call that is the script's own; empty where none is."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_own(frame.f_code.co_filename):
+        if is_own(frame.f_code.co_filename):
             return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def called_by_script() -> bool:
+    """Whether the function that asks this was called by the script itself, and not by a library or this package."""
+    return is_own(sys._getframe(2).f_code.co_filename)
+
+
+def called_by_torch() -> bool:
+    """Whether the function that asks this was called by torch's own code."""
+    return sys._getframe(2).f_code.co_filename.startswith(TORCH)
 
 
 def called_by_library(through: str) -> bool:
@@ -34,6 +44,6 @@ def called_by_library(through: str) -> bool:
 
 
 @cache
-def _is_own(path: str) -> bool:
+def is_own(path: str) -> bool:
     """Whether a file is neither of a library nor of this package; names such as <string> are none."""
     return os.path.isabs(path) and not path.startswith((OURS, *LIBRARY)) and "site-packages" not in path

@@ -101,6 +101,9 @@ class Listener:
     def written(self, path: str) -> None:
         """A file was opened for writing."""
 
+    def instead(self, text: str) -> None:
+        """What the script asks for and cannot have here, and what it had instead, in a sentence."""
+
     def remark(self, text: str) -> None:
         """What was changed so that the script could run here, or what cannot be followed, in a sentence."""
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from .devices import without_gpus
 from .listener import Watch
 
 
@@ -11,7 +12,7 @@ def install(watch: Watch) -> None:
     def noting(original):
         def shard(*args, **options):
             watch.tell("sharded", original.__qualname__.split(".")[0])
-            return original(*args, **options)
+            return original(*args, **without_gpus(options))
         return shard
 
     def follow_class(module: ModuleType) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from . import (collectives, files, generators, horovod, loaders, losses, modules, optimizers, passes, sharding,
-               wrappers)
+from . import (collectives, devices, files, generators, horovod, loaders, losses, modules, optimizers, passes, sharding,
+               spawning, wrappers)
 from .listener import Listener, Watch
 
-WATCHED = (generators, loaders, losses, passes, optimizers, modules, collectives, sharding, horovod, wrappers, files)
+WATCHED = (generators, devices, loaders, losses, passes, optimizers, modules, collectives, spawning, sharding, horovod,
+           wrappers, files)
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ ERRORS = {
     "raising": "train.py on 2 workers, rank 1, before its first update: ValueError: of rank 1",
     "exiting": "train.py on 1 worker, rank 0, before its first update: it ended with exit code 3",
     "idle": "train.py on 1 worker made no update before it ended: no torch.optim.Optimizer made a step",
-    "spawning": "the script starts its workers itself (torch.multiprocessing.spawn)",
+    "spawning": "train.py:15: it starts 1 worker, and this run has 2; take the number from",
     "hanging": "train.py on 2 workers made no update within 2 s (rank 0 made 1, rank 1 made 0); --seconds allows more",
 }
 

@@ -19,6 +19,7 @@ import torch._dynamo  # as the first optimizer of each child would, for a second
 
 from ...system.parent import ending_with_this_process
 from ... import watch
+from ...watch.devices import need_of_gpu
 from ...watch.watch import watching
 from . import listen
 from .listen.batches import Batches
@@ -126,7 +127,7 @@ def _run(task: Task, session: Session) -> int:
         cut = any(one.cut is not None for one in record.iterations)
         record.state, record.error = (STOPPED, "") if cut else (FAILED, _traceback(error))
     except BaseException as error:
-        record.state, record.error = FAILED, _traceback(error)
+        record.state, record.error = FAILED, need_of_gpu(error) or _traceback(error)
     session.save()
     return int(record.state == FAILED)
 

@@ -53,7 +53,12 @@ class Examination:
         """What was examined and how, for formats.render_for_machines."""
         return {"script": self.asked.script, "arguments": self.asked.arguments, "workers": self.pair.workers,
                 "global_batch": self.asked.batch, "updates": self.pair.updates, "notes": self.notes,
-                "not_checked": self.unseen, "written": self.written}
+                "not_checked": self.unseen, "instead": self.instead, "written": self.written}
+
+    @property
+    def instead(self) -> list[str]:
+        """What the script could not have here, such as a GPU, and what it had instead."""
+        return list(dict.fromkeys(one for record in self.pair.many for one in record.instead))
 
     @property
     def sound(self) -> bool:

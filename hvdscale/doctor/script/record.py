@@ -199,6 +199,7 @@ class Record:
     drew_in_workers: bool = False
     sharded: str = ""                                               # what divides parameters among the ranks
     remarks: list[str] = field(default_factory=list)                # of what a watcher cannot follow
+    instead: list[str] = field(default_factory=list)                # of what the script had in place of a GPU
     written: list[str] = field(default_factory=list)                # files outside of the copy
     error: str = ""                                                 # traceback
 

@@ -31,8 +31,8 @@ def _headline(examination: Examination) -> str:
     unseen = " and ".join(examination.unseen_training)
     blind = f"Not seen: {unseen}. " if unseen else ""
     checks = counted(len(examination.findings), "check")
-    return (f"{blind}{asked.script} on 1 worker and on {pair.workers}, {batch}: {checks} "
-            f"over {counted(pair.updates, 'update')}")
+    return " ".join([f"{blind}{asked.script} on 1 worker and on {pair.workers}, {batch}: {checks} "
+                     f"over {counted(pair.updates, 'update')}" + "." * bool(examination.instead), *examination.instead])
 
 
 def _losses(examination: Examination) -> str:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from ...errors import HvdscaleError
@@ -22,14 +23,15 @@ from .place import POLL_SECONDS, await_path
 from .record import FAILED, RUNNING, Record, load
 
 GRACE_SECONDS = 15.0            # that the other ranks have once one has ended
-LOCAL = "{local}"               # where the local batch is in the script's arguments
+# where a worker's batch, that of all together, and the number of workers are in the script's arguments
+LOCAL, GLOBAL, WORKERS = "{local}", "{global}", "{workers}"
 
 
 @dataclass(frozen=True)
 class Asked:
     """What is to be examined.
 
-    batch    the global batch, of which LOCAL in the arguments is a worker's share; None: they are taken as they are
+    batch    the global batch, for LOCAL and GLOBAL in the arguments; None: these are taken as they are
     updates  to watch before the epoch is cut short;  seconds  that a run may take
     """
 
@@ -41,8 +43,11 @@ class Asked:
     seconds: float
 
     def arguments_on(self, workers: int) -> tuple[str, ...]:
-        share = "" if self.batch is None else str(self.batch // workers)
-        return tuple(one.replace(LOCAL, share) if share else one for one in self.arguments)
+        marked = {WORKERS: workers}
+        if self.batch is not None:
+            marked.update({LOCAL: self.batch // workers, GLOBAL: self.batch})
+        return tuple(reduce(lambda one, mark: one.replace(mark, str(marked[mark])), marked, one)
+                     for one in self.arguments)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,10 @@ class Calls(Listener):
         if not path.startswith(self._left_out) and path not in self.record.written:
             self.record.written.append(path)
 
+    def instead(self, text):
+        if text not in self.record.instead:
+            self.record.instead.append(text)
+
     def remark(self, text):
         if text not in self.record.remarks:
             self.record.remarks.append(text)

@@ -1,0 +1,109 @@
+"""What torch.cuda and torch.accelerator answer where there is no GPU, all of which is without effect."""
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+NAME = "no GPU: the CPU"
+SKIPPED = ("synchronize", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated", "init",
+           "reset_max_memory_cached", "reset_accumulated_memory_stats", "set_rng_state", "set_rng_state_all",
+           "set_per_process_memory_fraction", "set_stream")
+SKIPPED_BY_ACCELERATOR = ("synchronize", "reset_peak_memory_stats", "reset_accumulated_memory_stats", "set_stream",
+                          "empty_cache")
+MEMORY = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
+
+
+class Event:
+    """A point in time; an event of CUDA."""
+
+    def __init__(self, *_: Any, **__: Any):
+        self.seconds = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        self.seconds = time.perf_counter()
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """In ms."""
+        return (end_event.seconds - self.seconds) * 1e3
+
+    def query(self) -> bool:
+        return True
+
+    def wait(self, stream: Any = None) -> None:
+        """All that came before has been done."""
+
+    synchronize = wait
+
+
+class Stream:
+    """The order in which the CPU works."""
+
+    def __init__(self, *_: Any, **__: Any):
+        self.device = torch.device("cpu")
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record()
+        return event
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self, *_: Any) -> None:
+        """All that came before has been done."""
+
+    wait_stream = wait_event = synchronize
+
+
+class Device(contextlib.nullcontext):
+    """The one device."""
+
+    def __init__(self, *_: Any, **__: Any):
+        super().__init__()
+
+
+CLASSES: dict[str, type] = {"Event": Event, "Stream": Stream, "device": Device}
+
+
+def in_place_of(original: Any, made: type) -> type:
+    """A class of that kind with the name and signature of the original."""
+    class Same(made):           # type: ignore[misc,valid-type]
+        pass
+    functools.update_wrapper(Same, original, updated=())
+    return Same
+
+
+def answers() -> dict[ModuleType, dict[str, Callable]]:
+    """By module the functions that cannot answer without a GPU, and what they answer here."""
+    current = [0]
+
+    def choose(device: Any = None, *_: Any) -> None:
+        index = torch.device(device).index if isinstance(device, str) else getattr(device, "index", device)
+        current[0] = index or 0
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+    stream, memory = Stream(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    properties = SimpleNamespace(name=NAME, major=0, minor=0, total_memory=memory, multi_processor_count=1)
+    of_cuda = {**dict.fromkeys(SKIPPED, nothing), "set_device": choose, "current_device": lambda: current[0],
+               "current_stream": lambda *_, **__: stream, "default_stream": lambda *_, **__: stream,
+               "stream": Device, "get_device_name": lambda *_, **__: NAME,
+               "get_device_properties": lambda *_, **__: properties, "get_device_capability": lambda *_, **__: (0, 0),
+               "mem_get_info": lambda *_, **__: (memory, memory), "memory_summary": lambda *_, **__: "",
+               "get_rng_state": lambda *_, **__: torch.get_rng_state(), "initial_seed": torch.initial_seed}
+    of_accelerator = {**dict.fromkeys(SKIPPED_BY_ACCELERATOR, nothing), **dict.fromkeys(MEMORY, lambda *_, **__: 0),
+                      **dict.fromkeys(("set_device_index", "set_device_idx"), choose),
+                      **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: current[0]),
+                      "current_stream": lambda *_, **__: stream}
+    of_nvtx = dict.fromkeys(("range_push", "range_pop", "mark"), nothing)
+    found: dict[ModuleType, dict[str, Callable]] = {
+        torch.cuda: of_cuda, torch.accelerator: of_accelerator, torch.cuda.nvtx: of_nvtx}
+    return {owner: {name: answer for name, answer in one.items() if hasattr(owner, name)}
+            for owner, one in found.items()}

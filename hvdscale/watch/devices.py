@@ -1,0 +1,179 @@
+"""CUDA where torch sees none: what a script asks of a GPU is done on the CPU. With a GPU nothing is replaced.
+
+Only the script's own calls find CUDA available, so that libraries choose the CPU. With an empty CUDA_VISIBLE_DEVICES
+the script finds none either.
+"""
+from __future__ import annotations
+
+import functools
+import os
+import re
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _device
+
+from . import cuda
+from .sync_norm import synchronizing
+from .lines import called_by_script, called_by_torch, is_own, line_of_call
+from .listener import Watch
+
+INSTEAD = "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first {}, {})."
+REFUSED = "{}: {!r} needs a GPU, and torch sees none on this machine ({}); start the doctor where there are GPUs"
+OF_CUDA = re.compile("cuda|nvidia|nvtx|accelerator device", re.IGNORECASE)
+OF_TORCH = (AssertionError, AttributeError, ImportError, RuntimeError, TypeError, ValueError)
+WARNINGS = ("'pin_memory' argument is set as true", ".*CUDA is not available")     # that a GPU would spare the script
+OF_GPUS = ("device_ids", "output_device", "device_id")
+NEW = ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
+
+
+def missing() -> bool:
+    """Whether a script that asks for CUDA needs something in its place."""
+    return not torch.cuda.is_available() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+
+
+def on_cpu(value: Any) -> Any:
+    """The CPU in place of a CUDA device, however that is written, or of an index; any other value as it is."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type == "cuda" else value
+    if isinstance(value, str):
+        return "cpu" if value.partition(":")[0] == "cuda" else value
+    return "cpu" if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def install(watch: Watch) -> None:
+    """Have the CPU in CUDA's place, and tell once that it is."""
+    if not missing():
+        return
+    for message in WARNINGS:
+        warnings.filterwarnings("ignore", message)
+        watch.patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))    # type: ignore
+    redirect = Redirect(watch)
+    for owner, name in _factories():
+        redirect.device(owner, name)
+    for name in NEW:
+        redirect.device(torch.Tensor, name)
+    redirect.device(torch.Tensor, "to", at=1)
+    redirect.device(torch.nn.Module, "to", at=1)
+    redirect.device(_device.DeviceContext, "__init__", at=1)
+    redirect.device(torch.Generator, "__new__", at=1)
+    watch.patches.replace(torch.amp.GradScaler, "__init__", _scaling)
+    for owner in (dist, dist.device_mesh):
+        redirect.device(owner, "init_device_mesh", at=0, name_of="device_type")
+    for name in ("cuda", "pin_memory"):
+        redirect.call(torch.Tensor, name, lambda tensor, *_, **__: tensor)
+    redirect.call(torch.Tensor, "record_stream", lambda *_, **__: None)
+    watch.patches.replace(torch, "load", _loading)
+    watch.patches.replace(torch.nn.SyncBatchNorm, "forward", synchronizing)
+    watch.patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
+    _install_cuda(redirect)
+
+
+def _factories() -> Iterator[tuple[ModuleType, str]]:
+    """The functions that make a tensor on a device that is named."""
+    known = _device._device_constructors()
+    for owner in (torch, torch.fft):
+        for name, value in list(vars(owner).items()):
+            if not isinstance(value, type) and callable(value) and not name.startswith("_") and (
+                    name.endswith("_like") or value in known):
+                yield owner, name
+
+
+class Redirect:
+    """Calls that take the CPU in place of CUDA."""
+
+    def __init__(self, watch: Watch):
+        self.watch, self._told = watch, False
+
+    def tell(self, owner: Any, name: str) -> None:
+        """Say once that there is no CUDA here, with the call that asked first."""
+        if not self._told and not torch.compiler.is_compiling() and (line := line_of_call()):
+            self._told = True
+            of = getattr(owner, "__name__", "")
+            called = of if name.startswith("__") else f"{of}.{name}"
+            self.watch.tell("instead", INSTEAD.format(called, line))
+
+    def device(self, owner: Any, name: str, at: int | None = None, name_of: str = "device") -> None:
+        """Have a function take the CPU where it is given CUDA, by name or at that place of its arguments."""
+        def make(original):
+            def call(*args, **options):
+                place = on_cpu(options.get(name_of))
+                if place is not options.get(name_of):
+                    options[name_of] = place
+                    self.tell(owner, name)
+                if at is not None and len(args) > at and (place := on_cpu(args[at])) is not args[at]:
+                    args = (*args[:at], place, *args[at + 1:])
+                    self.tell(owner, name)
+                return original(*args, **options)
+            return call
+        self.watch.patches.replace(owner, name, make)
+
+    def call(self, owner: Any, name: str, answer: Callable) -> None:
+        """Have a function answer without CUDA; torch itself relies on some to fail."""
+        def make(original):
+            def call(*args, **options):
+                if isinstance(owner, ModuleType) and called_by_torch():
+                    return original(*args, **options)
+                self.tell(owner, name)
+                return answer(*args, **options)
+            return call
+        self.watch.patches.replace(owner, name, make)
+
+
+def _install_cuda(redirect: Redirect) -> None:
+    patches, workers = redirect.watch.patches, redirect.watch.local_workers
+
+    def for_script(value):
+        def make(original):
+            def ask(*args, **options):
+                return value if called_by_script() else original(*args, **options)
+            return ask
+        return make
+    for owner in (torch.cuda, torch.accelerator):
+        patches.replace(owner, "is_available", for_script(True))
+        patches.replace(owner, "device_count", for_script(workers))
+    patches.replace(torch.accelerator, "current_accelerator", for_script(torch.device("cuda")))
+    for owner, answers in cuda.answers().items():
+        for name, answer in answers.items():
+            redirect.call(owner, name, answer)
+    for name, made in cuda.CLASSES.items():
+        patches.put(torch.cuda, name, cuda.in_place_of(getattr(torch.cuda, name), made))
+
+
+def _scaling(original):
+    """Gradient scalers are enabled on the CPU, as on CUDA, which is their default."""
+    def begin(scaler, *args, **options):
+        device = on_cpu(args[0] if args else options.pop("device", "cuda"))
+        return original(scaler, device, *args[1:], **options)
+    return begin
+
+
+def _loading(original):
+    def load(*args, **options):
+        given = args[1] if len(args) > 1 else options.pop("map_location", None)
+        if given is None or isinstance(given, (str, torch.device, dict)):       # nothing else can be had here
+            given = "cpu"
+        return original(*args[:1], given, *args[2:], **options)
+    return load
+
+
+def without_gpus(options: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a wrapper or of a collective, but for those that name GPUs, where there are none."""
+    return {name: value for name, value in options.items() if name not in OF_GPUS} if missing() else options
+
+
+def need_of_gpu(error: BaseException) -> str:
+    """In a line, the script's call that needs CUDA, where an error is for the lack of it; empty for another one."""
+    if not missing() or not isinstance(error, OF_TORCH) or not OF_CUDA.search(str(error)):
+        return ""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+    if not own or str(own[-1].line).startswith(("raise ", "assert ")):
+        return ""
+    place = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}"
+    return REFUSED.format(place, own[-1].line, f"{type(error).__name__}: {str(error).splitlines()[0]}")

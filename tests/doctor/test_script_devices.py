@@ -1,0 +1,60 @@
+"""hvdscale-doctor script on a machine without GPUs: scripts that ask for CUDA, and that start their own workers."""
+import re
+
+import pytest
+import torch
+
+from tests.factories import ddp_scripts, gpu_scripts
+from tests.factories.examinations import Doctor
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU nothing is redirected")
+OWN_WORKERS = ("spawning", "no_sampler", "by_gpu")
+FAULTS = {"no_sampler": ("examples", "all ranks took the same examples: 80 of 160 count"),
+          "not_averaged": ("gradient", "each rank's optimizer took another gradient"),
+          "clipped_while_scaled": ("gradient", "clipped while multiplied by 65,500")}
+
+
+@pytest.fixture(scope="module")
+def doctor():
+    with Doctor() as doctor:
+        yield doctor
+
+
+def examine(doctor, folder, text, *words):
+    (folder / "train.py").write_text(text)
+    said = doctor.run(folder, "train.py", *words)
+    return said.code, " ".join(said.out.split()), said.err
+
+
+@pytest.mark.parametrize("name", [*gpu_scripts.RIGHT, *gpu_scripts.CHANGES])
+def test_a_script_for_gpus_is_judged_without_any(doctor, tmp_path, name):
+    text, words = gpu_scripts.script(name)
+    code, out, err = examine(doctor, tmp_path, text, "--batch", "32", "--", *words)
+    failed, first = re.findall(r"FAILED: (\w+)", out), out.partition(" examples ")[0]
+    assert err == "" and "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first torch" in first
+    assert ("The workers that the script starts itself (train.py:" in first) == (name in OWN_WORKERS)
+    if name not in FAULTS:
+        assert code == 0 and "warned" not in out and not failed, out
+        assert "each update has those it has on one worker" in out and "the mean over all 32 targets" in out
+        return
+    check, differs = FAULTS[name]
+    assert code == 1 and differs in out and failed[0] == check, out
+
+
+@pytest.mark.parametrize("call", ["graph = torch.cuda.CUDAGraph()", "made = torch.cuda.FloatTensor(3)"])
+def test_what_only_a_gpu_can_do_is_a_line_that_names_the_call(doctor, tmp_path, call):
+    code, out, err = examine(doctor, tmp_path, f"import torch\ntorch.zeros(3, device='cuda')\n{call}\n")
+    assert (code, out) == (1, "") and len(err.splitlines()) == 1
+    assert f"train.py:3: '{call}' needs a GPU, and torch sees none on this machine (" in err
+
+
+def test_a_number_of_workers_of_its_own_is_refused_or_an_argument(doctor, tmp_path):
+    text = gpu_scripts.SPAWNING.replace("= torch.cuda.device_count()", "= int(sys.argv[2])")
+    code, out, err = examine(doctor, tmp_path, text, "--batch", "32", "--", "{local}", "2")
+    assert (code, out) == (1, "") and "it starts 2 workers, and this run has 1; take the number from" in err
+    assert examine(doctor, tmp_path, text, "--batch", "32", "--", "{local}", "{workers}")[0] == 0
+
+
+def test_a_script_that_asks_for_no_gpu_is_not_told_of_any(doctor, tmp_path):
+    _, out, _ = examine(doctor, tmp_path, ddp_scripts.script("honest"))
+    assert "GPU" not in out
