@@ -99,6 +99,10 @@ class WorkersError(HvdscaleError):
     """The worker group cannot be formed."""
 
 
+class CommunicationError(WorkersError):
+    """A job that communicates where the workers do not act together."""
+
+
 class WorkerLostError(WorkersError):
     """A worker ended or was cut off, so that the ranks cannot agree on an error any more."""
 

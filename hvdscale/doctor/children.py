@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from ..errors import HvdscaleError
 from ..system.parent import ending_with_this_process
 from ..workers.launch import find_launcher, launch_command, launch_environment
+from .communication import refusing_collectives
 from .finding import Finding, Verdict
 from .played import bare, environment, on_host, play
 from .probe_step import Sample, make_sample
@@ -179,6 +180,7 @@ def _digest_of(child: Child) -> dict[str, Entry]:
         return broken(last)
 
 
+@refusing_collectives()
 def _digest(name: str) -> None:
     rank, size, layers, wanted = json.loads(sys.stdin.read())
     play(rank, size)                        # before the job's modules are imported

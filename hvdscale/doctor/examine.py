@@ -8,6 +8,7 @@ from ..training.job import Job
 from ..workers.group import Workers
 from .caveats import notes
 from .children import Asked, OtherRank, Stop
+from .communication import refusing_collectives
 from .examples import shards
 from .finding import ENDED, Finding, Verdict, carried_out
 from .padding import padding
@@ -44,9 +45,11 @@ class Examination:
         return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
 
+@refusing_collectives()
 def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPLES,
             say: Callable[[str], None] = lambda name: None, checks: Collection[str] = ORDER) -> Examination:
     """Run the checks; a collective whose findings are complete on rank 0. ``say`` gets the name of each check.
+    Raises CommunicationError where the job's own code communicates.
 
     layers   the user's settings, as for ``prepare``;  wanted  examples in the step that the checks take
     checks   those of ORDER to run
@@ -86,10 +89,10 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
              "weight decay": lambda: decay(sample), "learning rate": lambda: learning_rate(job)}
     together = {"gradients": lambda: gradients(sample, workers), "evaluation": lambda: evaluation(sample, workers)}
     for name in checks:
-        if name in together or (name in alone and workers.rank == 0):
-            say(name)
-            found.append(carried_out(name, {**alone, **together}[name]))
-        workers.gather(None, f"doctor/{name}")          # so no rank waits longer than one check takes
+        with workers.together(f"the check {name!r}"):           # so no rank waits longer than one check takes
+            if name in together or (name in alone and workers.rank == 0):
+                say(name)
+                found.append(carried_out(name, {**alone, **together}[name]))
     return [_trace_cause(finding, {source.check: source for source in found}) for finding in found]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..data.generators import OwnGenerators, seed_generators
 from ..data.splits import to_device
-from ..errors import HvdscaleError, WorkloadError
+from ..errors import HvdscaleError, WorkersError, WorkloadError
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
@@ -96,6 +96,8 @@ def make_sample(job: Job, wanted: int, workers: int) -> Sample:
     sample = Sample(job, plan, CLOSE)
     try:
         dtype = _loss_type(sample)
+    except WorkersError:
+        raise
     except HvdscaleError:
         return sample                   # the checks will report it
     except (RuntimeError, TypeError) as error:

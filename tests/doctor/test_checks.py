@@ -9,11 +9,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from click.testing import CliRunner
+from torch.distributed import _functional_collectives as funcol
 
 from hvdscale.cli.doctor import command, say_on
 from hvdscale.doctor.caveats import notes
-from hvdscale.doctor.examine import Examination, in_this_process
+from hvdscale.doctor.examine import Examination, examine, in_this_process
 from hvdscale.doctor.examples import examples, shards
 from hvdscale.doctor.finding import Finding, Verdict, carried_out
 from hvdscale.doctor.padding import padding
@@ -24,6 +26,7 @@ from hvdscale.doctor.report import render, render_findings
 from hvdscale.doctor.settings import decay, learning_rate
 from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
+from hvdscale.errors import CommunicationError
 from hvdscale.training.prepare import prepare
 from hvdscale.update.fused import SGD
 from hvdscale.workers.single import SingleWorker
@@ -47,6 +50,22 @@ def test_validation_examples_that_are_training_examples_are_warned_of(how, said)
     found = examples(job(f"leaking_{how}"))
     assert found.verdict == (Verdict.WARNED if said else Verdict.PASSED)
     assert (said or "") in found.differs and ("val" in found.differs) == bool(said)
+
+
+@pytest.mark.parametrize("communicate, call", [
+    (lambda rows: dist.all_reduce(rows), "all_reduce"), (lambda rows: dist.barrier(), "barrier"),
+    (lambda rows: dist.all_gather_object([None], rows), "all_gather_object"),
+    (lambda rows: funcol.all_reduce(rows, "sum", dist.group.WORLD), "all_reduce")])
+def test_a_job_that_communicates_is_a_line_with_function_and_collective(tmp_path, monkeypatch, communicate, call):
+    monkeypatch.setattr("tests.factories.faulty_jobs.total_of", communicate)
+    prepared = job("pairs_of_all")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        with pytest.raises(CommunicationError, match=rf":\d+: PairsOfAll.loss calls {call}; the doctor"):
+            examine(prepared, [], SingleWorker(), checks=("losses",))
+        dist.all_reduce(torch.ones(1))                  # outside of an examination
+    finally:
+        dist.destroy_process_group()
 
 
 @functools.cache

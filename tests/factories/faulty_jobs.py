@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
@@ -207,6 +208,22 @@ class Pairs(Job):
         inputs, labels = batch
         logits = model(inputs)
         return (logits - logits.mean(0)).square().sum(), len(labels)
+
+
+def total_of(values):
+    dist.all_reduce(values)
+
+
+class PairsOfAll(Job):
+    """A loss over the pairs of all workers' batches."""
+
+    def loss(self, model, batch):
+        inputs, labels = batch
+        logits = model(inputs)
+        total = logits.detach().sum(0)
+        if dist.is_initialized():
+            total_of(total)
+        return (logits - total / 46).square().sum(), len(labels)
 
 
 class Broadcast(Job):
@@ -480,6 +497,7 @@ sound, torchs_own, torchs_dropout = Job(), TorchsOwn(), TorchsDropout()
 leaking_split, leaking_data_set, leaking_first, leaking_last, leaking_apart, leaking_alike = map(
     Leaking, ("split", "data set", "first", "last", "apart", "alike"))
 mean_loss, count_of_one, pairs, padded, local_norm = MeanLoss(), CountOfOne(), Pairs(), PaddedSampler(), LocalNorm()
+pairs_of_all = PairsOfAll()
 non_deterministic, too_long, broadcast = NonDeterministic(), TooLongDataset(), Broadcast()
 metric_count, metric_mean, own_generator = MetricCount(), MetricMean(), OwnGeneratorModel()
 drawn = {f"{part}_by_{seed}": Drawn(part, seed) for part in ("load", "build", "read", "collate", "loss", "measure")

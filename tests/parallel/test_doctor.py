@@ -3,6 +3,7 @@ import re
 import sys
 
 import pytest
+import torch
 
 from hvdscale.doctor.children import Asked, OtherRank
 from hvdscale.doctor.finding import Verdict
@@ -11,6 +12,7 @@ from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import PROCESS, RANK, WORKERS, digest
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.single import SingleWorker
+from tests import guides
 from tests.conftest import launcher_command
 from tests.factories import ddp_scripts
 
@@ -145,3 +147,48 @@ def test_a_script_is_examined_under_its_own_launcher(run, tmp_path, launcher):
                "--batch", "16", "--", "--batch", "{local}", check=False)
     assert done.returncode == 1 and re.findall(r"^FAILED: (\w+)", done.stdout, re.M) == ["evaluation"], done.stderr
     assert "1 example of 43 counted twice (2.3%)" in done.stdout
+
+
+PAIRS = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy, normalize
+
+from hvdscale.workload import Data, Split, Workload
+
+{}
+        metrics = {{"distance": "min"}}
+        dataset, model = "made_up", "pairs"
+        defaults = dict(lr=0.1, base_batch=32, target="val/distance<0.001")
+
+        def load(self, data_dir):
+            torch.manual_seed(0)
+            first, second = torch.randn(2, 256, 8)
+            return Data(Split(first[:192], second[:192]), Split(first[192:], second[192:]))
+
+        def build(self):
+            return nn.Linear(8, 4)
+
+        def measure(self, model, batch):
+            first, second = map(model, batch)
+            return {{"distance": ((first - second).square().sum(), len(first))}}
+    workload = Contrastive()
+"""
+
+
+@pytest.mark.slow
+def test_the_guides_loss_over_the_global_batch_is_exact_and_the_doctor_names_its_call(run, tmp_path):
+    code = re.search(r"^Losses over the global batch\n[^$]*?::\n\n((?:    .*\n|\n)+)", guides.read(
+        "hvdscale/workloads/README.rst"), re.M)[1]
+    (tmp_path / "pairs.py").write_text(re.sub("^    ", "", PAIRS.format(code), flags=re.M))
+    torchrun = launcher_command("torchrun", 2)
+    for workers, launcher in ((1, []), (2, torchrun)):
+        run(*launcher, sys.executable, "-m", "hvdscale.cli.train", "pairs:workload", "--global-batch", "32", "--steps",
+            "10", "--set", "precision=fp64", "--set", "transport=torch", "--save-model", f"w{workers}.pt",
+            "--log-file", f"w{workers}.h5")
+    one, two = (torch.load(tmp_path / f"w{workers}.pt") for workers in (1, 2))
+    torch.testing.assert_close(two, one, rtol=1e-12, atol=1e-12)
+    done = run(*torchrun, sys.executable, "-m", "hvdscale.cli.doctor", "pairs:workload", "--global-batch", "32",
+               "--steps", "10", check=False)
+    assert done.returncode == 1 and re.search(r"Error: pairs.py:\d+: Contrastive.loss calls all_gather; ", done.stderr)
