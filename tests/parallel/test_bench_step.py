@@ -46,3 +46,12 @@ def test_a_step_by_torch_distributed_is_timed(run, tmp_path, launcher):
 def test_the_cost_of_measuring_the_noise_scale_is_shown(run, tmp_path):
     _, [case] = timed(run, tmp_path, "digits/fc", "--noise")
     assert case["peer"] == "hvdscale without the noise scale" and case["ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("np", [1, 2])
+def test_the_cost_of_watching_is_shown(run, tmp_path, np):
+    launcher = launcher_command("torchrun", np) if np > 1 else []
+    _, [case] = timed(run, tmp_path, "digits/fc", "--watched", "--transport", "torch", launcher=launcher)
+    assert (case["ours"], case["peer"]) == ("watched", "not watched") and case["ratio"] > 0
+    assert [len(values) for values in case["values"].values()] == [2, 2]

@@ -75,16 +75,6 @@ def test_the_memory_of_a_worker_is_held_against_a_plain_loop(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_loop_under_the_watchers_is_timed_against_the_same_without(tmp_path):
-    path = tmp_path / "cases.json"
-    subprocess.run([sys.executable, ROOT / "tools/bench_step", "--watched", "--blocks", "2", "--steps", "5", "--json", path,
-                    "digits/fc"], check=True, capture_output=True, env=command_environment(), timeout=300)
-    [case] = json.loads(path.read_text())["cases"]
-    assert (case["ours"], case["peer"]) == ("watched", "not watched") and case["ratio"] > 0
-    assert [len(values) for values in case["values"].values()] == [2, 2]
-
-
-@pytest.mark.slow
 def test_the_start_of_many_workers_is_held_against_a_horovod_script(tmp_path):
     pytest.importorskip("horovod.torch")
     [case] = cases_of(tmp_path, "bench_start", "--workers", "4")
