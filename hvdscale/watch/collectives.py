@@ -44,7 +44,8 @@ def install(watch: Watch) -> None:
 
     def waiting(original):
         def barrier(*args, **options):
-            return original(*args, **without_gpus(options))
+            given = without_gpus(original, args, options)
+            return original(*given.args, **given.kwargs)
         return barrier
 
     def counting(original):
@@ -55,7 +56,8 @@ def install(watch: Watch) -> None:
 
     def noting_wrapper(original):
         def wrap(wrapper, *args, **options):
-            original(wrapper, *args, **without_gpus(options))
+            given = without_gpus(original, (wrapper, *args), options)
+            original(*given.args, **given.kwargs)
             watch.tell("wrapped", bool(wrapper.broadcast_buffers))
         return wrap
 

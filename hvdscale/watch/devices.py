@@ -6,6 +6,7 @@ the script finds none either.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import re
 import traceback
@@ -20,16 +21,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _device
 
 from . import cuda
-from .sync_norm import synchronizing
 from .lines import called_by_script, called_by_torch, is_own, line_of_call
 from .listener import Watch
+from .sync_norm import synchronizing
 
 INSTEAD = "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first {}, {})."
 REFUSED = "{}: {!r} needs a GPU, and torch sees none on this machine ({}); start the doctor where there are GPUs"
 OF_CUDA = re.compile("cuda|nvidia|nvtx|accelerator device", re.IGNORECASE)
 OF_TORCH = (AssertionError, AttributeError, ImportError, RuntimeError, TypeError, ValueError)
 WARNINGS = ("'pin_memory' argument is set as true", ".*CUDA is not available")     # that a GPU would spare the script
-OF_GPUS = ("device_ids", "output_device", "device_id")
+OF_GPUS = ("device_ids", "output_device")
 NEW = ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
 
 
@@ -155,17 +156,22 @@ def _scaling(original):
 
 
 def _loading(original):
+    signature = inspect.signature(original)
+
     def load(*args, **options):
-        given = args[1] if len(args) > 1 else options.pop("map_location", None)
-        if given is None or isinstance(given, (str, torch.device, dict)):       # nothing else can be had here
-            given = "cpu"
-        return original(*args[:1], given, *args[2:], **options)
+        given = signature.bind(*args, **options)
+        if isinstance(given.arguments.get("map_location"), (type(None), str, torch.device, dict)):
+            given.arguments["map_location"] = "cpu"             # as nothing else can be had here
+        return original(*given.args, **given.kwargs)
     return load
 
 
-def without_gpus(options: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of a wrapper or of a collective, but for those that name GPUs, where there are none."""
-    return {name: value for name, value in options.items() if name not in OF_GPUS} if missing() else options
+def without_gpus(called: Callable, args: tuple, options: dict[str, Any]) -> inspect.BoundArguments:
+    """The arguments of a wrapper or of a collective, but for those that name GPUs, where there are none."""
+    given = inspect.signature(called).bind(*args, **options)
+    for name in OF_GPUS if missing() else ():
+        given.arguments.pop(name, None)
+    return given
 
 
 def need_of_gpu(error: BaseException) -> str:

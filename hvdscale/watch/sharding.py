@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from .devices import without_gpus
 from .listener import Watch
 
 
@@ -12,7 +11,7 @@ def install(watch: Watch) -> None:
     def noting(original):
         def shard(*args, **options):
             watch.tell("sharded", original.__qualname__.split(".")[0])
-            return original(*args, **without_gpus(options))
+            return original(*args, **options)
         return shard
 
     def follow_class(module: ModuleType) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from multiprocessing.process import BaseProcess
 
 import torch.multiprocessing
 
@@ -16,6 +17,9 @@ OTHER_COUNT = ("{}: it starts {}, and this run has {}; take the number from torc
                "argument of the script for which the doctor is given {{workers}}")
 BY_LIBRARY = ("a library that the script calls starts workers itself (torch.multiprocessing). The doctor starts them, "
               "as torchrun does: call the function of one worker where RANK is set")
+
+PROCESSES = "the processes that the script starts itself"
+NOT_FOLLOWED = f"{PROCESSES} ({{}}); torch.multiprocessing.spawn is followed, and so is a script that torchrun starts"
 
 
 class Ended:
@@ -48,6 +52,14 @@ def install(watch: Watch) -> None:
             asked["fn"](int(os.environ.get("LOCAL_RANK", 0)), *asked["args"])
             return None if asked["join"] else Ended()
         return spawn
+
+    def noting_start(original):
+        def start(process):
+            if called_by_script():
+                watch.tell("remark", NOT_FOLLOWED.format(line_of_call()))
+            return original(process)
+        return start
+    watch.patches.replace(BaseProcess, "start", noting_start)
     for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
         for name in ("spawn", "start_processes"):
             watch.patches.replace(owner, name, calling)

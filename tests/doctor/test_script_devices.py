@@ -58,3 +58,11 @@ def test_a_number_of_workers_of_its_own_is_refused_or_an_argument(doctor, tmp_pa
 def test_a_script_that_asks_for_no_gpu_is_not_told_of_any(doctor, tmp_path):
     _, out, _ = examine(doctor, tmp_path, ddp_scripts.script("honest"))
     assert "GPU" not in out
+
+
+def test_processes_that_a_script_starts_one_by_one_are_named_where_none_trains(doctor, tmp_path):
+    text = "import multiprocessing\n\n\ndef run(rank):\n    pass\n\n\nfor rank in range(2):\n" \
+        "    process = multiprocessing.get_context('fork').Process(target=run, args=(rank,))\n    process.start()\n"
+    code, out, err = examine(doctor, tmp_path, text)
+    assert (code, out) == (1, "") and "made no update before it ended: no torch.optim.Optimizer made a step; not " \
+        "followed: the processes that the script starts itself (train.py:10); torch.multiprocessing.spawn is" in err

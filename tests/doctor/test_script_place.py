@@ -121,7 +121,7 @@ def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
                     [Clip(float("inf"), 1.0, 1, "train.py:8")], "train.py:9", "e")
     iteration = Iteration(("Data\udce9", 9), False, sampling, 0, 7, 0, [batch], [(1, "k")], True, cut=4)
     record = Record(1, 2, "ended", [iteration], [(4, 2)], [Steps("SGD", [("weight", 1)], [update])], {8: 2, 16: 1},
-                    {"BatchNorm.mean": "e"}, True, 3, [(2, "all_reduce")], True, "fully_shard", ["r"], ["w"],
+                    {"BatchNorm.mean": "e"}, True, 3, [(2, "all_reduce")], True, "fully_shard", ["r"], ["i"], ["w"],
                     "Traceback")
     record.save(tmp_path)
     read = load(tmp_path, 1, 2)

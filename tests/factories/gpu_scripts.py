@@ -195,7 +195,7 @@ dist.init_process_group("nccl", init_method="env://")
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(128, 16), torch.randint(5, (128,)))
 net = DDP(nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 5)).cuda(args.local_rank),
-          device_ids=[args.local_rank])
+          [args.local_rank], args.local_rank)
 opt = torch.optim.Adam(net.parameters(), 1e-3)
 scaler = GradScaler()
 sampler = DistributedSampler(data)

@@ -49,6 +49,7 @@ def test_a_script_may_name_cuda_in_every_way(heard, tmp_path):
              *(torch.load(tmp_path / "saved.pt", map_location=place)["weight"]
                for place in ("cuda:1", device, {"cuda:0": "cuda:1"}))]
     assert {one.device.type for one in made} == {"cpu"} and device.type == "cuda"
+    assert torch.load(f=tmp_path / "saved.pt")["weight"].tolist() == [1, 1]
     assert heard.names.count("instead") == 1 and "tests/watch/test_devices.py:" in heard.told["instead"][0]
 
 

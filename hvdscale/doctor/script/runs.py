@@ -14,6 +14,7 @@ from ...errors import HvdscaleError
 from ...formatting.numbers import counted
 from ...system.cores import usable_cores
 from ...system.files import write_whole
+from ...watch.spawning import PROCESSES
 from ...workers.launch import Process
 from ..played import bare
 from .child import Task, fork, output_of
@@ -181,7 +182,8 @@ def _collect(asked: Asked, workers: int, workplace: Workplace, folder: Path, lat
         counts = ", ".join(f"rank {record.rank} made {len(record.updates)}" for record in records)
         why = f"within {asked.seconds:g} s ({counts}); --seconds allows more" if late else \
             "before it ended: no torch.optim.Optimizer made a step"
-        raise ScriptError(f"{asked.script} {on} made no update {why}", output_of(folder, 0))
+        own = next((f"; not followed: {one}" for one in records[0].remarks if one.startswith(PROCESSES)), "")
+        raise ScriptError(f"{asked.script} {on} made no update {why}{own}", output_of(folder, 0))
     return Run(records, workplace, workplace.written(), late)
 
 
