@@ -11,6 +11,7 @@ import torch
 
 OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+SYMPY = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "sympy", "")       # which torch.compile uses
 LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -40,7 +41,7 @@ def called_by_library(through: str) -> bool:
     while frame is not None and frame.f_code.co_filename.startswith((OURS, through)):
         frame = frame.f_back
     name = frame.f_code.co_filename if frame else ""
-    return name.startswith(TORCH) or name.startswith(LIBRARY[:1]) and "site-packages" not in name
+    return name.startswith((TORCH, SYMPY)) or name.startswith(LIBRARY[:1]) and "site-packages" not in name
 
 
 @cache

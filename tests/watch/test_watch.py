@@ -1,5 +1,6 @@
 """Watching: a script can call what was replaced as it would, listeners are told what happens, and all is put back."""
 import inspect
+import os
 import random
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hvdscale.watch.generators import OWN, moved_since, snapshot
+from hvdscale.watch.lines import SYMPY
 from hvdscale.watch.listener import Listener
 from hvdscale.watch.watch import watching
 
@@ -134,6 +136,12 @@ def test_a_generator_of_the_scripts_own_is_seen_to_draw(heard):
     before = snapshot()
     random.random()
     assert moved_since(before) == {"random"} and isinstance(torch.default_generator, torch.Generator)
+
+
+def test_a_compilation_draws_from_no_generator_of_the_scripts_own(heard):
+    before = snapshot()
+    exec(compile("random.Random(0).random()", os.path.join(SYMPY, "core/symbol.py"), "exec"), {"random": random})
+    assert OWN not in moved_since(before)
 
 
 def test_a_module_that_is_imported_later_is_patched_then(tmp_path, monkeypatch):
