@@ -121,7 +121,8 @@ class Redirect:
             def call(*args, **options):
                 if isinstance(owner, ModuleType) and called_by_torch():
                     return original(*args, **options)
-                self.tell(owner, name)
+                if not isinstance(owner, ModuleType) or called_by_script():
+                    self.tell(owner, name)
                 return answer(*args, **options)
             return call
         self.watch.patches.replace(owner, name, make)

@@ -155,20 +155,43 @@ def test_a_module_that_is_imported_later_is_patched_then(tmp_path, monkeypatch):
     assert imported_later.answer() == 1
 
 
-def test_lightning_has_the_devices_of_the_run_whatever_it_asks_for(tmp_path, monkeypatch):
-    package = tmp_path / "lightning/fabric"
-    package.mkdir(parents=True)
-    for name in ("lightning/__init__.py", "lightning/fabric/__init__.py"):
-        (tmp_path / name).touch()
-    (package / "connector.py").write_text("""
+@pytest.fixture
+def wrapper(tmp_path, monkeypatch):
+    """Make a module that the next import finds."""
+    def make(name, text):
+        path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in path.relative_to(tmp_path).parents[:-1]:
+            (tmp_path / folder / "__init__.py").touch()
+        path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    return make
+
+
+GPUS = torch.cuda.is_available()
+CONNECTOR = """
 class _Connector:
     def __init__(self, accelerator="auto", strategy="auto", devices="auto", num_nodes=1):
-        self.asked = devices, num_nodes
-""")
-    monkeypatch.syspath_prepend(tmp_path)
+        self.asked, self.accelerator = (devices, num_nodes), accelerator
+"""
+
+
+def test_lightning_has_the_devices_of_the_run_whatever_it_asks_for(wrapper):
+    wrapper("lightning.fabric.connector", CONNECTOR)
     heard = Heard()
     with watching([heard], local_workers=2, workers=4):
         from lightning.fabric.connector import _Connector
         assert _Connector(devices=8).asked == (2, 2) and _Connector().asked == (2, 2)
         assert heard.told["remark"] == (
             "Lightning's devices='auto' and num_nodes=1 were 2 and 2, as the run has 4 in all",)
+        assert _Connector("gpu").accelerator == ("gpu" if GPUS else "cpu")
+
+
+@pytest.mark.skipif(GPUS, reason="with a GPU nothing is redirected")
+def test_accelerate_joins_workers_on_the_cpu_where_there_is_no_gpu(wrapper):
+    wrapper("accelerate.state", "class PartialState:\n    def __init__(self, cpu=False, **kwargs):\n"
+            "        self.given = cpu, kwargs\n")
+    with watching([Heard()]):
+        from accelerate.state import PartialState
+        assert [PartialState().given, PartialState(False, backend="x").given, PartialState(cpu=False).given] == [
+            (True, {}), (True, {"backend": "x"}), (True, {})]
