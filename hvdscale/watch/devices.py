@@ -9,6 +9,7 @@ import functools
 import inspect
 import os
 import re
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ REFUSED = "{}: {!r} needs a GPU, and torch sees none on this machine ({}); start
 OF_CUDA = re.compile("cuda|nvidia|nvtx|accelerator device", re.IGNORECASE)
 OF_TORCH = (AssertionError, AttributeError, ImportError, RuntimeError, TypeError, ValueError)
 WARNINGS = ("'pin_memory' argument is set as true", ".*CUDA is not available")     # that a GPU would spare the script
+LONGEST = 200           # characters of an error
 OF_GPUS = ("device_ids", "output_device")
 NEW = ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
 
@@ -183,4 +185,5 @@ def need_of_gpu(error: BaseException) -> str:
     if not own or str(own[-1].line).startswith(("raise ", "assert ")):
         return ""
     place = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}"
-    return REFUSED.format(place, own[-1].line, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    why = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST, placeholder=" ...")
+    return REFUSED.format(place, own[-1].line, why)
