@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 PATHS = ("README.rst", "hvdscale/README.rst", "hvdscale/workloads/README.rst", "hvdscale/doctor/README.rst",
          "hvdscale/training/README.rst", "hvdscale/sweep/README.rst", "hvdscale/analysis/README.rst",
          "hvdscale/log/README.rst", "hvdscale/report/README.rst", "hvdscale/exchange/README.rst",
-         "hvdscale/exchange/runs/README.rst", "slurm/README.rst")
+         "hvdscale/exchange/runs/README.rst", "hvdscale/scaling/README.rst", "slurm/README.rst")
 COMMAND = r"^    \$ (?:.*\\\n)*.*"          # a backslash continues it
 
 

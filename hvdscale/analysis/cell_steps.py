@@ -5,6 +5,7 @@ import numpy as np
 
 from .intervals import CONFIDENCE, geometric_mean
 from .noise import LEAST_STEPS, Noise, NoiseSteps, noise_scale
+from .rank_times import mean_of
 from .step_breakdown import NAMES, StepParts
 from .steps import Cell
 from .trials import SeedKey
@@ -17,8 +18,9 @@ def parts_of(cell: Cell) -> StepParts | None:
     found = [run.trial.step_parts for run in cell.runs if run.trial.step_parts and run.trial.step_parts.steps]
     if not found:
         return None
-    return StepParts(sum(one.steps for one in found), float(geometric_mean([one.seconds for one in found])),
-                     *(float(np.mean([getattr(one, name) for one in found])) for name in NAMES))
+    data, compute, communication = (float(np.mean([getattr(one, name) for one in found])) for name in NAMES)
+    return StepParts(sum(one.steps for one in found), float(geometric_mean([one.seconds for one in found])), data,
+                     compute, communication, mean_of([one.ranks for one in found if one.ranks]))
 
 
 def noise_of(cell: Cell, confidence: float = CONFIDENCE) -> Noise | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..log.reader import Log
 from ..log.schema import STEP_PARTS
+from .rank_times import RankTimes, read_ranks
 
 MOST_ROWS = 2_000_000       # of /steps in one log, above which its steps are not read
 NAMES = tuple(name.removesuffix("_seconds") for name in STEP_PARTS)
@@ -26,6 +27,7 @@ class StepParts:
     data: float             # shares of a step, adding up to 1
     compute: float
     communication: float
+    ranks: RankTimes | None = None      # where every rank timed its own
 
 
 SKIPPED = StepParts(0, np.nan, np.nan, np.nan, np.nan)      # more steps than MOST_ROWS
@@ -51,5 +53,7 @@ def read_parts(log: Log) -> dict[int, StepParts]:
     medians = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
     at = np.searchsorted(ids, trial)
     shares = [np.bincount(at, part / parts.sum(0), len(ids)) / count for part in parts]
-    return {int(trial): StepParts(int(steps), float(median), *map(float, own))
-            for trial, steps, median, *own in zip(ids, count, medians, *shares)}
+    ranks = read_ranks(log)
+    return {int(trial): StepParts(int(steps), float(median), float(data), float(compute), float(communication),
+                                  ranks.get(int(trial)))
+            for trial, steps, median, data, compute, communication in zip(ids, count, medians, *shares)}

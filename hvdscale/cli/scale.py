@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -19,7 +21,14 @@ from .train import Grouped, asked, key_options
 
 
 class Scale(Grouped, Command):
-    """The command, with its options under headings."""
+    """The command, with its options under headings; after the word ``script`` it is another one."""
+
+    def main(self, args=None, **how):
+        words = sys.argv[1:] if args is None else list(args)
+        if words[:1] != ["script"]:
+            return super().main(args, **how)
+        from .scale_script import command
+        return command.main(words[1:], **{**how, "prog_name": f"{Path(sys.argv[0]).name} script"})
 
 
 @click.command(cls=Scale, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -43,6 +52,12 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
 
     \b
       hvdscale-scale digits/fc --workers 1,2,4 --repeats 3 --out runs/digits
+
+    A training script is timed as it is:
+
+    \b
+      hvdscale-scale script train.py --batch 32 --out runs/mine -- --batch-size {local}
+      hvdscale-scale script --help
     """
     with slow_imports():                # which --help can do without
         from ..report.make import make

@@ -133,7 +133,7 @@ def _nothing_saved(path: str, lost: Sequence[str]) -> str:
     return f"{path}: nothing can be saved: " + (cut or first.removeprefix(f"{path}: ") + more)
 
 
-MAY_MISS = ("metaparameters/", "layer_groups/")     # columns of these, too, a row need not have
+MAY_MISS = ("metaparameters/", "layer_groups/", "ranks/")     # columns of these, too, a row need not have
 
 
 class SalvagedPart(Part):

@@ -106,6 +106,12 @@ STEPS = (
 )
 STEP_PARTS = ("data_seconds", "compute_seconds", "communication_seconds")        # of step_seconds, in this order
 
+# of an update as each rank saw it, in this order; what is in none of them the rank spent elsewhere
+RANK_PARTS = {"step": "the step", "data": "getting the batch", "forward": "the forward pass, the loss included",
+              "backward": "the backward pass, until the last gradient",
+              "waiting": "waiting for the other ranks and for the reduction",
+              "optimizer": "the optimizer's step"}
+
 # columns of /trials in a file that several logs were merged into
 SOURCE = (
     Column("source", "text", "1", "JSON: path and root attributes of the log the trial was merged from", optional=True),
@@ -129,6 +135,8 @@ def known_column(table: str, name: str) -> Column | None:
     column of a log's own making."""
     if "/" not in name:
         return KNOWN[table].get(name)
+    if table == "steps" and name.startswith("ranks/") and name.count("/") == 2:
+        return _rank_column(name)
     return metaparameter_column(name.split("/", 1)[1]) if table == "trials" else metric_column(name)
 
 
@@ -138,10 +146,27 @@ def layer_group_columns(group: str) -> tuple[Column, ...]:
                         optional=True) for c in STEPS if c.name.endswith("_sqnorm"))
 
 
+def rank_column(rank: int, part: str) -> str:
+    """The name of the optional /steps column of one of RANK_PARTS."""
+    return f"ranks/{rank}/{part}_seconds"
+
+
+def rank_columns(ranks: int) -> tuple[Column, ...]:
+    """The optional /steps columns of the parts of a step as each rank timed them."""
+    return tuple(_rank_column(rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
+
+
+def _rank_column(name: str) -> Column:
+    _, rank, part = name.split("/")
+    what = RANK_PARTS.get(part.removesuffix("_seconds"), "a part of the step")
+    return Column(name, "float", "seconds", f"time of rank {rank} in {what}", optional=True)
+
+
 def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping[str, str] = (),
-            optional_steps: Collection[str] = (), layer_groups: Collection[str] = ()) -> dict[str, tuple[Column, ...]]:
+            optional_steps: Collection[str] = (), layer_groups: Collection[str] = (), ranks: int = 0
+            ) -> dict[str, tuple[Column, ...]]:
     """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional /steps columns,
-    and parts of the model whose gradients are measured apart.
+    parts of the model whose gradients are measured apart, and ranks that timed their steps.
 
     metrics  names, or a mapping of names to the better way: see Column
     """
@@ -151,7 +176,7 @@ def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping
         "restarts": RESTARTS,
         "evaluations": EVALUATIONS + tuple(metric_column(name, better.get(name, "")) for name in metrics),
         "steps": tuple(c for c in STEPS if not c.optional or c.name in optional_steps)
-        + tuple(c for group in layer_groups for c in layer_group_columns(group)),
+        + tuple(c for group in layer_groups for c in layer_group_columns(group)) + rank_columns(ranks),
     }
 
 

@@ -51,6 +51,7 @@ class LogWriter:
     metaparameters    names of the /trials columns metaparameters/<name>
     optional_steps    names of the optional /steps columns that will be measured
     layer_groups      parts of the model whose gradients are measured apart, columns layer_groups/<part>/...
+    ranks             ranks that time the parts of their steps, columns ranks/<rank>/...
     attributes        root attributes to add: commit, versions (a dict), ...
     overwrite         replace a log that is there; resume: continue it
     take_over         continue where the file system refuses locks
@@ -63,11 +64,11 @@ class LogWriter:
 
     def __init__(self, path: str | os.PathLike[str], *, metrics: Iterable[str] | Mapping[str, str],
                  metaparameters: Iterable[str] = (), optional_steps: Collection[str] = (),
-                 layer_groups: Collection[str] = (), attributes: Mapping[str, Any] | None = None,
+                 layer_groups: Collection[str] = (), ranks: int = 0, attributes: Mapping[str, Any] | None = None,
                  overwrite: bool = False, take_over: bool = False, resume: bool = False, flush_seconds: float = 1.0,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self.path = os.fspath(path)
-        self._columns = columns(metaparameters, metrics, optional_steps, layer_groups)
+        self._columns = columns(metaparameters, metrics, optional_steps, layer_groups, ranks)
         self._flush_seconds, self._clock = flush_seconds, clock
         self._convert: dict[str, Callable[[Any], Any]] = {"int": _int64, "float": float, "text": self._store,
                                                           "status": Status}

@@ -52,8 +52,13 @@ def on_screen(document: Document) -> Iterator[str]:
     if document.how_to_read:
         yield titled("How to read this") + bullets(
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
-    if all(page.target is None for _, pages in document.pages for page in pages):
+    every = [page for _, pages in document.pages for page in pages]
+    if all(page.target is None for page in every) and any(_is_evaluated(page) for page in every):
         yield f"{NO_TARGET}\n"
+
+
+def _is_evaluated(page: Page) -> bool:
+    return page.section is None or any(len(trial.step) for trial in page.section.trials)
 
 
 def _page_text(page: Page, title: str) -> Iterator[str]:

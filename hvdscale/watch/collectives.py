@@ -51,7 +51,10 @@ def install(watch: Watch) -> None:
     def counting(original):
         def combine(*args, **options):
             watch.tell("combined", original.__name__)
-            return original(*args, **options)
+            try:
+                return original(*args, **options)
+            finally:
+                watch.tell("combination_ends")
         return combine
 
     def noting_wrapper(original):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .lines import line_of_call
 from .patches import Patches
 
 
@@ -73,6 +74,9 @@ class Listener:
     def reading(self, begins: bool) -> None:
         """Examples are about to be read, or have been; in loader workers this is told in their process."""
 
+    def batch_wanted(self, iterator: Any) -> None:
+        """A loader is asked for a batch."""
+
     def batch(self, iterator: Any, index: Any, data: Any) -> None:
         """A loader returns a batch; ``index``: what its sampler gave for it, None if unknown."""
 
@@ -93,7 +97,10 @@ class Listener:
         """DistributedDataParallel wraps a model, and broadcasts its buffers before each forward pass or not."""
 
     def combined(self, call: str) -> None:
-        """A collective combined what the ranks have."""
+        """A collective is about to combine what the ranks have."""
+
+    def combination_ends(self) -> None:
+        """Its call has returned; one that is asynchronous may go on."""
 
     def sharded(self, by: str) -> None:
         """Parameters are divided among the ranks, so that none has a whole gradient."""
@@ -111,12 +118,17 @@ class Listener:
 class Watch:
     """The patches, and the listeners that are told.
 
-    local_workers  on this machine;  workers  of the run
+    local_workers  on this machine;  workers  of the run;  details  whether every gradient and line is told
     """
 
-    def __init__(self, listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1):
+    def __init__(self, listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1, details: bool = True):
         self.listeners, self.local_workers, self.workers = tuple(listeners), local_workers, workers
+        self.details = details
         self.patches = Patches()
+
+    def line_of_call(self) -> str:
+        """See lines.line_of_call; empty without details."""
+        return line_of_call() if self.details else ""
 
     def tell(self, event: str, *told: Any) -> None:
         """Call the method of that name of every listener."""

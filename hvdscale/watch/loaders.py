@@ -39,6 +39,7 @@ def install(watch: Watch) -> None:
                 _begin(watch, iterator)
             if any(one.ends_early(iterator) for one in watch.listeners):
                 raise StopIteration
+            watch.tell("batch_wanted", iterator)
             try:
                 data = original(iterator)
             except StopIteration:

@@ -1,16 +1,15 @@
-"""Modules: their mode, and batch-norm whose statistics are those of a rank's own batch."""
+"""Modules: their mode."""
 from __future__ import annotations
 
 import inspect
 
 import torch
-from torch.nn import functional
 
 from .listener import Watch
 
 
 def install(watch: Watch) -> None:
-    """Tell modes and the examples of batch-norm; a SyncBatchNorm over several ranks makes no such call."""
+    """Tell each change of mode."""
     def noting_mode(original):
         signature = inspect.signature(original)
 
@@ -21,15 +20,4 @@ def install(watch: Watch) -> None:
             return original(*args, **options)
         return train
 
-    def noting_statistics(original):
-        signature = inspect.signature(original)
-
-        def batch_norm(*args, **options):
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                given = signature.bind(*args, **options).arguments
-                if given.get("training", False):
-                    watch.tell("batch_norm", len(given["input"]))
-            return original(*args, **options)
-        return batch_norm
     watch.patches.replace(torch.nn.Module, "train", noting_mode)
-    watch.patches.replace(functional, "batch_norm", noting_statistics)

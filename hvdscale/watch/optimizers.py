@@ -7,7 +7,6 @@ import math
 import torch
 from torch.optim import lr_scheduler, optimizer as optimizers
 
-from .lines import line_of_call
 from .listener import Watch
 
 CLIP = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value", "clip_grads_with_norm_": "max_norm"}
@@ -25,7 +24,7 @@ class Steps:
         self._running.append(optimizer)
         outermost = self._running[0]
         if len(self._running) == 1:
-            self.watch.tell("step_begins", optimizer, line_of_call())
+            self.watch.tell("step_begins", optimizer, self.watch.line_of_call())
         closure = options.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             if optimizer is outermost:
@@ -93,7 +92,7 @@ class _Clipping:
                     self._running = False
                 total = given.arguments.get("total_norm") if norm is None else norm
                 self.watch.tell("clipped", parameters, math.nan if total is None else float(total),
-                                float(given.arguments[limit]), line_of_call())
+                                float(given.arguments[limit]), self.watch.line_of_call())
                 return norm
             return clip
         return make

@@ -7,7 +7,6 @@ import weakref
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .lines import line_of_call
 from .listener import Watch
 
 
@@ -47,21 +46,22 @@ def install(watch: Watch) -> None:
                 result = original(*args, **options)
             finally:
                 passes.running = passes.forward = False
-            watch.tell("pass_ends", roots, line_of_call())
+            watch.tell("pass_ends", roots, watch.line_of_call())
             return result
         return backward
 
     def noting_parameters(original):
         def add_param_group(optimizer, *args, **options):
             result = original(optimizer, *args, **options)
-            passes.follow(optimizer)
+            if watch.details:
+                passes.follow(optimizer)
             watch.tell("parameters_added", optimizer)
             return result
         return add_param_group
 
     def noting_forward(original):
         def __call__(module, *args, **options):
-            if not torch.compiler.is_compiling() and not passes.forward and torch.is_grad_enabled():
+            if not passes.forward and not torch.compiler.is_compiling() and torch.is_grad_enabled():
                 passes.forward = True
                 watch.tell("forward_begins")
             return original(module, *args, **options)

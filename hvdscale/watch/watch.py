@@ -8,23 +8,26 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from . import (collectives, devices, files, generators, horovod, loaders, losses, modules, optimizers, passes, sharding,
-               spawning, wrappers)
+from . import (batch_norm, collectives, devices, files, generators, horovod, loaders, losses, modules, optimizers,
+               passes, sharding, spawning, wrappers)
 from .listener import Listener, Watch
 
-WATCHED = (generators, devices, loaders, losses, passes, optimizers, modules, collectives, spawning, sharding, horovod,
-           wrappers, files)
+WATCHED = (generators, devices, loaders, passes, optimizers, modules, collectives, spawning, sharding, horovod,
+           wrappers)
+DETAILS = (losses, batch_norm, files)
 
 
 @contextlib.contextmanager
-def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1) -> Iterator[Watch]:
+def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1, details: bool = True
+             ) -> Iterator[Watch]:
     """Tell the listeners what happens in this process, and put everything back at the end.
 
     local_workers  on this machine;  workers  of the run
+    details        also what takes time in each update: gradients, losses, batch-norm, files, and lines
     """
-    watch = Watch(listeners, local_workers, workers)
+    watch = Watch(listeners, local_workers, workers, details)
     try:
-        for each in WATCHED:
+        for each in (*(DETAILS if details else ()), *WATCHED):
             each.install(watch)
         yield watch
     finally:

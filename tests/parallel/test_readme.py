@@ -33,6 +33,7 @@ ELSEWHERE = {
         "test_the_elastic_command_for_a_cluster_runs",
     "tools/coverage": "test_the_coverage_of_intervals_is_printed_as_tables",
     "tools/bench_step": "test_a_step_is_timed_against_torchs_own",
+    "tools/bench_step --watched": "test_the_cost_of_watching_is_shown",
     "tools/bench_log": "test_the_log_is_timed_against_csv_and_h5py",
     "tools/bench_sweep": "test_a_sweep_is_timed_against_its_steps_alone_and_among_many_trials",
     "tools/bench_epoch": "test_an_epoch_is_timed_against_a_horovod_script",
@@ -49,6 +50,9 @@ ELSEWHERE = {
     "hvdscale-log export tools/readme/mnist.h5 tb/mnist --as tensorboard":
         "test_every_trial_is_a_run_with_its_scalars_by_step",
     "tools/studies/run data studies mnist_simple_cnn_nesterov": "test_the_script_carries_out_a_study_and_reports_on_it",
+    **dict.fromkeys(("hvdscale-scale script train.py --workers 1,2 --batch 6 --out runs/mine -- --batch {local}",
+                     "hvdscale-plan runs/mine --steps 5000@12 --workers 1,2 --price 2"),
+                    "test_the_commands_of_the_guide_time_a_script_and_name_a_section_of_one_rank"),
     "tools/test": None,                                 # runs this one
 }
 SERIES = "hvdscale-scale mnist/simple_cnn --data-dir mnist"

@@ -85,9 +85,9 @@ def test_an_update_is_told_in_the_order_in_which_it_happens(heard):
         nn.functional.cross_entropy(model(inputs), targets).backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=1e-3)
         optimizer.step()
-    assert heard.names == ["iteration_begins", "reading", "examples", "reading", "batch", "forward_begins", "loss",
-                           "pass_begins", "gradient", "gradient", "pass_ends", "clipping", "clipped", "step_begins",
-                           "writes", "step_ends", "iteration_ends"]
+    assert heard.names == ["iteration_begins", "batch_wanted", "reading", "examples", "reading", "batch",
+                           "forward_begins", "loss", "pass_begins", "gradient", "gradient", "pass_ends", "clipping",
+                           "clipped", "step_begins", "writes", "step_ends", "batch_wanted", "iteration_ends"]
     assert heard.told["clipped"][1:3] == (float(norm), 1e-3)
     assert all(__file__.endswith(heard.told[name][-1].rpartition(":")[0].rpartition("/")[2])
                for name in ("pass_ends", "clipped", "step_begins"))

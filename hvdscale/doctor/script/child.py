@@ -4,7 +4,6 @@ from __future__ import annotations
 import gc
 import os
 import random
-import runpy
 import signal
 import sys
 import time
@@ -18,10 +17,8 @@ import torch
 import torch._dynamo  # as the first optimizer of each child would, for a second
 
 from ...system.parent import ending_with_this_process
-from ... import watch
-from ...watch.devices import need_of_gpu
+from ...watch.script import failure_of, run_script
 from ...watch.watch import watching
-from . import listen
 from .listen.batches import Batches
 from .listen.calls import Calls
 from .listen.losses import Losses
@@ -30,8 +27,6 @@ from .listen.updates import Updates
 from .record import ENDED, FAILED, STOPPED, Record
 
 TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
-OURS = (*(os.path.join(os.path.dirname(one), "") for one in (listen.__file__, watch.__file__)), __file__,
-        runpy.__file__, "<frozen runpy>")
 
 
 @dataclass(frozen=True)
@@ -112,22 +107,10 @@ def _watch(task: Task, rank: int, workers: int, local_workers: int) -> int:
 
 def _run(task: Task, session: Session) -> int:
     """Run the script to its end or to its stop; returns the exit code."""
-    path = os.path.abspath(task.script)
-    sys.argv = [task.script, *task.arguments]
-    sys.path[:] = [os.path.dirname(path), *(one for one in sys.path if one)]
-    record = session.record
-    try:
-        runpy.run_path(path, run_name="__main__")
-        record.state = ENDED
-    except SystemExit as left:
-        record.state = FAILED if left.code not in (None, 0) else ENDED
-        told = f"it ended with exit code {left.code}" if isinstance(left.code, int) else str(left.code)
-        record.error = told if record.state == FAILED else ""
-    except StopIteration as error:
-        cut = any(one.cut is not None for one in record.iterations)
-        record.state, record.error = (STOPPED, "") if cut else (FAILED, _traceback(error))
-    except BaseException as error:
-        record.state, record.error = FAILED, need_of_gpu(error) or _traceback(error)
+    record, error = session.record, run_script(task.script, task.arguments)
+    cut = isinstance(error, StopIteration) and any(one.cut is not None for one in record.iterations)
+    record.error = "" if cut else failure_of(error)
+    record.state = STOPPED if cut else FAILED if record.error else ENDED
     session.save()
     return int(record.state == FAILED)
 
@@ -147,14 +130,3 @@ def _exit(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _traceback(error: BaseException) -> str:
-    """The script's own traceback, without the frames of the watchers."""
-    told = traceback.TracebackException.from_exception(error)
-    seen: list[traceback.TracebackException] = []
-    while told is not None and told not in seen:
-        seen.append(told)
-        told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(OURS)]
-        told = told.__cause__ or told.__context__
-    return "".join(seen[0].format())

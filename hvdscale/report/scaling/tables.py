@@ -22,6 +22,7 @@ from ..columns import (BATCH, EXAMPLES, MCCANDLISH, NOISE, PERFECT, POLLUX, QUAR
                        SYSTEM, TOKENS)
 from ..table import Cell, Column, Row, Table, Write, count_cell, interval_cell, keys_of, number_cell, steps_cell
 from . import words
+from .ranks import rank_table
 from .regimes import BIAS_NOTE, meanings_said
 
 WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start", short="W")
@@ -69,6 +70,8 @@ def tables_of(section: Section) -> tuple[Table, ...]:
     tables += by_batch + alone if section.searches else alone + by_batch
     tables += [_growing_table(section)] if section.target and section.workload.batch_schedule else []
     tables += [_parts_table(section)] if section.parts else []
+    by_rank = rank_table(section)
+    tables += [by_rank] if by_rank else []
     tables += [_noise_table(section)] if section.noise else []
     tables += [_noise_groups_table(section)] if any(noise.groups for _, noise in section.noise) else []
     return tuple(tables)

@@ -24,6 +24,7 @@ from ...target import Target
 from ..differences import problems_of_points, settings_tried
 from ..findings import Finding, sentences_of
 from ..search import words as search_words
+from .ranks import rank_findings
 from .regimes import regimes_found, trials_said
 
 ONE_RUN = "*"       # marks a point with one run
@@ -143,7 +144,7 @@ def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
     return (*found, *_split_seeds_found(section), *_unlearned_found(section), *_growing_found(section),
             *_batches_found(section),
             *map(Finding, search_words.summary(section.searches)), *map(Finding, _other_targets_said(section)),
-            *_parts_found(section), *_noise_found(section))
+            *_parts_found(section), *rank_findings(section), *_noise_found(section))
 
 
 def _split_seeds_found(section: Section) -> list[Finding]:

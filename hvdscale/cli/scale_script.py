@@ -1,0 +1,114 @@
+"""hvdscale-scale script: how far does a training script scale, as it is?"""
+from __future__ import annotations
+
+import glob
+import os
+
+import click
+
+from ..errors import HvdscaleError, UsageError
+from ..formatting.numbers import counted
+from ..system.cores import usable_cores
+from ..workers.launch import LAUNCHERS, find_launcher, place, refuse_too_many
+from .common import Command, echo, slow_imports, version_option, whole_numbers, width_option
+from .completion import paths
+
+
+@click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--workers", "counts", default="1,2,4", show_default=True, metavar="LIST",
+              help="worker counts; under a launcher, as many as it started")
+@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="runs at each worker count")
+@click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and the report")
+@click.option("--batch", type=click.IntRange(min=1), help="examples of a worker's update (weak scaling); {local} in "
+              "the script's arguments becomes it")
+@click.option("--global-batch", type=click.IntRange(min=1), help="examples of an update of all workers (strong "
+              "scaling); {local} in the script's arguments becomes a worker's share of it")
+@click.option("--updates", type=click.IntRange(min=5), default=50, show_default=True, help="to time in each run")
+@click.option("--warm-up", type=click.IntRange(min=1), default=10, show_default=True, help="updates before those")
+@click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True, help="that a run may take")
+@click.option("--launcher", default="torchrun", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
+@click.option("--hosts", metavar="A:4,B:4", help="hosts and their numbers of workers  [default: this machine]")
+@click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
+@width_option
+@version_option
+def command(script, arguments, counts, repeats, out, batch, global_batch, updates, warm_up, seconds, launcher, hosts,
+            overwrite):
+    """Time SCRIPT, a training script with DistributedDataParallel or Horovod, as it is at several worker counts, and
+    report speedup, efficiency and where the time goes.
+
+    The script's own arguments come after --. It runs in the working folder, as torchrun would run it, and is ended
+    after some updates. If interrupted, the same command resumes. Under torchrun, mpirun, srun or horovodrun it is timed
+    at the number of workers that they started; the report has all logs of --out.
+
+    \b
+      hvdscale-scale script train.py --out runs/mine
+      hvdscale-scale script train.py --workers 1,2,4,8 --repeats 2 --batch 32 --out runs/weak -- --batch-size {local}
+      hvdscale-scale script train.py --global-batch 256 --out runs/strong -- --batch-size {local}
+      srun -n 16 hvdscale-scale script train.py --out runs/mine
+
+    Exit codes: 0 all runs were timed, 1 some were not, 2 misuse.
+    """
+    with slow_imports():
+        from ..report.make import make
+        from ..report.output import refuse_no_folder
+        from ..scaling.runs import Asked, carry_out, carry_out_launched, finished, runs_of
+    process = place()
+    counts = [process.size] if process.size > 1 else whole_numbers("--workers", counts, "worker counts", 1)
+    _check(arguments, batch, global_batch, counts)
+    refuse_no_folder(out)
+    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(usable_cores()) // max(
+        process.local_size if process.size > 1 else max(counts), 1)))
+    asked = Asked(script, arguments, batch, global_batch, warm_up, updates, seconds, threads)
+    if process.size == 1:
+        launcher = find_launcher(launcher)
+        refuse_too_many(max(counts), launcher, hosts)
+    runs = runs_of(counts, repeats, out)
+    todo = [run for run in runs if overwrite or not finished(run, asked)]
+    say = echo if process.rank == 0 else _nothing
+    if len(todo) < len(runs):
+        say(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
+    failures = []
+    for number, run in enumerate(todo, 1):
+        say(f"[{number}/{len(todo)}] {counted(run.workers, 'worker')}: {run.log}")
+        try:
+            if process.size > 1:
+                carry_out_launched(run, asked, process)
+            else:
+                carry_out(run, asked, launcher, hosts)
+        except HvdscaleError as error:
+            failures.append(f"{error}; what it printed: {run.output}")
+            echo(f"  Error: {failures[-1]}", err=True)
+    if process.rank:
+        return
+    logs = [run.log for run in runs if os.path.exists(run.log)] if process.size == 1 else sorted(
+        glob.glob(os.path.join(glob.escape(out), "w*-r*.h5")))
+    if logs:
+        echo("")
+        make(logs, out=os.path.join(out, "report"), echo=echo)
+    if failures:
+        raise HvdscaleError(f"{counted(len(failures), 'run')} of {len(runs)} could not be timed:\n  "
+                            + "\n  ".join(failures))
+
+
+def _nothing(text: str) -> None:
+    """Says nothing: rank 0 does."""
+
+
+def _check(arguments: tuple[str, ...], batch: int | None, global_batch: int | None, counts: list[int]) -> None:
+    """Raise UsageError for batches that contradict each other, are not marked, or cannot be shared out."""
+    from ..scaling.runs import LOCAL
+    marked = any(LOCAL in one for one in arguments)
+    if batch and global_batch:
+        raise UsageError(f"--batch {batch} and --global-batch {global_batch}: give --batch for weak scaling, where the "
+                         "examples a worker stay, or --global-batch for strong scaling, where those of all stay")
+    if marked and not (batch or global_batch):
+        raise UsageError(f"{LOCAL} is a worker's batch: give it by --batch, or its sum over workers by --global-batch")
+    if global_batch and not marked:
+        raise UsageError(f"--global-batch {global_batch}: mark where the local batch is in the script's arguments, "
+                         f"such as -- --batch-size {LOCAL}")
+    for workers in counts if global_batch else ():
+        if global_batch % workers:
+            raise UsageError(f"--global-batch {global_batch} does not divide by {counted(workers, 'worker')}; choose "
+                             f"another --workers, or a multiple")

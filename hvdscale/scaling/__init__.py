@@ -1,0 +1,1 @@
+"""How far an unmodified training script scales: its updates timed at several worker counts."""

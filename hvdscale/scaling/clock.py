@@ -1,0 +1,200 @@
+"""A listener that times the updates of a script: the parts of each, on this rank.
+
+    clock = Clock(warm_up=10, updates=50, finish=leave)
+    with watching([clock], details=False):
+        runpy.run_path("train.py", run_name="__main__")
+    clock.timed()                       # after finish, or the script's own end
+
+An update ends with the step of the optimizer that stepped first. Its parts: getting the batch (inside the loader); the
+forward pass, up to the backward pass; the backward pass, up to its last gradient; waiting, from there to the end of
+the pass, as DistributedDataParallel then waits for its reduction, and inside the script's own collectives and those of
+Horovod's optimizer; the optimizer's step. What DistributedDataParallel transfers during the backward pass is no
+waiting. On a GPU all but the batch is timed by events on its stream, so that no update waits for the GPU.
+"""
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..log.schema import RANK_PARTS
+from ..watch.listener import Listener
+
+Mark = Any                      # seconds, or an event on a GPU's stream
+
+
+@dataclass
+class Update:
+    """One update as it is timed: spans of each part, and what was read for it.
+
+    apart   it begins an epoch or follows an evaluation, so that it takes longer than others
+    """
+
+    began: Mark
+    ended: Mark = None
+    spans: dict[str, list[tuple[Mark, Mark]]] = field(default_factory=dict)
+    data_seconds: float = 0.0
+    examples: int = 0
+    tokens: int = 0
+    apart: bool = False
+
+
+class Clock(Listener):
+    """Times updates after ``warm_up`` of them, and calls ``finish`` after ``updates`` more."""
+
+    def __init__(self, warm_up: int, updates: int, finish: Callable[[], object]):
+        self.warm_up, self.updates, self._finish = warm_up, updates, finish
+        self.made = 0
+        self.optimizer = ""             # its class
+        self.rate = math.nan            # its learning rate at first
+        self.device = torch.device("cpu")
+        self.remarks: list[str] = []
+        self._first: torch.optim.Optimizer | None = None
+        self._done: list[Update] = []
+        self._now: Update | None = None         # None: before the first update has ended
+        self._open: dict[str, Mark] = {}        # parts that have begun
+        self._last_gradient: Mark = None
+        self._examples = self._tokens = 0
+        self._apart = False
+
+    def timed(self) -> dict[str, list[float]]:
+        """Of each update that was timed: the seconds of RANK_PARTS, examples and tokens, and whether it is apart."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        rows = []
+        for update in self._done:
+            spent = {part: sum(self._seconds(*span) for span in update.spans.get(part, ())) for part in RANK_PARTS}
+            spent |= {"step": self._seconds(update.began, update.ended), "data": update.data_seconds}
+            rows.append({**spent, "examples": update.examples, "tokens": update.tokens, "apart": update.apart})
+        return {name: [row[name] for row in rows] for name in (*RANK_PARTS, "examples", "tokens", "apart")}
+
+    def _mark(self) -> Mark:
+        if self.device.type == "cpu":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    @staticmethod
+    def _seconds(begin: Mark, end: Mark) -> float:
+        return end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1000
+
+    def _begin(self, part: str) -> None:
+        if self._now is not None:
+            self._open[part] = self._mark()
+
+    def _end(self, part: str, at: Mark = None) -> None:
+        began = self._open.pop(part, None)
+        if began is not None and self._now is not None:
+            self._now.spans.setdefault(part, []).append((began, self._mark() if at is None else at))
+
+    def instead(self, text: str) -> None:
+        self.remarks.append(text)
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+
+    def mode(self, training: bool) -> None:
+        self._apart |= not training
+
+    def iteration_begins(self, iterator: Any) -> None:
+        self._apart = True
+
+    def batch_wanted(self, iterator: Any) -> None:
+        self._wanted = time.perf_counter()
+
+    def batch(self, iterator: Any, index: Any, data: Any) -> None:
+        if self._now is not None:
+            self._now.data_seconds += time.perf_counter() - self._wanted
+        examples, tokens = size_of(data)
+        self._examples += examples
+        self._tokens += tokens
+
+    def forward_begins(self) -> None:
+        self._begin("forward")
+
+    def pass_begins(self, roots: Sequence[torch.Tensor]) -> None:
+        self._end("forward")
+        self._last_gradient = None
+        self._begin("backward")
+        root = next((one for one in roots if one.requires_grad), None)
+        if self._now is not None and root is not None:
+            root.register_hook(self._at_first_gradient)
+
+    def _at_first_gradient(self, gradient: torch.Tensor) -> None:
+        """Called as the pass begins: what it queues here runs at its end, before what DistributedDataParallel queues
+        once it has all gradients, which waits for the reduction."""
+        torch.autograd.Variable._execution_engine.queue_callback(self._note_last_gradient)
+
+    def _note_last_gradient(self) -> None:
+        self._last_gradient = self._mark()
+
+    def pass_ends(self, roots: Sequence[torch.Tensor], line: str) -> None:
+        last = self._last_gradient
+        self._end("backward", last)
+        if last is not None:
+            self._open["waiting"] = last
+            self._end("waiting")
+
+    def combined(self, call: str) -> None:
+        self._begin("waiting")
+
+    def combination_ends(self) -> None:
+        self._end("waiting")
+
+    def reducing(self, optimizer: torch.optim.Optimizer) -> None:
+        self._begin("waiting")
+
+    def step_begins(self, optimizer: torch.optim.Optimizer, line: str) -> None:
+        self._begin("optimizer")
+
+    def writes(self, optimizer: torch.optim.Optimizer, evaluated: bool) -> None:
+        self._end("waiting")
+
+    def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._first is None:
+            self._meet(optimizer)
+        self._end("optimizer")
+        if optimizer is self._first:
+            self._end_update()
+
+    def _meet(self, optimizer: torch.optim.Optimizer) -> None:
+        self._first, self.optimizer = optimizer, type(optimizer).__name__.removeprefix("Distributed").lower()
+        self.rate = float(optimizer.param_groups[0]["lr"])
+        parameter = optimizer.param_groups[0]["params"][0]
+        if parameter.device.type == "cuda":
+            self.device = parameter.device
+
+    def _end_update(self) -> None:
+        self.made += 1
+        mark = self._mark()
+        if self._now is not None:
+            self._now.ended, self._now.apart = mark, self._apart
+            self._now.examples, self._now.tokens = self._examples, self._tokens
+            if self.made > self.warm_up:
+                self._done.append(self._now)
+        self._now, self._examples, self._tokens, self._apart = Update(mark), 0, 0, False
+        self._open.clear()
+        if self.made >= self.warm_up + self.updates:
+            self._finish()
+
+
+def size_of(data: Any) -> tuple[int, int]:
+    """The examples and the tokens of a batch: the length of its first tensor, and the size of that one where it has
+    two dimensions of whole numbers, as token ids have."""
+    if isinstance(data, torch.Tensor):
+        if data.dim() == 0:
+            return 0, 0
+        ids = data.dim() == 2 and not data.is_floating_point() and data.dtype != torch.bool
+        return data.shape[0], data.numel() if ids else 0
+    if isinstance(data, dict) or hasattr(data, "values") and callable(data.values):
+        data = list(data.values())
+    for one in data if isinstance(data, (list, tuple)) else ():
+        size = size_of(one)
+        if size[0]:
+            return size
+    return 0, 0

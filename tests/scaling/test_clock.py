@@ -1,0 +1,104 @@
+"""The clock of a script's updates: parts that add up, examples and tokens, and what is left out."""
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hvdscale.log.schema import RANK_PARTS
+from hvdscale.scaling.clock import Clock, size_of
+from hvdscale.watch.watch import watching
+
+NAP = 0.02
+
+
+class Napping(nn.Module):
+    """Sleeps in its backward pass."""
+
+    class Nap(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, inputs):
+            return inputs.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            time.sleep(NAP)
+            return gradient
+
+    def forward(self, inputs):
+        return self.Nap.apply(inputs)
+
+
+class Late(TensorDataset):
+    """Sleeps while an example is read."""
+
+    def __getitem__(self, index):
+        time.sleep(NAP / 4)
+        return super().__getitem__(index)
+
+
+def train(clock, steps=6, evaluate_at=(), nap_in="", passes=1):
+    examples = Late if nap_in == "data" else TensorDataset
+    model = nn.Sequential(nn.Linear(3, 4), Napping() if nap_in == "backward" else nn.ReLU(), nn.Linear(4, 1))
+    with watching([clock], details=False):
+        optimizer = torch.optim.AdamW(model.parameters(), 0.25)
+        for step, (inputs,) in enumerate(DataLoader(examples(torch.ones(4 * steps * passes, 3)), 4)):
+            loss = model(inputs).sum()
+            if nap_in == "forward":
+                time.sleep(NAP)
+            loss.backward()
+            if (step + 1) % passes:
+                continue
+            optimizer.step()
+            if nap_in == "elsewhere":
+                time.sleep(NAP)
+            if step in evaluate_at:
+                model.eval()
+                model.train()
+
+
+def test_the_updates_after_the_warm_up_are_timed_and_then_the_clock_finishes():
+    calls = []
+    clock = Clock(2, 3, lambda: calls.append(clock.made))
+    train(clock)
+    assert calls[0] == 5 and clock.made == 6 and len(clock.timed()["step"]) == 4
+    assert (clock.optimizer, clock.rate) == ("adamw", 0.25)
+
+
+@pytest.mark.parametrize("part", ["data", "forward", "backward"])
+def test_time_is_counted_where_it_is_spent(part):
+    clock = Clock(1, 99, lambda: None)
+    train(clock, nap_in=part)
+    timed = clock.timed()
+    assert min(timed[part]) >= NAP
+    for at, whole in enumerate(timed["step"]):
+        assert sum(timed[one][at] for one in RANK_PARTS if one != "step") <= whole
+
+
+def test_what_a_script_does_beside_training_is_in_the_step_and_in_no_part():
+    clock = Clock(1, 99, lambda: None)
+    train(clock, nap_in="elsewhere")
+    timed = clock.timed()
+    assert min(whole - sum(timed[one][at] for one in RANK_PARTS if one != "step")
+               for at, whole in enumerate(timed["step"])) >= NAP
+
+
+def test_the_passes_of_an_update_are_added_up():
+    clock = Clock(1, 99, lambda: None)
+    train(clock, steps=3, passes=2)
+    assert clock.timed()["examples"] == [8, 8]
+
+
+def test_an_update_after_an_evaluation_is_apart():
+    clock = Clock(1, 99, lambda: None)
+    train(clock, evaluate_at=[2])
+    assert clock.timed()["apart"] == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize("data, size", [
+    (torch.zeros(5, 3), (5, 0)), ((torch.zeros(4, 2), torch.zeros(4)), (4, 0)), (torch.zeros(3, 7).long(), (3, 21)),
+    ({"input_ids": torch.zeros(2, 9).long(), "labels": torch.zeros(2, 9).long()}, (2, 18)), ("words", (0, 0)),
+    ([torch.tensor(1.0), torch.zeros(6)], (6, 0)), (torch.tensor(1), (0, 0))])
+def test_the_size_of_a_batch_is_that_of_its_first_tensor(data, size):
+    assert size_of(data) == size
