@@ -17,8 +17,8 @@ from .completion import paths
 @click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--workers", "counts", default="1,2,4", show_default=True, metavar="LIST",
-              help="worker counts; under a launcher, as many as it started")
+@click.option("--workers", "counts", metavar="LIST", help="worker counts  [default: 1,2,4; under a launcher: as many "
+              "as it started]")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="runs at each worker count")
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and the report")
 @click.option("--batch", type=click.IntRange(min=1), help="examples of a worker's update (weak scaling); {local} in "
@@ -55,13 +55,14 @@ def command(script, arguments, counts, repeats, out, batch, global_batch, update
         from ..report.output import refuse_no_folder
         from ..scaling.runs import Asked, carry_out, carry_out_launched, finished, runs_of
     process = place()
-    counts = [process.size] if process.size > 1 else whole_numbers("--workers", counts, "worker counts", 1)
+    launched = process.size > 1 or process.launcher is not None and counts is None
+    counts = [process.size] if launched else whole_numbers("--workers", counts or "1,2,4", "worker counts", 1)
     _check(arguments, batch, global_batch, counts)
     refuse_no_folder(out)
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(usable_cores()) // max(
-        process.local_size if process.size > 1 else max(counts), 1)))
+        process.local_size if launched else max(counts), 1)))
     asked = Asked(script, arguments, batch, global_batch, warm_up, updates, seconds, threads)
-    if process.size == 1:
+    if not launched:
         launcher = find_launcher(launcher)
         refuse_too_many(max(counts), launcher, hosts)
     runs = runs_of(counts, repeats, out)
@@ -69,27 +70,26 @@ def command(script, arguments, counts, repeats, out, batch, global_batch, update
     say = echo if process.rank == 0 else _nothing
     if len(todo) < len(runs):
         say(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
-    failures = []
+    failures = 0
     for number, run in enumerate(todo, 1):
         say(f"[{number}/{len(todo)}] {counted(run.workers, 'worker')}: {run.log}")
         try:
-            if process.size > 1:
+            if launched:
                 carry_out_launched(run, asked, process)
             else:
                 carry_out(run, asked, launcher, hosts)
         except HvdscaleError as error:
-            failures.append(f"{error}; what it printed: {run.output}")
-            echo(f"  Error: {failures[-1]}", err=True)
+            failures += 1
+            echo(f"  Error: {error}; what it printed: {run.output}", err=True)
     if process.rank:
         return
-    logs = [run.log for run in runs if os.path.exists(run.log)] if process.size == 1 else sorted(
+    logs = [run.log for run in runs if os.path.exists(run.log)] if not launched else sorted(
         glob.glob(os.path.join(glob.escape(out), "w*-r*.h5")))
     if logs:
         echo("")
         make(logs, out=os.path.join(out, "report"), echo=echo)
     if failures:
-        raise HvdscaleError(f"{counted(len(failures), 'run')} of {len(runs)} could not be timed:\n  "
-                            + "\n  ".join(failures))
+        raise HvdscaleError(f"{counted(failures, 'run')} of {len(runs)} could not be timed; their errors are above")
 
 
 def _nothing(text: str) -> None:

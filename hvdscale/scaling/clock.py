@@ -65,12 +65,19 @@ class Clock(Listener):
         """Of each update that was timed: the seconds of RANK_PARTS, examples and tokens, and whether it is apart."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        rows = []
-        for update in self._done:
-            spent = {part: sum(self._seconds(*span) for span in update.spans.get(part, ())) for part in RANK_PARTS}
-            spent |= {"step": self._seconds(update.began, update.ended), "data": update.data_seconds}
-            rows.append({**spent, "examples": update.examples, "tokens": update.tokens, "apart": update.apart})
+        rows = [{**self._spent(update), "examples": update.examples, "tokens": update.tokens, "apart": update.apart}
+                for update in self._done]
         return {name: [row[name] for row in rows] for name in (*RANK_PARTS, "examples", "tokens", "apart")}
+
+    def _spent(self, update: Update) -> dict[str, float]:
+        """Seconds of each part; a wait inside another part, as in a collective of a forward pass, is waiting alone."""
+        spans = {part: [(self._seconds(update.began, begin), self._seconds(update.began, end)) for begin, end in each]
+                 for part, each in update.spans.items()}
+        waits = united(spans.pop("waiting", []))
+        spent = dict.fromkeys(RANK_PARTS, 0.0) | {
+            part: sum(end - begin - within(waits, begin, end) for begin, end in each) for part, each in spans.items()}
+        return {**spent, "waiting": sum(end - begin for begin, end in waits), "data": update.data_seconds,
+                "step": self._seconds(update.began, update.ended)}
 
     def _mark(self) -> Mark:
         if self.device.type == "cpu":
@@ -181,6 +188,25 @@ class Clock(Listener):
         self._open.clear()
         if self.made >= self.warm_up + self.updates:
             self._finish()
+
+
+Span = tuple[float, float]
+
+
+def united(spans: Sequence[Span]) -> list[Span]:
+    """The spans in order, those that overlap as one."""
+    found: list[Span] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def within(spans: Sequence[Span], begin: float, end: float) -> float:
+    """How much of the spans lies between two times."""
+    return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in spans)
 
 
 def size_of(data: Any) -> tuple[int, int]:

@@ -51,7 +51,7 @@ def test_the_commands_of_the_guide_time_a_script_and_name_a_section_of_one_rank(
 @pytest.mark.slow
 def test_a_count_at_which_the_script_fails_is_named_and_the_other_stands(scaled):
     code, said = scaled("1,2", "--slow", "error")
-    assert code == 1 and "1 run of 2 could not be timed" in said and "throughput" in said
+    assert code == 1 and "1 run of 2 could not be timed; their errors are above" in said and "throughput" in said
     assert re.search(r"train.py on 2 workers, rank \d, after 3 updates: RuntimeError: out of something", said)
 
 

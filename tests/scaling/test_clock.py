@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hvdscale.log.schema import RANK_PARTS
-from hvdscale.scaling.clock import Clock, size_of
+from hvdscale.scaling.clock import Clock, size_of, united, within
 from hvdscale.watch.watch import watching
 
 NAP = 0.02
@@ -94,6 +94,27 @@ def test_an_update_after_an_evaluation_is_apart():
     clock = Clock(1, 99, lambda: None)
     train(clock, evaluate_at=[2])
     assert clock.timed()["apart"] == [False, False, True, False, False]
+
+
+def test_a_wait_inside_a_pass_is_no_part_of_the_pass():
+    clock = Clock(1, 99, lambda: None)
+    model = nn.Linear(3, 1)
+    with watching([clock], details=False):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            loss = model(torch.ones(2, 3)).sum()
+            clock.combined("all_gather")
+            time.sleep(NAP)
+            clock.combination_ends()
+            loss.backward()
+            optimizer.step()
+    timed = clock.timed()
+    assert min(timed["waiting"]) >= NAP > max(timed["forward"])
+
+
+def test_spans_that_overlap_count_once():
+    assert united([(5, 6), (1, 3), (2, 4)]) == [(1, 4), (5, 6)]
+    assert within([(1, 4), (5, 6)], 2, 5.5) == 2.5
 
 
 @pytest.mark.parametrize("data, size", [
