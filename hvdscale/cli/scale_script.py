@@ -74,10 +74,9 @@ def command(script, arguments, counts, repeats, out, batch, global_batch, update
     for number, run in enumerate(todo, 1):
         say(f"[{number}/{len(todo)}] {counted(run.workers, 'worker')}: {run.log}")
         try:
-            if launched:
-                carry_out_launched(run, asked, process)
-            else:
-                carry_out(run, asked, launcher, hosts)
+            remarks = carry_out_launched(run, asked, process) if launched else carry_out(run, asked, launcher, hosts)
+            for remark in remarks:
+                say(f"  note: {remark}")
         except HvdscaleError as error:
             failures += 1
             echo(f"  Error: {error}; what it printed: {run.output}", err=True)

@@ -22,11 +22,12 @@ LEAST = 3               # updates that are needed
 
 
 def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], local_batch: int | None,
-              execution: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+              execution: Mapping[str, Any], asked: Mapping[str, Any], remarks: Sequence[str]) -> None:
     """Write one trial, whose steps are the updates that were timed on all ranks; raises HvdscaleError and LogError.
 
     Updates that begin an epoch or follow an evaluation on some rank are left out.
     local_batch  examples of a worker's update, where the script was told them
+    remarks      what was changed so that the script could run
     """
     count = min(len(record["updates"]["step"]) for record in records)
     apart = np.any([record["updates"]["apart"][:count] for record in records], axis=0)
@@ -46,7 +47,7 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
     plan = {"problem": {"script": script, "global_batch": batch}, "measurement": {},
             "execution": {**execution, "local_batch": -(-batch // len(records))},
             "measured": {"peak_memory_bytes": [record["memory"] for record in records], "left_out": int(apart.sum()),
-                         "remarks": sorted({remark for record in records for remark in record["remarks"]})},
+                         "remarks": list(remarks)},
             "asked": dict(asked)}
     writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset=script, model=MODEL,
                   optimizer=first["optimizer"], global_batch=batch, local_batch=-(-batch // len(records)),

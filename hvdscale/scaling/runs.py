@@ -106,16 +106,17 @@ def finished(run: Run, asked: Asked) -> bool:
     return status == Status.COMPLETE
 
 
-def carry_out(run: Run, asked: Asked, launcher: str | None, hosts: str | None) -> None:
-    """Start the script on the run's workers, wait for their records and write the log; raises HvdscaleError."""
+def carry_out(run: Run, asked: Asked, launcher: str | None, hosts: str | None) -> list[str]:
+    """Start the script on the run's workers, wait for their records and write the log; what was changed so that the
+    script could run here. Raises HvdscaleError."""
     with _records(run) as folder:
         _open(folder, asked)
         command = launch_command(launcher, run.workers, _rank_command(folder, asked, run.workers), hosts)
         code, late = _await(command, run, asked)
-        _collect(run, asked, folder, launcher, code, late)
+        return _collect(run, asked, folder, launcher, code, late)
 
 
-def carry_out_launched(run: Run, asked: Asked, process: Process) -> None:
+def carry_out_launched(run: Run, asked: Asked, process: Process) -> list[str]:
     """The same as this rank of a launch; rank 0 writes the log. Raises HvdscaleError."""
     folder = _folder_of(run, process)
     if process.rank == 0:
@@ -125,8 +126,7 @@ def carry_out_launched(run: Run, asked: Asked, process: Process) -> None:
             until = time.monotonic() + GRACE_SECONDS
             while time.monotonic() < until and _running(folder, run.workers):
                 time.sleep(POLL_SECONDS)
-            _collect(run, asked, folder, process.launcher, code, late)
-        return
+            return _collect(run, asked, folder, process.launcher, code, late)
     until = time.monotonic() + asked.seconds
     while not (folder / "task.json").exists():
         if time.monotonic() > until:
@@ -134,6 +134,7 @@ def carry_out_launched(run: Run, asked: Asked, process: Process) -> None:
                                 "--out must be a folder that all hosts share")
         time.sleep(POLL_SECONDS)
     _await(_rank_command(folder, asked, run.workers), run, asked)
+    return []
 
 
 def _folder_of(run: Run, process: Process | None = None) -> Path:
@@ -201,16 +202,19 @@ def _load(folder: Path) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: record["rank"])
 
 
-def _collect(run: Run, asked: Asked, folder: Path, launcher: str | None, code: int, late: bool) -> None:
-    """Write the log of a run that has ended; raises HvdscaleError saying why there is none."""
+def _collect(run: Run, asked: Asked, folder: Path, launcher: str | None, code: int,
+             late: bool) -> list[str]:
+    """Write the log of a run that has ended, and return its remarks; raises HvdscaleError saying why there is none."""
     records = _load(folder)
     _refuse_failed(run, asked, records, code, late)
     execution = {"workers": run.workers, "local_workers": records[0]["local_workers"], "device": records[0]["device"],
                  "threads": records[0]["threads"], "accumulate": 1, "launcher": launcher or "none",
                  "untimed_passes": asked.warm_up,
                  **({"cores": len(usable_cores())} if records[0]["device"] == "cpu" else {})}
+    remarks = sorted({remark for record in records for remark in record["remarks"]})
     write_log(run.log, Path(asked.script).name, records, asked.local_batch(run.workers), execution,
-              asked.identity(run.workers))
+              asked.identity(run.workers), remarks)
+    return remarks
 
 
 def _refuse_failed(run: Run, asked: Asked, records: list[dict[str, Any]], code: int, late: bool) -> None:
