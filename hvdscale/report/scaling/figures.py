@@ -26,6 +26,7 @@ from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Axes, Figure, decimal_ti
 from ..search.figures import best_of_figure
 from ..table import TrialKeys, keys_of
 from . import words
+from .ranks import rank_figure
 
 MOST_BARS = 10
 SMALL = 0.15            # an efficiency below it is shown on a log scale
@@ -43,6 +44,7 @@ def figures_of(section: Section) -> Iterator[Figure]:
         parts = [(point.cell, parts_of[id(point.cell)]) for point in series.points if id(point.cell) in parts_of]
         if 1 < len(parts) <= MOST_BARS:
             yield _parts_figure(series, parts)
+    yield from filter(None, [rank_figure(section)])
     if any(len(_windows(noise)) > 1 for _, noise in section.noise):
         yield _noise_figure(section)
     for objective in dict.fromkeys(search.objective for search in section.searches):

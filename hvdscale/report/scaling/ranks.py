@@ -1,11 +1,14 @@
 """What the times of every rank say: which part grew with the workers, which rank is slow, what starves."""
 from __future__ import annotations
 
+import numpy as np
+
 from ...analysis.rank_times import ELSEWHERE, NAMES, SHARE, WORK, RankTimes
 from ...analysis.report_data import Section
 from ...analysis.steps import Cell as RunCell
 from ...formatting.numbers import counted, number, percent
 from ..columns import BATCH
+from ..drawing import ORANGE, Axes, Figure, set_ticks, shade
 from ..findings import Finding
 from ..table import Cell, Column, Row, Table, count_cell, keys_of, number_cell
 
@@ -46,9 +49,7 @@ def _growth(before: Timed, after: Timed) -> Finding:
                      key=lambda one: -abs(one[0]))
     said = ", ".join(f"{name} {_signed(change)}" for change, name in changes[:3])
     return Finding(f"A step takes {_ms(abs(grew))} ms {'more' if grew >= 0 else 'less'} at "
-                   f"{counted(many.workers[0], 'worker')} than at {few.workers[0]}: {said}.",
-                   ("Medians, means over ranks. Waiting is what the backward pass does not hide of the reduction, and "
-                    "waits for slower ranks.",))
+                   f"{counted(many.workers[0], 'worker')} than at {few.workers[0]}: {said}.")
 
 
 def _causes(cell: RunCell, times: RankTimes) -> list[tuple[str, str]]:
@@ -87,8 +88,35 @@ def rank_table(section: Section) -> Table | None:
         times.ranks > MOST_ROWS for _, times in timed)
     return Table("ranks", "By rank: where a step's time goes", (WORKERS, BATCH, RANK, *MS), tuple(rows), (
         "Medians over steps on each rank. Data: inside the loader. Forward: up to the backward pass. Backward: up to "
-        "its last gradient. Waiting: from there to the end of the pass, and inside the script's own collectives. "
-        "Elsewhere: the rest, such as what the script prints or saves.", *left_out))
+        "its last gradient. Waiting: from there to the end of the pass, which is what the backward pass does not hide "
+        "of the reduction, and inside the script's own collectives; waits for slower ranks included. Elsewhere: the "
+        "rest, such as what the script prints or saves. What a step grew by are differences of their means over ranks.",
+        *left_out))
+
+
+def rank_figure(section: Section) -> Figure | None:
+    """The parts of a step on each rank, at the most workers; None where the ranks timed nothing, or are too many."""
+    cell, times = next(iter(reversed(timed_of(section))), (None, None))
+    if cell is None or times is None or not 1 < times.ranks <= MOST_ROWS:
+        return None
+    names = [name for name in NAMES if name != "step"]
+
+    def draw(axes: Axes) -> None:
+        bottoms = np.zeros(times.ranks)
+        for at, name in enumerate(names):
+            heights = 1000 * times.seconds[name]
+            axes.bar(range(times.ranks), heights, bottom=bottoms, width=0.62, linewidth=0, label=TITLES[name],
+                     color=ORANGE if name == "waiting" else shade(at, len(names)))
+            bottoms = bottoms + heights
+        set_ticks(axes.xaxis, range(times.ranks))
+        axes.grid(False, axis="x")
+        axes.set_ylim(0, 1.1 * bottoms.max())
+        axes.set_xlabel("rank")
+        axes.set_ylabel("milliseconds a step (medians)")
+    return Figure(
+        "step-time-by-rank", f"Where a step's time goes, by rank\n{counted(cell.workers[0], 'worker')}",
+        "Medians of the parts of a step on each rank. The rank that waits least is the one that the others wait for.",
+        "median over steps, mean over runs, of ranks/<rank>/..._seconds", "", keys_of(cell), draw)
 
 
 def _ms(seconds: float) -> str:
