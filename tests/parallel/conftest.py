@@ -32,7 +32,7 @@ def checkout(tmp_path):
     checkout = tmp_path / "a clone"
     (checkout / ".venv/bin").mkdir(parents=True)
     shutil.copytree(ROOT / "slurm", checkout / "slurm")
-    for name in ("train", "tune", "report"):
+    for name in ("train", "tune", "scale", "report"):
         command = checkout / f".venv/bin/hvdscale-{name}"
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hvdscale.cli.{name} "$@"\n')
         command.chmod(0o755)

@@ -14,6 +14,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from tests import guides
 from tests.conftest import ROOT, command_environment, lacks, launcher_command
+from tests.factories.timed_scripts import SLOW
 from tests.minislurm import possible
 from tests.parallel.conftest import two_nodes
 from tests.parallel.launched_job import slow_workload
@@ -192,6 +193,25 @@ def test_one_job_at_several_worker_counts_ends_with_one_report(cluster, checkout
             transport = json.loads(log.trials["plan"][0])["execution"]["transport"]
             assert transport == ("torch" if launcher == "torchrun" else "horovod")
     assert "By worker count" in shown and (out / "report/report.html").exists()
+    assert not list(tmp_path.rglob("shot"))
+
+
+@pytest.mark.slow
+def test_a_script_is_timed_by_a_job_for_each_worker_count(cluster, checkout, tmp_path):
+    launcher_command("torchrun", 1)
+    (tmp_path / "train.py").write_text(SLOW)
+    output = cluster.run("env", "HVDSCALE_LAUNCHER=torchrun", "bash", checkout / "slurm/scaling.sbatch", "1,2", AWKWARD,
+                         "--ntasks-per-node=1", "--", "script", "train.py", "--updates", "12", "--", "--slow", "serial",
+                         cwd=tmp_path).stdout
+    jobs = re.findall(r"^job (\d+): ", output, re.M)
+    shown = [(cluster.wait(job), (tmp_path / f"{name}-{job}.out").read_text())
+             for job, name in zip(jobs, ("hvdscale", "hvdscale", "hvdscale-report"))]
+    assert [state["JobState"] for state, _ in shown] == ["COMPLETED"] * 3, shown
+    assert "Rank 0 alone spends" in " ".join(shown[2][1].split())
+    for workers in (1, 2):
+        with read_log(tmp_path / AWKWARD / f"w{workers}-r1.h5") as log:
+            assert (log.trials["workers"].tolist(), log.steps.rows) == ([workers], 12)
+            assert json.loads(log.trials["plan"][0])["execution"]["local_workers"] == 1
     assert not list(tmp_path.rglob("shot"))
 
 

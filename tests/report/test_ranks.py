@@ -44,7 +44,7 @@ def test_the_parts_that_grew_are_named_and_the_first_of_the_warm_up_is_left_out(
 
 @pytest.mark.parametrize("slow, says", [
     (dict(forward=6), "Rank 1 is slow at 2 workers: 11.0 ms of computing a step, the others 7.00; they wait for it."),
-    (dict(step=14), "Rank 1 alone spends 5.50 ms a step outside of data, passes and optimizer at 2 workers, the others"),
+    (dict(step=14), "Rank 1 alone spends 5.50 ms a step outside of data, passes and optimizer at 2 workers, the other"),
     (dict(data=4), "Rank 1 waits longer for data at 2 workers: 4.00 ms a step, the others 0.500.")])
 def test_a_rank_that_the_others_wait_for_is_named(report, slow, says):
     said, _ = report({}, slow)
