@@ -100,6 +100,7 @@ class Trial:
     noise: NoiseSteps | None        # None: the noise scale was not measured
     tokens: np.ndarray | None = None    # that losses counted up to each evaluation; None: examples were counted
     losses: LossCourse | None = None    # None: too few steps, or not read
+    started: float = np.nan             # its first process, in seconds since 1970; NaN: unknown
 
     @property
     def key(self) -> tuple[str, int]:
@@ -229,11 +230,12 @@ def read_trials(log: Log, as_version: AsVersion = only_version) -> list[Trial]:
     parts, noise, losses = read_parts(log), read_noise(log), read_courses(log)
     tokens = _count_tokens(log, [step[at] for at in evaluations.rows])
     starts = _Slices(log.restarts, ids)
-    workers = starts.column("workers").tolist()
+    workers, times = starts.column("workers").tolist(), starts.column("time")
     rows = _Rows(log.path, table, as_version)
     return [rows.trial(row, tuple(sorted(set(workers[starts.rows[row]]))), timed[row], parts,
                        noise, losses, step[at], seconds[at],
-                       {name: column[at] for name, column in values.items()}, tokens[row])
+                       {name: column[at] for name, column in values.items()}, tokens[row],
+                       float(times[starts.rows[row]].min(initial=np.inf)))
             for row in np.argsort(ids, kind="stable").tolist() for at in [evaluations.rows[row]]]
 
 
@@ -254,7 +256,8 @@ class _Rows:
 
     def trial(self, row: int, worker_counts: tuple[int, ...], timed: tuple[int, float], parts: Mapping[int, StepParts],
               noise: Mapping[int, NoiseSteps], losses: Mapping[int, LossCourse], step: np.ndarray,
-              train_seconds: np.ndarray, metrics: Mapping[str, np.ndarray], tokens: np.ndarray | None) -> Trial:
+              train_seconds: np.ndarray, metrics: Mapping[str, np.ndarray], tokens: np.ndarray | None,
+              started: float) -> Trial:
         """The trial of one row; ``parts``, ``noise`` and ``losses`` are those of all trials, by id."""
         number, status, reason, dataset, model, optimizer, batch, workers, seed, text = (
             self.columns[name][row] for name in _READ)
@@ -274,7 +277,7 @@ class _Rows:
         setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": batch, **grid})
         trial = Trial(self.path, number, Status(status), reason, workload, batch, workers, worker_counts, seed, plan,
                       setting, step, train_seconds, metrics, *timed, parts.get(number), noise.get(number), tokens,
-                      losses.get(number))
+                      losses.get(number), started if np.isfinite(started) else np.nan)
         return trial if len(worker_counts) < 2 else trial.without_times()
 
 

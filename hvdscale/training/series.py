@@ -51,14 +51,18 @@ class Run:
 
 
 def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str) -> list[Run]:
-    """The runs of a series, smallest worker count first; repeat r has seed + r - 1."""
+    """The runs of a series; repeat r has seed + r - 1.
+
+    The worker counts go up, and down again with the next repeat, so that a machine that slows down with time does not
+    look like a job that scales badly.
+    """
     seed = keys.get("seed", 0)
     if probe:
         constant = {"decay": "constant"} if keys.get("decay") == PLATEAU else {}    # without evaluations
         keys = Settings.build({}, keys, {**PROBE, **constant}).asked()
         return [Run(w, os.path.join(out, f"w{w}-probe.h5"), keys) for w in sorted(set(counts))]
     return [Run(w, os.path.join(out, f"w{w}-r{r}.h5"), {**keys, "seed": seed + r - 1})
-            for w in sorted(set(counts)) for r in range(1, repeats + 1)]
+            for r in range(1, repeats + 1) for w in sorted(set(counts), reverse=r % 2 == 0)]
 
 
 def ended(run: Run, workload: str) -> bool:

@@ -29,7 +29,7 @@ def test_what_is_no_list_of_worker_counts_is_named(text):
 def test_a_series_has_a_run_of_each_seed_at_each_count_smallest_first():
     runs = runs_of([4, 1, 4], 2, False, {"steps": 5, "seed": 7}, "out")
     assert [(run.workers, run.log, run.keys["seed"]) for run in runs] == [
-        (1, "out/w1-r1.h5", 7), (1, "out/w1-r2.h5", 8), (4, "out/w4-r1.h5", 7), (4, "out/w4-r2.h5", 8)]
+        (1, "out/w1-r1.h5", 7), (4, "out/w4-r1.h5", 7), (4, "out/w4-r2.h5", 8), (1, "out/w1-r2.h5", 8)]
     assert all(run.keys["steps"] == 5 for run in runs)
     assert runs[0].output == "out/w1-r1.out"
 

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ...analysis.drift import drift_of
 from ...analysis.intervals import OWN_FROM, Estimate
 from ...analysis.noise_against import best_known
 from ...analysis.pooled_variance import SPEED, stand_out, updates
@@ -141,10 +142,28 @@ def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
     for series in section.series:
         found += _series_found(section, series, planned) if section.target else _throughput_found(section, series)
     found += [Finding(_alone_said(section, cell)) for cell in section.alone] if len(section.alone) <= 3 else []
+    found += _drift_found(section)
     return (*found, *_split_seeds_found(section), *_unlearned_found(section), *_growing_found(section),
             *_batches_found(section),
             *map(Finding, search_words.summary(section.searches)), *map(Finding, _other_targets_said(section)),
             *_parts_found(section), *rank_findings(section), *_noise_found(section))
+
+
+def _drift_found(section: Section) -> list[Finding]:
+    """Times that drift with the order of the runs, and the pace of the last one; of repeats, not of a search."""
+    cells = [cell for cell in section.cells if cell.runs and not cell.searched]
+    drift = drift_of(cells, section.options.confidence)
+    if drift is None:
+        return []
+    grew, *ends = (100 * abs(value - 1) for value in (drift.a_run.value, drift.a_run.low, drift.a_run.high))
+    pace = "; ".join(f"{counted(cell.workers[0], 'worker')}, batch {cell.global_batch:,}: {number(ms.value)} ms"
+                     f"{in_brackets(ms.low, ms.high)}" for cell, warm in zip(cells, drift.warm)
+                     if math.isfinite((ms := warm.scaled(1000 * cell.global_batch)).value))
+    return [Finding(f"Times drift: each of {drift.runs} runs took {number(grew)}% ({number(min(ends))}-"
+                    f"{number(max(ends))}%) {'longer' if drift.a_run.value > 1 else 'less'} than the run before, "
+                    "whatever its setting.",
+                    (f"A step at the pace of the last run: {pace}. Counts that ran there and back, as hvdscale-scale "
+                     "runs them, share a drift: their ratios hold nothing of it.",), drift.a_run)]
 
 
 def _split_seeds_found(section: Section) -> list[Finding]:
