@@ -135,6 +135,10 @@ def attribute_of(where: h5py.HLObject, name: str) -> Any:
     kind, size = found.get_type(), found.get_storage_size()
     if size > MOST_ATTRIBUTE:
         return None
+    if size == 8 and kind.equal(h5py.h5t.STD_I64LE) and found.shape == ():      # past h5py's slower way
+        number = np.empty((), "<i8")
+        found.read(number, mtype=kind)
+        return number.item()
     if not isinstance(kind, h5py.h5t.TypeStringID):
         return read_attribute(h5py.AttributeManager(where)[name]) if kind.get_class() in NUMBERS else None
     if not kind.is_variable_str() and size == kind.get_size():      # as they are written: past h5py's slower way

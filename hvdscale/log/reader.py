@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
 
 import h5py
@@ -173,16 +173,22 @@ def begun_trials(part: Part) -> int:
 def column_spec(name: str, dataset: h5py.Dataset | Stored) -> Column:
     """A column as its dataset says it is; only a metric says which way it gets better."""
     keys = ("unit", "meaning", "better") if "/" in name else ("unit", "meaning")
-    unit, meaning, *better = (str(attribute_of(dataset, key) or "") for key in keys)
+    known = dataset.texts if isinstance(dataset, Stored) else {}
+    unit, meaning, *better = (known.get(key) or str(attribute_of(dataset, key) or "") for key in keys)
     return Column(name, column_type(dataset), unit, meaning, better="".join(better))
 
 
 def in_order(table: str, columns: Mapping[str, Value]) -> dict[str, Value]:
     """A table's columns sorted: the schema's order, then metrics by split, then whatever else there is."""
+    return {name: columns[name] for name in _sorted(table, tuple(columns))}
+
+
+@lru_cache(maxsize=64)                      # the logs of a folder have the same columns
+def _sorted(table: str, columns: tuple[str, ...]) -> list[str]:
     def place(name: str) -> tuple[int, int, str]:
         known, split = PLACES[table], name.partition("/")[0]
         return known.get(name, len(known)), SPLITS.index(split) if split in SPLITS else len(SPLITS), name
-    return {name: columns[name] for name in sorted(columns, key=place)}
+    return sorted(columns, key=place)
 
 
 def column_type(dataset: h5py.Dataset | Stored) -> str:
