@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike
 from .intervals import Estimate
 
 LEAST_MET = 4               # trials that met the target, below which nothing is fitted
-VOTES, INWARD, MARGIN = 4, 16, 1.1      # see trials_confirm
+VOTES, INWARD = 4, 25       # see trials_confirm
 INSIDE = 0.95               # share of the draws of the best rate that must lie between the rates tried
 DRAWS = 1000                # of the posterior
 _PROPOSED, _ROUNDS = 500, 20            # points per round, and the most rounds, until the effective sample size
@@ -152,14 +152,18 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
 def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, before: np.ndarray, steps: np.ndarray,
                    more: float) -> bool:
     """Whether the trials themselves show that a rate needs over ``more`` times the steps of the best one: all of those
-    farther out, one in INWARD of all trials just inside, and at least VOTES, needed MARGIN times as many as that.
+    farther out, one in INWARD of all trials just inside, and at least VOTES, needed more than that.
+
+    The best rate's steps are the fitted ones, or the second fewest of the trials where these are more: on a wide flat
+    top and beside a cliff the fit's lowest point is too low.
 
     rates, before, steps    as for landscape_of
     """
     out = np.sign(log_rate - np.median(landscape.best)) * (rates - log_rate)
     voting = max(VOTES, int((out >= 0).sum()) + max(1, len(rates) // INWARD))
     least = np.where(np.isfinite(steps), steps, before)[np.argsort(-out)][:voting]
-    return bool((least > MARGIN * more * np.exp(np.median(landscape.steps))).all())
+    fewest = max(np.exp(np.median(landscape.steps)), np.partition(steps, 1)[1])
+    return bool((least > more * fewest).all())
 
 
 @dataclass(frozen=True, eq=False)

@@ -510,10 +510,10 @@ def test_intervals_of_the_loss_cover_the_truth_and_verdicts_are_seldom_wrong(sha
     assert 0.9 <= inside / known and wrong / known < 0.025
 
 
-@pytest.mark.parametrize("shape", ["wide flat top", "valley"])
+@pytest.mark.parametrize("shape", ["wide flat top", "one-sided cliff", "valley"])
 def test_rates_near_the_best_are_seldom_called_surely_lost_whatever_the_shape(shape):
     false, kept, unconfirmed = claims(shape, 50, 50)
-    assert false <= 0.07 and kept >= 0.65 and (unconfirmed > 0.2 or shape == "valley")
+    assert false <= 0.05 and kept >= 0.8 and (unconfirmed > 0.2 or shape == "valley")
 
 
 def drawn(random, truth, noise, keep, count=20, every=10.0, budget=2000.0):
