@@ -21,7 +21,7 @@ from ..target import Target
 from .best_of_n import common_trials
 from .budgets import are_ends_alone
 from .cell_steps import noise_of, parts_of
-from .defaults import LOSS_WITHIN
+from .defaults import FIRST, LOSS_WITHIN
 from .grouping import group_by
 from .intervals import CONFIDENCE, Pools
 from .noise import Noise
@@ -46,6 +46,7 @@ class Options:
     confidence: float = CONFIDENCE
     loss_within: Tolerance = Tolerance.parse(LOSS_WITHIN)
     trials: int | None = None           # of each search, to compare batches at; None: those of the smallest search
+    crossing: str = FIRST               # or LASTING: where a run meets its target, see crossing.py
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,8 +218,8 @@ def cells_of(trials: Iterable[Trial], target: Target | None, options: Options = 
              ) -> tuple[list[Cell], list[Cell], Pools]:
     """(cells of one worker count and global batch each, cells by global batch over all worker counts, their spreads) of
     one workload's trials. Searches are all compared at the same number of trials, see best_of_n.common_trials."""
-    runs = [run for run in (run_of(trial, target) for trial in trials if trial.status != Status.RUNNING)
-            if run.conclusive or run.trial.pruned]
+    held = (run_of(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
+    runs = [run for run in held if run.conclusive or run.trial.pruned]
     cells, by_batch = _cells(runs, options)
     pools = pools_of(cells, by_batch)
     n, _ = common_trials(_draws_by_batch(by_batch), options.trials)

@@ -7,7 +7,7 @@ batch B (the mean batch of the S steps where it changes), then holds exactly for
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 
@@ -18,6 +18,8 @@ from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
 from .best_of_n import best_of
+from .crossing import Crossing, lasting_crossing
+from .defaults import FIRST, LASTING
 from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median,
                         mean_interval, mean_ratio, quotient)
@@ -71,8 +73,43 @@ class Run:
         return self.ended or self.trial.status == Status.INFEASIBLE
 
 
-def run_of(trial: Trial, target: Target | None = None) -> Run:
-    """One trial measured against a target; None: no target."""
+def run_of(trial: Trial, target: Target | None = None, crossing: str = FIRST) -> Run:
+    """One trial measured against a target; None: no target.
+
+    crossing  which evaluation counts: the first that met, or the lasting crossing, see crossing.py; where that is
+              unknown, the first
+    """
+    found = _run_of(trial, target)
+    if target is None or crossing != LASTING:
+        return found
+    lasting = crossing_of(trial, target)
+    return found if lasting is None or np.isnan(lasting.steps) else _at_crossing(found, lasting, target)
+
+
+def crossing_of(trial: Trial, target: Target) -> Crossing | None:
+    """A trial's lasting crossing; None where it did not meet the target."""
+    rows = trial.rows_with(target.column)
+    return lasting_crossing(trial.step[rows].astype(float), trial.metrics[target.column][rows], target)
+
+
+def _at_crossing(run: Run, lasting: Crossing, target: Target) -> Run:
+    """The run as if it had met the target at its lasting crossing; seconds in between are interpolated."""
+    trial = run.trial
+    if np.isinf(lasting.steps):
+        return replace(run, steps=np.inf, steps_before=np.inf, seconds=np.inf, seconds_before=np.inf,
+                       examples_per_second=trial.examples_per_second)
+    rows = trial.rows_with(target.column)
+    step, clock = trial.step[rows].astype(float), trial.train_seconds[rows]
+    beyond = max(1.0, lasting.steps / step[-1])
+    seconds, before = np.interp([lasting.steps, lasting.before], step, clock)
+    seconds *= beyond
+    speed = trial.batches.examples_before(lasting.steps) / seconds if seconds > 0 else run.examples_per_second
+    return replace(run, steps=lasting.steps, steps_before=lasting.before, seconds=float(seconds),
+                   seconds_before=float(before) if lasting.before == lasting.before else np.nan,
+                   examples_per_second=float(speed))
+
+
+def _run_of(trial: Trial, target: Target | None) -> Run:
     rows = np.arange(len(trial.step)) if target is None else trial.rows_with(target.column)
     last_step, last_seconds = _spent(trial, rows[-1:])
     at = -1 if target is None else first_met(trial.metrics[target.column][rows], target)

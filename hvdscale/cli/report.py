@@ -5,7 +5,8 @@ from functools import partial
 
 import click
 
-from ..analysis.defaults import CONFIDENCE, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
+from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES,
+                                 USEFUL_WITHIN)
 from ..errors import UsageError
 from ..formatting.progress import Progress
 from ..report.defaults import FORMATS
@@ -62,6 +63,9 @@ class Report(Command):
 @click.option("--trials", type=click.IntRange(min=1), metavar="N",
               help="Compare searches at the median best of N trials at every batch, and leave out batches with fewer. "
                    "Without it N is the smallest number of trials of any batch.")
+@click.option("--crossing", type=click.Choice(CROSSINGS), default=FIRST, show_default=True,
+              help="Where a run meets its target: at the first evaluation that does, or where its curve, smoothed, "
+                   "crosses it for good.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
               help="Confidence level of the intervals.")
 @click.option("--skip-broken", is_flag=True,
@@ -71,7 +75,7 @@ class Report(Command):
 @width_option
 @version_option
 def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, loss_within,
-         rules, rule_within, branch_tolerance, trials, confidence, skip_broken, watch, every):
+         rules, rule_within, branch_tolerance, trials, crossing, confidence, skip_broken, watch, every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them or of other programs' runs.
 
     \b
@@ -87,7 +91,7 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
     options, asked = request_of(
         budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,
         perfect_within=perfect_within, useful_within=useful_within, loss_within=loss_within, trials=trials,
-        confidence=confidence, branch_tolerance=branch_tolerance,
+        crossing=crossing, confidence=confidence, branch_tolerance=branch_tolerance,
         spell=lambda name: f"--{name.replace('_', '-')}")
     make(logs, targets_of(targets), out, options=options, formats=formats_of(formats, FORMATS),
          skip_broken=skip_broken, every_figure=figures == "all", asked=asked, echo=echo,

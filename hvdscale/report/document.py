@@ -30,6 +30,7 @@ from .findings import VERDICT, Finding, sentences_of
 from .joining import joining_said
 from .plan.words import cautions, crowded_said, verdict
 from .scaling import words
+from .scaling.crossings import crossing_said, crossings_table
 from .scaling.curves import fit_table
 from .scaling.figures import figures_of
 from .scaling.tables import tables_of
@@ -159,8 +160,8 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
         for section in group.sections)) for group in groups)
     known = {about.workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
-    return _document(pages, AboutAll(abouts, repeats, studies, asked, options, tell), logs, skipped, notes, taken,
-                     branches)
+    return _document(pages, AboutAll(abouts, repeats, studies, asked, options, tell), logs, skipped,
+                     (*crossing_said(options), *notes), taken, branches)
 
 
 def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = (), logs: Sequence[LogFacts] = (),
@@ -366,7 +367,7 @@ def _page_of_section(section: Section, about: About | None, studies: Sequence[St
         measured = (*tables_of(section), *tables_of_searches(section.searches))
         view = View((*words.findings(section, planned=bool(plan)), *studied.findings),
                     (*studied.tables, *measured) if tell_ends_alone(own) else (*measured, *studied.tables),
-                    studied.details)
+                    (*studied.details, *crossings_table(section)))
         notes += words.schedules(section)
     view = replace(view, find=partial(_figures, studied, section))
     page = _page(view, section.workload, section.target, title, taken, verdict(plan) if plan else ())

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterable
 
 from ..analysis.budgets import Budget
-from ..analysis.defaults import CONFIDENCE, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
+from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES,
+                                 USEFUL_WITHIN)
 from ..analysis.published import read as read_published
 from ..analysis.report_data import Options
 from ..analysis.rules import Rule
@@ -25,7 +26,7 @@ Share = float | str             # 0.1 or "10%"
 def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = None, rules: Texts = RULES,
                rule_within: Share = RULE_WITHIN, perfect_within: Share = PERFECT_WITHIN,
                useful_within: Share = USEFUL_WITHIN, loss_within: Share = LOSS_WITHIN, trials: int | None = None,
-               confidence: float = CONFIDENCE, branch_tolerance: Share | None = None,
+               confidence: float = CONFIDENCE, branch_tolerance: Share | None = None, crossing: str = FIRST,
                spell: Callable[[str], str] = str) -> tuple[Options, Asked]:
     """The options of the analysis, and what to show of studies.
 
@@ -35,6 +36,8 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
     """
     if trials is not None and trials < 1:
         raise UsageError(f"{spell('trials')} {trials}: is a number of trials, 1 or more")
+    if crossing not in CROSSINGS:
+        raise UsageError(f"{spell('crossing')} {crossing}: is {' or '.join(CROSSINGS)}")
     compare = _listed(compare)
     for name in compare:
         read_published(name)
@@ -43,7 +46,7 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
         return share_of(spell(name), str(value))
     options = Options(share("perfect_within", perfect_within), share("useful_within", useful_within),
                       confidence_of(confidence, spell("confidence")),
-                      Tolerance.parse(str(loss_within), spell("loss_within")), trials)
+                      Tolerance.parse(str(loss_within), spell("loss_within")), trials, crossing)
     return options, Asked(budgets_of(_listed(budgets)), compare, paper,
                           tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), share("rule_within", rule_within),
                           None if branch_tolerance is None else

@@ -550,8 +550,9 @@ def test_files_of_a_report(tmp_path):
     assert sorted(os.listdir(tmp_path / "report" / "tables")) == [
         "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-batches.csv",
         "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-critical-batch.csv",
+        "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-crossings.csv",
         "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-weak-32.csv"]
-    assert said[-1].startswith("wrote 4 files: ")
+    assert said[-1].startswith("wrote 5 files: ")
 
 
 def test_tables_are_printed_before_what_draws_is_imported_and_no_trainer_is(tmp_path):

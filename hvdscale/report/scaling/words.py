@@ -25,6 +25,7 @@ from ...target import Target
 from ..differences import problems_of_points, settings_tried
 from ..findings import Finding, sentences_of
 from ..search import words as search_words
+from .crossings import crossings_found
 from .ranks import rank_findings
 from .regimes import regimes_found, trials_said
 
@@ -143,7 +144,8 @@ def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
         found += _series_found(section, series, planned) if section.target else _throughput_found(section, series)
     found += [Finding(_alone_said(section, cell)) for cell in section.alone] if len(section.alone) <= 3 else []
     found += _drift_found(section)
-    return (*found, *_split_seeds_found(section), *_unlearned_found(section), *_growing_found(section),
+    return (*found, *_split_seeds_found(section), *crossings_found(section), *_unlearned_found(section),
+            *_growing_found(section),
             *_batches_found(section),
             *map(Finding, search_words.summary(section.searches)), *map(Finding, _other_targets_said(section)),
             *_parts_found(section), *rank_findings(section), *_noise_found(section))
