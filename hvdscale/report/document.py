@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..analysis.defaults import LASTING
 from ..analysis.intervals import OWN_FROM
 from ..analysis.report_data import Group, Options, Section
 from ..analysis.search import Search
@@ -188,7 +189,8 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
     rules = "" if ruled else ", the cost of learning-rate rules"
     note = (f"{why}: this report is of the studies as a whole. Tables by worker count, where a step's time goes, noise "
             f"scales{rules} and curves of single runs are left out; a report "
-            f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
+            f"{'without --paper' if asked.paper else 'on fewer logs'} has them."
+            + " Targets are met at the first crossing here, not at the lasting one." * (options.crossing == LASTING))
     return _document(pages, AboutAll(abouts, (), studies, asked, options, tell), logs, skipped, (note, *notes), taken)
 
 
