@@ -112,7 +112,7 @@ def test_repeats_of_one_setting_are_no_studies():
     logs = list(study().values())
     assert not are_searched(studies_of(logs)) and are_searched(studies_of(sweep()))
     [(_, [page])] = document_of_logs(logs).pages
-    assert [table.name for table in page.details] == ["critical-batch"]      # of repeats, too
+    assert [table.name for table in page.details] == ["critical-batch", "crossings"]       # of repeats, too
     assert page.summary[0].startswith("Fastest: ")
 
 
