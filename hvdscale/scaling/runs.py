@@ -110,7 +110,7 @@ def carry_out(run: Run, asked: Asked, launcher: str | None, hosts: str | None) -
     """Start the script on the run's workers, wait for their records and write the log; what was changed so that the
     script could run here. Raises HvdscaleError."""
     with _records(run) as folder:
-        _open(folder, asked)
+        _open(folder, run, asked)
         command = launch_command(launcher, run.workers, _rank_command(folder, asked, run.workers), hosts)
         code, late = _await(command, run, asked)
         return _collect(run, asked, folder, launcher, code, late)
@@ -121,7 +121,7 @@ def carry_out_launched(run: Run, asked: Asked, process: Process) -> list[str]:
     folder = _folder_of(run, process)
     if process.rank == 0:
         with _records(run, folder):
-            _open(folder, asked)
+            _open(folder, run, asked)
             code, late = _await(_rank_command(folder, asked, run.workers), run, asked)
             until = time.monotonic() + GRACE_SECONDS
             while time.monotonic() < until and _running(folder, run.workers):
@@ -156,7 +156,9 @@ def _records(run: Run, folder: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _open(folder: Path, asked: Asked) -> None:
+def _open(folder: Path, run: Run, asked: Asked) -> None:
+    """Let the ranks begin; what an earlier run printed goes."""
+    Path(run.output).unlink(missing_ok=True)
     write_whole(folder / "task.json", json.dumps({"warm_up": asked.warm_up, "updates": asked.updates}), sync=False)
 
 
@@ -168,7 +170,7 @@ def _rank_command(folder: Path, asked: Asked, workers: int) -> list[str]:
 def _await(command: list[str], run: Run, asked: Asked) -> tuple[int, bool]:
     """The exit code of the command, and whether it was ended for its time."""
     environment = {**launch_environment(), "OMP_NUM_THREADS": str(asked.threads)}
-    with open(run.output, "a" if os.path.exists(run.output) else "w", encoding="utf-8") as output:
+    with open(run.output, "a", encoding="utf-8") as output:       # that of all ranks of a launch
         output.write(shlex.join(command) + "\n")
         output.flush()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
