@@ -76,10 +76,11 @@ class Part:
         self._claimed = 0           # bytes of the columns that were looked at, unpacked
         with reading(path):
             self.segment = segments.of_file(path, self.file)
+            self._addresses = datasets_in(self.file)
             self.rows = {table: self._committed_rows(table) for table in TABLES}
             self.columns: dict[str, Mapping[str, Column]] = {}
             for table in TABLES:
-                names = dict.fromkeys(datasets_in(part_of(path, self.file, table)))
+                names = dict.fromkeys(name[len(table) + 1:] for name in self._addresses if name.startswith(f"{table}/"))
                 names.pop("committed_rows", None)
                 refuse_missing(path, table, names)
                 self.columns[table] = FileColumns(in_order(table, names), partial(self._look, table))
@@ -113,10 +114,13 @@ class Part:
         self._claimed += size
         refuse_inflated(self.path, self._claimed, self.size)
 
+    def _stored(self, name: str) -> Stored:
+        return Stored(self.path, self.file, name, self._descriptor, self._addresses.get(name))
+
     def _look(self, table: str, name: str) -> Column:
         """A column of the file, its dataset open from now on."""
         with reading(self.path):
-            dataset = Stored(self.path, self.file, f"{table}/{name}", self._descriptor)
+            dataset = self._stored(f"{table}/{name}")
             found = column_spec(name, dataset)
             size = refuse_wrong_layout(self.path, table, found, dataset, self.rows[table], self.size)
             self.claim(size + len(found.unit) + len(found.meaning))
@@ -127,7 +131,7 @@ class Part:
         """How many rows of a table are whole; LogError where the file does not say."""
         name = f"{table}/committed_rows"
         refuse_link(self.path, self.file.id, "", name)
-        dataset = Stored(self.path, self.file, name, self._descriptor)
+        dataset = self._stored(name)
         if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
             raise LogError(f"{self.path}: {name} holds {dataset.dtype} entries in the shape {dataset.shape}, not one "
                            "number of rows")
@@ -140,7 +144,7 @@ class Part:
     def _heap(self) -> Any:
         """The texts: an h5py.Dataset, or the bytes of a small one."""
         refuse_link(self.path, self.file.id, "", "text")
-        heap = Stored(self.path, self.file, "text", self._descriptor)
+        heap = self._stored("text")
         refuse_wrong_type(self.path, "text", heap, "int")
         self.claim(refuse_hollow(self.path, "text", heap, len(heap), self.size))
         return heap[:] if len(heap) <= SMALL_HEAP else heap
@@ -210,23 +214,19 @@ def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
     if len(spans) == 0:
         return np.empty(0, dtype=object)
     starts, lengths = spans[:, 0], spans[:, 1]
-    bad = (starts < 0) | (lengths < 0) | (starts + lengths > len(heap))
-    if bad.any():
-        row = int(bad.argmax())
+    first, end = int(starts.min()), int((starts + lengths).max())
+    if min(first, lengths.min()) < 0 or max(end, starts.max()) > len(heap):         # the sum may have overflowed
+        row = int(((starts < 0) | (lengths < 0) | (starts > len(heap) - lengths)).argmax())
         raise LogError(f"{path}: a text of {lengths[row]} bytes at byte {starts[row]} (row {row}) lies outside /text, "
                        f"which has {len(heap)} bytes")
-    first = int(starts.min())
-    data = memoryview(heap[first:int((starts + lengths).max())])
-    order = np.lexsort((lengths, starts))
-    starts, lengths = starts[order] - first, lengths[order]
-    new = np.ones(len(order), bool)                   # the first of each run of equal spans
-    new[1:] = (np.diff(starts) != 0) | (np.diff(lengths) != 0)
-    if (several := int(lengths[new].sum())) > len(data):
+    data, places = memoryview(heap[first:end]), list(map(tuple, spans.tolist()))
+    texts = dict.fromkeys(places, "")
+    if (several := sum(length for _, length in texts)) > len(data):
         raise LogError(f"{path}: texts of {several:,} bytes lie in {len(data):,} bytes of /text, as no log's do")
-    texts = np.array([str(data[start:start + length], "utf-8", "replace")
-                      for start, length in zip(starts[new].tolist(), lengths[new].tolist())], dtype=object)
-    out = np.empty(len(order), dtype=object)
-    out[order] = texts[np.cumsum(new) - 1]
+    for start, length in texts:
+        texts[start, length] = str(data[start - first:start - first + length], "utf-8", "replace")
+    out = np.empty(len(places), dtype=object)
+    out[:] = [texts[place] for place in places]
     return out
 
 

@@ -30,12 +30,16 @@ class Stored:
 
     __slots__ = ("path", "name", "id", "shape", "dtype", "offset", "texts", "_descriptor")
 
-    def __init__(self, path: str, file: h5py.File, name: str, descriptor: int | None = None) -> None:
-        """descriptor    of the open file, where its bytes may be read as they are; see ``descriptor_of``"""
+    def __init__(self, path: str, file: h5py.File, name: str, descriptor: int | None = None, address: int | None = None
+                 ) -> None:
+        """
+        descriptor    of the open file, where its bytes may be read as they are; see ``descriptor_of``
+        address       byte at which the dataset's header begins, where that is known; see ``datasets_in``
+        """
         self.path, self.name = path, f"/{name}"
         self.id = h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
         self.offset, self._descriptor = self.id.get_offset(), descriptor
-        header = header_at(descriptor, h5py.h5o.get_info(self.id).addr) if descriptor is not None else None
+        header = header_at(descriptor, address) if descriptor is not None and address is not None else None
         self.texts = header.texts if header else {}
         # HDF5 writes a column in pieces into an array unseen: of the shape that it says itself
         self.shape = header.shape if header and self.offset is not None else self.id.shape
