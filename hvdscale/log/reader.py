@@ -76,7 +76,6 @@ class Part:
         self._claimed = 0           # bytes of the columns that were looked at, unpacked
         with reading(path):
             self.segment = segments.of_file(path, self.file)
-            self._addresses = datasets_in(self.file)
             self.rows = {table: self._committed_rows(table) for table in TABLES}
             self.columns: dict[str, Mapping[str, Column]] = {}
             for table in TABLES:
@@ -114,8 +113,15 @@ class Part:
         self._claimed += size
         refuse_inflated(self.path, self._claimed, self.size)
 
+    @cached_property
+    def _addresses(self) -> dict[str, int]:
+        """Where the datasets are. Finding them reads all headers, so of a live log the rows that count are read first:
+        columns grow."""
+        return datasets_in(self.file)
+
     def _stored(self, name: str) -> Stored:
-        return Stored(self.path, self.file, name, self._descriptor, self._addresses.get(name))
+        live = self._descriptor is None
+        return Stored(self.path, self.file, name, self._descriptor, None if live else self._addresses.get(name))
 
     def _look(self, table: str, name: str) -> Column:
         """A column of the file, its dataset open from now on."""
