@@ -17,9 +17,9 @@ import numpy as np
 
 from ..formatting.escaping import of_cell
 from ..log.schema import UNKNOWN_SEED, Status
-from .archive_files import LARGEST_INT, WrongFile, cut_off_message
 from .cells import integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
 from .csv_rules import CsvRows, LeftOut
+from .files import LARGEST_INT, WrongFile, cut_off_message
 
 ROWS = 1 << 15                  # read at a time
 LONGEST_HEADER = 4 << 20        # characters

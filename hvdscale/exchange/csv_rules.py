@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..log.check import Ends, Fault, Rows, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
-from .archive_files import WrongFile
+from .files import WrongFile
 
 OVERLAP = "; --overlap first or last says which rows stay where steps are repeated"
 

@@ -29,11 +29,10 @@ from ..log.schema import (SOURCE, TABLES, UNKNOWN_SEED, Column, Status, better, 
                           metric_column)
 from ..plan.values import did_you_mean
 from ..target import SPLITS, logged_name, metric_faults
-from .archive_export import new_folder
-from .archive_files import LARGEST_INT, WrongFile, json_object
 from .bulk_log import BulkLog
 from .csv_file import FLAGS, GAPS, ROWS, TYPES, CsvFile, repeats
 from .csv_rules import CsvRows, LeftOut, apply_rules
+from .files import LARGEST_INT, WrongFile, json_object, new_folder
 from .imported import beyond_errors, skipped_note, widen
 
 FORMAT = "hvdscale-csv"

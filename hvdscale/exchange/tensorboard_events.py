@@ -25,7 +25,7 @@ from ..log.check import refuse_unsound_trials
 from ..log.reader import Log, Table, read_log
 from ..log.schema import UNKNOWN_SEED, Status
 from ..system.extras import import_extra
-from .archive_export import new_folder
+from .files import new_folder
 from .trial_start import start_seconds
 
 NEED = "--as tensorboard"

@@ -21,9 +21,9 @@ import pytest
 
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import LogError
-from hvdscale.exchange import archive
-from hvdscale.exchange.archive import import_archive
-from hvdscale.exchange.archive_export import export_archive
+from hvdscale.exchange.archive import read as archive, sources
+from hvdscale.exchange.archive.read import import_archive
+from hvdscale.exchange.archive.export import export_archive
 from hvdscale.exchange.bulk_log import BulkLog
 from hvdscale.log.check import check
 from hvdscale.log.merge import merge
@@ -255,7 +255,7 @@ def test_a_reading_process_that_is_lost_is_an_error(tmp_path, monkeypatch):
 
 INTERRUPTED = """
 import multiprocessing, time
-from hvdscale.exchange import archive
+from hvdscale.exchange.archive import read as archive
 def waiting(seen):
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     time.sleep(60)
@@ -383,7 +383,7 @@ def test_a_tar_file_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch)
                                      + name.tobuf(tarfile.GNU_FORMAT))
     with pytest.raises(LogError, match="a.tar: .*a header of 1099511627776 bytes"):
         import_archive(tmp_path / "a.tar", tmp_path / "log.h5")
-    monkeypatch.setattr(archive, "LARGEST_STUDY", 200)
+    monkeypatch.setattr(sources, "LARGEST_STUDY", 200)
     tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2))
     with pytest.raises(LogError, match=f"the files of {PLACE} have more than .* GiB.*import the folder"):
         import_archive(tmp_path / "a.tar", tmp_path / "log.h5")

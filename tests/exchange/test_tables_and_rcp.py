@@ -15,7 +15,7 @@ from hvdscale.cli.exchange import Progress
 from hvdscale.cli.log import main
 from hvdscale.cli.report import main as report
 from hvdscale.errors import LogError
-from hvdscale.exchange.archive import Seen
+from hvdscale.exchange.archive.read import Seen
 from hvdscale.exchange.csv_tables import export_tables, import_tables
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log

@@ -25,6 +25,7 @@ SPECIAL = {
     "analysis.landscapes": "report.landscapes",
     "report.landscapes": "report.studies",
     "report.papers": "report.studies",
+    "exchange.archive": "cli.exchange",
     "exchange.benchmarks": "cli.exchange",
 }
 FILES = {".".join(("hvdscale", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path

@@ -30,7 +30,7 @@ import numpy as np
 
 from ...errors import LogError
 from ...log.schema import UNKNOWN_SEED, Status
-from ..archive_files import WrongFile
+from ..files import WrongFile
 from ..imported import ImportedLog
 from .mllog_lines import LONGEST, OWN, TOKEN, Run, read_run
 from .mllog_measured import Measured, Wanted, as_whole

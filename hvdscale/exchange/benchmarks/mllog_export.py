@@ -22,10 +22,10 @@ from ...log.plan_text import plan_at
 from ...log.reader import Log, read_log
 from ...log.schema import UNKNOWN_SEED, Status
 from ...target import Target
-from ..archive_export import new_folder
+from ..files import new_folder
+from ..trial_start import start_seconds
 from .mllog_lines import OWN, TOKEN
 from .mllog_measured import PARAMETERS
-from ..trial_start import start_seconds
 
 POINT, START, END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
 METAPARAMETERS = "metaparameters/"

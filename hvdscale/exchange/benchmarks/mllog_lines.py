@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...target import SPLITS
-from ..archive_files import WrongFile
+from ..files import WrongFile
 
 TOKEN = ":::MLLOG "
 OWN = "hvdscale_trial"              # the key of the line that only our own files have

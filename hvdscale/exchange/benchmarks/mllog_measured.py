@@ -15,7 +15,7 @@ import numpy as np
 
 from ...formatting.numbers import counted
 from ...log.plan_text import MOST
-from ..archive_files import LARGEST_INT, WrongFile, parameter_name, whole_number
+from ..files import LARGEST_INT, WrongFile, parameter_name, whole_number
 from .mllog_lines import COUNTERS, EVALUATED, METRIC, OWN, Evaluation, Run, is_number
 from .table import RENAMED, Benchmark, are_alike, find_benchmark
 

@@ -33,7 +33,7 @@ import numpy as np
 from ...errors import LogError, UsageError
 from ...log.plan_text import MOST
 from ...log.schema import UNKNOWN_SEED, Status
-from ..archive_files import LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, refuse_deep, whole_number
+from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, refuse_deep, whole_number
 from ..imported import ImportedLog
 from .table import RENAMED, Benchmark, find_benchmark, optimizer_of
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...system.extras import import_extra
-from ..archive_files import WrongFile
+from ..files import WrongFile
 from .run import SECONDS, STEP, FoundRun, yaml_parameters
 
 NAME = "event files"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from ..archive_files import WrongFile
+from ..files import WrongFile
 from .run import SECONDS, STEP, FoundRun, number, text_of, value_of, yaml_parameters
 
 NAME = "MLflow"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..archive_files import WrongFile
+from ..files import WrongFile
 
 STEP, SECONDS = "step", "seconds"       # tags of formats that have steps and times of their own
 

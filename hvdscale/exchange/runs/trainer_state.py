@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..archive_files import WrongFile
+from ..files import WrongFile
 from .run import SECONDS, STEP, FoundRun, text_of
 
 NAME = "trainer_state.json"

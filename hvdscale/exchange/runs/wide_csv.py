@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from ..archive_files import WrongFile
+from ..files import WrongFile
 from .run import FoundRun, csv_rows, number, text_of, value_of, yaml_parameters
 
 NAME = "CSV"

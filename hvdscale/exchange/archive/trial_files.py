@@ -8,14 +8,10 @@ A wrong file is an entry of ``batch.wrong``, not an error.
 from __future__ import annotations
 
 import csv
-import errno
 import functools
 import io
-import json
 import math
-import os
 import re
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -23,25 +19,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import LogError
-from ..log.check import Ends, Rows, faults_of_rows, unfinished
-from ..log.plan_text import MOST, is_deeper
-from ..log.schema import Status
-from ..target import ALIASES, SPLITS
-from .cells import integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
+from ...log.check import Ends, Rows, faults_of_rows, unfinished
+from ...log.plan_text import MOST
+from ...log.schema import Status
+from ...target import ALIASES, SPLITS
+from ..cells import integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
+from ..files import (LARGEST_INT, NAME, RENAMED, WrongFile, cut_off_message, file_bytes, json_object, parameter_name,
+                     shown, whole_number)
 
 BLOCK_BYTES = 1 << 19               # of files parsed together: fits a core's cache
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
-# the archive's names of metaparameters -> ours
-RENAMED = {"end_learning_rate_factor": "end_lr_factor", "learning_rate_decay_steps": "decay_steps"}
 # the archive's parameters that are always numbers
 NUMBERS = ("learning_rate", "momentum", "label_smoothing", *RENAMED)
 OTHER = "archive/"                  # prefix of columns that are not split/metric
 STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
-LARGEST_INT = 2**63 - 1
-DEEPEST = 30                        # nesting of a study; with the plan around it at most plan_text.DEEPEST
 _METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]*\w[\w.+-]*", re.ASCII)
-_NAME = re.compile(r"[\w.+-]*\w[\w.+-]*", re.ASCII)
 
 
 class TrialFiles(NamedTuple):
@@ -75,10 +67,6 @@ class Batch:
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     size: int = 0
-
-
-class WrongFile(LogError):
-    """An invalid file in an archive."""
 
 
 def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> Batch:
@@ -117,103 +105,27 @@ def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> Batch:
     return batch
 
 
-def file_bytes(content: bytes | str | None, name: str, most: int | None = None) -> bytes:
-    """A file's content; raises WrongFile if it is missing, too large, a link or not a regular file.
-
-    content  bytes, or the path of the file;  name: for messages
-    most     largest size in bytes; None: from LARGEST
-    """
-    if content is None:
-        raise WrongFile(f"{name}: is missing")
-    if isinstance(content, bytes):
-        return content
-    try:
-        # do not wait for a pipe, nor follow a link out of the archive
-        descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            state = os.fstat(descriptor)
-            if not stat.S_ISREG(state.st_mode):
-                raise WrongFile(f"{name}: is not a regular file")
-            refuse_large(state.st_size, name, most)
-            with open(descriptor, "rb", buffering=0, closefd=False) as file:
-                return file.readall()
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        raise WrongFile(f"{name}: is missing") from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise WrongFile(f"{name}: is not a regular file, but a link; put what it leads to in its place") from None
-        raise WrongFile(f"{name}: cannot be read: {error.strerror}") from error
-
-
-def refuse_large(size: int, name: str, most: int | None = None):
-    """Raise WrongFile for a file of implausible size."""
-    most = LARGEST[os.path.basename(name)] if most is None else most
-    if size > most:
-        raise WrongFile(f"{name}: has {size} bytes, more than the {most} that such a file may have")
-
-
-def json_object(data: bytes, name: str) -> tuple[dict, str]:
-    """A file's JSON object and its text; raises WrongFile."""
-    try:
-        text = data.decode("utf-8")
-        value = json.loads(text)
-    except RecursionError:
-        raise WrongFile(f"{name}: is nested too deep") from None
-    except ValueError as error:
-        raise WrongFile(f"{name}: is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise WrongFile(f"{name}: holds JSON, but not an object: {text[:40]!r}")
-    return value, text
-
-
-def whole_number(value, least: int, name: str, key: str, most: int = MOST) -> int:
-    """The value if it is an integer from ``least`` to ``most``; raises WrongFile otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise WrongFile(f"{name}: {key} is {_short(value)}, not an integer from {least} to {most}")
-    return value
-
-
-def refuse_deep(value, name: str):
-    """Raise WrongFile if lists and objects are nested deeper than a plan allows."""
-    if is_deeper(value, DEEPEST):
-        raise WrongFile(f"{name}: is nested too deep")
-
-
-def _short(value) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:60] + "..."
-
-
 class _Metadata:
     def __init__(self, trial: TrialFiles):
         name = f"{trial.folder}/metadata.json"
-        data, self.text = json_object(file_bytes(trial.metadata, name), name)
+        data, self.text = json_object(file_bytes(trial.metadata, name, LARGEST["metadata.json"]), name)
         self.id = whole_number(data.get("trial_id"), 0, name, "trial_id", LARGEST_INT)
         if self.id != trial.id:
             raise WrongFile(f"{name}: trial_id is {self.id} in the folder of trial {trial.id}")
         if not isinstance(data.get("status"), str) or data["status"] not in STATUSES:
-            raise WrongFile(f"{name}: status is {_short(data.get('status'))}, not one of {', '.join(STATUSES)}")
+            raise WrongFile(f"{name}: status is {shown(data.get('status'))}, not one of {', '.join(STATUSES)}")
         self.status = STATUSES[data["status"]]
         steps = data.get("steps")
         self.steps = steps if type(steps) is int and 0 <= steps <= MOST else None
         parameters = data.get("parameters", {})
         if not isinstance(parameters, dict):
-            raise WrongFile(f"{name}: parameters is {_short(parameters)}, not an object")
+            raise WrongFile(f"{name}: parameters is {shown(parameters)}, not an object")
         self.point = {}
         for key, value in parameters.items():
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 self.point[parameter_name(key, name)] = _float(value, name, key)
             elif key in NUMBERS:
-                raise WrongFile(f"{name}: {key} is {_short(value)}, not a finite number")
-
-
-def parameter_name(key: str, file: str) -> str:
-    """Our name of a metaparameter; raises WrongFile for an invalid column name."""
-    if not _NAME.fullmatch(key):
-        raise WrongFile(f"{file}: {_short(key)} is not a valid name for a parameter (letters, digits, . + - _)")
-    return RENAMED.get(key, key)
+                raise WrongFile(f"{name}: {key} is {shown(value)}, not a finite number")
 
 
 def _float(value, name, key) -> float:
@@ -222,7 +134,7 @@ def _float(value, name, key) -> float:
             return number
     except OverflowError:
         raise WrongFile(f"{name}: {key} does not fit a float") from None
-    raise WrongFile(f"{name}: {key} is {_short(value)}, not a finite number")
+    raise WrongFile(f"{name}: {key} is {shown(value)}, not a finite number")
 
 
 @functools.lru_cache(64)
@@ -240,7 +152,7 @@ def column_names(header: tuple[str, ...]) -> list[str]:
             found.append(name)
         elif _METRIC.fullmatch(name):
             found.append(name if alias in there else alias)
-        elif _NAME.fullmatch(name.replace("/", ".")):
+        elif NAME.fullmatch(name.replace("/", ".")):
             found.append(OTHER + name.replace("/", "."))
         else:
             raise WrongFile(f"{name!r} is not a valid name for a column (letters, digits, . + - _)")
@@ -259,7 +171,7 @@ class _Table:
 
     def __init__(self, trial: TrialFiles):
         self.name = f"{trial.folder}/measurements.csv"
-        data = file_bytes(trial.measurements, self.name)
+        data = file_bytes(trial.measurements, self.name, LARGEST["measurements.csv"])
         self.size, self.wrong = len(data), ""
         if not data.strip():
             raise WrongFile(f"{self.name}: is empty, without even a header")
@@ -313,11 +225,6 @@ class _Table:
                 return math.nan
         what = "a number of steps" if name == "step" else "a number, empty or NaN"
         raise WrongFile(f"{self.header[at]} is {text[:40]!r}, not {what}")
-
-
-def cut_off_message(name: str, line: int, text: str) -> str:
-    return (f"{name}:{line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
-            "complete it and end it with a line end")
 
 
 def _group_by_header(tables: list[_Table]):

@@ -1,4 +1,4 @@
-"""Export of a log in the published archive's layout (see ``archive``).
+"""Export of a log in the published archive's layout (see ``read``).
 
     export_archive("sweep.h5", "folder")
 
@@ -9,7 +9,6 @@ Times, steps, restarts and plans have no place in the layout; the log and its CS
 """
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Container, Mapping
@@ -17,15 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import LogError
-from ..log.check import refuse_unsound_trials
-from ..log.plan_text import plan_at
-from ..log.reader import Log, read_log
-from ..log.schema import Status
-from ..system.files import whole_folder, writing
-from ..target import ALIASES
-from .archive import is_folder
-from .archive_files import LARGEST_INT, OTHER, RENAMED, STATUSES
+from ...errors import LogError
+from ...log.check import refuse_unsound_trials
+from ...log.plan_text import plan_at
+from ...log.reader import Log, read_log
+from ...log.schema import Status
+from ...target import ALIASES
+from ..files import LARGEST_INT, RENAMED, new_folder
+from .sources import is_folder
+from .trial_files import OTHER, STATUSES
 
 PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
 METRICS = {ours: theirs for theirs, ours in ALIASES.items()}
@@ -52,21 +51,6 @@ def export_archive(path, out, progress: Callable[[Exported], None] = lambda done
     with read_log(path) as log, new_folder(os.fspath(out)) as folder:
         refuse_unsound_trials(log)
         return _export(log, folder, progress)
-
-
-@contextlib.contextmanager
-def new_folder(out: str):
-    """A temporary folder that is renamed to ``out`` on success and removed otherwise.
-
-    Raises LogError if ``out`` exists or cannot be written.
-    """
-    out = out.rstrip("/") or "/"
-    if os.path.lexists(out):
-        raise LogError(f"{out}: exists already; choose another name, or remove it")
-    with writing(out):
-        os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
-        with whole_folder(out) as folder:
-            yield folder
 
 
 def _export(log: Log, root: str, progress) -> Exported:

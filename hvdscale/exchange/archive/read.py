@@ -1,0 +1,216 @@
+"""Import of the published archive's layout (Shallue et al. 2019); see ``export`` for the other direction.
+
+    import_archive("batch_science", "archive.h5")          a folder, or a .tar, .tar.gz, .tar.bz2 or .tar.xz of one
+
+    DATASET/MODEL/OPTIMIZER/BATCH/study.json                        search space, train_steps
+    DATASET/MODEL/OPTIMIZER/BATCH/TRIAL/metadata.json               status, parameters
+    DATASET/MODEL/OPTIMIZER/BATCH/TRIAL/measurements.csv            step, split/metric, ...
+
+DATASET may be two folders (solution_quality/mnist). Folder names identify a study, as several studies share a data set
+name in study.json. In the log, trials of a study and their evaluations are consecutive, ordered by the archive's ids,
+which ``source_trial`` keeps. A trial's plan is the study's (``archive.path``, and study.json as ``archive.study``). The
+archive has no seeds. An export of an import has the same values.
+"""
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+
+import numpy as np
+
+from ...errors import LogError
+from ...log.schema import UNKNOWN_SEED, Status
+from ...system.cores import usable_cores
+from ...system.parent import end_with_parent
+from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, refuse_deep, whole_number
+from ..imported import ImportedLog, beyond_errors, skipped_note
+from .sources import Folder, Study, Tar, is_folder
+from .trial_files import LARGEST, Batch, read_trials
+
+TRIALS, BYTES = 48, 4 << 20             # of one task of a reading process
+ALONE = 1000                            # up to this many trials are read before processes would have started
+# sizes of the training sets, which are not in the archive (55,000, 45,000 and 30,301,028: README of the archive's
+# subsets, effect-dps-public and the paper's figure 9)
+TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm1b": 30301028, "mnist_55000": 55000,
+                  "mnist_27500": 27500, "mnist_13750": 13750, "mnist_6875": 6875}
+
+
+@dataclass
+class Seen:
+    """Progress of an import.
+
+    trials, evaluations, studies  imported so far;  size: bytes of their files
+    share                         of the work done
+    wrong                         messages about wrong files, one each
+    others                        files that do not belong to the layout
+    notes                         on suspicious values
+    """
+
+    trials: int = 0
+    evaluations: int = 0
+    studies: int = 0
+    size: int = 0
+    share: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = False, take_over: bool = False,
+                   progress: Callable[[Seen], None] = lambda seen: None, cores: int | None = None) -> Seen:
+    """Import all trials of an archive into the new log ``out``, which is created only on success.
+
+    skip_broken  skip wrong or missing files and report them; otherwise the first is a LogError
+    cores        reading processes; None: all usable cores
+    """
+    source = os.fspath(source)
+    found = Folder(source) if os.path.isdir(source) else Tar(source)
+    seen = Seen()
+    with ImportedLog(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+        with _Readers(source, cores or len(usable_cores())) as readers:
+            for study, plan, batch in _read(found, readers, seen, skip_broken):
+                _add(log, study, plan, batch, seen)
+                _report_wrong(batch.wrong, seen, skip_broken)
+                seen.share = found.share(seen.trials + len(seen.wrong))
+                progress(seen)
+        if not seen.trials:
+            raise LogError(seen.wrong[0] if seen.wrong else f"{source}: there is no study.json in it: no archive of "
+                           "the layout dataset/model/optimizer/batch_size/study.json")
+        seen.others, seen.notes = found.others, beyond_errors(log.errors)
+        if seen.wrong:
+            log.note("skipped", skipped_note(seen.wrong))
+    return seen
+
+
+def _read(found, readers, seen, skip_broken) -> Iterator[tuple[Study, dict, Batch]]:
+    """Batches of trials in order, each with its study and plan; several are read in parallel."""
+    waiting: deque = deque()
+    for study in found.studies():
+        _report_wrong(study.wrong, seen, skip_broken)
+        try:
+            plan = _plan(study)
+        except WrongFile as error:
+            _report_wrong([str(error)] * max(1, len(study.trials)), seen, skip_broken)
+            continue
+        seen.studies += 1
+        # a COMPLETE trial took all steps, unless it may have stopped at a target: then those of its metadata.json
+        steps = 0 if plan["archive"]["study"].get("early_stopping") else plan["measurement"]["budget_steps"]
+        for trials in _split_into_tasks(study.trials):
+            waiting.append((study, plan, readers.submit(trials, steps)))
+            while len(waiting) > readers.ahead:
+                yield _next(waiting)
+    while waiting:
+        yield _next(waiting)
+
+
+def _next(waiting):
+    study, plan, batch = waiting.popleft()
+    return study, plan, batch()
+
+
+def _report_wrong(wrong, seen, skip_broken):
+    if wrong and not skip_broken:
+        raise LogError(f"{wrong[0]}; --skip-broken leaves out what is wrong")
+    seen.wrong += wrong
+
+
+def _split_into_tasks(trials):
+    piece, size = [], 0
+    for trial in trials:
+        more = len(trial.measurements) if isinstance(trial.measurements, bytes) else 0
+        if piece and (len(piece) == TRIALS or size + more > BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(trial)
+        size += more
+    if piece:
+        yield piece
+
+
+class _Readers:
+    """Processes that read trials; started only for many trials and more than one core. They end with this process."""
+
+    def __init__(self, source: str, cores: int):
+        self.ahead, self._source, self._cores, self._trials = 0, source, cores, 0
+        self._pool: ProcessPoolExecutor | None = None
+
+    def submit(self, trials, budget_steps: int) -> Callable[[], Batch]:
+        """A function that returns the batch; after the loss of a reading process leaving ``with`` raises LogError."""
+        self._trials += len(trials)
+        if self._pool is None and self._cores > 1 and self._trials > ALONE:
+            resource_tracker.ensure_running()                                   # its start would reset the mask
+            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"), end_with_parent)
+            self.ahead = 2 * self._cores
+        if self._pool is None:
+            return lambda: read_trials(trials, budget_steps)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])        # the processes ignore Ctrl-C
+        try:
+            return self._pool.submit(read_trials, trials, budget_steps).result
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        if kind is BrokenProcessPool:
+            raise LogError(f"{self._source}: a process that read it was lost; the machine may be out of "
+                           "memory") from error
+
+
+def _plan(study: Study) -> dict:
+    """The plan of all trials of a study; raises WrongFile for an invalid study.json."""
+    name = f"{study.where}/study.json"
+    data, _ = json_object(file_bytes(study.file, name, LARGEST["study.json"]), name)
+    refuse_deep(data, name)
+    batch = whole_number(data.get("batch_size"), 1, name, "batch_size")
+    steps = whole_number(data.get("train_steps", 0), 0, name, "train_steps")
+    if not isinstance(data.get("parameter_configs", {}), dict):
+        raise WrongFile(f"{name}: parameter_configs is not an object")
+    folders = list(study.folders[-5:])
+    above = ("dataset", "model", "optimizer", "batch_size")[:max(0, 4 - len(folders))]      # source is a subfolder
+    folders = [_folder(data.get(key), name, key) for key in above] + folders
+    for folder in folders:
+        if not is_folder(folder):
+            raise WrongFile(f"{name}: {folder!r} above it is not a valid name for a data set, model or optimizer")
+    if folders[-1] != str(batch):
+        raise WrongFile(f"{name}: batch_size is {batch} in the folder {folders[-1]}")
+    train_examples = TRAIN_EXAMPLES.get(folders[-4])
+    return {"problem": {"train_examples": train_examples} if train_examples else {},
+            "measurement": {"budget_steps": steps},
+            "archive": {"path": "/".join(folders), "study": data}}
+
+
+def _folder(value, name, key) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or not is_folder(str(value)):
+        raise WrongFile(f"{name}: {key} is {value!r}, which names no folder")
+    return str(value)
+
+
+def _add(log: ImportedLog, study: Study, plan: dict, batch: Batch, seen: Seen):
+    *dataset, model, optimizer, size = plan["archive"]["path"].split("/")
+    size, count = int(size), len(batch.ids)
+    if len(batch.step) and int(batch.step.max()) > LARGEST_INT // size:
+        raise LogError(f"{study.where}: {batch.step.max()} steps of {size} examples are more than 64 bits can count")
+    status = np.array(batch.status, np.int8)
+    ids = log.trials({
+        "status": status, "stop_reason": [f"the archive says {Status(s).name}" for s in batch.status],
+        "dataset": "/".join(dataset), "model": model, "optimizer": optimizer, "global_batch": size,
+        "seed": UNKNOWN_SEED, "source_trial": np.array(batch.ids, np.int64),
+        "budget_steps": plan["measurement"]["budget_steps"],
+        "plan": [json.dumps(plan, ensure_ascii=False)] * count,
+        "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
+        "metadata": batch.metadata}, batch.points)
+    log.evaluations(ids, batch.rows, batch.step, batch.step * size, batch.columns)
+    seen.trials += count
+    seen.evaluations += len(batch.step)
+    seen.size += batch.size

@@ -1,0 +1,241 @@
+"""Where the studies of a published archive are: in a folder, or in a tar file that is read once.
+
+    for study in Folder("batch_science").studies():        study.file, study.trials, study.wrong
+    for study in Tar("batch_science.tar.bz2").studies():   the same, its files in memory
+"""
+from __future__ import annotations
+
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ...errors import LogError, UsageError
+from ..files import WrongFile, refuse_large
+from ..unpacking import unpacked
+from .trial_files import LARGEST, TrialFiles
+
+LARGEST_STUDY = 4 << 30                 # bytes of a study's files in a tar file, held in memory
+LARGEST_HEADER = 1 << 20                # bytes of an extended header, held in memory
+EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
+            tarfile.SOLARIS_XHDTYPE)
+ROOT = "batch_science"                  # the published archive's top folder
+GROUPS = ("mnist_subsets", "imagenet_subsets", "solution_quality")      # of data sets, in the published archive
+FILES = ("metadata.json", "measurements.csv")
+
+
+@dataclass
+class Study:
+    """A study as found.
+
+    file    study.json as bytes or a path; None: missing
+    """
+
+    folders: tuple[str, ...]
+    where: str
+    file: bytes | str | None
+    trials: list[TrialFiles]
+    wrong: list[str] = field(default_factory=list)
+
+
+def is_folder(name: str) -> bool:
+    """Whether a name can be a folder of an archive and contains no path."""
+    return bool(re.fullmatch(r"[\w+-][\w.+@=, -]*", name)) and len(name.encode()) < 256
+
+
+class Folder:
+    """An archive in a folder. Links are not followed: one from elsewhere must not expose other files of this machine.
+    """
+
+    def __init__(self, root: str):
+        self.root, self.others = root, []
+        self._found = sorted(self._study_folders(), key=lambda found: _order(found[0]))
+        if not self._found:
+            raise LogError(f"{root}: there is no study.json in it: no archive of the layout "
+                           "dataset/model/optimizer/batch_size/study.json, and no trials.csv: no tables")
+        self.trials = sum(1 for _, path in self._found for entry in os.scandir(path) if _is_folder(entry))
+
+    def share(self, done: int) -> float:
+        """The share of the work done after this many trials."""
+        return done / self.trials if self.trials else 1.0
+
+    def studies(self) -> Iterator[Study]:
+        for folders, path in self._found:
+            where = os.path.join(self.root, *folders)
+            study = Study(_inner(folders), where, os.path.join(path, "study.json"), [])
+            for entry in os.scandir(path):
+                if not _is_folder(entry):
+                    if entry.name != "study.json":
+                        self.others.append(os.path.join(where, entry.name) + " (a link)" * entry.is_symlink())
+                elif _trial_id(entry.name) is None:
+                    study.wrong.append(f"{where}/{entry.name}: is not a trial number")
+                else:
+                    study.trials.append(self._trial(where, entry))
+            study.trials.sort(key=lambda trial: trial.id)
+            yield study
+
+    def _trial(self, where, entry) -> TrialFiles:
+        return TrialFiles(f"{where}/{entry.name}", int(entry.name), *(os.path.join(entry.path, name) for name in FILES))
+
+    def _study_folders(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Folders with a study.json, up to six levels deep, and folders of trials that lack it."""
+        waiting = [((), self.root)]
+        while waiting:
+            folders, path = waiting.pop()
+            try:
+                entries = list(os.scandir(path))
+            except OSError as error:
+                raise LogError(f"{path}: cannot be read: {error.strerror}") from error
+            names = [entry.name for entry in entries if _is_folder(entry)]
+            if any(entry.name == "study.json" for entry in entries) or _holds_trials(path, names):
+                yield folders, path
+            elif len(folders) < 6:
+                self.others += [f"{entry.path} (a link)" for entry in entries if entry.is_symlink()]
+                waiting += [((*folders, name), os.path.join(path, name)) for name in names]
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    return entry.is_dir(follow_symlinks=False)
+
+
+def _holds_trials(path, names) -> bool:
+    return any(_trial_id(name) is not None and os.path.isfile(os.path.join(path, name, "metadata.json"))
+               for name in names[:3])
+
+
+def _trial_id(name: str) -> int | None:
+    return int(name) if re.fullmatch(r"0|[1-9][0-9]{0,17}", name) else None
+
+
+def _inner(folders):
+    """The folders below the archive's top folder."""
+    while folders and folders[0] in (".", ROOT):
+        folders = folders[1:]
+    return folders
+
+
+def _order(folders):
+    """Sort key: workload, then batch size as a number."""
+    batch = _trial_id(folders[-1]) if folders else None
+    return folders[:-1], batch if batch is not None else 0, folders
+
+
+class Tar:
+    """An archive in a tar file, read once from start to end without unpacking to disk."""
+
+    def __init__(self, path: str):
+        self.path, self.others = path, []
+        try:
+            self._raw = open(path, "rb")
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be opened: {error.strerror}") from error
+        self._size = os.path.getsize(path)
+
+    def share(self, done: int) -> float:
+        """The share of the file read so far."""
+        return 1.0 if self._raw.closed or not self._size else self._raw.tell() / self._size
+
+    def studies(self) -> Iterator[Study]:
+        """Each study once all its members were read; LogError if they are not contiguous."""
+        try:
+            with (self._raw, unpacked(self._raw) as file,
+                  tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar):
+                yield from self._of(tar)
+        except (tarfile.TarError, EOFError, OSError, RecursionError, TypeError, ValueError) as error:      # of headers
+            raise LogError(f"{self.path}: is not a tar file, or is damaged: {error}") from error
+        except Exception as error:                      # zlib.error, lzma.LZMAError: without a common base
+            if type(error).__module__ not in ("zlib", "_lzma", "lzma"):
+                raise
+            raise LogError(f"{self.path}: is damaged: {error}") from error
+
+    def _of(self, tar):
+        study, done = None, set()
+        while (member := tar.next()) is not None:
+            tar.members.clear()                     # tarfile would keep all of them
+            place = self._place(member)
+            if place is None:
+                continue
+            folders, trial, name = place
+            if study is None or study.folders != folders:
+                if study is not None:
+                    done.add(study.folders)
+                    yield study.finish(self.path)
+                if folders in done:
+                    raise LogError(f"{self.path}: the files of {'/'.join(folders)} are not contiguous in it; unpack "
+                                   "it, and import the folder")
+                study = _TarStudy(folders)
+            study.take(self, tar, member, trial, name)
+        if study is not None:
+            yield study.finish(self.path)
+
+    def _place(self, member) -> tuple[tuple[str, ...], str, str] | None:
+        """(folders of the study, trial or "", file name); None for a file that does not belong to the layout."""
+        if member.isdir():
+            return None
+        parts = [part for part in member.name.split("/") if part not in ("", ".")]
+        name = parts[-1] if parts else ""
+        depth = 1 if name == "study.json" else 2
+        if name not in LARGEST or len(parts) <= depth:
+            self.others.append(f"{self.path}: {member.name}")
+            return None
+        folders = _inner(tuple(parts[:-depth]))
+        if len(folders) == 5 and folders[0] not in GROUPS and not member.name.startswith("./"):
+            folders = folders[1:]               # the tar file contains the folder itself
+        return folders[-5:], parts[-2] if depth == 2 else "", name
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a tar file; an invalid or huge header is an error, not the end of the file."""
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        """As in tarfile, but ReadError if the file ends without a block of zeros."""
+        try:
+            found = super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"{error}; it is cut off, or was changed") from error
+        if found.type in EXTENDED and found.size > LARGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {found.size} bytes")
+        return found
+
+
+class _TarStudy:
+    def __init__(self, folders):
+        self.folders, self._size = folders, 0
+        self._file, self._trials, self._wrong = None, {}, []
+
+    def take(self, source, tar, member, trial, name):
+        """Read a member; invalid ones are noted."""
+        full = f"{source.path}: {member.name}"
+        try:
+            if member.name.startswith("/") or ".." in member.name.split("/"):
+                raise WrongFile(f"{full}: leads out of the archive")
+            if not member.isreg() or member.issparse():
+                raise WrongFile(f"{full}: is not a regular file, but a link or the like")
+            if trial and _trial_id(trial) is None:
+                raise WrongFile(f"{full}: {trial} is not a trial number")
+            refuse_large(member.size, full, LARGEST[name])
+            holder = self._trials.setdefault(int(trial), {}) if trial else {}
+            if name in holder or (not trial and self._file is not None):
+                raise WrongFile(f"{full}: is there twice")
+        except WrongFile as error:
+            self._wrong.append(str(error))
+            return
+        self._size += member.size
+        if self._size > LARGEST_STUDY:
+            raise LogError(f"{source.path}: the files of {'/'.join(self.folders)} have more than {LARGEST_STUDY >> 30} "
+                           "GiB, too many to hold at once; unpack it, and import the folder")
+        data = tar.extractfile(member).read()
+        if trial:
+            holder[name] = data
+        else:
+            self._file = data
+
+    def finish(self, source: str) -> Study:
+        where = f"{source}: {'/'.join(self.folders)}"
+        trials = [TrialFiles(f"{where}/{trial}", trial, *(files.get(name) for name in FILES))
+                  for trial, files in sorted(self._trials.items())]
+        return Study(self.folders, where, self._file, trials, self._wrong)

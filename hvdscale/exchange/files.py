@@ -1,0 +1,124 @@
+"""What importers and exporters share: files from elsewhere, read with care, and folders that appear whole.
+
+    data, text = json_object(file_bytes(path, path, LARGEST), path)
+    WrongFile                                   what is wrong with a file, which may be passed over
+"""
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import stat
+
+from ..errors import LogError
+from ..log.plan_text import MOST, is_deeper
+from ..system.files import whole_folder, writing
+
+LARGEST_INT = 2**63 - 1
+DEEPEST = 30                        # nesting of a study; with the plan around it at most plan_text.DEEPEST
+# the published archive's names of metaparameters -> ours
+RENAMED = {"end_learning_rate_factor": "end_lr_factor", "learning_rate_decay_steps": "decay_steps"}
+NAME = re.compile(r"[\w.+-]*\w[\w.+-]*", re.ASCII)
+
+
+class WrongFile(LogError):
+    """An invalid file from elsewhere."""
+
+
+def file_bytes(content: bytes | str | None, name: str, most: int) -> bytes:
+    """A file's content; raises WrongFile if it is missing, too large, a link or not a regular file.
+
+    content  bytes, or the path of the file;  name: for messages
+    most     largest size in bytes
+    """
+    if content is None:
+        raise WrongFile(f"{name}: is missing")
+    if isinstance(content, bytes):
+        return content
+    try:
+        # do not wait for a pipe, nor follow a link out of the archive
+        descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            state = os.fstat(descriptor)
+            if not stat.S_ISREG(state.st_mode):
+                raise WrongFile(f"{name}: is not a regular file")
+            refuse_large(state.st_size, name, most)
+            with open(descriptor, "rb", buffering=0, closefd=False) as file:
+                return file.readall()
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise WrongFile(f"{name}: is missing") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise WrongFile(f"{name}: is not a regular file, but a link; put what it leads to in its place") from None
+        raise WrongFile(f"{name}: cannot be read: {error.strerror}") from error
+
+
+def refuse_large(size: int, name: str, most: int):
+    """Raise WrongFile for a file of implausible size."""
+    if size > most:
+        raise WrongFile(f"{name}: has {size} bytes, more than the {most} that such a file may have")
+
+
+def json_object(data: bytes, name: str) -> tuple[dict, str]:
+    """A file's JSON object and its text; raises WrongFile."""
+    try:
+        text = data.decode("utf-8")
+        value = json.loads(text)
+    except RecursionError:
+        raise WrongFile(f"{name}: is nested too deep") from None
+    except ValueError as error:
+        raise WrongFile(f"{name}: is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise WrongFile(f"{name}: holds JSON, but not an object: {text[:40]!r}")
+    return value, text
+
+
+def whole_number(value, least: int, name: str, key: str, most: int = MOST) -> int:
+    """The value if it is an integer from ``least`` to ``most``; raises WrongFile otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise WrongFile(f"{name}: {key} is {shown(value)}, not an integer from {least} to {most}")
+    return value
+
+
+def refuse_deep(value, name: str):
+    """Raise WrongFile if lists and objects are nested deeper than a plan allows."""
+    if is_deeper(value, DEEPEST):
+        raise WrongFile(f"{name}: is nested too deep")
+
+
+def shown(value) -> str:
+    """A value as JSON, for messages."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def parameter_name(key: str, file: str) -> str:
+    """Our name of a metaparameter; raises WrongFile for an invalid column name."""
+    if not NAME.fullmatch(key):
+        raise WrongFile(f"{file}: {shown(key)} is not a valid name for a parameter (letters, digits, . + - _)")
+    return RENAMED.get(key, key)
+
+
+def cut_off_message(name: str, line: int, text: str) -> str:
+    """That a file whose last line has no end may not be whole."""
+    return (f"{name}:{line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
+            "complete it and end it with a line end")
+
+
+@contextlib.contextmanager
+def new_folder(out: str):
+    """A temporary folder that is renamed to ``out`` on success and removed otherwise.
+
+    Raises LogError if ``out`` exists or cannot be written.
+    """
+    out = out.rstrip("/") or "/"
+    if os.path.lexists(out):
+        raise LogError(f"{out}: exists already; choose another name, or remove it")
+    with writing(out):
+        os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
+        with whole_folder(out) as folder:
+            yield folder
