@@ -17,9 +17,10 @@ import scipy
 from .step_laws import BETWEEN, FULL, NAMES, PARTIAL, WITHIN, Law, Parameters
 
 # priors: mean and standard deviation
-SHARE = (0.0, 2.5)              # logit of the fixed share of a pass: a half, from 0.7 % to 99.3 %
+RATIO = (0.0, 2.5)              # log of a / (b e): 1, from 1/150 to 150
 TERM = (np.log(0.1), 2.5)       # log of a term, relative to a pass: a tenth, from 1/1,300 to 13
-OVERLAP = (0.0, 2.5)            # logit of 1 / p: p = 2, from 1.007 to 135
+POWER = (0.0, 2.5)              # logit of 1 / p and of 1 / q: 2, from 1.007 to 135
+SHARPEST = 8.0                  # logit at which q is 1.0003, or 3,000
 STARTS = np.log(10) * np.linspace(-1, 2, 7)     # offsets of the terms from their prior means
 REFUTED_AT = 0.01               # probability of refuting a law that holds
 
@@ -57,10 +58,11 @@ class Observed:
 class Problem:
     """The least-squares problem of one law. Each unknown has a normal prior:
 
-    - at the median local batch, the logarithm of the seconds of a pass, which times determine, and the logit of the
-      fixed part's share of it, which they may not;
+    - at the median local batch, the logarithm of the seconds of a pass, which times determine, and of a / (b e), which
+      they may not;
     - for each kind of link that was timed, the logarithms of the seconds for hops and for bytes at the most workers;
-    - for a law with partial overlap, the logit of 1 / p.
+    - for a law with partial overlap, the logit of 1 / p;
+    - where local batches differ, the logit of 1 / q.
     """
 
     def __init__(self, law: Law, observed: Observed) -> None:
@@ -69,16 +71,22 @@ class Problem:
         pass_log = float(np.median(observed.logs - np.log(observed.passes)))
         self.terms = [(name, factor(count)) for names, count in observed.timed.items()
                       for name, factor in zip(names, (law.hops, law.volumes)) if factor(count)]
-        priors = [(pass_log, 3.0), SHARE, *[(pass_log + TERM[0], TERM[1])] * len(self.terms)]
-        self.centre, self.width = np.array([*priors, *[OVERLAP] * (law.overlap == PARTIAL)]).T
+        self.powers = ["overlap"] * (law.overlap == PARTIAL) + ["sharpness"] * (len(set(observed.examples)) > 1)
+        self.centre, self.width = np.array([(pass_log, 3.0), RATIO, *[(pass_log + TERM[0], TERM[1])] * len(self.terms),
+                                            *[POWER] * len(self.powers)]).T
 
     def natural(self, unknowns: np.ndarray) -> Parameters:
         """The parameters for unknowns of shape (..., unknowns); each has shape (..., 1)."""
         column = [unknowns[..., at, None] for at in range(unknowns.shape[-1])]
-        one_pass, share = np.exp(column[0]), scipy.special.expit(column[1])
-        values = {"fixed": one_pass * share, "example": one_pass * (1 - share) / self.examples,
-                  "overlap": 1 / scipy.special.expit(column[-1]) if self.law.overlap == PARTIAL else
-                  np.full_like(one_pass, np.inf if self.law.overlap == FULL else 1.0)}
+        one_pass = np.exp(column[0])
+        values = {"overlap": np.full_like(one_pass, np.inf if self.law.overlap == FULL else 1.0),
+                  "sharpness": np.ones_like(one_pass)}
+        values |= {name: 1 / scipy.special.expit(logit)
+                   for name, logit in zip(self.powers, column[len(column) - len(self.powers):])}
+        power, ratio = values["sharpness"], column[1]
+        values["fixed"], by_examples = (one_pass * np.exp(scipy.special.log_expit(power * log) / power)
+                                        for log in (ratio, -ratio))
+        values["example"] = by_examples / self.examples
         values |= {name: np.exp(log) / factor for (name, factor), log in zip(self.terms, column[2:])}
         for names in (BETWEEN, WITHIN):
             if self.observed.between and names not in self.observed.timed:
@@ -108,7 +116,7 @@ class Problem:
         is_term = np.zeros(len(self.centre))
         is_term[2:2 + len(self.terms)] = 1
         starts = self.centre + np.outer(STARTS if self.terms else [0.0], is_term)
-        found, residuals = self.fit(starts, self.observed.logs, self.centre, within=1e-8, most=200)
+        found, residuals = self.fit(starts, self.observed.logs, self.centre, within=1e-5, most=200)
         return found[np.argmin((residuals ** 2).sum(1))]
 
     @cached_property
@@ -142,7 +150,8 @@ class Problem:
     def draw(self, draws: int, random: np.random.Generator, inflation: float = 1.0) -> Parameters:
         """The parameters that fit perturbed times and priors best, each of shape (draws,).
 
-        The variance of the times is multiplied by ``inflation``.
+        The variance of the times is multiplied by ``inflation``. A third each of the draws are of a pass as straight
+        and as sharp as the timings allow: predictions are monotonic in q, so that its ends are theirs.
         """
         self.deviation = self.observed.deviation * np.sqrt(inflation)
         start, freedom = self.best, self.observed.freedom
@@ -150,6 +159,8 @@ class Problem:
         scale = np.minimum(np.sqrt(freedom / random.chisquare(freedom, (draws, 1))), 40.0)
         logs = self.observed.logs + scale * self.deviation * random.standard_normal((draws, len(self.observed.logs)))
         centre = self.centre + self.width * random.standard_normal((draws, len(start)))
+        if "sharpness" in self.powers:
+            centre[0::3, -1], centre[1::3, -1] = SHARPEST, -SHARPEST
         unknowns, _ = self.fit(np.tile(start, (draws, 1)), logs, centre)
         return Parameters(**{name: values[:, 0] for name, values in vars(self.natural(unknowns)).items()})
 
@@ -158,7 +169,7 @@ class Problem:
         """The least-squares fits to ``logs`` and ``centre`` from these starts, all at once, and their residuals.
 
         unknowns  shape (fits, unknowns); logs and centre one for each fit, or one for all
-        within    a fit ends once a step is at most this share of the prior's width
+        within    a fit ends once a step is at most this share of the prior's width, or gains less than this
 
         Levenberg-Marquardt (Marquardt 1963).
         """
@@ -172,11 +183,12 @@ class Problem:
             downhill = -np.einsum("drp,dr->dp", slopes, residuals[active])
             step = np.linalg.solve(square, downhill[..., None])[..., 0]
             moved = self.residuals(unknowns[active] + step, logs[active], centre[active])
-            better = (moved ** 2).sum(1) <= (residuals[active] ** 2).sum(1)
+            gain = (residuals[active] ** 2).sum(1) - (moved ** 2).sum(1)
+            better = gain >= 0
             unknowns[active[better]] += step[better]
             residuals[active[better]] = moved[better]
             damping[active] = np.clip(np.where(better, damping[active] / 5, damping[active] * 4), 1e-9, 1e9)
-            active = active[np.abs(step / self.width).max(1) > within]
+            active = active[(np.abs(step / self.width).max(1) > within) & ~(better & (gain < within))]
             if not len(active):
                 break
         return unknowns, residuals

@@ -2,7 +2,7 @@
 
 W workers, g of them on each of m nodes, pass e examples each through the model in k passes:
 
-    pass        c = a + b e                                     a: fixed part, b: seconds per example
+    pass        c = (a^q + (b e)^q)^(1/q)                       a: of a device not full, b: seconds per example
     allreduce   s = f(g; h, v) + f(m; h', v')                   within a node, and (primed) between nodes
     step        t = (k - 1) c + (c^p + s^p)^(1/p)               p = 1: in sequence; large p: fully overlapped
 
@@ -10,8 +10,9 @@ W workers, g of them on each of m nodes, pass e examples each through the model 
     tree        f(n; h, v) = 2 log2(n) h + 2 (n - 1) / n v      Thakur, Rabenseifner and Gropp 2005
     linear      f(n; h, v) = (n - 1) h                          one message to or from each of the others in turn
 
-h is the seconds of a hop, v those of the whole gradient on one link. The overlap p is that of Qiao et al. 2021
-(Pollux, arXiv 2008.12260).
+With q = 1 a pass takes a + b e; with a large q it takes a until its examples fill the device, and then b e. h is the
+seconds of a hop, v those of the whole gradient on one link. The overlap p is that of Qiao et al. 2021 (Pollux, arXiv
+2008.12260).
 """
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _Count = Any        # a number or an array
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """a, b, h, v, h', v' in seconds, and p: numbers, or arrays of shape (draws,)."""
+    """a, b, h, v, h', v' in seconds, p and q: numbers, or arrays of shape (draws,)."""
 
     fixed: np.ndarray
     example: np.ndarray
@@ -36,10 +37,12 @@ class Parameters:
     node_hop: np.ndarray
     node_volume: np.ndarray
     overlap: np.ndarray
+    sharpness: np.ndarray
 
 
 NONE, PARTIAL, FULL = "no", "partial", "full"
 NAMES = tuple(field.name for field in fields(Parameters))
+POWERS = ("overlap", "sharpness")
 WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
 
 
@@ -60,7 +63,7 @@ class Law:
                 passes: ArrayLike = 1) -> np.ndarray:
         """t of the module's docstring; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
         inside, nodes = np.minimum(workers, per_node), np.ceil(np.asarray(workers) / per_node)
-        one_pass = parameters.fixed + parameters.example * examples
+        one_pass = _norm(parameters.fixed, parameters.example * examples, parameters.sharpness)
         allreduce = (self.hops(inside) * parameters.hop + self.volumes(inside) * parameters.volume
                      + self.hops(nodes) * parameters.node_hop + self.volumes(nodes) * parameters.node_volume)
         return (np.asarray(passes) - 1) * one_pass + self._overlap_seconds(one_pass, allreduce, parameters.overlap)
@@ -69,14 +72,17 @@ class Law:
         """Seconds of a pass and the allreduce that overlaps with it."""
         if self.overlap == NONE:
             return one_pass + allreduce
-        longer, shorter = np.maximum(one_pass, allreduce), np.minimum(one_pass, allreduce)
-        if self.overlap == FULL:
-            return longer
-        with np.errstate(under="ignore"):
-            return longer * (1 + (shorter / longer) ** overlap) ** (1 / overlap)
+        return np.maximum(one_pass, allreduce) if self.overlap == FULL else _norm(one_pass, allreduce, overlap)
 
     def __str__(self) -> str:
         return self.name if self.overlap == NONE else f"{self.name} with {self.overlap} overlap"
+
+
+def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
+    """(one^power + other^power)^(1/power)."""
+    longer, shorter = np.maximum(one, other), np.minimum(one, other)
+    with np.errstate(under="ignore"):
+        return longer * (1 + (shorter / longer) ** power) ** (1 / power)
 
 
 def _twice_others(count: _Count) -> _Count:

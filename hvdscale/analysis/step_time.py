@@ -21,7 +21,7 @@ from ..log.schema import Status
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
 from .step_fit import Observed, Problem
-from .step_laws import LAWS, NAMES, RING, Law, Parameters
+from .step_laws import LAWS, NAMES, POWERS, RING, Law, Parameters
 from .steps import Cell, known, samples_of
 from .trials import Trial
 
@@ -32,7 +32,7 @@ SURE_WITHIN = 0.02          # standard deviation of the times up to which the re
 NEAR, FAR = 4, 16           # reach of the laws, in multiples of the most workers timed
 MODEL_DEVIATION = 0.01      # of any model, on top of the spread of the times
 DETERMINED = 10             # a parameter is determined where its interval spans less than this factor,
-OVERLAP_DETERMINED = 3      # and the overlap where it spans less than this one
+POWER_DETERMINED = 3        # and a power where it spans less than this one
 # how a value is known, from best to worst
 MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED = "measured", "interpolated", "extrapolated", "bound"
 MARKS = (MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED)
@@ -224,9 +224,11 @@ class StepModel:
         return self.fitting[0].misses
 
     def seconds(self, workers: int, per_node: int, examples: float, passes: int = 1) -> np.ndarray:
-        """Draws of t, alternating between the laws that fit."""
-        return np.stack([law.seconds(parameters, workers, per_node, examples, passes)
-                         for law, parameters in self._laws], -1).ravel()[:self.draws]
+        """Draws of t, alternating between the laws that fit, each with the deviation of any model."""
+        found = np.stack([law.seconds(parameters, workers, per_node, examples, passes)
+                          for law, parameters in self._laws], -1).ravel()[:self.draws]
+        return found * np.exp(MODEL_DEVIATION * np.random.default_rng(0).permutation(
+            scipy.special.ndtri(levels(self.draws))))
 
     @property
     def _laws(self) -> list[tuple[Law, Parameters]]:
@@ -241,9 +243,12 @@ class StepModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters in use: those of links, and an overlap with them, only where links are known."""
-        return tuple(name for name in NAMES if any(getattr(fit.parameters, name).any() for fit in self.fitting)
-                     and (name != "overlap" or self.within or self.between))
+        """The parameters in use: those of links, and an overlap with them, only where links are known, and the
+        sharpness only where local batches differ."""
+        unused = {"overlap"} if not (self.within or self.between) else set()
+        unused |= {"sharpness"} if all((one.sharpness == 1).all() for _, one in self._laws) else set()
+        return tuple(name for name in NAMES if name not in unused
+                     and any(getattr(one, name).any() for _, one in self._laws))
 
     def is_given(self, name: str, confidence: float) -> bool:
         """Whether the user gave a parameter."""
@@ -253,7 +258,7 @@ class StepModel:
     def is_determined(self, name: str, confidence: float) -> bool:
         """Whether the timings or the user determine a parameter; if not, its draws are close to the prior's."""
         _, low, high = self.interval(name, confidence)
-        return high < (OVERLAP_DETERMINED if name == "overlap" else DETERMINED) * low
+        return high < (POWER_DETERMINED if name in POWERS else DETERMINED) * low
 
     def knows(self, workers: int, per_node: int) -> bool:
         """Whether all links that these workers need are known."""

@@ -10,9 +10,10 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import hull
 from tests.factories import timings as made_timings
 from tests.factories.logs import log, trial
-from tests.factories.timings import WEAK, coverage
+from tests.factories.timings import LOCAL, SHAPES, STRONG, WEAK, coverage
 
-TRUE = Parameters(fixed=0.02, example=0.001, hop=2e-5, volume=8e-3, node_hop=1e-4, node_volume=3e-2, overlap=2.0)
+TRUE = Parameters(fixed=0.02, example=0.001, hop=2e-5, volume=8e-3, node_hop=1e-4, node_volume=3e-2, overlap=2.0,
+                  sharpness=1.0)
 step_seconds = PARTIAL_RING.seconds
 
 
@@ -44,7 +45,7 @@ def test_one_worker_waits_for_nobody():
 
 
 def test_a_ring_takes_2w_minus_2_hops_and_moves_nearly_twice_the_bytes():
-    alone = Parameters(0.0, 1e-9, 2e-5, 8e-3, 0.0, 0.0, 1.0)
+    alone = Parameters(0.0, 1e-9, 2e-5, 8e-3, 0.0, 0.0, 1.0, 1.0)
     for workers in (2, 5, 8):
         assert step_seconds(alone, workers, 8, 1) == pytest.approx(
             2 * (workers - 1) * 2e-5 + 2 * (workers - 1) / workers * 8e-3, rel=1e-5)
@@ -73,7 +74,7 @@ def test_only_the_last_pass_of_a_step_overlaps_the_allreduce():
 
 
 def test_a_tree_takes_a_logarithm_of_hops_and_moves_as_many_bytes_as_a_ring():
-    alone = Parameters(0.0, 1e-9, 2e-5, 8e-3, 0.0, 0.0, 1.0)
+    alone = Parameters(0.0, 1e-9, 2e-5, 8e-3, 0.0, 0.0, 1.0, 1.0)
     for workers in (2, 8, 64):
         assert TREE.seconds(alone, workers, 64, 1) == pytest.approx(
             2 * np.log2(workers) * 2e-5 + 2 * (workers - 1) / workers * 8e-3, rel=1e-5)
@@ -129,7 +130,7 @@ def random_cluster(random):
     one_pass, fixed = np.exp(random.uniform(np.log(2e-3), np.log(2))), 1 / (1 + np.exp(-random.normal(0, 2)))
     volume, hop = one_pass * np.exp(random.uniform(np.log(0.01), np.log(3))), np.exp(random.uniform(-13.1, -8.5))
     return Parameters(one_pass * fixed, one_pass * (1 - fixed) / 32, hop / 2, volume * random.uniform(0.05, 0.25), hop,
-                      volume, 1 + 9 * random.beta(1, 3))
+                      volume, 1 + 9 * random.beta(1, 3), 1.0)
 
 
 DESIGNS = {     # cells measured -> cells asked for
@@ -175,6 +176,25 @@ def test_intervals_cover_whatever_law_the_step_time_follows(law):
 def test_a_tree_known_from_two_batch_sizes_is_covered_at_16_times():
     [(share, width)] = coverage("tree", "two batches", 0.01, 10, asked=(256,)).values()
     assert share >= 0.9 and width < 20
+
+
+@pytest.mark.parametrize("design", (LOCAL, STRONG))
+def test_a_pass_that_is_flat_until_the_device_is_full_is_covered_beyond_the_batches_timed(design):
+    found = coverage("ring", design, 0.01, 4, asked=(32, 64), shape=np.inf)
+    assert min(share for share, _ in found.values()) == 1 and found[32][1] < 4
+
+
+def test_beyond_the_largest_pass_that_was_timed_a_step_grows_at_most_in_proportion():
+    timed = tuple(Timing(1, 1, examples, 1, 0.05 * np.exp([-0.01, 0.01]), False, ()) for examples in (8, 16, 32))
+    low, high = ends(fit_steps(timed).seconds(1, 1, 320))
+    assert 0.045 < low < 0.06 and 0.3 < high < 0.55
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=str)
+@pytest.mark.parametrize("design", (LOCAL, STRONG))
+def test_intervals_cover_every_shape_of_a_pass(design, shape):
+    assert min(share for share, _ in coverage("ring", design, 0.01, 60, shape=shape).values()) >= 0.9
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Step times of clusters whose law is known, many at once: what intervals of step times are tested on.
 
-A pass takes a + b e of e examples. The allreduce of n workers takes what its law says, in hops h and all bytes v:
+A pass of e examples takes (a^q + (b e)^q)^(1/q): a + b e for q = 1; for an infinite q it is flat until the device is
+full. The allreduce of n workers takes what its law says, in hops h and all bytes v:
 
     ring         2 (n - 1) (h + v / n)
     tree         2 log2(n) h + 2 (n - 1) / n v; of half of the clusters v = 0, c log2(n)
@@ -21,9 +22,13 @@ from hvdscale.analysis.worker_plan import hull
 RING, TREE, LINEAR, OVERLAP, TWO_LEVEL = LAWS = ("ring", "tree", "linear", "overlap", "two-level")
 COUNTS = (1, 2, 4, 8, 16)
 STRONG, WEAK, TWO_BATCHES = DESIGNS = ("strong", "weak", "two batches")
+LOCAL = "local batches"
 BATCHES = {STRONG: lambda workers: (4096,), WEAK: lambda workers: (32 * workers,),
-           TWO_BATCHES: lambda workers: (1024, 4096)}       # that are timed; asked for is the last one
-ASKED = (32, 64, 256)           # worker counts
+           TWO_BATCHES: lambda workers: (1024, 4096),
+           LOCAL: lambda workers: (16 * workers, 64 * workers, 256 * workers)}      # that are timed
+KNEES = {STRONG: (64, 2048), LOCAL: (32, 1024)}     # examples of a pass at which the device may be full
+SHAPES = {"q = 2": 2.0, "q = 4": 4.0, "flat, then linear": np.inf}       # of such a pass
+ASKED = (32, 64, 256)           # worker counts; for LOCAL, the largest batch times these over the most timed
 NODE = 4
 BANDWIDTH = 1e10                # bytes a second, where links are given
 MACHINE = Machine("cpu", 1, "fp32", "")
@@ -40,6 +45,7 @@ class Cluster:
     volume: float
     node_hop: float = 0.0
     node_volume: float = 0.0
+    shape: float = 1.0          # q
 
     @property
     def per_node(self):
@@ -52,8 +58,11 @@ class Cluster:
         return Links(BANDWIDTH, hop, volume * BANDWIDTH / MACHINE.gradient_bytes)
 
     def seconds(self, workers, examples):
-        one_pass, allreduce = self.fixed + self.example * examples, self.allreduce(workers)
+        one_pass, allreduce = self._pass(examples), self.allreduce(workers)
         return max(one_pass, allreduce) if self.law == OVERLAP else one_pass + allreduce
+
+    def _pass(self, examples):
+        return np.linalg.norm([self.fixed, self.example * examples], self.shape)
 
     def allreduce(self, workers):
         if self.law == TREE:
@@ -75,17 +84,20 @@ def _ring(count, hop, volume):
     return 2 * (count - 1) * (hop + volume / count)
 
 
-def cluster_of(law, design, random):
+def cluster_of(law, design, random, shape=1.0):
     """A cluster as it may be: at the most workers timed, the allreduce takes from 3 % to 100 % of the pass."""
     most, one_pass = COUNTS[-1], np.exp(random.uniform(np.log(0.01), np.log(2)))
     fixed, example = np.array([share := random.uniform(0.02, 0.6), 1 - share]) * one_pass
     example /= BATCHES[design](most)[-1] / most
+    if shape > 1:
+        example = fixed / np.exp(random.uniform(*np.log(KNEES[design])))
+        one_pass = np.linalg.norm([fixed, example * BATCHES[design](most)[-1] / most], shape)
     allreduce, inside = one_pass * np.exp(random.uniform(np.log(0.03), 0)), random.uniform(0.1, 0.5)
     hops = 1.0 if law == LINEAR or law == TREE and random.uniform() < 0.5 else random.uniform()     # share of it
     if law == TWO_LEVEL:
         return Cluster(law, fixed, example, *_links(law, NODE, inside * allreduce, hops),
-                       *_links(law, most // NODE, (1 - inside) * allreduce, hops))
-    return Cluster(law, fixed, example, *_links(law, most, allreduce, hops))
+                       *_links(law, most // NODE, (1 - inside) * allreduce, hops), shape)
+    return Cluster(law, fixed, example, *_links(law, most, allreduce, hops), shape=shape)
 
 
 def _links(law, count, seconds, hops):
@@ -94,21 +106,23 @@ def _links(law, count, seconds, hops):
     return hops * seconds / most, (1 - hops) * seconds * count / (2 * (count - 1))
 
 
-def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=ASKED):
+def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=ASKED, shape=1.0):
     """By worker count the share of 95 % intervals that hold the truth, and the median ratio of their ends."""
-    held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked)) for number in range(clusters)]
+    held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked, shape))
+            for number in range(clusters)]
     return {workers: (np.mean([low <= true <= high for true, low, high in found]),
                       np.median([high / low for _, low, high in found])) for workers, found in zip(asked, zip(*held))}
 
 
-def _forecast(law, design, noise, seed, given, runs, asked):
+def _forecast(law, design, noise, seed, given, runs, asked, shape):
     """(truth, low, high) at each worker count."""
-    random = np.random.default_rng([*seed, LAWS.index(law), DESIGNS.index(design)])
-    cluster = cluster_of(law, design, random)
+    random = np.random.default_rng([*seed, LAWS.index(law), [*DESIGNS, LOCAL].index(design)])
+    cluster = cluster_of(law, design, random, shape)
     timings = Timings(cluster.timings(design, noise, runs, random), MACHINE, (), ())
     times = StepTimes.of(timings, cluster.links if given else None)
     for workers in asked:
         batch = BATCHES[design](workers)[-1]
+        workers = COUNTS[-1] if design == LOCAL else workers
         step = times.at(workers, cluster.per_node, batch)
         low, high = hull(step.draws, CONFIDENCE, step.laws)
         yield cluster.seconds(workers, batch / workers), low, np.inf if step.open else high

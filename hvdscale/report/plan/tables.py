@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, OVERLAP_DETERMINED, StepModel
+from ...analysis.step_laws import POWERS
+from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, POWER_DETERMINED, StepModel
 from ...analysis.worker_plan import LIKELY, Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
 from ..columns import POLLUX, SHALLUE, STATISTICAL, SYSTEM
@@ -41,10 +42,10 @@ WITHIN = Column("chance_within", "chance", "1", "share of the draws in which a r
 NO_BOUND = "-"          # a bound without content
 SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTRAPOLATED: "extrapol."}
 MODEL_WORDS = {
-    "fixed": ("a pass, fixed part", "a"), "example": ("a pass, each example", "b"),
+    "fixed": ("a pass of few examples", "a"), "example": ("each example of a full pass", "b"),
     "hop": ("a hop within a node", "h"), "volume": ("the gradient's bytes within a node", "v"),
     "node_hop": ("a hop between nodes", "h'"), "node_volume": ("the gradient's bytes between nodes", "v'"),
-    "overlap": ("overlap of pass and allreduce", "p")}
+    "overlap": ("overlap of pass and allreduce", "p"), "sharpness": ("how sharply a pass fills the device", "q")}
 
 
 def plan_table(plan: WorkerPlan, all_columns: bool = False) -> Table:
@@ -164,18 +165,19 @@ def model_table(plan: WorkerPlan) -> Table:
                Column("told", "determined by the logs"))
     rows = [_parameter_row(model, name, plan.request.confidence) for name in model.names]
     return Table("step-model", "The step-time model", columns, tuple(rows), (
-        "A pass c = a + b e of e examples a worker, k passes, and an allreduce s = f(g) + f(m) over the g workers of "
-        "a node and m nodes take (k - 1) c + (c^p + s^p)^(1/p); p = 1: no overlap, a large p: nearly full. Ring: "
+        "A pass c = (a^q + (b e)^q)^(1/q) of e examples a worker, k passes, and an allreduce s = f(g) + f(m) over the "
+        "g workers of a node and m nodes take (k - 1) c + (c^p + s^p)^(1/p). q = 1: a + b e; a large q: a until the "
+        "device is full, then b e. p = 1: no overlap, a large p: nearly full. Ring: "
         "f(n) = 2 (n - 1) (h + v / n); tree: f(n) = 2 log2(n) h + 2 v (n - 1) / n; linear latency: f(n) = (n - 1) h. "
-        "In milliseconds, except p.",
-        f"Determined: over all laws that fit, the interval spans less than a factor {DETERMINED}, of p "
-        f"{OVERLAP_DETERMINED}. What the logs leave open is drawn from wide priors; the plan's intervals include it."))
+        "In milliseconds, except p and q.",
+        f"Determined: over all laws that fit, the interval spans less than a factor {DETERMINED}, of p and q "
+        f"{POWER_DETERMINED}. What the logs leave open is drawn from wide priors; the plan's intervals include it."))
 
 
 def _parameter_row(model: StepModel, name: str, confidence: float) -> Row:
     ends = model.interval(name, confidence)
     words, symbol = MODEL_WORDS[name]
-    if name != "overlap":
+    if name not in POWERS:
         ends = 1000 * ends[0], 1000 * ends[1], 1000 * ends[2]
     given, told = model.is_given(name, confidence), model.is_determined(name, confidence)
     shown = number(ends[0]) if math.isfinite(ends[0]) else "full"
