@@ -20,6 +20,7 @@ from .step_laws import BETWEEN, FULL, NAMES, PARTIAL, WITHIN, Law, Parameters
 RATIO = (0.0, 2.5)              # log of a / (b e): 1, from 1/150 to 150
 TERM = (np.log(0.1), 2.5)       # log of a term, relative to a pass: a tenth, from 1/1,300 to 13
 POWER = (0.0, 2.5)              # logit of 1 / p and of 1 / q: 2, from 1.007 to 135
+PAUSED = (0.0, 2.5)             # log of the pauses in a step at the most workers: 1, from 1/150 to 150
 SHARPEST = 8.0                  # logit at which q is 1.0003, or 3,000
 STARTS = np.log(10) * np.linspace(-1, 2, 7)     # offsets of the terms from their prior means
 REFUTED_AT = 0.01               # probability of refuting a law that holds
@@ -62,7 +63,8 @@ class Problem:
       they may not;
     - for each kind of link that was timed, the logarithms of the seconds for hops and for bytes at the most workers;
     - for a law with partial overlap, the logit of 1 / p;
-    - where local batches differ, the logit of 1 / q.
+    - where local batches differ, the logit of 1 / q;
+    - for a law with pauses, the logarithms of the wait at the most workers, in passes, and of the pauses there.
     """
 
     def __init__(self, law: Law, observed: Observed) -> None:
@@ -72,8 +74,9 @@ class Problem:
         self.terms = [(name, factor(count)) for names, count in observed.timed.items()
                       for name, factor in zip(names, (law.hops, law.volumes)) if factor(count)]
         self.powers = ["overlap"] * (law.overlap == PARTIAL) + ["sharpness"] * (len(set(observed.examples)) > 1)
+        self.most = float(observed.workers.max())
         self.centre, self.width = np.array([(pass_log, 3.0), RATIO, *[(pass_log + TERM[0], TERM[1])] * len(self.terms),
-                                            *[POWER] * len(self.powers)]).T
+                                            *[POWER] * len(self.powers), *(TERM, PAUSED) * law.pauses]).T
 
     def natural(self, unknowns: np.ndarray) -> Parameters:
         """The parameters for unknowns of shape (..., unknowns); each has shape (..., 1)."""
@@ -82,7 +85,10 @@ class Problem:
         values = {"overlap": np.full_like(one_pass, np.inf if self.law.overlap == FULL else 1.0),
                   "sharpness": np.ones_like(one_pass)}
         values |= {name: 1 / scipy.special.expit(logit)
-                   for name, logit in zip(self.powers, column[len(column) - len(self.powers):])}
+                   for name, logit in zip(self.powers, column[2 + len(self.terms):])}
+        if self.law.pauses:
+            pauses = np.exp(column[-1])
+            values |= {"pause": np.exp(column[-2]) / -np.expm1(-pauses), "pausing": -np.expm1(-pauses / self.most)}
         power, ratio = values["sharpness"], column[1]
         values["fixed"], by_examples = (one_pass * np.exp(scipy.special.log_expit(power * log) / power)
                                         for log in (ratio, -ratio))
@@ -151,7 +157,8 @@ class Problem:
         """The parameters that fit perturbed times and priors best, each of shape (draws,).
 
         The variance of the times is multiplied by ``inflation``. A third each of the draws are of a pass as straight
-        and as sharp as the timings allow: predictions are monotonic in q, so that its ends are theirs.
+        and as sharp as the timings allow, and half of those of a law with pauses are of long ones: predictions are
+        monotonic in both, so that their ends are those of the interval.
         """
         self.deviation = self.observed.deviation * np.sqrt(inflation)
         start, freedom = self.best, self.observed.freedom
@@ -160,7 +167,10 @@ class Problem:
         logs = self.observed.logs + scale * self.deviation * random.standard_normal((draws, len(self.observed.logs)))
         centre = self.centre + self.width * random.standard_normal((draws, len(start)))
         if "sharpness" in self.powers:
-            centre[0::3, -1], centre[1::3, -1] = SHARPEST, -SHARPEST
+            at = 2 + len(self.terms) + self.powers.index("sharpness")
+            centre[0::3, at], centre[1::3, at] = SHARPEST, -SHARPEST
+        if self.law.pauses:
+            centre[::2, -2] = self.centre[-2] + 2 * self.width[-2]
         unknowns, _ = self.fit(np.tile(start, (draws, 1)), logs, centre)
         return Parameters(**{name: values[:, 0] for name, values in vars(self.natural(unknowns)).items()})
 

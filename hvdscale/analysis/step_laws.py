@@ -4,7 +4,8 @@ W workers, g of them on each of m nodes, pass e examples each through the model 
 
     pass        c = (a^q + (b e)^q)^(1/q)                       a: of a device not full, b: seconds per example
     allreduce   s = f(g; h, v) + f(m; h', v')                   within a node, and (primed) between nodes
-    step        t = (k - 1) c + (c^p + s^p)^(1/p)               p = 1: in sequence; large p: fully overlapped
+    wait        u = l c (1 - (1 - r)^W)                         a worker pauses for l passes in a share r of its steps
+    step        t = (k - 1) c + (c^p + s^p)^(1/p) + u           p = 1: in sequence; large p: fully overlapped
 
     ring        f(n; h, v) = 2 (n - 1) h + 2 (n - 1) / n v      Patarasuk and Yuan 2009
     tree        f(n; h, v) = 2 log2(n) h + 2 (n - 1) / n v      Thakur, Rabenseifner and Gropp 2005
@@ -12,7 +13,8 @@ W workers, g of them on each of m nodes, pass e examples each through the model 
 
 With q = 1 a pass takes a + b e; with a large q it takes a until its examples fill the device, and then b e. h is the
 seconds of a hop, v those of the whole gradient on one link. The overlap p is that of Qiao et al. 2021 (Pollux, arXiv
-2008.12260).
+2008.12260). t is the mean step. A step waits for its slowest worker, so the wait saturates where some worker pauses in
+nearly every step.
 """
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _Count = Any        # a number or an array
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """a, b, h, v, h', v' in seconds, p and q: numbers, or arrays of shape (draws,)."""
+    """a, b, h, v, h', v' in seconds, p, q, l and r: numbers, or arrays of shape (draws,)."""
 
     fixed: np.ndarray
     example: np.ndarray
@@ -38,11 +40,14 @@ class Parameters:
     node_volume: np.ndarray
     overlap: np.ndarray
     sharpness: np.ndarray
+    pause: np.ndarray
+    pausing: np.ndarray
 
 
 NONE, PARTIAL, FULL = "no", "partial", "full"
 NAMES = tuple(field.name for field in fields(Parameters))
 POWERS = ("overlap", "sharpness")
+PAUSES = ("pause", "pausing")
 WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
 
 
@@ -52,12 +57,14 @@ class Law:
 
     hops     the number of hops by n;  volumes  how many times the whole gradient passes a link
     overlap  NONE (p = 1), PARTIAL (p is a parameter) or FULL (p infinite)
+    pauses   whether workers pause
     """
 
     name: str
     hops: Callable[[_Count], _Count]
     volumes: Callable[[_Count], _Count]
     overlap: str = NONE
+    pauses: bool = False
 
     def seconds(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike, examples: ArrayLike,
                 passes: ArrayLike = 1) -> np.ndarray:
@@ -66,7 +73,10 @@ class Law:
         one_pass = _norm(parameters.fixed, parameters.example * examples, parameters.sharpness)
         allreduce = (self.hops(inside) * parameters.hop + self.volumes(inside) * parameters.volume
                      + self.hops(nodes) * parameters.node_hop + self.volumes(nodes) * parameters.node_volume)
-        return (np.asarray(passes) - 1) * one_pass + self._overlap_seconds(one_pass, allreduce, parameters.overlap)
+        found = (np.asarray(passes) - 1) * one_pass + self._overlap_seconds(one_pass, allreduce, parameters.overlap)
+        if not self.pauses:
+            return found
+        return found + parameters.pause * one_pass * (1 - (1 - parameters.pausing) ** np.asarray(workers))
 
     def _overlap_seconds(self, one_pass: np.ndarray, allreduce: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         """Seconds of a pass and the allreduce that overlaps with it."""
@@ -75,7 +85,8 @@ class Law:
         return np.maximum(one_pass, allreduce) if self.overlap == FULL else _norm(one_pass, allreduce, overlap)
 
     def __str__(self) -> str:
-        return self.name if self.overlap == NONE else f"{self.name} with {self.overlap} overlap"
+        beside = ["pauses"] * self.pauses + [f"{self.overlap} overlap"] * (self.overlap != NONE)
+        return " with ".join([self.name, *beside])
 
 
 def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
@@ -97,4 +108,5 @@ RING = Law("ring", _twice_others, _share_of_others)
 TREE = Law("tree", lambda count: 2 * np.log2(count), _share_of_others)
 LINEAR = Law("linear latency", lambda count: count - 1, lambda count: 0 * count)
 PARTIAL_RING, FULL_RING = replace(RING, overlap=PARTIAL), replace(RING, overlap=FULL)
-LAWS = (RING, TREE, LINEAR, PARTIAL_RING, FULL_RING, replace(TREE, overlap=FULL))
+LAWS = (RING, TREE, LINEAR, PARTIAL_RING, FULL_RING, replace(TREE, overlap=FULL), replace(RING, pauses=True),
+        replace(TREE, pauses=True))

@@ -21,7 +21,7 @@ from ..log.schema import Status
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
 from .step_fit import Observed, Problem
-from .step_laws import LAWS, NAMES, POWERS, RING, Law, Parameters
+from .step_laws import LAWS, NAMES, PAUSES, POWERS, RING, Law, Parameters
 from .steps import Cell, known, samples_of
 from .trials import Trial
 
@@ -230,6 +230,12 @@ class StepModel:
         return found * np.exp(MODEL_DEVIATION * np.random.default_rng(0).permutation(
             scipy.special.ndtri(levels(self.draws))))
 
+    def middle(self, draws: np.ndarray) -> float:
+        """The median of draws of t; of the laws without pauses only, where one of them fits."""
+        laws = [law for law, _ in self._laws]
+        plain = [at for at, law in enumerate(laws) if not law.pauses] or range(len(laws))
+        return float(np.median(np.concatenate([draws[at::len(laws)] for at in plain])))
+
     @property
     def _laws(self) -> list[tuple[Law, Parameters]]:
         return [(fit.law, fit.parameters) for fit in self.fits if fit.parameters is not None]
@@ -243,10 +249,11 @@ class StepModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters in use: those of links, and an overlap with them, only where links are known, and the
-        sharpness only where local batches differ."""
+        """The parameters in use: those of links, and an overlap with them, only where links are known, the sharpness
+        only where local batches differ, and those of pauses only where all laws that fit have them."""
         unused = {"overlap"} if not (self.within or self.between) else set()
         unused |= {"sharpness"} if all((one.sharpness == 1).all() for _, one in self._laws) else set()
+        unused |= set() if all(law.pauses for law, _ in self._laws) else set(PAUSES)
         return tuple(name for name in NAMES if name not in unused
                      and any(getattr(one, name).any() for _, one in self._laws))
 
@@ -365,7 +372,7 @@ class StepTimes:
             own = workers, min(workers, per_node), -(-workers // per_node), examples
             inside = all(low <= value <= high for value, (low, high) in zip(own, self._ranges))
             mark = INTERPOLATED if inside else EXTRAPOLATED
-        return StepTime(float(np.median(draws)), draws, mark, len(self.model.fitting),
+        return StepTime(self.model.middle(draws), draws, mark, len(self.model.fitting),
                         mark != BOUNDED and self._is_far(workers, per_node))
 
     def _is_far(self, workers: int, per_node: int) -> bool:

@@ -1,4 +1,6 @@
 """Step times at worker counts that were not measured: the model, what logs tell of it, and what it says of the rest."""
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from tests.factories.logs import log, trial
 from tests.factories.timings import LOCAL, SHAPES, STRONG, WEAK, coverage
 
 TRUE = Parameters(fixed=0.02, example=0.001, hop=2e-5, volume=8e-3, node_hop=1e-4, node_volume=3e-2, overlap=2.0,
-                  sharpness=1.0)
+                  sharpness=1.0, pause=3.0, pausing=0.02)
 step_seconds = PARTIAL_RING.seconds
 
 
@@ -45,7 +47,7 @@ def test_one_worker_waits_for_nobody():
 
 
 def test_a_ring_takes_2w_minus_2_hops_and_moves_nearly_twice_the_bytes():
-    alone = Parameters(0.0, 1e-9, 2e-5, 8e-3, 0.0, 0.0, 1.0, 1.0)
+    alone = Parameters(0.0, 1e-9, 2e-5, 8e-3, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0)
     for workers in (2, 5, 8):
         assert step_seconds(alone, workers, 8, 1) == pytest.approx(
             2 * (workers - 1) * 2e-5 + 2 * (workers - 1) / workers * 8e-3, rel=1e-5)
@@ -74,7 +76,7 @@ def test_only_the_last_pass_of_a_step_overlaps_the_allreduce():
 
 
 def test_a_tree_takes_a_logarithm_of_hops_and_moves_as_many_bytes_as_a_ring():
-    alone = Parameters(0.0, 1e-9, 2e-5, 8e-3, 0.0, 0.0, 1.0, 1.0)
+    alone = Parameters(0.0, 1e-9, 2e-5, 8e-3, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0)
     for workers in (2, 8, 64):
         assert TREE.seconds(alone, workers, 64, 1) == pytest.approx(
             2 * np.log2(workers) * 2e-5 + 2 * (workers - 1) / workers * 8e-3, rel=1e-5)
@@ -130,7 +132,7 @@ def random_cluster(random):
     one_pass, fixed = np.exp(random.uniform(np.log(2e-3), np.log(2))), 1 / (1 + np.exp(-random.normal(0, 2)))
     volume, hop = one_pass * np.exp(random.uniform(np.log(0.01), np.log(3))), np.exp(random.uniform(-13.1, -8.5))
     return Parameters(one_pass * fixed, one_pass * (1 - fixed) / 32, hop / 2, volume * random.uniform(0.05, 0.25), hop,
-                      volume, 1 + 9 * random.beta(1, 3), 1.0)
+                      volume, 1 + 9 * random.beta(1, 3), 1.0, 0.0, 0.0)
 
 
 DESIGNS = {     # cells measured -> cells asked for
@@ -188,6 +190,19 @@ def test_beyond_the_largest_pass_that_was_timed_a_step_grows_at_most_in_proporti
     timed = tuple(Timing(1, 1, examples, 1, 0.05 * np.exp([-0.01, 0.01]), False, ()) for examples in (8, 16, 32))
     low, high = ends(fit_steps(timed).seconds(1, 1, 320))
     assert 0.045 < low < 0.06 and 0.3 < high < 0.55
+
+
+@pytest.mark.parametrize("pauses", (0.01, 0.05))
+def test_workers_that_pause_are_covered_at_4_and_16_times(pauses):
+    found = coverage("ring", WEAK, 0.01, 5, asked=(64, 256), pauses=pauses)
+    assert min(share for share, _ in found.values()) == 1 and found[64][1] < 3
+
+
+def test_a_step_waits_for_pauses_until_some_worker_has_one_in_every_step():
+    pausing = replace(RING, pauses=True)
+    alone = Parameters(**{**vars(TRUE), "hop": 0.0, "volume": 0.0, "node_hop": 0.0, "node_volume": 0.0})
+    for workers in (1, 8, 64, 4096):
+        assert pausing.seconds(alone, workers, 8, 32) == pytest.approx(0.052 * (1 + 3 * (1 - 0.98 ** workers)))
 
 
 @pytest.mark.slow

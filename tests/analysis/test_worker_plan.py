@@ -18,7 +18,7 @@ from tests.factories.logs import SQNORMS, log, trial
 
 S_MIN, B_CRIT = 2000.0, 600.0
 TRUE = Parameters(fixed=0.02, example=0.001, hop=2e-5, volume=8e-3, node_hop=2e-3, node_volume=3e-2, overlap=1.5,
-                  sharpness=1.0)
+                  sharpness=1.0, pause=0.0, pausing=0.0)
 PER_NODE = 4
 step_seconds = PARTIAL_RING.seconds
 COUNTS = (1, 2, 4, 8, 16, 32, 64)

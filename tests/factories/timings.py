@@ -8,10 +8,12 @@ full. The allreduce of n workers takes what its law says, in hops h and all byte
     linear       h (n - 1)
     overlap      a ring's, while the pass is computed: the step is the longer of the two
     two-level    a ring within each node of four, and one between nodes
+
+Where workers pause, each in a share of its steps for three passes, a step waits for the slowest.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,6 +48,7 @@ class Cluster:
     node_hop: float = 0.0
     node_volume: float = 0.0
     shape: float = 1.0          # q
+    pauses: float = 0.0         # share of a worker's steps
 
     @property
     def per_node(self):
@@ -59,7 +62,8 @@ class Cluster:
 
     def seconds(self, workers, examples):
         one_pass, allreduce = self._pass(examples), self.allreduce(workers)
-        return max(one_pass, allreduce) if self.law == OVERLAP else one_pass + allreduce
+        pause = 3 * one_pass * (1 - (1 - self.pauses) ** workers)
+        return (max(one_pass, allreduce) if self.law == OVERLAP else one_pass + allreduce) + pause
 
     def _pass(self, examples):
         return np.linalg.norm([self.fixed, self.example * examples], self.shape)
@@ -106,18 +110,19 @@ def _links(law, count, seconds, hops):
     return hops * seconds / most, (1 - hops) * seconds * count / (2 * (count - 1))
 
 
-def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=ASKED, shape=1.0):
+def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=ASKED, shape=1.0,
+             pauses=0.0):
     """By worker count the share of 95 % intervals that hold the truth, and the median ratio of their ends."""
-    held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked, shape))
+    held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked, shape, pauses))
             for number in range(clusters)]
     return {workers: (np.mean([low <= true <= high for true, low, high in found]),
                       np.median([high / low for _, low, high in found])) for workers, found in zip(asked, zip(*held))}
 
 
-def _forecast(law, design, noise, seed, given, runs, asked, shape):
+def _forecast(law, design, noise, seed, given, runs, asked, shape, pauses):
     """(truth, low, high) at each worker count."""
     random = np.random.default_rng([*seed, LAWS.index(law), [*DESIGNS, LOCAL].index(design)])
-    cluster = cluster_of(law, design, random, shape)
+    cluster = replace(cluster_of(law, design, random, shape), pauses=pauses)
     timings = Timings(cluster.timings(design, noise, runs, random), MACHINE, (), ())
     times = StepTimes.of(timings, cluster.links if given else None)
     for workers in asked:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.step_laws import POWERS
+from ...analysis.step_laws import PAUSES, POWERS
 from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, POWER_DETERMINED, StepModel
 from ...analysis.worker_plan import LIKELY, Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
@@ -21,9 +21,9 @@ BATCH = Column("global_batch", "batch", "examples", "B: with the least T among t
                "examples a worker and pass, times passes")
 STEPS = Column("steps_to_target", "steps", "steps", "S: measured, between two batches, or "
                "S_min (1 + B_crit / B) as fitted; interval: as measured, else quantiles of draws", SHALLUE)
-STEP_MS = Column("step_ms", "step, ms (mean)", "milliseconds", "t: measured, as a report's B / x of these workers and "
-                 "batch, or the median over the step-time laws that fit; a bound: the low end of its interval",
-                 LAWS_FROM)
+STEP_MS = Column("step_ms", "step, ms (mean)", "milliseconds", "t, of the mean step, pauses in it: measured, as a "
+                 "report's B / x of these workers and batch, or the median over the step-time laws that fit; a bound: "
+                 "the low end of its interval", LAWS_FROM)
 PRODUCT = Column("efficiency", "their product", "1", "(T0 / T) / (W / W0)", POLLUX)
 SECONDS = Column("seconds_to_target", "time to target", "seconds", "T = S t; interval: that of these "
                  "runs' seconds, else quantiles of draws of S and t; a bound: the low end")
@@ -45,7 +45,8 @@ MODEL_WORDS = {
     "fixed": ("a pass of few examples", "a"), "example": ("each example of a full pass", "b"),
     "hop": ("a hop within a node", "h"), "volume": ("the gradient's bytes within a node", "v"),
     "node_hop": ("a hop between nodes", "h'"), "node_volume": ("the gradient's bytes between nodes", "v'"),
-    "overlap": ("overlap of pass and allreduce", "p"), "sharpness": ("how sharply a pass fills the device", "q")}
+    "overlap": ("overlap of pass and allreduce", "p"), "sharpness": ("how sharply a pass fills the device", "q"),
+    "pause": ("a worker's pause, in passes", "l"), "pausing": ("share of steps with a pause", "r")}
 
 
 def plan_table(plan: WorkerPlan, all_columns: bool = False) -> Table:
@@ -167,9 +168,10 @@ def model_table(plan: WorkerPlan) -> Table:
     return Table("step-model", "The step-time model", columns, tuple(rows), (
         "A pass c = (a^q + (b e)^q)^(1/q) of e examples a worker, k passes, and an allreduce s = f(g) + f(m) over the "
         "g workers of a node and m nodes take (k - 1) c + (c^p + s^p)^(1/p). q = 1: a + b e; a large q: a until the "
-        "device is full, then b e. p = 1: no overlap, a large p: nearly full. Ring: "
+        "device is full, then b e. p = 1: no overlap, a large p: nearly full. Where each of W workers pauses for l "
+        "passes in a share r of its steps, the mean step is longer by l c (1 - (1 - r)^W). Ring: "
         "f(n) = 2 (n - 1) (h + v / n); tree: f(n) = 2 log2(n) h + 2 v (n - 1) / n; linear latency: f(n) = (n - 1) h. "
-        "In milliseconds, except p and q.",
+        "In milliseconds, except p, q, l and r.",
         f"Determined: over all laws that fit, the interval spans less than a factor {DETERMINED}, of p and q "
         f"{POWER_DETERMINED}. What the logs leave open is drawn from wide priors; the plan's intervals include it."))
 
@@ -177,7 +179,7 @@ def model_table(plan: WorkerPlan) -> Table:
 def _parameter_row(model: StepModel, name: str, confidence: float) -> Row:
     ends = model.interval(name, confidence)
     words, symbol = MODEL_WORDS[name]
-    if name not in POWERS:
+    if name not in POWERS + PAUSES:
         ends = 1000 * ends[0], 1000 * ends[1], 1000 * ends[2]
     given, told = model.is_given(name, confidence), model.is_determined(name, confidence)
     shown = number(ends[0]) if math.isfinite(ends[0]) else "full"
