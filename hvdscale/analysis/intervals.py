@@ -8,8 +8,9 @@ So an interval of steps or seconds is a hull: of the interval at the evaluation 
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from numpy.typing import ArrayLike
 from .defaults import CONFIDENCE
 
 OWN_FROM = 5                # repeats from which a sample's own spread is used
+GROWTHS = np.linspace(-3, 3, 121)   # powers of the batch that a pooled variance may grow with
+GROWS_FROM = 4              # batches
+GROWS_AT = 0.2              # probability of a growth where there is none: a missed one costs coverage, this little
 NONE = (np.nan, np.nan)     # the interval of one run, whose spread is unknown
 Ends = tuple[Any, Any]      # (low, high): numbers, or arrays where the values have leading axes
 
@@ -69,10 +73,20 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Variance of logarithms, a number or an array over the samples' leading axes, and its degrees of freedom."""
+    """Variance of logarithms, a number or an array over the samples' leading axes, and its degrees of freedom.
+
+    growth  the power of the batch that the variance goes with; it is that of batch ``base``
+    """
 
     variance: float | np.ndarray
     freedom: int                # 0: unknown
+    growth: float = 0.0
+    base: float = 1.0
+
+    def at(self, batch: float) -> Spread:
+        """The spread at a batch."""
+        return replace(self, variance=self.variance * (batch / self.base) ** self.growth, base=batch
+                       ) if self.growth else self
 
     @property
     def deviation(self) -> float | np.ndarray:
@@ -99,14 +113,15 @@ class Pools:
         return self.paired.get(name, UNKNOWN)
 
 
-def pooled(samples: Iterable[ArrayLike]) -> Spread:
+def pooled(samples: Iterable[ArrayLike], batches: Sequence[float] = ()) -> Spread:
     """The spread within samples: their sums of squares over the sum of their (n - 1).
 
     samples  arrays of shape (..., n); one with a single repeat, or with a value that is not positive, is left out
+    batches  of each sample, if the spread may grow with them
     """
     with np.errstate(invalid="ignore"):
         return joined([(logs.var(-1) * logs.shape[-1], logs.shape[-1] - 1)
-                       for logs in map(logarithms, samples) if logs.shape[-1] > 1])
+                       if logs.shape[-1] else (0.0, 0) for logs in map(logarithms, samples)], batches)
 
 
 def pooled_paired(tables: Iterable[ArrayLike]) -> Spread:
@@ -124,11 +139,28 @@ def pooled_paired(tables: Iterable[ArrayLike]) -> Spread:
     return joined(parts)
 
 
-def joined(parts: Iterable[tuple[float | np.ndarray, int]]) -> Spread:
-    """The spread from pairs of a sum of squares and its degrees of freedom."""
-    parts = [(squares, freedom) for squares, freedom in parts if freedom and np.isfinite(squares).all()]
-    freedom = sum(own for _, own in parts)
-    return Spread(sum(squares for squares, _ in parts) / freedom, freedom) if freedom else UNKNOWN
+def joined(parts: Iterable[tuple[float | np.ndarray, int]], batches: Sequence[float] = ()) -> Spread:
+    """The spread from pairs of a sum of squares and its degrees of freedom; see ``pooled``."""
+    found = [(squares, freedom, batch) for (squares, freedom), batch in zip(parts, batches or repeat(1.0))
+             if freedom and np.isfinite(squares).all()]
+    if not found:
+        return UNKNOWN
+    squares, freedom, batch = zip(*found)
+    total, growth, base = sum(freedom), 0.0, 1.0
+    if len({size for own, _, size in found if np.all(own > 0)}) >= GROWS_FROM:
+        growth, base = _find_growth(*(np.array(column) for column in zip(*(one for one in found if one[0] > 0))))
+    return Spread(sum(own * (base / size) ** growth for own, size in zip(squares, batch)) / total, total, growth, base)
+
+
+def _find_growth(squares: np.ndarray, freedom: np.ndarray, batch: np.ndarray) -> tuple[float, float]:
+    """(the power of the batch that a variance grows with, the mean batch), by maximum likelihood of chi-squared sums of
+    squares; no growth unless a likelihood ratio test shows one."""
+    base = float(np.exp(np.log(batch) @ freedom / freedom.sum()))
+    scaled = np.exp(-np.outer([0.0, *GROWTHS], np.log(batch / base))) @ squares
+    deviance = freedom.sum() * np.log(scaled)
+    best = int(deviance.argmin())
+    shown = deviance[0] - deviance[best] > scipy.special.chdtri(1, GROWS_AT)
+    return (float(GROWTHS[best - 1]), base) if shown else (0.0, 1.0)
 
 
 def geometric_mean(values: ArrayLike) -> np.ndarray:
@@ -160,7 +192,8 @@ def mean_interval(values: ArrayLike, pool: Spread = UNKNOWN, confidence: float =
     return _t_interval(logs.mean(-1), spread.variance / logs.shape[-1], spread.freedom, confidence)
 
 
-def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Ends:
+def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE,
+                   pool_below: Spread | None = None) -> Ends:
     """Ends of the interval of geometric_mean(above) / geometric_mean(below), independent samples; NaN for single ones.
 
     Student's, with the pool's degrees of freedom, where both sides use the pooled spread; else Welch's.
@@ -168,11 +201,12 @@ def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, c
     samples = logarithms(above), logarithms(below)
     if min(logs.shape[-1] for logs in samples) < 2:
         return NONE
-    spreads = [_choose_spread(logs, pool) for logs in samples]
+    pools = [pool, pool_below or pool]
+    spreads = [_choose_spread(logs, own) for logs, own in zip(samples, pools)]
     parts = [spread.variance / logs.shape[-1] for spread, logs in zip(spreads, samples)]
     variance = parts[0] + parts[1]
     freedom: float | np.ndarray = pool.freedom
-    if spreads[0] is not spreads[1]:
+    if any(spread is not own for spread, own in zip(spreads, pools)):
         with np.errstate(invalid="ignore", divide="ignore"):        # Welch-Satterthwaite
             freedom = variance ** 2 / sum(part ** 2 / spread.freedom for part, spread in zip(parts, spreads))
         freedom = np.where(variance > 0, freedom, sum(spread.freedom for spread in spreads))

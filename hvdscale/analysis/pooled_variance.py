@@ -3,6 +3,7 @@
 Steps, seconds and examples per second each have a pool. Seeds of one setting that ran at several worker counts are the
 same updates and must not count twice. So steps are pooled over batches; seconds, which depend on the steps, get the
 degrees of freedom of one cell per setting. Ratios of such cells are paired by seed and have pools of their own.
+Where the spread of steps or seconds grows with the batch, the pool is a power of the batch.
 """
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def pools_of(cells: Sequence[Cell], by_batch: Sequence[Cell] = ()) -> Pools:
     cells     of one worker count each
     by_batch  cells by global batch, over all worker counts
     """
-    cell = {name: pooled(_measured(by_batch, name)) for name in STEPS}
+    cell = {name: pooled(_measured(by_batch, name), [one.global_batch for one in by_batch]) for name in STEPS}
     cell |= {name: _pool_settings(cells, name) for name in SECONDS}
     cell[SPEED] = pooled(_measured(cells, SPEED))
     groups = [group for group in group_by(cells, updates).values() if len(group) > 1]
@@ -40,7 +41,9 @@ def stand_out(cells: Sequence[Cell], name: str, level: float = 0.01) -> list[Cel
     found = []
     for cell in cells:
         samples = _measured([cell], name)
-        own, rest = pooled(samples), pooled(_measured([other for other in cells if other is not cell], name))
+        others = [other for other in cells if other is not cell]
+        own, rest = pooled(samples), pooled(_measured(others, name), [one.global_batch for one in others] if
+                                            name in STEPS else ()).at(cell.global_batch)
         if own.freedom and rest.freedom and len(samples[0]) < OWN_FROM:
             if own.variance > rest.variance * scipy.special.fdtri(own.freedom, rest.freedom, 1 - level):
                 found.append(cell)
@@ -53,13 +56,14 @@ def updates(cell: Cell) -> tuple[str, tuple[SeedKey, ...]]:
 
 
 def _pool_settings(cells: Sequence[Cell], name: str) -> Spread:
-    parts = []
+    parts, batches = [], []
     for group in group_by(cells, lambda cell: cell.setting).values():
         samples = _measured(group, name)
         spread = pooled(samples)
         freedom = min(spread.freedom, max(map(len, samples)) - 1)
         parts.append((spread.variance * freedom, freedom))
-    return joined(parts)
+        batches.append(group[0].global_batch)
+    return joined(parts, batches)
 
 
 def _tables(groups: Sequence[Sequence[Cell]], name: str) -> list[np.ndarray]:

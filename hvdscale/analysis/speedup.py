@@ -14,7 +14,7 @@ Throughput times statistical efficiency is the goodput of Qiao et al. 2021 (Poll
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -124,17 +124,18 @@ def _divide(above: Cell, below: Cell, name: str, confidence: float) -> Estimate:
         return Estimate(value, float(low), float(high), runs)
     a_before, b_before = (getattr(cell.samples, f"{name}_before") for cell in (above, below))
     a_before, b_before, a, b = a_before[~np.isnan(a)], b_before[~np.isnan(b)], known(a), known(b)
-    low, high = _hull_over_grid(a, a_before, b, b_before, above.pools.of(name), confidence)
+    pools = [one.pools.of(name).at(one.global_batch) for one in (above, below)]
+    low, high = _hull_over_grid(a, a_before, b, b_before, pools, confidence)
     shift = 1 if all_known else value / mean_ratio(a, b)        # seconds of some seeds, steps of all
     return Estimate(value, low * shift, high * shift, runs)
 
 
-def _hull_over_grid(a: np.ndarray, a_before: np.ndarray, b: np.ndarray, b_before: np.ndarray, pool: Spread,
-                    confidence: float) -> tuple[float, float]:
+def _hull_over_grid(a: np.ndarray, a_before: np.ndarray, b: np.ndarray, b_before: np.ndarray,
+                    pools: Sequence[Spread], confidence: float) -> tuple[float, float]:
     """The interval of a / b, widened for the evaluation grid: each may be as low as at the evaluation before."""
     if min(len(a), len(b)) < 2:
         return NONE
-    corners = [ratio_interval(over, under, pool, confidence)
+    corners = [ratio_interval(over, under, pools[0], confidence, pools[1])
                for over, under in ((a, b), (a_before, b), (a, b_before)) if under.min() > 0 and over.min() > 0]
     low, high = hull(*corners)
     return (low if a_before.min() > 0 else 0.0), (high if b_before.min() > 0 else np.inf)

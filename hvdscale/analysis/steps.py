@@ -309,8 +309,8 @@ class Cell:
         timed = ~np.isnan(values)
         if not timed.any():
             return Estimate.unknown()
-        return estimate(values[timed], before[timed], reached, self.pools.of(name),
-                        self.pools.of(f"{name}_before"), self.confidence)
+        return estimate(values[timed], before[timed], reached, self.pools.of(name).at(self.global_batch),
+                        self.pools.of(f"{name}_before").at(self.global_batch), self.confidence)
 
     @property
     def step_seconds(self) -> Estimate:

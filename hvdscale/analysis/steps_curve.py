@@ -227,7 +227,7 @@ def points_of(section: Section) -> tuple[tuple[StepsPoint, ...], np.ndarray | No
 def point_of_cell(cell: Cell) -> StepsPoint:
     """The point of a cell's runs."""
     return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched,
-                      tuple(run.trial.key for run in cell.runs), cell.pools.of("steps"))
+                      tuple(run.trial.key for run in cell.runs), cell.pools.of("steps").at(cell.global_batch))
 
 
 def points_of_curve(curve: Curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:

@@ -349,7 +349,9 @@ def _interval_values(section: Section) -> dict[str, object]:
                    f"degrees of freedom of t; a point with n >= {OWN_FROM} uses its own s; ratios: s^2 / n of both "
                    "sides added, degrees of freedom by Welch-Satterthwaite where two spreads differ; same updates: "
                    "paired by seed",
-        "pooled": {name: {"deviation_of_logs": float(spread.deviation), "degrees_of_freedom": spread.freedom}
+        "pooled": {name: {"deviation_of_logs": float(spread.deviation), "degrees_of_freedom": spread.freedom,
+                          **({"variance_grows_with_batch_to_the": spread.growth, "at_batch": spread.base}
+                             if spread.growth else {})}
                    for name, spread in pools.cell.items() if spread.freedom},
         "paired": {name: {"deviation_of_logs": float(spread.deviation), "degrees_of_freedom": spread.freedom}
                    for name, spread in pools.paired.items() if spread.freedom},

@@ -130,6 +130,28 @@ def test_pooled_intervals_nearly_cover_if_spreads_differ_by_two(repeats, deviati
         assert share >= 0.88
 
 
+def test_a_spread_that_grows_with_the_batch_is_each_batch_s_own():
+    random, batches = np.random.default_rng(5), [16 * 2 ** power for power in range(10)]
+    deviations, held, grown = np.geomspace(0.03, 0.3, 10), [], 0
+    for _ in range(300):
+        samples = [np.exp(deviation * random.standard_normal(3)) for deviation in deviations]
+        pool = pooled(samples, batches)
+        grown += pool.growth > 0
+        held += [[low <= 1 <= high for low, high in (mean_interval(sample, pool.at(batch))
+                                                     for sample, batch in zip(samples, batches))]]
+    assert grown > 0.9 * 300 and np.mean(held, 0).min() >= 0.9 and np.mean(held, 0).max() <= 0.99
+    same = [pooled([np.exp(0.1 * random.standard_normal(3)) for _ in batches], batches).growth for _ in range(300)]
+    assert np.count_nonzero(same) <= 0.3 * 300
+
+
+def test_a_ratio_of_two_batches_adds_the_spread_of_each():
+    above, below = np.exp([0.9, 1.1]), np.exp([-0.01, 0.01])
+    half = T_95[4] * np.sqrt(0.25 / 2 + 0.01 / 2)
+    pool = Spread(0.01, 4, growth=1.0, base=8.0)
+    assert np.log(ratio_interval(above, below, pool.at(200), pool_below=pool.at(8))) == pytest.approx(
+        [1 - half, 1 + half], abs=2e-4)
+
+
 @pytest.mark.parametrize("repeats", [2, 3])
 def test_pooled_paired_intervals_cover_what_they_claim(repeats):
     random = np.random.default_rng(11)

@@ -187,15 +187,21 @@ def searched_unevenly(known, random, number=0, most=60, least=6, common=True):
     return found
 
 
-def repeated(known, seeds, random, number=0):
-    """An Estimate for each batch of a sweep that ran one setting under so many seeds at each, spreads pooled."""
+def repeated(known, seeds, random, number=0, growing=False):
+    """An Estimate for each batch of a sweep that ran one setting under so many seeds at each, spreads pooled.
+
+    growing  whether the noise grows with the batch, from 3 % to 30 %
+    """
     every = SPACINGS[number % 5] * known.steps[:, None]
-    steps = known.steps[:, None] * np.exp(NOISES[number % 3] * random.standard_normal((len(known.batches), seeds)))
+    noise = np.geomspace(0.03, 0.3, len(known.batches))[:, None] if growing else NOISES[number % 3]
+    steps = known.steps[:, None] * np.exp(noise * random.standard_normal((len(known.batches), seeds)))
     offset = random.random() * every            # of the evaluations from the true steps: the same share at every batch
     steps = np.ceil((steps - offset) / every) * every + offset
     before = np.maximum(steps - every, 0.0)
-    pool, pool_before = pooled(steps), pooled(before)
-    return [estimate(one, other, (), pool, pool_before) for one, other in zip(steps, before)]
+    batches = known.batches.tolist()
+    pool, pool_before = pooled(steps, batches), pooled(before, batches)
+    return [estimate(one, other, (), pool.at(batch), pool_before.at(batch))
+            for one, other, batch in zip(steps, before, batches)]
 
 
 def risen(known, slope):
