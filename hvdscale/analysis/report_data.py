@@ -7,6 +7,7 @@ A section has one target, or none: then it is about throughput only.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -29,6 +30,7 @@ from .pooled_variance import pools_of
 from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
 from .search import Search, covers, searches_of
 from .shares import Tolerance
+from .slow_runs import slow_runs
 from .speedup import Series, outside, series_of
 from .step_breakdown import SKIPPED, StepParts
 from .steps import Cell, Run, cell_of, cells_by_workers, first_met, run_of
@@ -65,6 +67,7 @@ class Section:
     searches: tuple[Search, ...]        # studies with this target or a stricter one, and those of a metric
     options: Options
     left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than asked for
+    slow: tuple[tuple[Run, float], ...] = ()    # runs that are in no time, and how many times as long they took
     constant: tuple[Cell, ...] = ()     # of a batch that changes: the same job at its smallest and largest batch
 
     @cached_property
@@ -215,18 +218,36 @@ def _is_relevant(trial: Trial, target: Target) -> bool:
 
 
 def cells_of(trials: Iterable[Trial], target: Target | None, options: Options = Options()
-             ) -> tuple[list[Cell], list[Cell], Pools]:
-    """(cells of one worker count and global batch each, cells by global batch over all worker counts, their spreads) of
-    one workload's trials. Searches are all compared at the same number of trials, see best_of_n.common_trials."""
+             ) -> tuple[list[Cell], list[Cell], Pools, list[tuple[Run, float]]]:
+    """(cells of one worker count and global batch each, cells by global batch over all worker counts, their spreads,
+    runs too slow to be in their times) of one workload's trials. Searches are all compared at the same number of
+    trials, see best_of_n.common_trials."""
     held = (run_of(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
     runs = [run for run in held if run.conclusive or run.trial.pruned]
     cells, by_batch = _cells(runs, options)
+    slow = _find_slow(cells)
+    if slow:
+        slow_ones = {id(run) for run, _ in slow}
+        cells, by_batch = _cells([_untimed(run) if id(run) in slow_ones else run for run in runs], options)
     pools = pools_of(cells, by_batch)
     n, _ = common_trials(_draws_by_batch(by_batch), options.trials)
 
     def complete(found: list[Cell]) -> list[Cell]:
         return [replace(cell, pools=pools, best_of_n=n and min(n, len(cell.draws)) or None) for cell in found]
-    return complete(cells), complete(by_batch), pools
+    return complete(cells), complete(by_batch), pools, slow
+
+
+def _untimed(run: Run) -> Run:
+    return replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
+
+
+def _find_slow(cells: Iterable[Cell]) -> list[tuple[Run, float]]:
+    """The runs of cells that took far longer than the others of theirs, and how many times as long."""
+    cells = [cell for cell in cells if not cell.searched]
+    ratios = slow_runs([[1 / run.examples_per_second if run.examples_per_second > 0 else math.nan for run in cell.runs]
+                        for cell in cells])
+    return [(run, float(ratio)) for cell, own in zip(cells, ratios) for run, ratio in zip(cell.runs, own)
+            if ratio > 1]
 
 
 def _draws_by_batch(cells: Iterable[Cell]) -> dict[int, int]:
@@ -235,7 +256,7 @@ def _draws_by_batch(cells: Iterable[Cell]) -> dict[int, int]:
 
 def _section(workload: Workload, target: Target | None, trials: tuple[Trial, ...], options: Options, shown: _Shown
              ) -> Section:
-    cells, by_batch, pools = cells_of(trials, target, options)
+    cells, by_batch, pools, slow = cells_of(trials, target, options)
     series = series_of(cells, options.confidence)
     batches = None
     _, left_out = common_trials(_draws_by_batch(by_batch), options.trials)
@@ -245,7 +266,8 @@ def _section(workload: Workload, target: Target | None, trials: tuple[Trial, ...
     parts = _take_new(shown.parts, cells, parts_of)
     noise = _take_new(shown.noise, cells, lambda cell: noise_of(cell, options.confidence))
     return Section(workload, target, trials, series, outside(cells, series), batches, pools, parts, noise,
-                   _take_new_searches(shown.searches, trials, target, options), options, tuple(left_out.items()))
+                   _take_new_searches(shown.searches, trials, target, options), options, tuple(left_out.items()),
+                   tuple(slow))
 
 
 def _take_new_searches(shown: set[Hashable], trials: Sequence[Trial], target: Target | None, options: Options

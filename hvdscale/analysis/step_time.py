@@ -20,6 +20,7 @@ from ..formatting.numbers import counted
 from ..log.schema import Status
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
+from .slow_runs import slow_runs
 from .step_fit import Observed, Problem
 from .step_laws import LAWS, NAMES, PAUSES, POWERS, RING, Law, Parameters
 from .steps import Cell, known, samples_of
@@ -164,16 +165,19 @@ def _read_machine(trial: Trial) -> Machine:
 
 
 def _by_setting(trials: Iterable[Trial]) -> tuple[Timing, ...]:
-    """The timings of trials, by workers, workers per node, batch and passes."""
+    """The timings of trials, by workers, workers per node, batch and passes; without runs that are far too slow."""
     found: dict[tuple[int, int, int, int], list[tuple[Trial, float]]] = {}
     for trial in trials:
         per_node = min(trial.workers, int(trial.execution.get("local_workers") or trial.workers))
         for batch, seconds in trial.step_seconds_by_batch().items():
             setting = trial.workers, per_node, batch, trial.passes_at(batch)
             found.setdefault(setting, []).append((trial, seconds))
-    return tuple(Timing(*key, np.array([seconds for _, seconds in found[key]]),
-                        any(one.crowded for one, _ in found[key]), tuple(one.key for one, _ in found[key]))
-                 for key in sorted(found))
+    slow = slow_runs([[seconds for _, seconds in runs] for runs in found.values()])
+    typical = {key: [run for run, ratio in zip(runs, ratios) if ratio == 1]
+               for (key, runs), ratios in zip(found.items(), slow)}
+    return tuple(Timing(*key, np.array([seconds for _, seconds in typical[key]]),
+                        any(one.crowded for one, _ in typical[key]), tuple(one.key for one, _ in typical[key]))
+                 for key in sorted(typical))
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,9 +359,10 @@ class StepTimes:
                        ) if len(speeds) else timing
 
     def cell_of(self, timing: Timing) -> Cell | None:
-        """The cell whose runs are all of this timing's configuration; None where there is none."""
+        """The cell whose timed runs are all of this timing's configuration; None where there is none."""
         cell = self._cells.get((timing.workers, timing.global_batch))
-        return cell if cell and tuple(run.trial.key for run in cell.runs) == timing.trials else None
+        timed = tuple(run.trial.key for run in cell.runs if not np.isnan(run.examples_per_second)) if cell else ()
+        return cell if timed == timing.trials else None
 
     def at(self, workers: int, per_node: int, global_batch: int, passes: int = 1) -> StepTime:
         """Seconds per step of ``workers``, ``per_node`` of them on a node."""

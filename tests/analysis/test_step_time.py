@@ -253,6 +253,13 @@ def test_a_measured_configuration_is_as_measured_and_others_are_marked():
         INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED, EXTRAPOLATED, INTERPOLATED]
 
 
+def test_a_run_that_took_far_longer_is_in_no_timing():
+    trials = [logged(w, 32 * w, 0.05 * (1 + 0.01 * n), 10 * w + n, seed=n) for w in (1, 2, 4) for n in range(3)]
+    slow = logged(4, 128, 0.15, 99, seed=9)
+    found = timings_of(read_trials(log(*trials, slow))).found
+    assert [len(one.seconds) for one in found] == [3, 3, 3] and found[-1].value == pytest.approx(0.0505, rel=1e-3)
+
+
 def test_layouts_of_one_worker_count_on_as_many_nodes_are_timed_apart():
     times = times_of(*(logged(4, 128, seconds, id, local_workers=fullest)
                        for id, (seconds, fullest) in enumerate(((0.06, 2), (0.09, 3)))), logged(1, 32, 0.05, 9))

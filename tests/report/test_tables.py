@@ -198,6 +198,17 @@ def test_a_point_whose_runs_spread_far_more_than_the_others_is_named():
     assert "Examples per second spread far more at W = 4, B = 128 than elsewhere" in " ".join(text(section).split())
 
 
+def test_a_run_that_took_far_longer_than_others_is_named_and_in_no_time():
+    made = [one for w in (1, 2, 4) for one in repeated(w, 3, 0.01)]
+    slow = trial(id=999, seed=9, workers=4, batch=128, steps=(0, 290, 300), error=(1, 1, 0.1), seconds=(0, 1, 9))
+    [without], [section] = sections(log(*made)), sections(log(*made, slow))
+    assert [run.trial.id for run, _ in section.slow] == [999]
+    said = " ".join(str(found) for found in findings(section))
+    assert "1 run that took far longer" in said and ":999 at 4 workers, batch 128, took 3.0x as long" in said
+    typical, found = (one.cells[-1].examples_per_second.value for one in (without, section))
+    assert found == pytest.approx(typical) and len(section.cells[-1].samples.seeds) == 4
+
+
 def test_strong_scaling_says_that_its_ratios_are_paired():
     [section] = sections(log(*[trial(id=10 * w + seed, workers=w, seed=seed) for w in (1, 2) for seed in (0, 1)]))
     assert "Ratios to the same updates are paired by seed." in text(section)

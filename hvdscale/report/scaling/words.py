@@ -143,12 +143,23 @@ def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
     for series in section.series:
         found += _series_found(section, series, planned) if section.target else _throughput_found(section, series)
     found += [Finding(_alone_said(section, cell)) for cell in section.alone] if len(section.alone) <= 3 else []
+    found += _slow_found(section)
     found += _drift_found(section)
     return (*found, *_split_seeds_found(section), *crossings_found(section), *_unlearned_found(section),
             *_growing_found(section),
             *_batches_found(section),
             *map(Finding, search_words.summary(section.searches)), *map(Finding, _other_targets_said(section)),
             *_parts_found(section), *rank_findings(section), *_noise_found(section))
+
+
+def _slow_found(section: Section) -> list[Finding]:
+    """Runs that are left out of the times, as they took far longer than the others of their setting."""
+    if not section.slow:
+        return []
+    named = [f"{_named([run.trial])} at {counted(run.trial.workers, 'worker')}, batch {run.trial.global_batch:,}, took "
+             f"{number(times, 2)}x as long" for run, times in section.slow]
+    return [Finding(f"Left out of the times: {counted(len(named), 'run')} that took far longer than others of the same "
+                    "setting. Times are those of a typical run.", (capital(list_first(named, 4)) + ".",))]
 
 
 def _drift_found(section: Section) -> list[Finding]:
