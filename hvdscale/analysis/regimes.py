@@ -129,9 +129,10 @@ def _last(inside: np.ndarray) -> np.ndarray:
 
 def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float, narrower: float
                     ) -> np.ndarray | None:
-    """Draws of log S, shape (DRAWS, batches), inf where a batch did not meet; None: the spread is unknown.
+    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown.
 
-    An open side of an estimate is assumed to be as wide as the widest known side.
+    An open side of an estimate is assumed to be as wide as the widest known side. A batch that did not meet is drawn
+    from the least that its runs reached upwards; inf where that is unknown.
     """
     ends = logarithms([(one.low, one.high) for one in estimates])
     with np.errstate(invalid="ignore"):
@@ -142,7 +143,10 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
         return None
     wide = narrower * np.where(known, wide, wide[known].max()) / scipy.special.ndtri(0.5 + confidence / 2)
     deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
-    return log_steps + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1])
+    beyond = logarithms([one.beyond if one.beyond == one.beyond else np.inf for one in estimates])
+    unmet = np.isinf(log_steps)
+    return np.where(unmet, beyond + np.abs(deviate) * wide.max(), log_steps + deviate * np.where(
+        deviate < 0, wide[:, 0], wide[:, 1]))
 
 
 @dataclass(frozen=True, eq=False)

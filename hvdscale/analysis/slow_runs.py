@@ -3,8 +3,8 @@
 A time here is that of a typical run. A run counts as slow where it took over LEAST times as long as the fastest of its
 setting, and longer than the mean of the others by more than their spread explains: Student's t for the next value of a
 sample (one-sided, shared out over all runs by Bonferroni). The spread is that of the runs that are not slow, pooled
-over the settings, so that two or three runs of each are enough. Where more than one run in FEWEST seems slow, or most of
-a setting, times scatter, and none is slow.
+over the settings, so that two or three runs of each are enough. Where more than one run in FEWEST seems slow, or most
+of a setting, times scatter, and none is slow.
 """
 from __future__ import annotations
 

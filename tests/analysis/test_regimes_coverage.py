@@ -291,3 +291,16 @@ def test_regimes_of_thirty_batches_take_a_fraction_of_a_second():
     start = time.process_time()
     regimes_of(batches, made)
     assert time.process_time() - start < 0.5
+
+
+@pytest.mark.parametrize("name", ("perfect_until", "maximum_useful"))
+def test_regimes_are_covered_where_budgets_end_soon_after_the_target_is_met(name):
+    assert coverage(partial(repeated, seeds=3, budget=1.05), 60, count=6)[name].share >= 0.9
+
+
+def test_a_batch_whose_budget_ended_too_soon_may_be_the_maximum_useful_one():
+    def high_of(reached):
+        met = [Estimate(steps, 0.95 * steps, 1.05 * steps, 3) for steps in (800.0, 400.0, 200.0, 100.0)]
+        unmet = Estimate(np.inf, reached, np.inf, 3, reached)
+        return regimes_of(BATCHES, [*met, unmet]).maximum_useful.high
+    assert high_of(55.0) == np.inf and high_of(500.0) == 256

@@ -187,10 +187,11 @@ def searched_unevenly(known, random, number=0, most=60, least=6, common=True):
     return found
 
 
-def repeated(known, seeds, random, number=0, growing=False):
+def repeated(known, seeds, random, number=0, growing=False, budget=np.inf):
     """An Estimate for each batch of a sweep that ran one setting under so many seeds at each, spreads pooled.
 
     growing  whether the noise grows with the batch, from 3 % to 30 %
+    budget   of a run, in multiples of the steps of the curve
     """
     every = SPACINGS[number % 5] * known.steps[:, None]
     noise = np.geomspace(0.03, 0.3, len(known.batches))[:, None] if growing else NOISES[number % 3]
@@ -198,10 +199,11 @@ def repeated(known, seeds, random, number=0, growing=False):
     offset = random.random() * every            # of the evaluations from the true steps: the same share at every batch
     steps = np.ceil((steps - offset) / every) * every + offset
     before = np.maximum(steps - every, 0.0)
-    batches = known.batches.tolist()
+    batches, last = known.batches.tolist(), budget * known.steps
+    steps = np.where(steps > last[:, None], np.inf, steps)
     pool, pool_before = pooled(steps, batches), pooled(before, batches)
-    return [estimate(one, other, (), pool.at(batch), pool_before.at(batch))
-            for one, other, batch in zip(steps, before, batches)]
+    return [estimate(one, other, [end] * int(np.isinf(one).any()), pool.at(batch), pool_before.at(batch))
+            for one, other, batch, end in zip(steps, before, batches, last)]
 
 
 def risen(known, slope):
