@@ -1,0 +1,1 @@
+"""Laws over size: how the batch, the steps and the rate grow with parameters, tokens, examples or width."""

@@ -1,0 +1,82 @@
+"""Laws over the cells of several workloads, of made-up logs and of the published measurements where they are."""
+import csv
+import itertools
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.critical_batch_fit import fit_critical_batch
+from hvdscale.analysis.intervals import Estimate
+from hvdscale.analysis.report_data import analyse
+from hvdscale.analysis.size.basin import basin_of
+from hvdscale.analysis.size.laws import laws_of
+from hvdscale.analysis.size.power_law import SizePoint, fit_power_law
+from hvdscale.analysis.size.sizes import parse_size, sizes_of
+from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.trials import read_trials
+from tests.conftest import ROOT
+from tests.factories.size_grids import grids, runs_to_target
+from tests.analysis.size.test_sizes import PATTERN
+
+DATA = ROOT.parent / "shared" / "data" / "laws"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the published measurements are not here")
+
+
+def holds(estimate, truth):
+    return estimate.low <= truth <= estimate.high
+
+
+def laws(logs):
+    return laws_of(analyse([one for log in logs for one in read_trials(log)]), studies_of(logs), sizes_of([PATTERN]))
+
+
+def test_laws_of_steps_hold_the_truth():
+    found = laws(runs_to_target())
+    assert set(found.quantities) == {"overhead", "b_crit", "s_min"}
+    for key, truth in (("overhead", 0.5), ("b_crit", 0.5), ("s_min", 0.0)):
+        assert holds(found.quantities[key].exponents["parameters"], truth), key
+
+
+def test_laws_at_a_budget_hold_the_truth():
+    found = laws(grids())
+    batch, rate = (found.quantities[key].exponents["parameters"] for key in ("best_batch", "best_rate"))
+    assert holds(batch, 0.5) and holds(rate, -0.3)
+    assert batch.high - batch.low < 0.3
+
+
+def test_a_flat_bowl_has_a_wide_interval_and_no_bowl_none():
+    random = np.random.default_rng(2)
+    batches, rates = (one.ravel() for one in np.meshgrid(2.0 ** np.arange(10), 2.0 ** np.arange(10)))
+    bowl = (np.log2(batches) - 4.2) ** 2 + (np.log2(rates) - 5.1) ** 2
+    deep, flat = (basin_of(batches, rates, depth * bowl + 0.01 * random.standard_normal(100)).batch
+                  for depth in (0.1, 0.001))
+    assert holds(deep, 2 ** 4.2) and holds(flat, 2 ** 4.2)
+    assert deep.high < 1.5 * deep.low and flat.high > 3 * flat.low
+    assert basin_of(batches, rates, -bowl) is None
+    assert basin_of(batches[:9], rates[:9], bowl[:9]) is None
+
+
+@needs_data
+def test_the_published_batches_of_a_fifth_more_examples_lie_inside_and_so_does_their_power():
+    with open(DATA / "steps_to_loss_2410_21676.csv") as file:
+        rows = itertools.groupby(csv.DictReader(file), lambda row: row["model"])
+        points = [SizePoint((parse_size(model),), fit_critical_batch(*zip(*[
+            (int(row["global_batch"]), Estimate(float(row["steps"]), np.nan, np.nan, 1)) for row in own])).overhead)
+            for model, own in rows]
+    assert all(holds(one.estimate, batch) for one, batch in zip(points, (752, 985, 1365, 1890, 2610)))
+    assert holds(fit_power_law(["parameters"], points).exponents["parameters"], 0.47)
+
+
+@needs_data
+def test_the_best_batch_of_the_grid_grows_about_as_the_root_of_tokens():
+    grid = defaultdict(list)
+    with open(DATA / "lr_batch_grid.csv") as file:
+        for row in csv.DictReader(file):
+            grid[float(row["tokens"]), float(row["parameters"])].append(
+                [float(row[name]) for name in ("global_batch", "lr", "smooth_loss")])
+    bowls = {sizes: basin_of(*np.array(trials).T) for sizes, trials in grid.items()}
+    law = fit_power_law(["tokens"], [SizePoint(sizes[:1], one.batch) for sizes, one in bowls.items()])
+    assert holds(law.exponents["tokens"], 0.5) and 0.4 < law.exponents["tokens"].value < 0.65
+    rate = fit_power_law(["tokens", "parameters"], [SizePoint(sizes, one.rate) for sizes, one in bowls.items()])
+    assert holds(rate.exponents["tokens"], 0.307) and holds(rate.exponents["parameters"], -0.713)    # arXiv 2503.04715

@@ -1,0 +1,58 @@
+"""Cells over parameters and tokens whose laws are known: B_crit = c N^a D^b, steps with noise at each batch."""
+from __future__ import annotations
+
+import numpy as np
+
+from hvdscale.analysis.critical_batch_fit import fit_critical_batch
+from hvdscale.analysis.intervals import Estimate, mean_interval
+from hvdscale.analysis.size.power_law import SizePoint, fit_power_law
+
+NAMES = ("parameters", "tokens")
+LINE = tuple((1e7 * 2.0 ** at, 1e9) for at in range(5))
+CROSS = (*((1e7 * 2.0 ** at, 1e9) for at in range(4)), *((1e7, 1e9 * 2.0 ** at) for at in (1, 2, 3)))
+PATH = tuple((1e7 * 2.0 ** at, 2e8 * 2.0 ** at) for at in range(5))
+BATCHES = tuple(2 ** at for at in range(4, 14))
+
+
+def true_batch(sizes, a, b):
+    """B_crit: 512 at ten million parameters and a thousand million tokens."""
+    return 512 * (sizes[0] / 1e7) ** a * (sizes[1] / 1e9) ** b
+
+
+def cell(sizes, a, b, noise, random, seeds=3):
+    """The fit to steps of a cell at BATCHES, each the mean of seeds whose logarithms have the deviation ``noise``."""
+    batches = np.array(BATCHES, float)
+    steps = 1000 * (sizes[1] / 1e9) ** 0.3 * (1 + true_batch(sizes, a, b) / batches)
+    runs = steps[:, None] * np.exp(noise * random.standard_normal((len(batches), seeds)))
+    return fit_critical_batch(BATCHES, [Estimate(float(np.exp(np.log(one).mean())), *map(float, mean_interval(one)),
+                                                 seeds) for one in runs])
+
+
+def law(cells, a, b, noise, random):
+    """The law fitted to B_crit of made-up cells."""
+    return fit_power_law(NAMES, [SizePoint(sizes, cell(sizes, a, b, noise, random).b_crit) for sizes in cells])
+
+
+def coverage(cells, noise, sets, seed=0):
+    """(share of 95 % intervals of exponents that hold the truth, the same of predictions at 4 and at 10 times the
+    largest sizes, share of predictions refused, median width of an exponent's interval)."""
+    random = np.random.default_rng(seed)
+    exponents, widths, refused = [], [], []
+    predictions = {4: [], 10: []}
+    for _ in range(sets):
+        a, b = random.uniform(0, 0.8, 2)
+        found = law(cells, a, b, noise, random)
+        truths = dict(zip(NAMES, (a, b))) if not found.path else {NAMES[0]: a + b}
+        for name, one in found.exponents.items():
+            exponents.append(one.low <= truths[name] <= one.high)
+            widths.append(one.high - one.low)
+        for times, held in predictions.items():
+            vary = (*found.names, *found.path)
+            sizes = {name: found.largest(name) * (times if name in vary else 1) for name in NAMES}
+            ahead = found.predict(sizes)
+            refused.append(bool(ahead.refused))
+            if not ahead.refused:
+                truth = true_batch(tuple(sizes.values()), a, b)
+                held.append(ahead.estimate.low <= truth <= ahead.estimate.high)
+    shares = [float(np.mean(held)) if held else np.nan for held in predictions.values()]
+    return (float(np.mean(exponents)), *shares, float(np.mean(refused)), float(np.median(widths)))
