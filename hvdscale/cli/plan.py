@@ -15,6 +15,7 @@ from .common import Command, echo, formats_of, slow_imports, version_option, wid
 from .completion import paths
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
+    from ..analysis.size.sizes import Size
     from ..analysis.step_time import Links
     from ..analysis.steps_curve import StepsPoint
     from ..analysis.worker_plan import Request
@@ -57,6 +58,12 @@ MOST_WORKERS = 10_000_000
               "was held against a target.")
 @click.option("--batch-schedule", metavar="LIST", help="Also predict a batch that grows, such as "
               "'[[0, 64], [2000, 128]]': each batch with its first step. Those in the logs are shown as measured.")
+@click.option("--size", "wanted", multiple=True, metavar="NAME=VALUE",
+              help="Plan for a size that was not run, such as parameters=7e9, from laws over those that were: batch, "
+                   "rate, steps and workers. May be given several times.")
+@click.option("--size-from", multiple=True, metavar="NAME=PATTERN",
+              help="Takes the size of LOGS from their workloads' names by a pattern, such as "
+                   "'parameters=gpt_([0-9.]+[MB])'. Without it LOGS have it, as hvdscale-report --size says.")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N",
               help="Take searches at the median best of N trials, and leave out batches with fewer. Without it N is "
                    "the smallest number of trials of any batch.")
@@ -69,7 +76,7 @@ MOST_WORKERS = 10_000_000
 @width_option
 @version_option
 def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameters, noise_scale, steps, trials,
-         batch_schedule, times_from, **asked):
+         batch_schedule, times_from, wanted, size_from, **asked):
     """Time and cost to a target by worker count, and how many workers to take, from LOGS: log files, or directories.
 
     Worker counts and batches that were run are as measured, others by step-time laws, and marked. None is recommended
@@ -81,8 +88,17 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
       hvdscale-plan runs --per-node 8 --price 32 --deadline 2h --budget 500
     """
     with slow_imports():
+        from ..analysis.report_data import Options
         from ..report.plan.make import make_plan
     request = request_of(asked)
+    if wanted or size_from:
+        from ..report.plan.sizes import make_size_plan
+        sizes, values = wanted_sizes(wanted, size_from)
+        make_size_plan(logs, [Target.parse(target) for target in targets], values, sizes,
+                       options=Options(confidence=request.confidence, trials=trials),
+                       local_batch=request.max_local_batch or request.local_batch, skip_broken=skip_broken, out=out,
+                       formats=formats_of(formats, PLAN_FORMATS), echo=echo)
+        return
     _positive("--noise-scale", noise_scale)
     links = links_of(bandwidth, latency, parameters)
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
@@ -103,6 +119,21 @@ def request_of(asked) -> Request:
     workers = workers_of(",".join(asked["workers"]), asked["per_node"] or 1)
     deadline = seconds_of(asked["deadline"]) if asked["deadline"] is not None else None
     return Request(**{**asked, "workers": workers, "deadline": deadline})
+
+
+def wanted_sizes(wanted, size_from) -> tuple[tuple[Size, ...], dict[str, float]]:
+    """Where sizes come from, and those to plan for, by name; raises UsageError."""
+    from ..analysis.size.sizes import parse_size, sizes_of
+    values = {}
+    for text in wanted:
+        name, equals, value = text.partition("=")
+        if not equals or name.strip() in values:
+            raise UsageError(f"--size {text!r}: is one NAME=VALUE for each size, such as parameters=7e9")
+        values[name.strip()] = parse_size(value)
+    sizes = {one.name: one for one in (*sizes_of(values), *sizes_of(size_from))}
+    if missing := [name for name in sizes if name not in values]:
+        raise UsageError(f"--size-from {missing[0]}: --size {missing[0]}=VALUE says what to plan for")
+    return tuple(sizes.values()), values
 
 
 def _positive(name, value):

@@ -66,6 +66,10 @@ class Report(Command):
 @click.option("--crossing", type=click.Choice(CROSSINGS), default=FIRST, show_default=True,
               help="Where a run meets its target: at the first evaluation that does, or where its curve, smoothed, "
                    "crosses it for good.")
+@click.option("--size", "sizes", multiple=True, metavar="NAME[=PATTERN]",
+              help="Fit laws over a size in which the workloads differ: an argument of the model, a column of an "
+                   "imported table or examples, such as width; or from the workload's name by a pattern, such as "
+                   "'parameters=gpt_([0-9.]+[MB])'; may be given several times.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
               help="Confidence level of the intervals.")
 @click.option("--skip-broken", is_flag=True,
@@ -75,7 +79,7 @@ class Report(Command):
 @width_option
 @version_option
 def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, loss_within,
-         rules, rule_within, branch_tolerance, trials, crossing, confidence, skip_broken, watch, every):
+         rules, rule_within, branch_tolerance, trials, crossing, sizes, confidence, skip_broken, watch, every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them or of other programs' runs.
 
     \b
@@ -91,7 +95,7 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
     options, asked = request_of(
         budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,
         perfect_within=perfect_within, useful_within=useful_within, loss_within=loss_within, trials=trials,
-        crossing=crossing, confidence=confidence, branch_tolerance=branch_tolerance,
+        crossing=crossing, confidence=confidence, branch_tolerance=branch_tolerance, sizes=sizes,
         spell=lambda name: f"--{name.replace('_', '-')}")
     make(logs, targets_of(targets), out, options=options, formats=formats_of(formats, FORMATS),
          skip_broken=skip_broken, every_figure=figures == "all", asked=asked, echo=echo,

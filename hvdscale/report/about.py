@@ -13,10 +13,11 @@ from ..analysis.curves import Curve, curve_of
 from ..analysis.defaults import RULE_WITHIN
 from ..analysis.grouping import group_by
 from ..analysis.noise import Noise
-from ..analysis.report_data import Options, Section
+from ..analysis.report_data import Group, Options, Section
 from ..analysis.rules import RULES, Rule, RuleCosts, rules_along, rules_of
 from ..analysis.search import Search
 from ..analysis.shares import Tolerance
+from ..analysis.size.sizes import Size
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
 from ..formatting.progress import Tell, quiet
@@ -34,6 +35,7 @@ class Asked:
     rules         of the learning rate, held against the tuned optimum
     rule_within   the share of steps more than that optimum at which a rule loses
     branch_tolerance    of the loss of branches; None: that of their own plans
+    sizes         over which laws are fitted
     """
 
     budgets: tuple[Budget, ...] = ()
@@ -42,6 +44,7 @@ class Asked:
     rules: tuple[Rule, ...] = RULES
     rule_within: float = RULE_WITHIN
     branch_tolerance: Tolerance | None = None
+    sizes: tuple[Size, ...] = ()
 
 
 MeasuredNoise = tuple[int, Noise, TrialKeys]        # at a global batch
@@ -104,6 +107,7 @@ class AboutAll:
     """What chapters are made from, which are about several workloads.
 
     repeats   sections of no studies
+    groups    all sections by workload; () of logs so large that only studies are looked at
     """
 
     abouts: Sequence[About]
@@ -112,6 +116,7 @@ class AboutAll:
     asked: Asked
     options: Options
     tell: Tell = quiet
+    groups: Sequence[Group] = ()
 
     @property
     def first(self) -> dict[Workload, About]:

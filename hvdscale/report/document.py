@@ -161,7 +161,7 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
         for section in group.sections)) for group in groups)
     known = {about.workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
-    return _document(pages, AboutAll(abouts, repeats, studies, asked, options, tell), logs, skipped,
+    return _document(pages, AboutAll(abouts, repeats, studies, asked, options, tell, groups), logs, skipped,
                      (*crossing_said(options), *notes), taken, branches)
 
 

@@ -15,6 +15,7 @@ from ..analysis.published import read as read_published
 from ..analysis.report_data import Options
 from ..analysis.rules import Rule
 from ..analysis.shares import Tolerance, confidence_of, share_of
+from ..analysis.size.sizes import sizes_of
 from ..errors import UsageError
 from ..target import Target
 from .about import Asked
@@ -27,6 +28,7 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                rule_within: Share = RULE_WITHIN, perfect_within: Share = PERFECT_WITHIN,
                useful_within: Share = USEFUL_WITHIN, loss_within: Share = LOSS_WITHIN, trials: int | None = None,
                confidence: float = CONFIDENCE, branch_tolerance: Share | None = None, crossing: str = FIRST,
+               sizes: Texts = (),
                spell: Callable[[str], str] = str) -> tuple[Options, Asked]:
     """The options of the analysis, and what to show of studies.
 
@@ -50,7 +52,8 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
     return options, Asked(budgets_of(_listed(budgets)), compare, paper,
                           tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), share("rule_within", rule_within),
                           None if branch_tolerance is None else
-                          Tolerance.parse(str(branch_tolerance), spell("branch_tolerance")))
+                          Tolerance.parse(str(branch_tolerance), spell("branch_tolerance")),
+                          sizes_of(_listed(sizes)))
 
 
 def targets_of(targets: Target | str | Iterable[Target | str]) -> tuple[Target, ...]:

@@ -165,7 +165,16 @@ def _of_papers(whole: AboutAll) -> Iterator[tuple[str, View]]:
         yield from chapters(whole)
 
 
-CHAPTERS: tuple[Callable[[AboutAll], Iterator[tuple[str, View]]], ...] = (_families, _of_papers)
+def _laws_over_size(whole: AboutAll) -> Iterator[tuple[str, View]]:
+    if whole.asked.sizes:
+        from .size import view_of_laws              # which other reports need not wait for
+        from ..analysis.size.laws import laws_of
+        for budget in whole.asked.budgets[:1] or (None,):
+            yield "Laws over size", view_of_laws(laws_of(whole.groups, whole.studies, whole.asked.sizes, budget,
+                                                         whole.options))
+
+
+CHAPTERS: tuple[Callable[[AboutAll], Iterator[tuple[str, View]]], ...] = (_laws_over_size, _families, _of_papers)
 
 
 def view_without_target(studies: Sequence[Study], options: Options, asked: Asked) -> View:

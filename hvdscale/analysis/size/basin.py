@@ -47,10 +47,9 @@ def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confiden
         return None
     places, halves = (np.array([one[at] for one in found]) for at in (0, 1))
     low, high = (places - halves).min(0), (places + halves).max(0)
-    ends = logs.min(0), logs.max(0)
-    low, high = np.where(low < ends[0], -np.inf, low), np.where(high > ends[1], np.inf, high)
-    batch, rate = (Estimate(*map(float, np.exp([np.median(places[:, at]), low[at], high[at]])), len(parts[-1]))
-                   for at in range(2))
+    low, high = np.where(low < logs.min(0), -np.inf, low), np.where(high > logs.max(0), np.inf, high)
+    ends = np.exp(np.stack([np.median(places, 0), low, high]))
+    batch, rate = (Estimate(float(value), float(least), float(most), len(parts[-1])) for value, least, most in ends.T)
     return Basin(batch, rate, len(parts[-1]))
 
 

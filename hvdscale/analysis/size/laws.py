@@ -21,7 +21,7 @@ from ...target import Target
 from ..best_batch import Valley, valley_of
 from ..best_points import LEARNING_RATE
 from ..budgets import Budget, outcomes_under
-from ..critical_batch_fit import CriticalBatchFit
+from ..critical_batch_fit import OVERHEAD, CriticalBatchFit
 from ..curves import curve_of
 from ..intervals import Estimate
 from ..metric_direction import better
@@ -33,10 +33,11 @@ from .power_law import PowerLaw, SizePoint, fit_power_law
 from .sizes import Size, SizeCell, cells_of
 
 # what laws are of: key -> (words, unit)
-QUANTITIES = {"overhead": ("batch of 20% overhead", "examples"), "b_crit": ("critical batch size", "examples"),
+QUANTITIES = {"overhead": ("batch of 20% overhead", "examples"), "steps": ("steps at 20% overhead", "steps"),
+              "b_crit": ("critical batch size", "examples"),
               "s_min": ("fewest steps", "steps"), "best_batch": ("best batch", "examples"),
               "best_rate": ("best learning rate", "1")}
-OF_STEPS = ("overhead", "b_crit", "s_min")
+OF_STEPS = ("overhead", "steps", "b_crit", "s_min")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +58,12 @@ class CellResult:
     costs: np.ndarray
     basin: Basin | None
     valley: Valley | None
+    confidence: float
 
     def estimate(self, quantity: str) -> Estimate | None:
         """A quantity of QUANTITIES; None: not measured here."""
+        if quantity == "steps":
+            return steps_at_overhead(self.fit, self.confidence) if self.fit else None
         if quantity in OF_STEPS:
             found: Estimate | None = getattr(self.fit, quantity) if self.fit else None
             return found
@@ -141,7 +145,17 @@ def _result(cell: SizeCell, target: Target | None, fit: CriticalBatchFit | None,
     batches, rates, costs = np.concatenate(parts, axis=1) if parts else np.empty((3, 0))
     distinct, lowest = lowest_by(batches, costs)
     return CellResult(cell, target, fit, batches, rates, costs, basin_of(batches, rates, costs, options.confidence),
-                      valley_of(distinct.astype(int).tolist(), lowest, options.confidence))
+                      valley_of(distinct.astype(int).tolist(), lowest, options.confidence), options.confidence)
+
+
+def steps_at_overhead(fit: CriticalBatchFit, confidence: float) -> Estimate:
+    """The steps at the batch that needs a share OVERHEAD more examples than the fewest; open where B_crit is."""
+    def steps(least: np.ndarray, b_crit: np.ndarray, shape: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore"):
+            return (1 + OVERHEAD) * least / (b_crit * ((1 + OVERHEAD) ** shape - 1) ** (1 / shape))
+    value = steps(*np.array([fit.s_min.value * fit.b_crit.value, fit.b_crit.value, fit.shape.value]))
+    low, high = np.nanquantile(steps(*fit.draws.T), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Estimate(float(value), float(min(low, value)), float(max(high, value)), fit.points)
 
 
 def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

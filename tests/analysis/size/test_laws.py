@@ -33,8 +33,8 @@ def laws(logs):
 
 def test_laws_of_steps_hold_the_truth():
     found = laws(runs_to_target())
-    assert set(found.quantities) == {"overhead", "b_crit", "s_min"}
-    for key, truth in (("overhead", 0.5), ("b_crit", 0.5), ("s_min", 0.0)):
+    assert set(found.quantities) == {"overhead", "steps", "b_crit", "s_min"}
+    for key, truth in (("overhead", 0.5), ("b_crit", 0.5), ("s_min", 0.0), ("steps", 0.0)):
         assert holds(found.quantities[key].exponents["parameters"], truth), key
 
 

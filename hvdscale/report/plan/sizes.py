@@ -1,0 +1,145 @@
+"""A plan for a size that nobody has run: batch, rate, steps and workers from laws over smaller ones.
+
+    make_size_plan(["runs"], targets, {"parameters": 7e9}, sizes_of(["parameters=gpt_([0-9.]+M)"]))
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ... import __version__
+from ...analysis.intervals import Estimate
+from ...analysis.report_data import Options, analyse
+from ...analysis.size.laws import QUANTITIES, SizeLaws, laws_of
+from ...analysis.size.power_law import REACH, WIDEST, PowerLaw, SizePrediction
+from ...analysis.size.sizes import Size
+from ...analysis.studies import studies_of
+from ...analysis.trials import read_trials
+from ...analysis.versions import versions_of
+from ...errors import LogError
+from ...formatting.lines import wrap
+from ...formatting.numbers import capital, counted, finite, listed, number, whole
+from ...target import Target
+from ..drawing import render
+from ..file_names import Path
+from ..output import put_file as put, refuse_no_folder, titled
+from ..runs import read
+from ..size import cells_table, law_said, laws_table, view_of_laws
+from ..table import Cell, Column, Row, Table, as_csv, as_text, as_values, interval_cell
+from ..view import present
+
+BATCHES = ("overhead", "best_batch")        # the first that is predicted gives the workers
+WRITE = {"best_rate": number}               # others are whole numbers
+Predictions = Mapping[str, SizePrediction]
+
+
+def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Mapping[str, float],
+                   sizes: Sequence[Size], *, options: Options = Options(), local_batch: int | None = None,
+                   skip_broken: bool = False, out: Path | None = None, formats: Collection[str] = (),
+                   echo: Callable[[str], object] = print) -> Predictions:
+    """Print what laws over the logs' sizes predict at another size, and write it under ``out`` where that is given.
+
+    wanted       the size to plan for, by name
+    sizes        where the logs' own sizes of these names come from
+    local_batch  examples a worker; None: the most in the logs
+    Raises UsageError or LogError, with what would help, where there is no law.
+    """
+    refuse_no_folder(out)
+    with read(paths, skip_broken=skip_broken) as runs:
+        versions = versions_of(runs.logs)
+        trials = [trial for log in runs.logs for trial in read_trials(log, versions.of) if not trial.branch]
+        most = max((int(np.max(log.trials["local_batch"])) for log in runs.logs if log.trials.rows), default=0)
+        found = laws_of(analyse(trials, targets, options), studies_of(runs.logs, versions.of), sizes, options=options)
+    known = {key: law for key, law in found.quantities.items() if not law.why}
+    if not known:
+        why = [said for key, law in found.quantities.items() for said in law_said(key, law)[:1]]
+        raise LogError(" ".join(why) or f"--size {listed(list(wanted))}: no workload has a critical batch or a best "
+                       "batch to fit a law to; --target gives an easier target")
+    local = local_batch or most
+    predictions = {key: law.predict(wanted) for key, law in known.items()}
+    table = prediction_table(predictions, wanted, local, options.confidence)
+    for message in (f"skipped: {message}" for message in runs.skipped):
+        echo(wrap(message) + "\n")
+    heading = ", ".join(f"{name} {number(value)}" for name, value in wanted.items())
+    echo(titled(heading) + wrap(" ".join(predictions_said(predictions, known, wanted))) + "\n")
+    for one in (table, laws_table(found)):
+        echo(as_text(one))
+    if out is not None:
+        written = list(_write(out, formats, predictions, table, found))
+        echo(f"wrote {counted(len(written), 'file')}: {written[0]}" + (", and more beside it" * (len(written) > 1)))
+    return predictions
+
+
+def workers_of(batch: Estimate, local_batch: int) -> Estimate:
+    """Workers that hold a batch at ``local_batch`` examples each."""
+    return batch.mapped(lambda value: max(1.0, float(-(-value // local_batch))) if value == value else value)
+
+
+def predictions_said(predictions: Predictions, laws: Mapping[str, PowerLaw], wanted: Mapping[str, float]
+                     ) -> tuple[str, ...]:
+    """How far the prediction reaches, and what was refused and why."""
+    far = max(one.extrapolated for one in predictions.values())
+    said = ["Inside the sizes that were measured." if far <= 1 else
+            f"Extrapolated {number(far, 2)} times beyond the {_end_of(laws, wanted)} size that was measured."]
+    reasons: dict[str, list[str]] = {}
+    for key, one in predictions.items():
+        if one.refused:
+            reasons.setdefault(_refusal(one), []).append(QUANTITIES[key][0])
+    return (*said, *(f"No {listed(words, 'or')}: {reason}." for reason, words in reasons.items()))
+
+
+def _end_of(laws: Mapping[str, PowerLaw], wanted: Mapping[str, float]) -> str:
+    law = next(iter(laws.values()))
+    return "largest" if any(value > law.largest(name) for name, value in wanted.items()) else "smallest"
+
+
+def _refusal(one: SizePrediction) -> str:
+    """Why a prediction was refused, and what would help."""
+    if one.refused == "far":
+        return (f"{number(one.extrapolated, 2)} times beyond what was measured is more than {REACH:g}; measure a size "
+                "in between")
+    if one.refused == "wide":
+        return (f"the ends of its interval are more than a factor {WIDEST:g} apart; more sizes, or narrower intervals "
+                "of each, would help")
+    if one.refused == "lack":
+        return "the law does not describe the sizes that were measured, so it says nothing beyond them"
+    return ("the measured sizes lie on one path, on which nothing says what a size off it does; measure cells that "
+            "vary one size alone")
+
+
+def prediction_table(predictions: Predictions, wanted: Mapping[str, float], local_batch: int, confidence: float
+                     ) -> Table:
+    """A quantity a row; the workers that hold the batch last."""
+    rows = [Row((Cell(capital(QUANTITIES[key][0])), interval_cell(one.estimate, WRITE.get(key, whole)), Cell(
+        "refused" if one.refused else "measured range" if one.extrapolated <= 1 else
+        f"{number(one.extrapolated, 2)} x beyond")), (), ()) for key, one in predictions.items()]
+    batch = next((predictions[key].estimate for key in BATCHES
+                  if key in predictions and not predictions[key].refused), None)
+    if batch is not None and local_batch:
+        rows.append(Row((Cell("Workers for that batch"), interval_cell(workers_of(batch, local_batch), whole),
+                         Cell(f"at {local_batch:,} examples each")), (), ()))
+    columns = (Column("quantity", "of"), Column("value", "predicted", "1", "the law at this size"),
+               Column("basis", "basis"))
+    return Table("size-prediction", "Predicted for this size", columns, tuple(rows),
+                 (f"Intervals: {confidence:.0%}, of the true value at this size if the power law goes on to it.",))
+
+
+def _write(out: Path, formats: Collection[str], predictions: Predictions, table: Table, found: SizeLaws
+           ) -> Iterator[str]:
+    tables = table, laws_table(found), *present(cells_table(found))
+    values = {
+        "format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}",
+        "predictions": [{"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
+                         **{name: finite(getattr(one.estimate, name)) for name in ("value", "low", "high")}}
+                        for key, one in predictions.items()],
+        "tables": [as_values(one) for one in tables]}
+    if "json" in formats:
+        yield put(os.path.join(out, "plan.json"), json.dumps(values, indent=1, allow_nan=False) + "\n")
+    for one in tables if "csv" in formats else ():
+        yield put(os.path.join(out, "tables", f"{one.name}.csv"), as_csv(one))
+    for figure in view_of_laws(found).figures:
+        for kind in {"svg", "png"} & {*formats}:
+            yield put(os.path.join(out, "figures", f"{figure.name}.{kind}"), render(figure, kind))

@@ -1,0 +1,51 @@
+"""Laws over size in a report: what it says, its tables and its figure."""
+import pytest
+
+from hvdscale.errors import UsageError
+from hvdscale.report.document import as_json
+from hvdscale.report.drawing import render
+from hvdscale.report.request import request_of
+from hvdscale.report.runs import document_of_logs
+from hvdscale.target import Target
+from tests.analysis.size.test_sizes import PATTERN
+from tests.factories.size_grids import grids, runs_to_target
+
+TARGET = Target.parse("val/error<0.2")
+
+
+def chapter(logs, targets=(TARGET,), **asked):
+    options, wanted = request_of(sizes=[PATTERN], **asked)
+    document = document_of_logs(logs, targets, options=options, asked=wanted)
+    return document, next(one for one in document.chapters if one.title == "Laws over size")
+
+
+def test_a_report_has_the_laws_in_words_tables_and_a_figure():
+    document, found = chapter(runs_to_target())
+    said = found.findings[0].said
+    assert "batch of 20% overhead grows as parameters^0." in said and "4 cells" in said
+    laws, cells = [one for one in as_json(document)["chapters"] if one["title"] == "Laws over size"][0]["tables"]
+    assert [row["cells"]["quantity"]["shown"] for row in laws["rows"]] == [
+        "batch of 20% overhead", "steps at 20% overhead", "critical batch size", "fewest steps"]
+    power = laws["rows"][2]["cells"]["power_parameters"]
+    assert power["low"] <= 0.5 <= power["high"]
+    assert [row["cells"]["parameters"]["value"] for row in cells["rows"]] == [1e7, 2e7, 4e7, 1.2e9]
+    [figure] = found.figures
+    assert figure.panels == 4 and b"extrapolated" in render(figure, "svg")
+
+
+def test_a_search_at_one_budget_has_laws_of_the_best_batch_and_rate():
+    _, found = chapter(grids(), ())
+    assert [one.said.split(" grows")[0] for one in found.findings] == ["The best batch", "The best learning rate"]
+
+
+@pytest.mark.parametrize("count, match", [(2, "2 cells with an interval are too few"),
+                                          (1, "1 cell with an interval is")])
+def test_too_few_sizes_have_no_law(count, match):
+    models = dict(list({"gpt_10M": 1e7, "gpt_20M": 2e7}.items())[:count])
+    assert match in chapter(runs_to_target(models=models))[1].findings[0].said
+
+
+def test_a_size_that_no_log_has_is_an_error():
+    options, asked = request_of(sizes="depth")
+    with pytest.raises(UsageError, match="--size depth"):
+        document_of_logs(runs_to_target(), [TARGET], options=options, asked=asked)
