@@ -42,7 +42,7 @@ class Report(Command):
               help="Show the best of each metric under budgets, such as '5000 steps, 10 epochs'; in steps, epochs, "
                    "examples or seconds; may be given several times.")
 @click.option("--compare", multiple=True, metavar="NAME",
-              help="Compare curves with published ones: shallue2019, mlperf, mccandlish2018.")
+              help="Compare curves with published ones: shallue2019, mlperf, mccandlish2018, zhang2024.")
 @click.option("--paper", metavar="NAME", help="Make every figure of a paper that the logs support: shallue2019.")
 @click.option("--perfect-within", default=str(PERFECT_WITHIN), show_default=True, metavar="SHARE",
               help="A batch scales perfectly if it needs at most this share more examples than the best one.")
@@ -70,6 +70,10 @@ class Report(Command):
               help="Fit laws over a size in which the workloads differ: an argument of the model, a column of an "
                    "imported table or examples, such as width; or from the workload's name by a pattern, such as "
                    "'parameters=gpt_([0-9.]+[MB])'; may be given several times.")
+@click.option("--law", "laws", multiple=True, metavar="RULE",
+              help="Show what a rule from elsewhere costs at each size that was measured, such as "
+                   "'batch = 8.7e-3 * tokens^0.383' or 'rate = 0.3 * parameters^-0.5'; with --size; may be given "
+                   "several times.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
               help="Confidence level of the intervals.")
 @click.option("--skip-broken", is_flag=True,
@@ -79,7 +83,7 @@ class Report(Command):
 @width_option
 @version_option
 def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, loss_within,
-         rules, rule_within, branch_tolerance, trials, crossing, sizes, confidence, skip_broken, watch, every):
+         rules, rule_within, branch_tolerance, trials, crossing, sizes, laws, confidence, skip_broken, watch, every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them or of other programs' runs.
 
     \b
@@ -95,7 +99,7 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
     options, asked = request_of(
         budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,
         perfect_within=perfect_within, useful_within=useful_within, loss_within=loss_within, trials=trials,
-        crossing=crossing, confidence=confidence, branch_tolerance=branch_tolerance, sizes=sizes,
+        crossing=crossing, confidence=confidence, branch_tolerance=branch_tolerance, sizes=sizes, laws=laws,
         spell=lambda name: f"--{name.replace('_', '-')}")
     make(logs, targets_of(targets), out, options=options, formats=formats_of(formats, FORMATS),
          skip_broken=skip_broken, every_figure=figures == "all", asked=asked, echo=echo,

@@ -17,6 +17,7 @@ from ..analysis.report_data import Group, Options, Section
 from ..analysis.rules import RULES, Rule, RuleCosts, rules_along, rules_of
 from ..analysis.search import Search
 from ..analysis.shares import Tolerance
+from ..analysis.size.borrowed import BorrowedLaw
 from ..analysis.size.sizes import Size
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
@@ -36,6 +37,7 @@ class Asked:
     rule_within   the share of steps more than that optimum at which a rule loses
     branch_tolerance    of the loss of branches; None: that of their own plans
     sizes         over which laws are fitted
+    laws          from elsewhere, over these sizes, whose cost is shown
     """
 
     budgets: tuple[Budget, ...] = ()
@@ -45,6 +47,7 @@ class Asked:
     rule_within: float = RULE_WITHIN
     branch_tolerance: Tolerance | None = None
     sizes: tuple[Size, ...] = ()
+    laws: tuple[BorrowedLaw, ...] = ()
 
 
 MeasuredNoise = tuple[int, Noise, TrialKeys]        # at a global batch

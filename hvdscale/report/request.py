@@ -15,6 +15,7 @@ from ..analysis.published import read as read_published
 from ..analysis.report_data import Options
 from ..analysis.rules import Rule
 from ..analysis.shares import Tolerance, confidence_of, share_of
+from ..analysis.size.borrowed import BorrowedLaw
 from ..analysis.size.sizes import sizes_of
 from ..errors import UsageError
 from ..target import Target
@@ -28,7 +29,7 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                rule_within: Share = RULE_WITHIN, perfect_within: Share = PERFECT_WITHIN,
                useful_within: Share = USEFUL_WITHIN, loss_within: Share = LOSS_WITHIN, trials: int | None = None,
                confidence: float = CONFIDENCE, branch_tolerance: Share | None = None, crossing: str = FIRST,
-               sizes: Texts = (),
+               sizes: Texts = (), laws: Texts = (),
                spell: Callable[[str], str] = str) -> tuple[Options, Asked]:
     """The options of the analysis, and what to show of studies.
 
@@ -46,6 +47,9 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
 
     def share(name: str, value: Share) -> float:
         return share_of(spell(name), str(value))
+    if laws and not sizes:
+        raise UsageError(f"{spell('law')} {_listed(laws)[0]!r}: needs the sizes of the workloads, too, such as "
+                         f"{spell('size')} parameters")
     options = Options(share("perfect_within", perfect_within), share("useful_within", useful_within),
                       confidence_of(confidence, spell("confidence")),
                       Tolerance.parse(str(loss_within), spell("loss_within")), trials, crossing)
@@ -53,7 +57,7 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                           tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), share("rule_within", rule_within),
                           None if branch_tolerance is None else
                           Tolerance.parse(str(branch_tolerance), spell("branch_tolerance")),
-                          sizes_of(_listed(sizes)))
+                          sizes_of(_listed(sizes)), tuple(map(BorrowedLaw.parse, _listed(laws))))
 
 
 def targets_of(targets: Target | str | Iterable[Target | str]) -> tuple[Target, ...]:

@@ -81,7 +81,7 @@ class Runs:
 
         targets  such as ``val/error<0.02``; none: each trial is held against the target of its own plan
         asked    options of hvdscale-report by their names: budgets, compare, paper, rules, rule_within,
-                 perfect_within, useful_within, loss_within, trials, confidence, branch_tolerance, crossing, sizes
+                 perfect_within, useful_within, loss_within, trials, confidence, branch_tolerance, crossing, sizes, laws
 
         Raises UsageError for a value that means nothing, and for a target whose metric no log has.
         """

@@ -5,15 +5,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from ..analysis.intervals import Estimate
+from ..analysis.size.borrowed import BorrowedLaw, RuleCost, costs_of
 from ..analysis.size.laws import QUANTITIES, CellResult, SizeLaws
 from ..analysis.size.power_law import REACH, PowerLaw
-from ..formatting.numbers import counted, listed, number
+from ..formatting.numbers import counted, in_brackets, listed, number, ratio
 from .columns import metric_name
 from .drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, Figure, decimal_ticks, is_known, mark_estimate,
                       value_axis)
@@ -26,14 +27,18 @@ STEPLAW = "Li et al. 2025, arXiv 2503.04715"
 AHEAD = 8.0                 # times beyond the largest size that the figure shows
 
 
-def view_of_laws(found: SizeLaws) -> View:
-    """What there is to show of laws over size."""
+def view_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> View:
+    """What there is to show of laws over size, and of what rules from elsewhere cost."""
+    costs = [(rule, costs_of(rule, found)) for rule in rules]
     findings = [finding for key, law in found.quantities.items()
                 for finding in finding_of(law_said(key, law), _first_exponent(law))]
     if not findings:
         findings = [Finding("No law over size: no workload has a critical batch or a best batch. A target, or a search "
                             "over six batches at one budget, gives them.")]
-    return View(tuple(findings), (laws_table(found),) if found.quantities else (), present(cells_table(found)),
+    findings += [Finding(rule_said(rule, own)) for rule, own in costs]
+    tables = [laws_table(found)] * bool(found.quantities) + [
+        costs_table(found, rule, own, at) for at, (rule, own) in enumerate(costs)]
+    return View(tuple(findings), tuple(tables), present(cells_table(found)),
                 partial(_figures, found))
 
 
@@ -70,6 +75,49 @@ def _left_out_said(law: PowerLaw) -> tuple[str, ...]:
 
 def _first_exponent(law: PowerLaw) -> Estimate | None:
     return next(iter(law.exponents.values()), None)
+
+
+def rule_said(rule: BorrowedLaw, costs: Sequence[RuleCost]) -> str:
+    """What a rule costs at worst."""
+    known = [(one, estimate, words) for one in costs for estimate, words in (
+        (one.loss, "more loss than the best"), (one.examples, "times the fewest examples")) if estimate]
+    beyond = [one.cell.cell.label for one in costs if one.outside]
+    outside = f" Outside the values that were run, so that nothing is known: {listed(beyond[:6])}." if beyond else ""
+    if not known:
+        return f"What '{rule.text}' costs is unknown: no cell has losses or steps there.{outside}"
+    words = known[0][2]
+    worst, estimate, _ = max((one for one in known if one[2] == words), key=lambda one: one[1].value)
+    unit, shown = ("%", estimate.scaled(100)) if words.startswith("more") else ("", estimate)
+    return (f"'{rule.text}' costs at most {number(shown.value, 2)}{unit}{in_brackets(shown.low, shown.high)} {words}, "
+            f"at {_sizes_said(worst)}, where it names {number(worst.value)}{_best_said(worst)}.{outside}")
+
+
+def _sizes_said(one: RuleCost) -> str:
+    return f"{one.cell.cell.label} ({', '.join(map(number, one.cell.cell.sizes))})"
+
+
+def _best_said(one: RuleCost) -> str:
+    return f" and {number(one.best.value)} is best" if one.best and one.best.met else ""
+
+
+def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[RuleCost], at: int = 0) -> Table:
+    """A cell a row: what the rule names there, what is best, and what the difference costs."""
+    losses, steps = any(one.loss or one.outside for one in costs), any(one.steps for one in costs)
+    columns = (Column("workload", "workload"), *(Column(name, name) for name in found.names),
+               Column("rule", f"{rule.of} by rule", "1", rule.text), Column("best", f"best {rule.of}"),
+               *[Column("loss", "more loss, %", "%", "lowest loss there over the lowest of all")] * losses,
+               *[Column("steps", "x fewest steps", "1", "S / S_min"),
+                 Column("examples", "x fewest examples", "1", "B S / E_min")] * steps)
+    rows = []
+    for one in costs:
+        cells = [Cell(one.cell.cell.label), *map(number_cell, one.cell.cell.sizes), number_cell(one.value),
+                 interval_cell(one.best or Estimate.unknown())]
+        cells += [Cell("outside") if one.outside else interval_cell(
+            (one.loss or Estimate.unknown()).scaled(100))] * losses
+        cells += [interval_cell(part or Estimate.unknown(), ratio) for part in (one.steps, one.examples)] * steps
+        rows.append(Row(tuple(cells), _trials(one.cell), ()))
+    return Table(f"size-rule{f'-{at + 1}' * bool(at)}", f"What '{rule.text}' costs", columns, tuple(rows),
+                 ("A best batch from steps is that of 20% more examples than the fewest.",) * steps)
 
 
 def laws_table(found: SizeLaws) -> Table:

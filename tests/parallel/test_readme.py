@@ -17,6 +17,8 @@ from tests import guides
 from tests.conftest import DATA, ROOT, command_environment, launcher_command
 from tests.factories.edited_jobs import forget
 from tests.factories.found_runs import write_runs
+from tests.factories.logs import save
+from tests.factories.size_grids import runs_to_target
 
 README = guides.read("README.rst")
 # commands that need more than a folder to run in, and the test that runs each
@@ -124,6 +126,9 @@ def folder(tmp_path):
         if path in HAVE_RUNS:
             (tmp_path / "runs").mkdir()
             shutil.copy(ROOT / "tools/readme/mnist.h5", tmp_path / "runs")
+            (tmp_path / "gpt").mkdir()
+            for made in runs_to_target():
+                save(made, tmp_path / "gpt" / made.path)
         if path == YOUR_RUNS:
             pytest.importorskip("tensorboard")
             write_runs(tmp_path / "tb", "event files")

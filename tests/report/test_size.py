@@ -49,3 +49,23 @@ def test_a_size_that_no_log_has_is_an_error():
     options, asked = request_of(sizes="depth")
     with pytest.raises(UsageError, match="--size depth"):
         document_of_logs(runs_to_target(), [TARGET], options=options, asked=asked)
+
+
+def test_a_rule_from_elsewhere_has_its_cost_in_words_and_a_table():
+    _, found = chapter(grids(), (), laws=["batch = 0.0404 * parameters^0.5", "rate = parameters"])
+    assert "0.0404 * parameters^0.5' costs at most" in found.findings[2].said and "% (" in found.findings[2].said
+    assert "unknown" in found.findings[3].said and "Outside the values that were run" in found.findings[3].said
+    first, second = (table for table in found.tables if table.name.startswith("size-rule"))
+    assert [row.cells[-1].low is not None for row in first.rows] == [True] * 4
+    assert {row.cells[-1].shown for row in second.rows} == {"outside"}
+
+
+def test_a_rule_costs_steps_where_there_is_a_target():
+    _, found = chapter(runs_to_target(), laws="batch = 64")
+    assert "costs at most" in found.findings[-1].said and "times the fewest examples" in found.findings[-1].said
+    assert [column.key for column in found.tables[-1].columns][-2:] == ["steps", "examples"]
+
+
+def test_a_rule_without_sizes_is_an_error():
+    with pytest.raises(UsageError, match="needs the sizes"):
+        request_of(laws="batch = 64")

@@ -1,6 +1,5 @@
 """Laws over the cells of several workloads, of made-up logs and of the published measurements where they are."""
 import csv
-import itertools
 from collections import defaultdict
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 from hvdscale.analysis.critical_batch_fit import fit_critical_batch
 from hvdscale.analysis.intervals import Estimate
+from hvdscale.analysis.reference import load
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.size.basin import basin_of
 from hvdscale.analysis.size.laws import laws_of
@@ -57,15 +57,27 @@ def test_a_flat_bowl_has_a_wide_interval_and_no_bowl_none():
     assert basin_of(batches[:9], rates[:9], bowl[:9]) is None
 
 
-@needs_data
-def test_the_published_batches_of_a_fifth_more_examples_lie_inside_and_so_does_their_power():
-    with open(DATA / "steps_to_loss_2410_21676.csv") as file:
-        rows = itertools.groupby(csv.DictReader(file), lambda row: row["model"])
-        points = [SizePoint((parse_size(model),), fit_critical_batch(*zip(*[
-            (int(row["global_batch"]), Estimate(float(row["steps"]), np.nan, np.nan, 1)) for row in own])).overhead)
-            for model, own in rows]
+@pytest.fixture(scope="module")
+def zhang():
+    """The published curves by their number of parameters."""
+    return {parse_size(curve.models[0]): curve for curve in load("zhang2024").curves}
+
+
+def test_the_published_batches_of_a_fifth_more_examples_lie_inside_and_so_does_their_power(zhang):
+    points = [SizePoint((size,), fit_critical_batch(curve.batches, [
+        Estimate(steps, np.nan, np.nan, 1) for steps in curve.steps]).overhead) for size, curve in zhang.items()]
     assert all(holds(one.estimate, batch) for one, batch in zip(points, (752, 985, 1365, 1890, 2610)))
     assert holds(fit_power_law(["parameters"], points).exponents["parameters"], 0.47)
+
+
+@needs_data
+def test_the_published_curves_are_the_numbers_of_the_notebook(zhang):
+    with open(DATA / "steps_to_loss_2410_21676.csv") as file:
+        rows = [(parse_size(row["model"]), float(row["target_loss"]), float(row["global_batch"]), float(row["steps"]))
+                for row in csv.DictReader(file)]
+    assert len(rows) == 45 and rows == [
+        (size, curve.target.value, batch, steps) for size, curve in zhang.items()
+        for batch, steps in zip(curve.batches, curve.steps)]
 
 
 @needs_data
