@@ -68,7 +68,7 @@ def power_said(one: Estimate) -> str:
 def _left_out_said(law: PowerLaw) -> tuple[str, ...]:
     if not law.left_out:
         return ()
-    labels = list(dict.fromkeys(one.label for one in law.left_out))
+    labels = [f"{one.label} ({', '.join(map(number, one.sizes))})" for one in law.left_out]
     return (f"Left out, as their intervals are open on one side: {listed(labels[:6])}"
             f"{' and others' * (len(labels) > 6)}.",)
 

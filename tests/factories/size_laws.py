@@ -5,6 +5,7 @@ import numpy as np
 
 from hvdscale.analysis.critical_batch_fit import fit_critical_batch
 from hvdscale.analysis.intervals import Estimate, mean_interval
+from hvdscale.analysis.size.basin import basin_of
 from hvdscale.analysis.size.power_law import SizePoint, fit_power_law
 
 NAMES = ("parameters", "tokens")
@@ -56,3 +57,31 @@ def coverage(cells, noise, sets, seed=0):
                 held.append(ahead.estimate.low <= truth <= ahead.estimate.high)
     shares = [float(np.mean(held)) if held else np.nan for held in predictions.values()]
     return (float(np.mean(exponents)), *shares, float(np.mean(refused)), float(np.median(widths)))
+
+
+BOWLS = {"quadratic": lambda u: u ** 2, "lopsided": lambda u: np.where(u > 0, u ** 2, 0.4 * u ** 2),
+         "cosh": lambda u: np.cosh(u) - 1}
+
+
+def grid_coverage(bowl, noise, sets, seed=0):
+    """(share of 95 % intervals of the best batch that hold it, the same of the exponent over five sizes, median width
+    of the exponent's) for searches of ten rates at each of nine batches; ``noise`` beside a loss of 2.5."""
+    random = np.random.default_rng(seed)
+    held, exponents, widths = [], [], []
+    batches, rates = (one.ravel() for one in np.meshgrid(2.0 ** np.arange(3, 12), 2.0 ** np.arange(-14, -4)))
+    for _ in range(sets):
+        a, points = random.uniform(0.2, 0.6), []
+        for times in 2.0 ** np.arange(5):
+            best = 2 ** random.uniform(5.5, 5.6) * times ** a
+            x, y = np.log2(batches / best), np.log2(rates * 2 ** 9 * times ** 0.3)
+            over = BOWLS[bowl](x) + BOWLS[bowl](y) - 0.5 * x * y
+            costs = 2.5 + 0.01 * over + noise * random.standard_normal(len(x))
+            found = basin_of(batches, rates, costs)
+            if found:
+                held.append(found.batch.low <= best <= found.batch.high)
+                points.append(SizePoint((1e7 * times,), found.batch))
+        law_found = fit_power_law(NAMES[:1], points).exponents.get(NAMES[0])
+        if law_found:
+            exponents.append(law_found.low <= a <= law_found.high)
+            widths.append(law_found.high - law_found.low)
+    return float(np.mean(held)), float(np.mean(exponents)), float(np.median(widths))
