@@ -60,7 +60,7 @@ MOST_WORKERS = 10_000_000
               "'[[0, 64], [2000, 128]]': each batch with its first step. Those in the logs are shown as measured.")
 @click.option("--size", "wanted", multiple=True, metavar="NAME=VALUE",
               help="Plan for a size that was not run, such as parameters=7e9, from laws over those that were: batch, "
-                   "rate, steps and workers. May be given several times.")
+                   "rate, steps and workers, without times and costs. May be given several times.")
 @click.option("--size-from", multiple=True, metavar="NAME=PATTERN",
               help="Takes the size of LOGS from their workloads' names by a pattern, such as "
                    "'parameters=gpt_([0-9.]+[MB])'. Without it LOGS have it, as hvdscale-report --size says.")

@@ -7,10 +7,10 @@ The cost is modelled as a quadratic in log B and log rate around its lowest poin
 seventh, quarter and half of all trials. This uses every trial near the bottom, where a valley of the lowest cost at
 each batch uses one a batch. The value is the median of the three. The interval is the hull of theirs, each Student's by
 the delta method, and of where the bottom goes as the part shrinks to a point, as if it moved in proportion to the
-part's radius. So a bottom that moves with the part fitted, as that of a lopsided bowl does, and a flat one have wide
-intervals. They hold the truth as often as they say for bowls that are about alike on both sides; where one side is 2.5
-times as steep as the other, in 85 % (tools/coverage). Where an interval reaches beyond the batches or rates that were
-run, it is open on that side.
+part's radius, give or take half of that way. So a bottom that moves with the part fitted, as that of a lopsided bowl
+does, and a flat one have wide intervals. They hold the truth as often as they say for bowls that are about alike on
+both sides; where one side is 2.5 times as steep as the other and trials are noisy, in 85 % (tools/coverage). Where an
+interval reaches beyond the batches or rates that were run, it is open on that side.
 """
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confiden
     if len(found) < LEAST_BOWLS:
         return None
     places, halves = (np.array([one[at] for one in found]) for at in (0, 1))
-    shrunk = places[0] + (places[0] - places[-1]) * SHRINK        # where the bottom goes as the part shrinks to a point
-    low = np.minimum((places - halves).min(0), shrunk - halves[0])
-    high = np.maximum((places + halves).max(0), shrunk + halves[0])
+    ahead = (places[0] - places[-1]) * SHRINK       # how far the bottom goes on as the part shrinks to a point
+    around = halves[0] + np.abs(ahead) / 2
+    low = np.minimum((places - halves).min(0), places[0] + ahead - around)
+    high = np.maximum((places + halves).max(0), places[0] + ahead + around)
     low, high = np.where(low < logs.min(0), -np.inf, low), np.where(high > logs.max(0), np.inf, high)
     ends = np.exp(np.stack([np.median(places, 0), low, high]))
     batch, rate = (Estimate(float(value), float(least), float(most), len(parts[-1])) for value, least, most in ends.T)

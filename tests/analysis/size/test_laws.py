@@ -57,6 +57,16 @@ def test_a_flat_bowl_has_a_wide_interval_and_no_bowl_none():
     assert basin_of(batches[:9], rates[:9], bowl[:9]) is None
 
 
+def test_a_lopsided_bowl_has_a_wider_interval_than_one_that_is_alike_on_both_sides():
+    batches, rates = (one.ravel() for one in np.meshgrid(2.0 ** np.arange(10), 2.0 ** np.arange(10)))
+    x, y = np.log2(batches) - 4.2, np.log2(rates) - 5.1
+    noise = 0.002 * np.random.default_rng(1).standard_normal(100)
+    even, lopsided = (basin_of(batches, rates, 0.01 * (side + y ** 2) + noise).batch
+                      for side in (x ** 2, np.where(x > 0, x ** 2, 0.4 * x ** 2)))
+    assert holds(even, 2 ** 4.2) and holds(lopsided, 2 ** 4.2)
+    assert np.log(lopsided.high / lopsided.low) > np.log(even.high / even.low)
+
+
 @pytest.fixture(scope="module")
 def zhang():
     """The published curves by their number of parameters."""
