@@ -156,8 +156,8 @@ class Part:
         return heap[:] if len(heap) <= SMALL_HEAP else heap
 
     def _refuse_lost_rows(self) -> None:
-        """A live file that was cut off reads as zeros there, so where it is short, each column is looked at. A closed one
-        was refused when it was opened."""
+        """A live file that was cut off reads as zeros there, so where it is short, each column is looked at. A closed
+        one was refused when it was opened."""
         if self._descriptor is not None:
             return
         state = superblock(self.path)
