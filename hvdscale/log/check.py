@@ -309,7 +309,7 @@ def _identities(trials: Columns) -> Iterator[Fault]:
             f" is in trials twice, at rows {firsts[ids == trials['id'][row]][0]} and {row}" if at else
             " is in trials twice"))
     status = trials["status"]
-    yield from _fault(trials, ~_among(status, [int(s) for s in Status]), lambda row, at: (
+    yield from _fault(trials, ~_among(status, np.array([int(s) for s in Status])), lambda row, at: (
         f": status is {status[row]}; there are {', '.join(f'{int(s)} {s.name}' for s in Status)}"))
 
 

@@ -9,6 +9,8 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from torch.jit import _builtins
+
 
 class Replaced(NamedTuple):
     """An attribute that was replaced; ``own``: the owner itself had it, and did not inherit it."""
@@ -35,7 +37,18 @@ class Patches:
         """Put ``make(original)`` in the place of a function. It takes ``*args, **options``, so that it can be called
         in each way in which the original can, and returns what the original returns."""
         original = getattr(owner, name)
-        self.put(owner, name, functools.wraps(original)(make(original)))
+        replacement = functools.wraps(original)(make(original))
+        self._script_as(original, replacement)
+        self.put(owner, name, replacement)
+
+    def _script_as(self, original: Any, replacement: Any) -> None:
+        """Have torch.jit.script compile a call of the replacement as one of the original."""
+        operator = _builtins._find_builtin(original)
+        if operator is None:
+            replacement.__prepare_scriptable__ = lambda: original
+            return
+        _builtins._register_builtin(replacement, operator)
+        self.on_undo(lambda: _builtins._get_builtin_table().pop(id(replacement), None))
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
         """Put something else in the place of an attribute."""

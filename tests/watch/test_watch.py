@@ -195,3 +195,13 @@ def test_accelerate_joins_workers_on_the_cpu_where_there_is_no_gpu(wrapper):
         from accelerate.state import PartialState
         assert [PartialState().given, PartialState(False, backend="x").given, PartialState(cpu=False).given] == [
             (True, {}), (True, {"backend": "x"}), (True, {})]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_torchs_scripts_compile_as_without_the_watch():
+    def scores(inputs: torch.Tensor, targets: torch.Tensor):
+        return nn.functional.cross_entropy(inputs + torch.zeros_like(inputs), targets) + torch.ones(3).sum()
+    given = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
+    with watching([Listener()]):
+        assert torch.jit.script(scores)(*given) == scores(*given)
+    assert torch.jit.script(scores)(*given) == scores(*given)
