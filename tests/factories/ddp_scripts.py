@@ -416,6 +416,7 @@ CHANGES = {
     "mixed_precision": [(STEP, AMP)],
     "weighted": [(LOSS, WEIGHTED), UNEVEN],
     "ahead": [("\nfor epoch in range(3):\n", AHEAD), ("in loader:", "in ahead(loader):")],
+    "listed": [("in loader:", "in list(loader):")],
     "next": [("for inputs, targets in loader:", "batches = iter(loader)\n    for _ in range(6):\n"
               "        inputs, targets = next(batches)")],
     "with_replacement": [("sampler=sampler", f"sampler={WEIGHTED_SAMPLER[:-1]}, "

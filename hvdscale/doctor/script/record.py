@@ -76,6 +76,7 @@ class Iteration:
     seed      that loader workers are seeded from; None: no loader workers
     buffers   a digest of batch-norm's statistics in the process when it ended; empty unless it was evaluated
     line      of the loop over it
+    judged    whether a batch was returned without gradients or in evaluation mode
     """
 
     data: tuple[str, int]
@@ -92,6 +93,7 @@ class Iteration:
     whole: bool = False
     buffers: str = ""
     line: str = ""
+    judged: bool = False
 
 
 @dataclass

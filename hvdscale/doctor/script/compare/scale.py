@@ -120,17 +120,18 @@ def _is_sum(pair: Pair, one: Reduction) -> bool:
 
 def _other_denominator(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
     """What the loss is divided by counts other targets than it takes, on any number of workers."""
-    divided = _divisors(pair)
-    alike = _ratio(pair, at, by)
-    if at != pair.whole[0] or by is None or math.isclose(by.scale, 1, rel_tol=CLOSE) or len({*divided}) < 2 or (
-            any(abs(each - round(each)) > 0.01 for each in divided)) or not alike or not math.isclose(
+    divided, alike = _divisors(pair), _ratio(pair, at, by)
+    counts = [round(each) for each in divided]
+    if at != pair.whole[0] or by is None or math.isclose(by.scale, 1, rel_tol=CLOSE) or len({*counts}) < 2:
+        return None
+    if any(abs(each - count) > 0.01 for each, count in zip(divided, counts)) or not alike or not math.isclose(
             alike, 1, rel_tol=CLOSE):
         return None
-    if [round(each) for each in divided] == [sum(pair.examples(pair.many, other)) for other in pair.whole]:
+    if counts == [sum(pair.examples(pair.many, other)) for other in pair.whole]:
         return None                     # the mean over examples of what is summed over their targets
     return Finding(NAME, Verdict.WARNED, looked_at,
                    f"update {at + 1}: the gradient is {number(by.scale)} times the mean over targets, on one worker "
-                   f"and on {pair.workers}: divided by {divided[0]:.0f}, where the loss has {_targets(by)}",
+                   f"and on {pair.workers}: divided by {counts[0]}, where the loss has {_targets(by)}",
                    by=abs(by.scale - 1), limit=CLOSE,
                    cause="what the loss is divided by counts other targets than the loss takes, such as labels before "
                          "they are shifted; right if a target is meant to count by how many others there are",

@@ -116,6 +116,7 @@ class Batches(Listener):
         iteration.whole = not iteration.iterable and len(iteration.batches) >= _length(iterator)
         if record.buffers is None:
             record.buffers = digest_buffers()
+        iteration.judged |= self.evaluating or not torch.is_grad_enabled()
         if torch.is_grad_enabled():
             self._since[self.evaluating and not iteration.trained].append(iteration)
         self.session.save(soon=True)
