@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..formatting.numbers import listed
 from .batch_schedule import RATES
 from .schedule import DECAYS, FALLING, PLATEAU, STARTED
-from .values import LARGEST_INT, WORDS, check_value, did_you_mean
+from .values import LARGEST_INT, WORDS, check_value, did_you_mean, none_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -299,6 +299,7 @@ OPTIMIZERS = {"sgd": (), "momentum": ("momentum", "lr_in_velocity", "momentum_co
               "adam": ("beta1", "beta2", "epsilon"), "adamw": ("beta1", "beta2", "epsilon"),
               "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": ("beta1", "beta2", "epsilon"),
               "muon": ("momentum", "beta1", "beta2", "epsilon", "adamw_lr", "muon_scale")}
+NO_CLASS = ", and not module:Class such as torch.optim:RMSprop"         # follows their list
 OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2", "epsilon", "trust_coefficient",
                   "adamw_lr", "muon_scale")
 # those whose weight decay is the rate times the key alone; in lamb the trust ratio scales it, too
@@ -384,7 +385,7 @@ def check(name: str, value: typing.Any) -> typing.Any:
             value, (int,) if name.endswith("_steps") else (int, float)):
         raise UsageError(f"{name} = {value!r} is not a list of growing positive numbers, such as [30, 60, 80]")
     if rules["choices"] and value not in rules["choices"]:
-        raise UsageError(f"{name} = {value!r} is none of {', '.join(rules['choices'])}")
+        raise UsageError(f"{name} = {none_of(value, rules['choices'])}")
     return value
 
 

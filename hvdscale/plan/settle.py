@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from ..errors import PlanError, UsageError
-from ..formatting.numbers import listed
+from ..formatting.numbers import counted, listed
 from ..system.checksum import sha256_of
 from ..target import SPLITS, Target
 from .averaging import settle_average, with_averaged
@@ -16,10 +16,12 @@ from .plan import Plan
 from .plateau import settle_plateau
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
 from .schedule import FALLING, INVERSE_SQRT
-from .settings import ACTS_ONLY_WITH, BATCH_SCHEDULES, DECAYS_PER_STEP, DECOUPLED, OPTIMIZER_KEYS, OPTIMIZERS, Settings
+from .settings import (ACTS_ONLY_WITH, BATCH_SCHEDULES, DECAYS_PER_STEP, DECOUPLED, NO_CLASS, OPTIMIZER_KEYS,
+                       OPTIMIZERS, Settings)
 from .shards import Stream, fewest_passes, largest_pass
 from .time_scales import decay_of, weight_decay_of
 from .tokens import count_in_examples
+from .values import none_of
 
 GLOBAL, GHOST_BATCH = "global", 32
 PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of such a name is planned as it was set
@@ -104,10 +106,10 @@ def settle_batches(settings: Settings, workers: int, train_examples: int) -> tup
         raise PlanError(f"{name} = {pairs}: a batch of {batches.largest} is larger than the training set of "
                         f"{train_examples} examples; end at a smaller one")
     if batches.smallest < workers or batches.largest < workers * settings.accumulate:
-        passes = f" x {settings.accumulate} passes" * (batches.smallest >= workers)
-        raise PlanError(f"{name} = {pairs} leaves some of {workers} workers{passes} without an example at its "
-                        f"{'largest' if passes else 'smallest'} batch; use fewer {'passes' if passes else 'workers'}, "
-                        "or larger batches")
+        passes = _passes(settings.accumulate) * (batches.smallest >= workers)
+        raise PlanError(f"{name} = {pairs} leaves some of {counted(workers, 'worker')}{passes} without an example at "
+                        f"its {'largest' if passes else 'smallest'} batch; use fewer "
+                        f"{'passes' if passes else 'workers'}, or larger batches")
     return batches, settings.accumulate
 
 
@@ -124,16 +126,16 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
             accumulate = max(1, batch // (workers * local))
         if workers * local * accumulate != batch:
             raise PlanError(
-                f"--global-batch {batch} is not {workers} workers x --local-batch {local} x {accumulate} passes = "
-                f"{workers * local * accumulate}. What fits: "
+                f"--global-batch {batch} is not {counted(workers, 'worker')} x --local-batch {local}"
+                f"{_passes(accumulate)} = {workers * local * accumulate}. What fits: "
                 f"{_fitting(settings, batch, workers * local, train_examples, workers)}")
     if batch > train_examples:
         raise PlanError(f"a global batch of {batch} ({_product(workers, batch, accumulate)}) is larger than the "
                         f"training set of {train_examples} examples; use fewer workers or a smaller batch")
     if batch < workers * accumulate:
-        fits = f"at most {batch // accumulate} workers" if batch >= accumulate else "fewer passes"
-        raise PlanError(f"a global batch of {batch} leaves some of {workers} workers x {accumulate} passes without an "
-                        f"example; use {fits}, or a larger batch")
+        fits = f"at most {counted(batch // accumulate, 'worker')}" if batch >= accumulate else "fewer passes"
+        raise PlanError(f"a global batch of {batch} leaves some of {counted(workers, 'worker')}{_passes(accumulate)} "
+                        f"without an example; use {fits}, or a larger batch")
     return batch, accumulate
 
 
@@ -171,7 +173,11 @@ def _fitting(settings: Settings, batch: int, unit: int, train_examples: int, wor
 
 
 def _product(workers: int, batch: int, accumulate: int) -> str:
-    return f"{workers} workers x {batch / workers / accumulate:g} examples x {accumulate} passes"
+    return f"{counted(workers, 'worker')} x {batch / workers / accumulate:g} examples{_passes(accumulate)}"
+
+
+def _passes(accumulate: int) -> str:
+    return f" x {accumulate} passes" * (accumulate > 1)
 
 
 def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settings:
@@ -248,8 +254,7 @@ def settle_optimizer(settings: Settings, global_batch: int) -> dict:
     """
     name = settings.optimizer
     if name not in OPTIMIZERS and ":" not in name:
-        raise UsageError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}, and not module:Class such as "
-                         "torch.optim:RMSprop")
+        raise UsageError(f"optimizer {none_of(name, OPTIMIZERS, NO_CLASS)}")
     settled = {key: getattr(settings, key) if key in OPTIMIZERS.get(name, ()) else None for key in OPTIMIZER_KEYS}
     for key in DECAYS_PER_STEP:
         half_life = getattr(settings, f"{key}_half_life")

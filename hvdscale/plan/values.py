@@ -36,5 +36,12 @@ def check_value(name: str, value: Any, kind: type[Any], word: str | None = None,
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The known names that are written much like this one, or else ``otherwise``."""
-    near = difflib.get_close_matches(name, [*known], n=3)
+    names = {one.casefold(): one for one in known}
+    near = [names[one] for one in difflib.get_close_matches(name.casefold(), names, n=3)]
     return f"did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def none_of(value: object, choices: Iterable[str], others: str = "") -> str:
+    """That a value is none of the choices, nor of ``others`` (", and not ..."), and which of them is spelt like it."""
+    near = did_you_mean(str(value), choices := [*choices], "")
+    return f"{value!r} is none of {', '.join(choices)}{others}" + (f"; {near}" if near else "")

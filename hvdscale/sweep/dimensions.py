@@ -26,7 +26,7 @@ from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import SCALED_BETAS, exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
 from ..plan.settings import KEYS, check, key_type
-from ..plan.values import did_you_mean
+from ..plan.values import did_you_mean, none_of
 from .toml_errors import Table
 
 TABLES = ("model_args", "optimizer_args")       # keys whose entries can be searched
@@ -129,7 +129,7 @@ class Spec:
     def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
         chosen = self.take(name, str, default)
         if chosen not in choices:
-            raise self.wrong(f"{name} = {chosen!r} is none of {', '.join(choices)}", name)
+            raise self.wrong(f"{name} = {none_of(chosen, choices)}", name)
         return chosen
 
 

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..plan.search_space import STEPS_TO_TARGET, Parameter
-from ..plan.settings import KEYS, OPTIMIZERS, Settings
+from ..plan.settings import KEYS, NO_CLASS, OPTIMIZERS, Settings
+from ..plan.values import none_of
 from ..target import Target
 from .dimensions import Dimension, Spec, parameter_tables, settle
 from .draw_files import FIRST_REPEAT
@@ -143,8 +144,7 @@ def read_optimizers(top: Table) -> tuple[str, ...]:
     names = [top.take(key, str)] if key == "optimizer" else top.take(key, list)
     for name in names:
         if type(name) is not str or (name not in OPTIMIZERS and ":" not in name):
-            raise top.wrong(f"{key}: {name!r} is none of {', '.join(OPTIMIZERS)}, and not module:Class such as "
-                            "torch.optim:RMSprop", key)
+            raise top.wrong(f"{key}: {none_of(name, OPTIMIZERS, NO_CLASS)}", key)
     _refuse_repeated(top, key, names, "such as ['sgd', 'nesterov']")
     return tuple(names)
 

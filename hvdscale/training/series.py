@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..errors import HvdscaleError, LogError, UsageError
+from ..formatting.numbers import counted
 from ..log.reader import read_log
 from ..log.schema import Status
 from ..plan.job import changes_of, key_of, note_version, refuse_changes
@@ -157,7 +158,7 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
         with open(run.output, encoding="utf-8", errors="surrogateescape") as output:
             lines = output.readlines()
         killed = killed_process("".join(lines))
-        raise HvdscaleError(f"the run at {run.workers} workers ended without a finished log (exit code "
+        raise HvdscaleError(f"the run at {counted(run.workers, 'worker')} ended without a finished log (exit code "
                             f"{process.returncode}{killed and f': {killed}'}). The same command resumes it. Its "
                             f"last lines, from {run.output}:\n"
                             f"{''.join(lines[-15:])}")

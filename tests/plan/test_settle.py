@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from hvdscale.errors import PlanError, UsageError
+from hvdscale.formatting.numbers import counted
 from hvdscale.plan.plan import Execution, Measurement, Plan, Problem
 from hvdscale.plan.schedule import Schedule
 from hvdscale.plan.settle import Place
@@ -80,7 +81,8 @@ def test_batches_that_disagree_are_an_error_and_each_that_is_listed_fits(workers
     with pytest.raises(PlanError) as caught:
         settled(workers, global_batch=batch, local_batch=local)
     said = str(caught.value)
-    assert f"--global-batch {batch} is not {workers} workers x --local-batch {local} x " in said
+    assert re.match(rf"--global-batch {batch} is not {counted(workers, 'worker')} x --local-batch {local}"
+                    r"( x \d+ passes|) = ", said)
     listed = re.search(r"--global-batch (\d+) or (\d+); or --global-batch (\d+) without", said)
     below, above, itself = map(int, listed.groups())
     assert itself == batch
@@ -121,7 +123,7 @@ def test_a_global_batch_larger_than_the_training_set_is_an_error_naming_both():
 
 @pytest.mark.parametrize("workers, batch, accumulate", [(4, 3, 1), (2, 3, 2), (5, 1, 1), (3, 8, 3)])
 def test_fewer_examples_than_passes_is_an_error_naming_fitting_workers(workers, batch, accumulate):
-    said = naming(f"global batch of {batch}", f"{workers} workers x {accumulate}")
+    said = naming(f"global batch of {batch}", f"{workers} workers" + f" x {accumulate} passes" * (accumulate > 1))
     with pytest.raises(PlanError, match=said) as caught:
         settled(workers, global_batch=batch, accumulate=accumulate)
     at_most = int(re.search(r"use at most (\d+) worker", str(caught.value)).group(1))

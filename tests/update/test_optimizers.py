@@ -446,7 +446,8 @@ def test_a_class_of_torch_is_taken_with_its_arguments():
 
 @pytest.mark.parametrize("name, said", [
     ("adagrad", "optimizer 'adagrad' is none of sgd, momentum, nesterov, .* lamb, muon, and not module:"),
-    ("SGD", "optimizer 'SGD' is none of sgd"),
+    ("SGD", "optimizer 'SGD' is none of sgd.*; did you mean sgd\\?"),
+    ("adma", "optimizer 'adma' is none of sgd.*; did you mean adam or adamw\\?"),
     ("torch.optim:Adamant", "optimizer 'torch.optim:Adamant' cannot be imported: .*Adamant"),
     ("torch.optim:", "optimizer 'torch.optim:' cannot be imported"),
     ("not_a_package:Adam", "optimizer 'not_a_package:Adam' cannot be imported: No module named 'not_a_package'"),
