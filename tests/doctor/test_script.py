@@ -71,7 +71,7 @@ WARNINGS = {
 }
 SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "ahead", "next", "with_replacement",
          "evaluated_on_one", "added_losses", "closure", "several_evaluations", "own_loss", "two_optimizers", "split",
-         "shared_stream", "own_sampler", "own_files", "own_masks", "unused", "noise", "peeking", "listed")
+         "shared_stream", "own_sampler", "own_files", "own_masks", "unused", "noise", "peeking", "listed", "filled_up")
 ERRORS = {
     "raising": "train.py on 2 workers, rank 1, before its first update: ValueError: of rank 1",
     "exiting": "train.py on 1 worker, rank 0, before its first update: it ended with exit code 3",

@@ -438,6 +438,8 @@ CHANGES = {
     "shared_stream": [IMPORTS, ("model = nn", SHUFFLED.lstrip().replace("FIRST", "rank").replace("STEP", "workers")),
                       OF_STREAM],
     "own_sampler": OWN_SAMPLER,
+    "filled_up": [IMPORTS, (OWN_SAMPLER[1][0], SAMPLER.lstrip().replace("50", "112 // workers").replace(
+        "(order[", "((order + order[1:13])["))],
     "peeking": [("\nfor epoch in range(3):\n", "\nnext(iter(loader))\nfor epoch in range(3):\n")],
     "own_files": FILES,
     "noise": [("cross_entropy(ddp(inputs), targets)", OWN_LOSS.replace("FACTOR", "").replace(

@@ -117,9 +117,26 @@ def _repeated(ranks: list[list]) -> int:
 
 def planned(record: Record) -> list[int | str]:
     """The indices of the first training epoch, to its end, as far as its sampler gave them; else empty."""
+    return [one for batch in _planned_batches(record) for one in batch]
+
+
+def _planned_batches(record: Record) -> list[tuple[int | str, ...]]:
     first = trained(record)[0]
-    ids = [one for batch in first.batches for one in batch.ids] + [one for batch in first.rest for one in batch]
-    return ids if (first.ended or first.cut is not None) and not first.iterable else []
+    batches = [batch.ids for batch in first.batches] + first.rest
+    return batches if (first.ended or first.cut is not None) and not first.iterable else []
+
+
+def filled_up(pair: Pair) -> int:
+    """How many examples the ranks' last batches of the first epoch repeat, where no others do and none is left out, as
+    accelerate's BatchSamplerShard fills them up so that all ranks have as many; else 0."""
+    if not all(map(trained, pair.records)) or not pair.known_by_index:
+        return 0
+    batches = [_planned_batches(record) for record in pair.many]
+    ranks, before = ([[one for batch in each[:end] for one in batch] for each in batches] for end in (None, -1))
+    all_but_last = [one for each in before for one in each]
+    if not all(before) or len({*all_but_last}) < len(all_but_last) or {*planned(pair.one)}.difference(*ranks):
+        return 0
+    return sum(map(len, ranks)) - len({one for each in ranks for one in each})
 
 
 def _over_the_epoch(pair: Pair) -> Finding | None:
@@ -130,7 +147,7 @@ def _over_the_epoch(pair: Pair) -> Finding | None:
         return None
     padded = sum(trained(record)[0].sampling.padded for record in pair.many[:1])
     twice, never = _repeated(ranks), len({*alone}.difference(*ranks))
-    if twice <= padded or all(each == ranks[0] for each in ranks):
+    if twice <= padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
     return Finding(NAME, Verdict.FAILED, f"the indices of an epoch of {counted(len({*alone}), 'example')}",
                    f"{twice} are taken by two ranks, and {never} by none",

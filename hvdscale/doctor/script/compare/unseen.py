@@ -4,7 +4,7 @@ from __future__ import annotations
 from ....formatting.numbers import counted
 from ..record import Record
 from .evaluation import rounds_of
-from .examples import notes_of_loader
+from .examples import filled_up, notes_of_loader
 from .pair import Pair, trained
 from .reduction import only_call
 from .scale import comparable
@@ -14,6 +14,9 @@ from .streams import by_rank
 def notes(pair: Pair) -> list[str]:
     """One sentence for each legitimate dependence on the number of workers."""
     found = notes_of_loader(pair.many[0], pair.workers)
+    if not found and (repeated := filled_up(pair)):
+        found.append(f"the last batches of an epoch repeat {counted(repeated, 'example')}, so that {pair.workers} "
+                     "ranks have the same number; how many depends on the number of workers")
     rates = [record.updates[0].rates for record in (pair.one, pair.many[0])]
     if pair.batch is None and rates[0] == rates[1]:
         found.append(f"the learning rate is the same on {pair.workers} workers as on one; if the batch grows with the "
