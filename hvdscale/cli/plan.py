@@ -5,6 +5,7 @@ import re
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from ..analysis.defaults import CONFIDENCE
 from ..analysis.shares import confidence_of
@@ -24,6 +25,8 @@ if TYPE_CHECKING:               # slow imports, which --help can do without
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 MOST_WORKERS = 10_000_000
+OF_TIMES = ("workers", "price", "per_node", "deadline", "budget", "global_batch", "accumulate", "knee", "times_from",
+            "bandwidth", "latency", "parameters", "noise_scale", "steps", "batch_schedule")
 
 
 @click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -93,6 +96,7 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
     request = request_of(asked)
     if wanted or size_from:
         from ..report.plan.sizes import make_size_plan
+        _refuse_beside_sizes(click.get_current_context())
         sizes, values = wanted_sizes(wanted, size_from)
         make_size_plan(logs, [Target.parse(target) for target in targets], values, sizes,
                        options=Options(confidence=request.confidence, trials=trials),
@@ -134,6 +138,14 @@ def wanted_sizes(wanted, size_from) -> tuple[tuple[Size, ...], dict[str, float]]
     if missing := [name for name in sizes if name not in values]:
         raise UsageError(f"--size-from {missing[0]}: --size {missing[0]}=VALUE says what to plan for")
     return tuple(sizes.values()), values
+
+
+def _refuse_beside_sizes(context: click.Context) -> None:
+    """UsageError for an option that a plan for a size that was not run cannot heed: it has no step times."""
+    for option in context.command.params:
+        if option.name in OF_TIMES and context.get_parameter_source(option.name) != ParameterSource.DEFAULT:
+            raise UsageError(f"{option.opts[0]} beside --size: a size that was not run has no step times, so its plan is "
+                             f"without times and costs; leave out {option.opts[0]}")
 
 
 def _positive(name, value):

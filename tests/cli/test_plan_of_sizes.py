@@ -57,6 +57,7 @@ def test_a_size_far_beyond_is_refused(runs, asked, match):
 
 @pytest.mark.parametrize("asked, match", [
     (("--size", "parameters"), "is one NAME=VALUE for each size, such as parameters=7e9"),
+    (("--size", "parameters=7e9", *FROM, "--price", "2"), "--price beside --size: a size that was not run"),
     (("--size", "parameters=big", *FROM), "'big' is not a number above 0"),
     (FROM, "--size parameters=VALUE says what to plan for"),
     (("--size", "parameters=7e9"), "does not have it"),
