@@ -144,8 +144,8 @@ def _refuse_beside_sizes(context: click.Context) -> None:
     """UsageError for an option that a plan for a size that was not run cannot heed: it has no step times."""
     for option in context.command.params:
         if option.name in OF_TIMES and context.get_parameter_source(option.name) != ParameterSource.DEFAULT:
-            raise UsageError(f"{option.opts[0]} beside --size: a size that was not run has no step times, so its plan is "
-                             f"without times and costs; leave out {option.opts[0]}")
+            raise UsageError(f"{option.opts[0]} beside --size: a size that was not run has no step times, so its plan "
+                             f"is without times and costs; leave out {option.opts[0]}")
 
 
 def _positive(name, value):
