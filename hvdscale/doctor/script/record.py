@@ -76,7 +76,7 @@ class Iteration:
     seed      that loader workers are seeded from; None: no loader workers
     buffers   a digest of batch-norm's statistics in the process when it ended; empty unless it was evaluated
     line      of the loop over it
-    judged    whether a batch was returned without gradients or in evaluation mode
+    listed    whether it was read whole before a backward pass that no other loader had a batch for
     """
 
     data: tuple[str, int]
@@ -93,7 +93,7 @@ class Iteration:
     whole: bool = False
     buffers: str = ""
     line: str = ""
-    judged: bool = False
+    listed: bool = False
 
 
 @dataclass

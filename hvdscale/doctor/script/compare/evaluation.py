@@ -95,8 +95,7 @@ def rounds_of(records: list[Record]) -> list[Round]:
 
 
 def _is_evaluation(one: Iteration) -> bool:
-    """Not, say, an epoch that is read whole before it is trained on."""
-    return one.judged and not one.trained and not one.iterable and one.data[1] >= 0
+    return not (one.trained or one.listed or one.iterable) and bool(one.batches) and one.data[1] >= 0
 
 
 def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:

@@ -46,7 +46,7 @@ def _leaked(pair: Pair, training: list[frozenset[int]]) -> str:
     """How many validation examples of one rank another one trains on, though it does not itself; empty if none."""
     for rank, record in enumerate(pair.many):
         data = trained(record)[0].data
-        evaluated = {index for one in record.iterations if one.judged and not one.trained and one.data == data
+        evaluated = {index for one in record.iterations if not one.trained and not one.listed and one.data == data
                      for index in _subset(record, one)}
         for other, trains in enumerate(training):
             common = evaluated & trains

@@ -38,6 +38,8 @@ class Batches(Listener):
         found = self._begun(self._since[False]) or self._begun(self._since[True])
         for iteration in found:
             iteration.trained = True
+        for iteration in self._since[False] if not found else ():
+            iteration.listed = True
         self._since = {False: [], True: []}
 
     def _begun(self, since: list[Iteration]) -> list[Iteration]:
@@ -116,7 +118,6 @@ class Batches(Listener):
         iteration.whole = not iteration.iterable and len(iteration.batches) >= _length(iterator)
         if record.buffers is None:
             record.buffers = digest_buffers()
-        iteration.judged |= self.evaluating or not torch.is_grad_enabled()
         if torch.is_grad_enabled():
             self._since[self.evaluating and not iteration.trained].append(iteration)
         self.session.save(soon=True)
