@@ -170,7 +170,7 @@ def test_a_run_that_leaves_no_log_is_an_error_with_its_last_lines(tmp_path):
     said, run = [], Run(1, str(tmp_path / "out" / "w1-r1.h5"), {"steps": 5})
     with pytest.raises(HvdscaleError) as caught:
         carry_out(run, "digits/none", None, None, said.append)
-    assert "the run at 1 workers ended without a finished log (exit code 2)" in str(caught.value)
+    assert "the run at 1 worker ended without a finished log (exit code 2)" in str(caught.value)
     assert "Error: there is no workload 'digits/none'" in str(caught.value)
     assert said[-1].startswith("Error: there is no workload 'digits/none'")
     assert "hvdscale.cli.train digits/none --set steps=5" in (tmp_path / "out" / "w1-r1.out").read_text()

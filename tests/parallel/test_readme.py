@@ -33,6 +33,7 @@ ELSEWHERE = {
     "salloc -N2 --ntasks-per-node=8": "test_inside_an_allocation_a_series_runs_on_its_nodes",
     "horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script ./hosts hvdscale-train digits/fc --checkpoint kept":
         "test_the_elastic_command_for_a_cluster_runs",
+    "tools/test --room wrappers -m slow": "test_the_guide_says_which_faults_are_found",
     "tools/coverage": "test_the_coverage_of_intervals_is_printed_as_tables",
     "tools/bench_step": "test_a_step_is_timed_against_torchs_own",
     "tools/bench_step --watched": "test_the_cost_of_watching_is_shown",
