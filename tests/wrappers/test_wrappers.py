@@ -68,6 +68,15 @@ def test_the_guide_says_which_faults_are_found(wrapper, request):
         assert lines[place] == row
 
 
+@pytest.mark.parametrize("wrapper, fault, verdict, said", [
+    ("gradient scaler", "clipped_scaled", "failed", "were clipped while multiplied by 64.0"),
+    ("accumulation", "kept_local", "failed", "each rank's optimizer took another gradient"),
+    ("accumulation", "remainder", "warned", "has 1 pass in place of 2")])
+def test_a_fault_that_only_a_wrapper_has_is_named(wrapper, fault, verdict, said):
+    found = examined(WRAPPERS[wrapper][0], "--fault", fault)["gradient"]
+    assert found["verdict"] == verdict and said in found["differs"]
+
+
 def test_a_loss_divided_by_labels_before_their_shift_is_named():
     found = examined("gpt2", needs=("transformers", "accelerate"))["gradient"]
     assert found["verdict"] == "warned" and "labels before they are shifted" in found["cause"]

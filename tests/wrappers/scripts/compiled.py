@@ -3,7 +3,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from parts import EPOCHS, Drift, build, evaluate, loaders, loss_of, rate, schedule_of, total
+from parts import build, rate, train
 
 
 dist.init_process_group("gloo")
@@ -11,16 +11,5 @@ model = build()
 ddp = DistributedDataParallel(model)
 compiled = torch.compile(ddp, backend="aot_eager", dynamic=True)
 optimizer = torch.optim.SGD(ddp.parameters(), rate(), momentum=0.9)
-schedule, drift = schedule_of(optimizer), Drift(model)
-loader, sampler, val = loaders()
-for epoch in range(EPOCHS):
-    if sampler:
-        sampler.set_epoch(epoch)
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        loss_of(compiled(inputs), targets).backward()
-        optimizer.step()
-        schedule.step()
-        drift()
-    print("accuracy", evaluate(model, val, total))
+train(model, compiled, optimizer)
 dist.destroy_process_group()

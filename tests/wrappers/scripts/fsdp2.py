@@ -3,7 +3,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from parts import EPOCHS, Drift, build, evaluate, loaders, loss_of, rate, schedule_of, total
+from parts import build, rate, train
 
 
 dist.init_process_group("gloo")
@@ -13,16 +13,5 @@ for layer in model:
         fully_shard(layer)
 fully_shard(model)
 optimizer = torch.optim.SGD(model.parameters(), rate(), momentum=0.9)
-schedule, drift = schedule_of(optimizer), Drift(model)
-loader, sampler, val = loaders()
-for epoch in range(EPOCHS):
-    if sampler:
-        sampler.set_epoch(epoch)
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        loss_of(model(inputs), targets).backward()
-        optimizer.step()
-        schedule.step()
-        drift()
-    print("accuracy", evaluate(model, val, total))
+train(model, model, optimizer)
 dist.destroy_process_group()

@@ -3,26 +3,23 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from parts import EPOCHS, Drift, build, evaluate, loaders, loss_of, rate, schedule_of, total
+from parts import build, loss_of, rate, train
 
 
 dist.init_process_group("gloo")
 model = build()
 ddp = DistributedDataParallel(model)
 optimizer = torch.optim.LBFGS(ddp.parameters(), rate(), max_iter=3)
-schedule, drift = schedule_of(optimizer), Drift(model)
-loader, sampler, val = loaders()
-for epoch in range(EPOCHS):
-    if sampler:
-        sampler.set_epoch(epoch)
-    for inputs, targets in loader:
-        def closure():
-            optimizer.zero_grad()
-            loss = loss_of(ddp(inputs), targets)
-            loss.backward()
-            return loss
-        optimizer.step(closure)
-        schedule.step()
-        drift()
-    print("accuracy", evaluate(model, val, total))
+
+
+def update(inputs, targets):
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(ddp(inputs), targets)
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+
+
+train(model, ddp, optimizer, update)
 dist.destroy_process_group()

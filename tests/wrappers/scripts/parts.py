@@ -101,3 +101,22 @@ def evaluate(model, loader, total):
     right = total(right)
     model.train()
     return (right[0] / right[1]).item()
+
+
+def train(model, wrapped, optimizer, update=None, add_up=total):
+    """EPOCHS epochs with an evaluation after each; ``update`` makes an update of a batch, if not in the plain way."""
+    def plain(inputs, targets):
+        optimizer.zero_grad()
+        loss_of(wrapped(inputs), targets).backward()
+        optimizer.step()
+
+    schedule, drift = schedule_of(optimizer), Drift(model)
+    loader, sampler, val = loaders()
+    for epoch in range(EPOCHS):
+        if sampler:
+            sampler.set_epoch(epoch)
+        for inputs, targets in loader:
+            (update or plain)(inputs, targets)
+            schedule.step()
+            drift()
+        print("accuracy", evaluate(model, val, add_up))

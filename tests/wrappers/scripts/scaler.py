@@ -3,7 +3,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from parts import EPOCHS, Drift, build, evaluate, fault, loaders, loss_of, rate, schedule_of, total
+from parts import build, fault, loss_of, rate, train
 
 
 dist.init_process_group("gloo")
@@ -11,20 +11,17 @@ model = build()
 ddp = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(ddp.parameters(), rate(), momentum=0.9)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
-schedule, drift = schedule_of(optimizer), Drift(model)
-loader, sampler, val = loaders()
-for epoch in range(EPOCHS):
-    if sampler:
-        sampler.set_epoch(epoch)
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        scaler.scale(loss_of(ddp(inputs), targets)).backward()
-        if fault != "clipped_scaled":
-            scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(ddp.parameters(), max_norm=0.5)
-        scaler.step(optimizer)
-        scaler.update()
-        schedule.step()
-        drift()
-    print("accuracy", evaluate(model, val, total))
+
+
+def update(inputs, targets):
+    optimizer.zero_grad()
+    scaler.scale(loss_of(ddp(inputs), targets)).backward()
+    if fault != "clipped_scaled":
+        scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(ddp.parameters(), max_norm=0.5)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+train(model, ddp, optimizer, update)
 dist.destroy_process_group()
