@@ -10,8 +10,8 @@ from dataclasses import replace
 import click
 
 from ..errors import LogError, UsageError
-from ..exchange.archive.read import Seen, import_archive
 from ..exchange.archive.export import export_archive
+from ..exchange.archive.read import Seen, import_archive
 from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
 from ..exchange.benchmarks.mllog_export import export_mllog
 from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.budgets import Budget
 from ..analysis.curves import Curve, curve_of
@@ -17,13 +17,15 @@ from ..analysis.report_data import Group, Options, Section
 from ..analysis.rules import RULES, Rule, RuleCosts, rules_along, rules_of
 from ..analysis.search import Search
 from ..analysis.shares import Tolerance
-from ..analysis.size.borrowed import BorrowedLaw
-from ..analysis.size.sizes import Size
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
 from ..formatting.progress import Tell, quiet
 from ..target import Target
 from .table import TrialKeys
+
+if TYPE_CHECKING:               # which reports without laws over size need not wait for
+    from ..analysis.size.borrowed import BorrowedLaw
+    from ..analysis.size.sizes import Size
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ Runs.report.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ..analysis.budgets import Budget
 from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES,
@@ -15,11 +16,13 @@ from ..analysis.published import read as read_published
 from ..analysis.report_data import Options
 from ..analysis.rules import Rule
 from ..analysis.shares import Tolerance, confidence_of, share_of
-from ..analysis.size.borrowed import BorrowedLaw
-from ..analysis.size.sizes import sizes_of
 from ..errors import UsageError
 from ..target import Target
 from .about import Asked
+
+if TYPE_CHECKING:
+    from ..analysis.size.borrowed import BorrowedLaw
+    from ..analysis.size.sizes import Size
 
 Texts = str | Iterable[str]
 Share = float | str             # 0.1 or "10%"
@@ -57,7 +60,15 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                           tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), share("rule_within", rule_within),
                           None if branch_tolerance is None else
                           Tolerance.parse(str(branch_tolerance), spell("branch_tolerance")),
-                          sizes_of(_listed(sizes)), tuple(map(BorrowedLaw.parse, _listed(laws))))
+                          *_sizes_and_laws(_listed(sizes), _listed(laws)))
+
+
+def _sizes_and_laws(sizes: Sequence[str], laws: Sequence[str]) -> tuple[tuple[Size, ...], tuple[BorrowedLaw, ...]]:
+    if not sizes:
+        return (), ()
+    from ..analysis.size.borrowed import BorrowedLaw            # which other reports need not wait for
+    from ..analysis.size.sizes import sizes_of
+    return sizes_of(sizes), tuple(map(BorrowedLaw.parse, laws))
 
 
 def targets_of(targets: Target | str | Iterable[Target | str]) -> tuple[Target, ...]:

@@ -169,9 +169,9 @@ def _laws_over_size(whole: AboutAll) -> Iterator[tuple[str, View]]:
     if whole.asked.sizes:
         from .size import view_of_laws              # which other reports need not wait for
         from ..analysis.size.laws import laws_of
-        for budget in whole.asked.budgets[:1] or (None,):
-            found = laws_of(whole.groups, whole.studies, whole.asked.sizes, budget, whole.options)
-            yield "Laws over size", view_of_laws(found, whole.asked.laws)
+        budget = next(iter(whole.asked.budgets), None)
+        found = laws_of(whole.groups, whole.studies, whole.asked.sizes, budget, whole.options)
+        yield "Laws over size", view_of_laws(found, whole.asked.laws)
 
 
 CHAPTERS: tuple[Callable[[AboutAll], Iterator[tuple[str, View]]], ...] = (_laws_over_size, _families, _of_papers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -146,15 +146,19 @@ def on_screen(page: PlanPage) -> Iterator[str]:
         yield titled("How to read this") + bullets(note for table in tables for note in table.notes)
 
 
+def put_json(out: str, values: Mapping[str, object]) -> str:
+    """Writes plan.json; gives its path."""
+    whole = {"format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}", **values}
+    return put(os.path.join(out, "plan.json"), json.dumps(whole, indent=1, allow_nan=False) + "\n")
+
+
 def write(pages: Sequence[PlanPage], out: Path, formats: Sequence[str] = PLAN_FORMATS,
           growing: Sequence[GrowingPlan] = ()) -> Iterator[str]:
     """Write the files of plans; yields their paths as they are done."""
     out = os.fspath(out)
     if "json" in formats:
-        values = {"format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}",
-                  "plans": [plan_values(page.plan) for page in pages],
-                  "growing_batches": list(map(growing_values, growing))}
-        yield put(os.path.join(out, "plan.json"), json.dumps(values, indent=1, allow_nan=False) + "\n")
+        yield put_json(out, {"plans": [plan_values(page.plan) for page in pages],
+                             "growing_batches": list(map(growing_values, growing))})
     for page in pages:
         if "csv" in formats:
             yield put(os.path.join(out, "tables", f"{page.slug}-plan.csv"),

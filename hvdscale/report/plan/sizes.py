@@ -4,13 +4,11 @@
 """
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ... import __version__
 from ...analysis.intervals import Estimate
 from ...analysis.report_data import Options, analyse
 from ...analysis.size.laws import QUANTITIES, SizeLaws, laws_of
@@ -30,6 +28,7 @@ from ..runs import read
 from ..size import cells_table, law_said, laws_table, view_of_laws
 from ..table import Cell, Column, Row, Table, as_csv, as_text, as_values, interval_cell
 from ..view import present
+from .make import put_json
 
 BATCHES = ("overhead", "best_batch")        # the first that is predicted gives the workers
 WRITE = {"best_rate": number}               # others are whole numbers
@@ -131,13 +130,12 @@ def _write(out: Path, formats: Collection[str], predictions: Predictions, table:
            ) -> Iterator[str]:
     tables = table, laws_table(found), *present(cells_table(found))
     values = {
-        "format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}",
         "predictions": [{"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
                          **{name: finite(getattr(one.estimate, name)) for name in ("value", "low", "high")}}
                         for key, one in predictions.items()],
         "tables": [as_values(one) for one in tables]}
     if "json" in formats:
-        yield put(os.path.join(out, "plan.json"), json.dumps(values, indent=1, allow_nan=False) + "\n")
+        yield put_json(os.fspath(out), values)
     for one in tables if "csv" in formats else ():
         yield put(os.path.join(out, "tables", f"{one.name}.csv"), as_csv(one))
     for figure in view_of_laws(found).figures:

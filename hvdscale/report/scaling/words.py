@@ -395,17 +395,14 @@ def _interval_notes(section: Section, cells: Sequence[Cell], times: bool) -> lis
         return [said + "from the spread of each point's own logs."]
     notes = [said + f"from the spread of the logs pooled over the points: {_freedom(freedom)}"
              + (f"; points of {OWN_FROM} repeats or more use their own." if max(repeats) >= OWN_FROM else ".")]
-    if section.pools.of("steps").growth > 0 and min(repeats) < OWN_FROM:
-        low, high = (percent(float(section.pools.of("steps").at(cell.global_batch).deviation)) for cell in
-                     (min(cells, key=_batch), max(cells, key=_batch)))
-        notes.append(f"The spread of steps seems to grow with the batch, from {low} to {high}; intervals follow it.")
+    spread = section.pools.of("steps")
+    if spread.growth > 0 and min(repeats) < OWN_FROM:
+        at = [float(spread.at(cell.global_batch).deviation) for cell in cells]
+        notes.append(f"The spread of steps seems to grow with the batch, from {percent(min(at))} to "
+                     f"{percent(max(at))}; intervals follow it.")
     if min(freedom.values()) <= 2:
         notes.append("So few leave the intervals wide; one more repeat narrows them most.")
     return notes
-
-
-def _batch(cell: Cell) -> int:
-    return cell.global_batch
 
 
 def _spread_warnings(section: Section, cells: Sequence[Cell], times: bool) -> list[str]:

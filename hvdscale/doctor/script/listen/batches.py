@@ -38,8 +38,9 @@ class Batches(Listener):
         found = self._begun(self._since[False]) or self._begun(self._since[True])
         for iteration in found:
             iteration.trained = True
-        for iteration in self._since[False] if not found else ():
-            iteration.listed = True
+        if not found:
+            for iteration in self._since[False]:
+                iteration.listed = True
         self._since = {False: [], True: []}
 
     def _begun(self, since: list[Iteration]) -> list[Iteration]:
