@@ -84,14 +84,14 @@ def growing_plans(groups: Sequence[Group], request: Request, *, asked: BatchSche
         timings = timings_of([*group.trials, *(beside.trials if own and beside else ())])
         if batches is None or not timings.found:
             continue
-        times = StepTimes.of(timings, links)
+        times, fitted = StepTimes.of(timings, links), request.fitted(timings.measured)
         for section in group.sections if not own else [one for one in group.sections if one.cells]:
             if section.target is None:
                 continue
             curve = _curve_of(section.target, beside, steps, request)
             found = _steps_of_runs(section, batches, request) if own else _predict(batches, curve)
             if found is not None and np.isfinite(found.value) and found.value > 0:
-                yield _plan(section, section.target, batches, found, curve, times, request)
+                yield _plan(section, section.target, batches, found, curve, times, fitted)
 
 
 def _curve_of(target: Target, group: Group | None, steps: StepsOf, request: Request) -> StepsCurve | None:

@@ -16,10 +16,12 @@ from functools import cached_property
 import numpy as np
 import scipy
 
+from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..log.schema import Status
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
+from .measured import Measured, measured_of
 from .slow_runs import slow_runs
 from .step_fit import Observed, Problem
 from .step_laws import LAWS, NAMES, PAUSES, POWERS, RING, Law, Parameters
@@ -95,6 +97,7 @@ class Timings:
     machine: Machine | None
     others: tuple[Machine, ...]         # left out
     crowded: tuple[Timing, ...]         # left out, see timings_of
+    measured: Measured = Measured()
 
     @property
     def per_node(self) -> int:
@@ -114,15 +117,19 @@ class Timings:
 
 @dataclass(frozen=True)
 class Links:
-    """The network between nodes as specified by the user, and the number of model parameters."""
+    """The network between nodes as specified by the user, and the number of model parameters; 0: as in the logs."""
 
     bytes_per_second: float
     latency_seconds: float
-    parameters: float
+    parameters: float = 0
 
-    def seconds(self, machine: Machine) -> tuple[float, float]:
-        """h' and v'."""
-        return self.latency_seconds, self.parameters * machine.gradient_bytes / self.bytes_per_second
+    def seconds(self, machine: Machine, parameters: float = 0) -> tuple[float, float]:
+        """h' and v'; raises UsageError where neither the user nor the logs (``parameters``) have the number."""
+        if not (self.parameters or parameters):
+            raise UsageError("the network needs the number of the model's parameters, which no log here has; "
+                             "--parameters gives it, such as 25.6M")
+        count = self.parameters or parameters
+        return self.latency_seconds, count * machine.gradient_bytes / self.bytes_per_second
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,8 @@ def timings_of(trials: Iterable[Trial]) -> Timings:
     crowded = tuple(one for one in found if one.crowded)
     if len({one.workers for one in free}) < min(2, len({one.workers for one in found})):
         free, crowded = found, ()
-    return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded)
+    return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded,
+                   measured_of(by_machine[machine]))
 
 
 def _read_machine(trial: Trial) -> Machine:
@@ -321,7 +329,7 @@ class StepTimes:
     @classmethod
     def of(cls, timings: Timings, links: Links | None = None, draws: int = DRAWS, seed: int = 0) -> StepTimes:
         """The model fitted to at least one timing."""
-        between = links.seconds(timings.machine) if links and timings.machine else None
+        between = links.seconds(timings.machine, timings.measured.parameters) if links and timings.machine else None
         return cls(timings, fit_steps(timings.found, between, timings.spread, draws, seed), seed)
 
     def of_cells(self, cells: Iterable[Cell]) -> StepTimes:

@@ -19,6 +19,7 @@ import scipy
 
 from ..target import Target
 from .intervals import CONFIDENCE, UNKNOWN, Spread
+from .measured import Measured
 from .noise import NoiseScale
 from .report_data import Group, Section
 from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, levels, timings_of
@@ -38,8 +39,11 @@ class Request:
     deadline         in seconds;  budget  in the price's currency
     local_batch      examples per worker and pass, or global_batch; with neither, the best batch at each worker count
     max_local_batch  that fits a worker's memory; None: the largest in the logs
+    memory           bytes of a worker, which bound the local batch by the memory that the logs measured
     accumulate       whether a step may take several passes
     knee             percent of cost that one percent of time is worth
+    runs             of the campaign that hours and energy are summed over
+    power            watts of a node, or without per_node of a worker; None: unknown
     """
 
     workers: tuple[int, ...]
@@ -53,6 +57,16 @@ class Request:
     accumulate: bool = False
     knee: float = 1.0
     confidence: float = CONFIDENCE
+    runs: int = 1
+    power: float | None = None
+    memory: float | None = None
+
+    def fitted(self, measured: Measured) -> Request:
+        """With the local batch that fits the memory; raises UsageError where the logs do not say."""
+        if self.memory is None:
+            return self
+        most = measured.most_local(self.memory)
+        return replace(self, max_local_batch=min(most, self.max_local_batch or most))
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,10 @@ class Value:
     value: float
     low: float
     high: float
+
+    def times(self, factor: float) -> Value:
+        """Its multiple."""
+        return Value(factor * self.value, factor * self.low, factor * self.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +96,8 @@ class Option:
     cost: Value                     # likewise
     seconds_draws: np.ndarray       # inf: the target is not met
     cost_draws: np.ndarray
-    statistical_efficiency: Value   # (S0 B0) / (S B), 0: the first option
+    speedup: Value                  # T0 / T, 0: the first option
+    statistical_efficiency: Value   # (S0 B0) / (S B)
     system_efficiency: Value        # (x / x0) / (W / W0)
     extrapolated_share: float       # of the variance of log T: the part due to extrapolation
     trials: tuple[tuple[str, int], ...]
@@ -87,6 +106,11 @@ class Option:
     def local_batch(self) -> int:
         """The most examples of a worker in one pass."""
         return -(-self.global_batch // (self.workers * self.passes))
+
+    @property
+    def node_hours(self) -> Value:
+        """Of one run: nodes x T."""
+        return self.seconds.times(self.nodes / 3600)
 
     @property
     def mark(self) -> str:
@@ -142,6 +166,11 @@ class WorkerPlan:
         """The options that can be recommended."""
         return tuple(option for option in self.options
                      if not (option.bounded or option.out_of_reach or option.steps.open))
+
+    def watts(self, option: Option) -> float:
+        """Of all its nodes, as given, or of its workers' GPUs, as measured; NaN: not known."""
+        power = self.request.power
+        return option.workers * self.times.timings.measured.watts if power is None else option.nodes * power
 
     @property
     def uses_model(self) -> bool:
@@ -294,7 +323,7 @@ def plans_of(group: Group, request: Request, *, links: Links | None = None, give
     about = [section for section in group.sections if section.target]
     if not timings.found:
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
-    times = StepTimes.of(timings, links)
+    times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
     noise = NoiseScale(noise_scale, np.nan, np.nan, np.nan, np.nan, 0, 0, 0) if noise_scale else _find_noise(group)
     basis = _Basis(group.workload, times, request, noise)
     if not about:
@@ -409,21 +438,21 @@ class _Draft:
         paid = self.price / unit_price
         laws = max(first.step_time.laws, self.step_time.laws)
         seconds = self._seconds(self.value / unit, draws, laws if relative else self.step_time.laws)
+        speedup = _value(first.value / self.value, _divide_draws(first.draws, self.draws), self.confidence, laws)
         statistical = _ratio(first.steps, self.steps, first.batch / self.batch, self.confidence)
         system = _ratio(first.step_time, self.step_time, self.batch / first.batch * first.workers / self.workers,
                         self.confidence, laws)
         if self.bounded:
-            system = Value(system.high, 0.0, system.high)
+            system, speedup = Value(system.high, 0.0, system.high), Value(speedup.high, 0.0, speedup.high)
         elif self.step_time.open:
-            system = replace(system, low=0.0)
+            system, speedup = replace(system, low=0.0), replace(speedup, low=0.0)
         own = log_variance(self.step_time.draws)
         variance = log_variance(self.steps.draws) + own
         outside = self.steps.extrapolation + own * (self.step_time.mark == EXTRAPOLATED)
         known = variance == 0 or relative and self is first
         share = 1.0 if self.bounded else 0.0 if known else min(1.0, outside / variance)
-        cost = Value(paid * seconds.value, paid * seconds.low, paid * seconds.high)
-        return Option(self.workers, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds, cost,
-                      draws, paid * draws, statistical, system, share, self.trials)
+        return Option(self.workers, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
+                      seconds.times(paid), draws, paid * draws, speedup, statistical, system, share, self.trials)
 
     def _seconds(self, value: float, draws: np.ndarray, laws: int) -> Value:
         """T with its interval: the cell's where this is its time, else quantiles of the draws."""

@@ -10,23 +10,23 @@ from click.core import ParameterSource
 from ..analysis.defaults import CONFIDENCE
 from ..analysis.shares import confidence_of
 from ..errors import UsageError
-from ..report.defaults import PLAN_FORMATS
+from ..report.defaults import FORMATS
 from ..target import Target
 from .common import Command, echo, formats_of, slow_imports, version_option, width_option
 from .completion import paths
+from .machine import NUMBERS, links_of, read_machine
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
     from ..analysis.size.sizes import Size
-    from ..analysis.step_time import Links
     from ..analysis.steps_curve import StepsPoint
     from ..analysis.worker_plan import Request
     from ..plan.batch_schedule import BatchSchedule
 
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 MOST_WORKERS = 10_000_000
-OF_TIMES = ("workers", "price", "per_node", "deadline", "budget", "global_batch", "accumulate", "knee", "times_from",
-            "bandwidth", "latency", "parameters", "noise_scale", "steps", "batch_schedule")
+OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "global_batch", "accumulate", "knee",
+            "times_from", "network", "bandwidth", "latency", "parameters", "noise_scale", "steps", "batch_schedule",
+            "memory", "power", "runs")
 
 
 @click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -35,11 +35,19 @@ OF_TIMES = ("workers", "price", "per_node", "deadline", "budget", "global_batch"
               help="Such as 'val/error<0.01'; may be given several times. Without it each trial's own.")
 @click.option("--workers", multiple=True, default=("1-1024",), show_default=True, metavar="LIST",
               help="Worker counts: 1,2,4,8 or 1-1024, which is the doublings between, by whole nodes.")
+@click.option("--nodes", metavar="LIST", help="Numbers of nodes in place of --workers, each with --per-node workers.")
+@click.option("--machine", metavar="FILE", is_eager=True, expose_value=False, callback=read_machine,
+              shell_complete=paths, help="JSON of the machine to plan for: " + ", ".join((*NUMBERS, "network")) + ", "
+              "each as the option of that name, which goes before it.")
 @click.option("--price", type=float, metavar="P",
               help="Of a node-hour, or without --per-node of a worker-hour. Without it costs are in these hours.")
 @click.option("--per-node", type=int, metavar="N",
               help="Workers on a node; nodes are paid whole. Without it each worker is paid for itself, and steps take "
                    "as long as with the most workers on a node that the logs had.")
+@click.option("--runs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Of the campaign to be proposed: node-hours and energy are those of all of them.")
+@click.option("--power", type=float, metavar="W", help="Watts of a node, or without --per-node of a worker, for the "
+              "energy. Without it that of the GPUs, where logs have it.")
 @click.option("--deadline", metavar="TIME", help="To reach the target in: 90m, 2h, 1d, 1h30m.")
 @click.option("--budget", type=float, metavar="COST", help="To reach the target for, in the unit of the price.")
 @click.option("--local-batch", type=int, metavar="N", help="Examples a worker: the batch grows with the workers.")
@@ -47,15 +55,22 @@ OF_TIMES = ("workers", "price", "per_node", "deadline", "budget", "global_batch"
               "batch with the least time to target at each.")
 @click.option("--max-local-batch", type=int, metavar="N",
               help="Examples that fit a worker's memory. Without it the most in the logs.")
+@click.option("--memory", type=float, metavar="GiB", help="Of a worker: bounds its examples by the memory that logs of "
+              "hvdscale-scale script measured.")
 @click.option("--accumulate", is_flag=True, help="Several passes may make one step, where a batch does not fit.")
 @click.option("--knee", type=float, default=1.0, show_default=True, metavar="X",
               help="The knee has the least cost x time^X: a percent of time is worth X percent of cost.")
 @click.option("--times-from", multiple=True, metavar="LOGS", shell_complete=paths,
-              help="Logs that alone give step times, such as those of hvdscale-scale --probe on the machine to plan "
-                   "for; LOGS then give the steps. May be given several times.")
+              help="Logs that alone give step times, such as those of hvdscale-scale script, or of --probe, on the "
+                   "machine to plan for; LOGS then give the steps. May be given several times.")
+@click.option("--network", multiple=True, metavar="FILE", shell_complete=paths,
+              help="Bandwidth and latency between nodes from the output of nccl-tests' all_reduce_perf (also -J), or "
+                   "OSU's osu_allreduce, osu_latency or osu_bw; FILE@4: on four nodes, where it does not say. May "
+                   "be given several times.")
 @click.option("--bandwidth", type=float, metavar="GB/s", help="Between nodes, as an allreduce benchmark measures it.")
 @click.option("--latency", type=float, metavar="us", help="Of a hop between nodes, in microseconds.")
-@click.option("--parameters", metavar="COUNT", help="Of the model, such as 25.6M; with --bandwidth and --latency.")
+@click.option("--parameters", metavar="COUNT", help="Of the model, such as 25.6M, for the network. Without it that "
+              "of the logs, where they have it.")
 @click.option("--noise-scale", type=float, metavar="EXAMPLES", help="Gradient noise scale, in place of the logs' own.")
 @click.option("--steps", metavar="S@B", help="Steps to target S known at global batch B, such as 860@32, where no log "
               "was held against a target.")
@@ -73,13 +88,14 @@ OF_TIMES = ("workers", "price", "per_node", "deadline", "budget", "global_batch"
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
               help="Confidence level of the intervals.")
 @click.option("--out", metavar="DIR", shell_complete=paths, help="Write plan.json, tables/ and figures/ there.")
-@click.option("--format", "formats", metavar="LIST", default=",".join(PLAN_FORMATS), show_default=True,
+@click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
               help="What to write, of these.")
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 @width_option
 @version_option
-def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameters, noise_scale, steps, trials,
-         batch_schedule, times_from, wanted, size_from, **asked):
+@click.pass_context
+def main(context, logs, targets, out, formats, skip_broken, network, bandwidth, latency, parameters, noise_scale, steps,
+         trials, batch_schedule, times_from, wanted, size_from, **asked):
     """Time and cost to a target by worker count, and how many workers to take, from LOGS: log files, or directories.
 
     Worker counts and batches that were run are as measured, others by step-time laws, and marked. None is recommended
@@ -89,40 +105,56 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
     \b
       hvdscale-plan sweeps/mnist runs/*.h5 --price 2.5 --workers 1-1024
       hvdscale-plan runs --per-node 8 --price 32 --deadline 2h --budget 500
+      hvdscale-plan runs --machine cluster.json --nodes 1-64 --runs 12 --out proposal
     """
     with slow_imports():
         from ..analysis.report_data import Options
         from ..report.plan.make import make_plan
-    request = request_of(asked)
+    request = request_of(context, asked)
     if wanted or size_from:
         from ..report.plan.sizes import make_size_plan
-        _refuse_beside_sizes(click.get_current_context())
+        _refuse_beside_sizes(context)
         sizes, values = wanted_sizes(wanted, size_from)
         make_size_plan(logs, [Target.parse(target) for target in targets], values, sizes,
                        options=Options(confidence=request.confidence, trials=trials),
                        local_batch=request.max_local_batch or request.local_batch, skip_broken=skip_broken, out=out,
-                       formats=formats_of(formats, PLAN_FORMATS), echo=echo)
+                       formats=formats_of(formats, FORMATS), echo=echo)
         return
     _positive("--noise-scale", noise_scale)
-    links = links_of(bandwidth, latency, parameters)
+    _positive("--bandwidth", bandwidth)
+    _positive("--latency", latency)
+    links, network_said = links_of(context, network, bandwidth, latency, parameters)
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
-              formats=formats_of(formats, PLAN_FORMATS), skip_broken=skip_broken, links=links,
-              noise_scale=noise_scale, trials=trials, given=steps_of(steps) if steps else None, echo=echo,
-              batch_schedule=schedule_of(batch_schedule) if batch_schedule else None, times_from=times_from)
+              formats=formats_of(formats, FORMATS), skip_broken=skip_broken, links=links,
+              notes=[network_said] * bool(network_said), noise_scale=noise_scale, trials=trials,
+              given=steps_of(steps) if steps else None, echo=echo, batch_schedule=(
+                  schedule_of(batch_schedule) if batch_schedule else None), times_from=times_from)
 
 
-def request_of(asked) -> Request:
+def request_of(context: click.Context, asked) -> Request:
     """The request of the options; raises UsageError for an invalid number."""
     from ..analysis.worker_plan import Request
-    for name in ("price", "per_node", "budget", "local_batch", "global_batch", "max_local_batch", "knee"):
+    for name in ("price", "per_node", "budget", "local_batch", "global_batch", "max_local_batch", "knee", "power",
+                 "memory"):
         _positive(f"--{name.replace('_', '-')}", asked[name])
     confidence_of(asked["confidence"])
     if asked["local_batch"] and asked["global_batch"]:
         raise UsageError(f"--local-batch {asked['local_batch']} and --global-batch {asked['global_batch']}: choose "
                          "one; --max-local-batch bounds the examples a worker holds at once")
-    workers = workers_of(",".join(asked["workers"]), asked["per_node"] or 1)
+    workers = _counts_of(context, asked.pop("nodes"), ",".join(asked["workers"]), asked["per_node"])
+    memory = asked["memory"] and asked["memory"] * 2 ** 30
     deadline = seconds_of(asked["deadline"]) if asked["deadline"] is not None else None
-    return Request(**{**asked, "workers": workers, "deadline": deadline})
+    return Request(**{**asked, "workers": workers, "deadline": deadline, "memory": memory})
+
+
+def _counts_of(context: click.Context, nodes: str | None, workers: str, per_node: int | None) -> tuple[int, ...]:
+    if nodes is None:
+        return workers_of(workers, per_node or 1)
+    if context.get_parameter_source("workers") != ParameterSource.DEFAULT:
+        raise UsageError(f"--nodes {nodes} and --workers {workers}: choose one")
+    if not per_node:
+        raise UsageError(f"--nodes {nodes}: --per-node says how many workers a node has")
+    return tuple(per_node * count for count in workers_of(nodes, option="--nodes"))
 
 
 def wanted_sizes(wanted, size_from) -> tuple[tuple[Size, ...], dict[str, float]]:
@@ -153,7 +185,7 @@ def _positive(name, value):
         raise UsageError(f"{name} {value:g}: must be a number above 0")
 
 
-def workers_of(text: str, per_node: int = 1) -> tuple[int, ...]:
+def workers_of(text: str, per_node: int = 1, option: str = "--workers") -> tuple[int, ...]:
     """Worker counts from ``1,2,4`` or ``1-1024``: both ends of a range and the doublings between, in whole nodes from
     one node on. Raises UsageError.
     """
@@ -162,7 +194,7 @@ def workers_of(text: str, per_node: int = 1) -> tuple[int, ...]:
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not 0 < first <= last <= MOST_WORKERS:
-            raise UsageError(f"--workers {text!r} is not a list of worker counts such as 1,2,4,8 or 1-1024")
+            raise UsageError(f"{option} {text!r} is not a list of {option[2:]} such as 1,2,4,8 or 1-1024")
         counts |= {first, last}
         doublings = [2 ** power for power in range(24)]
         counts |= {count for count in (*(one for one in doublings if one < per_node),
@@ -179,24 +211,6 @@ def seconds_of(text: str) -> float:
     if not seconds > 0:
         raise UsageError(f"--deadline {text!r}: a deadline is a time above 0, such as 90m, 2h, 1d or 1h30m")
     return seconds
-
-
-def links_of(bandwidth, latency, parameters) -> Links | None:
-    """The network between nodes; raises UsageError if some options are missing."""
-    from ..analysis.step_time import Links
-    given = {"--bandwidth": bandwidth, "--latency": latency, "--parameters": parameters}
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) == len(given):
-        return None
-    if missing:
-        raise UsageError(f"the network needs --bandwidth, --latency and --parameters together; {' and '.join(missing)} "
-                         f"{'is' if len(missing) == 1 else 'are'} missing")
-    _positive("--bandwidth", bandwidth)
-    _positive("--latency", latency)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kMGB]?)\s*", parameters)
-    if not found or not float(found[1]):
-        raise UsageError(f"--parameters {parameters!r} is not a count such as 25600000 or 25.6M")
-    return Links(1e9 * bandwidth, 1e-6 * latency, float(found[1]) * THOUSANDS[found[2]])
 
 
 def schedule_of(text: str) -> BatchSchedule:

@@ -2,4 +2,3 @@
 from __future__ import annotations
 
 FORMATS = ("html", "json", "csv", "svg", "png")
-PLAN_FORMATS = ("json", "csv", "svg", "png")

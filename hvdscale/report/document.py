@@ -47,7 +47,7 @@ PLANNED = ("Costs are in worker-hours. The gain ends at the knee, the worker cou
            "batches and prices.")
 MAIN = 2                            # figures of a workload that are drawn unless all are asked for
 MOST_RULED = 20_000                 # trials, beyond which what learning-rate rules cost is left out
-BEST = "Best measured"
+BEST, REPORT = "Best measured", "Scaling report"
 NO_BUDGETS = "--budget is ignored here: it is for searches, and these are repeats of one setting."
 MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
 
@@ -97,6 +97,7 @@ class Document:
     confidence: float
     chapters: tuple[Chapter, ...] = ()
     notes: tuple[str, ...] = ()     # on the whole of it
+    kind: str = REPORT
 
     @property
     def shown(self) -> list[Chapter]:
@@ -127,7 +128,7 @@ class Document:
     def title(self) -> str:
         """What it is about."""
         names = list(dict.fromkeys(f"{group.workload.dataset}/{group.workload.model}" for group, _ in self.pages))
-        return f"Scaling report: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+        return f"{self.kind}: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
 
     @property
     def lead(self) -> str:

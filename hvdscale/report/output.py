@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import HvdscaleError, UsageError
@@ -18,14 +18,15 @@ from ..system.collecting import uncollected
 from ..system.files import write_whole
 from ..system.forked import map_on_cores
 from .defaults import FORMATS
-from .document import MOST_RULED, Document, Page, as_json
+from .document import MOST_RULED, REPORT, Document, Page, as_json
 from .file_names import LONGEST_FILE, Path, cut
-from .findings import MOST
+from .findings import MOST, Finding
 from .table import as_csv, as_text
 
 if TYPE_CHECKING:
     from .drawing import Figure
 
+Values = Callable[[], Mapping[str, object]]
 LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
             "--out have them.")
 NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their trials against one."
@@ -53,7 +54,7 @@ def on_screen(document: Document) -> Iterator[str]:
         yield titled("How to read this") + bullets(
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
     every = [page for _, pages in document.pages for page in pages]
-    if all(page.target is None for page in every) and any(_is_evaluated(page) for page in every):
+    if document.kind == REPORT and all(page.target is None for page in every) and any(map(_is_evaluated, every)):
         yield f"{NO_TARGET}\n"
 
 
@@ -73,11 +74,12 @@ def _page_text(page: Page, title: str) -> Iterator[str]:
         said.update(warnings)
         if not at:
             more = len(page.findings) - MOST
-            rest = [f"{more} more, in report.html and report.json of --out."] * (more > 0)
+            rest = [f"{more} more, in the files of --out."] * (more > 0)
             if page.findings:
                 yield bullets([*(one.said for one in page.findings[:MOST]), *rest])
     if not page.tables:
-        yield bullets([f"{page.title}: no trial has run to its end and measured it yet.", *page.left_out])
+        nothing = f"{page.title}: no trial has run to its end and measured it yet."
+        yield bullets([*(one.said for one in page.findings or [Finding(nothing)]), *page.left_out])
 
 
 def bullets(sentences: Iterable[str]) -> str:
@@ -92,33 +94,37 @@ def titled(title: str, line: str = "=") -> str:
 
 
 def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
-          tell: Tell = quiet) -> Iterator[str]:
-    """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last."""
+          tell: Tell = quiet, *, name: str = "report", values: Values | None = None) -> Iterator[str]:
+    """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last.
+
+    name    of its page and of its JSON, which holds ``values()``; by default ``as_json(document)``
+    """
     out = os.fspath(out)
     kinds = ["svg"] * ("svg" in formats or "html" in formats) + ["png"] * ("png" in formats)
     figures, svgs = [], {}
     for shown in document.shown if kinds else ():
         tell(f"working out the figures of {shown.slug}")
         figures += [(cut(f"{shown.slug}-{figure.name}", LONGEST_FILE), figure) for figure in shown.figures]
-    for at, (name, figure, drawn) in enumerate(_drawn(figures, kinds), 1):
+    for at, (file, figure, drawn) in enumerate(_drawn(figures, kinds), 1):
         tell(f"drawing figure {at} of {len(figures)}")
         svgs[figure] = drawn.get("svg", b"")
         for kind in (kind for kind in kinds if kind in formats):
-            yield put_file(os.path.join(out, "figures", f"{name}.{kind}"), drawn[kind])
+            yield put_file(os.path.join(out, "figures", f"{file}.{kind}"), drawn[kind])
     with uncollected():
         for shown in document.shown if "csv" in formats else ():
             tell(f"writing the tables of {shown.slug}")
             for table in (*shown.tables, *shown.details):
-                name = cut(f"{shown.slug}-{table.name}", LONGEST_FILE)
-                yield put_file(os.path.join(out, "tables", f"{name}.csv"), as_csv(table, shown.target))
+                file = cut(f"{shown.slug}-{table.name}", LONGEST_FILE)
+                yield put_file(os.path.join(out, "tables", f"{file}.csv"), as_csv(table, shown.target))
         if "json" in formats:
-            tell("writing report.json")
+            tell(f"writing {name}.json")
             short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast
-            values = json.dumps(as_json(document, bool(kinds)), indent=1 if short else None, allow_nan=False)
-            yield put_file(os.path.join(out, "report.json"), values + "\n")
+            text = json.dumps(values() if values else as_json(document, bool(kinds)), indent=1 if short else None,
+                              allow_nan=False)
+            yield put_file(os.path.join(out, f"{name}.json"), text + "\n")
         if "html" in formats:
             from .page.html import as_html
-            yield put_file(os.path.join(out, "report.html"), as_html(document, tell, svgs))
+            yield put_file(os.path.join(out, f"{name}.html"), as_html(document, tell, svgs))
 
 
 def _drawn(figures: Sequence[tuple[str, Figure]],

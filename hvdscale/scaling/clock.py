@@ -53,6 +53,11 @@ class Clock(Listener):
         self.rate = math.nan            # its learning rate at first
         self.device = torch.device("cpu")
         self.remarks: list[str] = []
+        self.parameters = 0             # of the model, as its optimizers have them; 0: not known
+        self.watts = math.nan           # of the GPU, over the updates that are timed
+        self._counted: set[torch.optim.Optimizer] = set()
+        self._sharded = False
+        self._used = (math.nan, math.nan)       # seconds and joules at the first of them
         self._first: torch.optim.Optimizer | None = None
         self._done: list[Update] = []
         self._now: Update | None = None         # None: before the first update has ended
@@ -165,6 +170,8 @@ class Clock(Listener):
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if self._first is None:
             self._meet(optimizer)
+        if optimizer not in self._counted:
+            self._count(optimizer)
         self._end("optimizer")
         if optimizer is self._first:
             self._end_update()
@@ -176,6 +183,15 @@ class Clock(Listener):
         if parameter.device.type == "cuda":
             self.device = parameter.device
 
+    def sharded(self, by: str) -> None:
+        self._sharded, self.parameters = True, 0
+
+    def _count(self, optimizer: torch.optim.Optimizer) -> None:
+        self._counted.add(optimizer)
+        if not self._sharded:
+            every = {parameter for one in self._counted for group in one.param_groups for parameter in group["params"]}
+            self.parameters = sum(parameter.numel() for parameter in every)
+
     def _end_update(self) -> None:
         self.made += 1
         mark = self._mark()
@@ -186,8 +202,26 @@ class Clock(Listener):
                 self._done.append(self._now)
         self._now, self._examples, self._tokens, self._apart = Update(mark), 0, 0, False
         self._open.clear()
+        if self.made == self.warm_up:
+            self._used = time.perf_counter(), joules_of(self.device)
         if self.made >= self.warm_up + self.updates:
+            since, joules = self._used
+            self.watts = (joules_of(self.device) - joules) / (time.perf_counter() - since)
             self._finish()
+
+
+def joules_of(device: torch.device) -> float:
+    """What a GPU has used since its driver was loaded; NaN where its driver does not count it (before Volta), without
+    the module of nvidia-ml-py, or on a CPU."""
+    if device.type != "cuda":
+        return math.nan
+    try:
+        import pynvml
+        pynvml.nvmlInit()
+        gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        return pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000
+    except Exception:           # whatever fails, the run is timed all the same
+        return math.nan
 
 
 Span = tuple[float, float]

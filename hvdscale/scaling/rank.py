@@ -5,6 +5,7 @@ TASK is a folder, in which task.json says what to do; the rank leaves rank<R>.js
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -55,6 +56,7 @@ def record_of(clock: Clock, process: Process, state: str, error: str) -> dict[st
     return {"rank": process.rank, "workers": process.size, "local_workers": process.local_size, "state": state,
             "error": error, "made": clock.made, "optimizer": clock.optimizer, "rate": clock.rate,
             "device": torch.cuda.get_device_name(clock.device) if on_gpu else "cpu", "memory": memory,
+            "parameters": clock.parameters, "watts": clock.watts if math.isfinite(clock.watts) else None,
             "threads": torch.get_num_threads(), "remarks": clock.remarks, "torch": torch.__version__,
             "updates": clock.timed() if state != RUNNING else {}}
 

@@ -46,8 +46,10 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
                                                 "numpy": np.__version__, "torch": first["torch"]}}, overwrite=True)
     plan = {"problem": {"script": script, "global_batch": batch}, "measurement": {},
             "execution": {**execution, "local_batch": -(-batch // len(records))},
-            "measured": {"peak_memory_bytes": [record["memory"] for record in records], "left_out": int(apart.sum()),
-                         "remarks": list(remarks)},
+            "measured": {"peak_memory_bytes": [record["memory"] for record in records],
+                         "parameters": first["parameters"],
+                         "watts": [record["watts"] for record in records if record["watts"] is not None],
+                         "left_out": int(apart.sum()), "remarks": list(remarks)},
             "asked": dict(asked)}
     writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset=script, model=MODEL,
                   optimizer=first["optimizer"], global_batch=batch, local_batch=-(-batch // len(records)),

@@ -104,21 +104,21 @@ def test_the_files_say_what_the_screen_says(series, tmp_path):
         assert cells["seconds_to_target"] == pytest.approx(cells["steps_to_target"] * cells["step_ms"] / 1000)
         assert cells["cost"] == pytest.approx(-(-cells["workers"] // 4) * cells["seconds_to_target"] / 3600 * 2)
         assert row["trials"] and row["cells"]["steps_known"]["shown"] == "measured"
-    [table] = (tmp_path / "tables").iterdir()
+    [table] = (tmp_path / "tables").glob("*-0.2-plan.csv")
     with open(table) as file:
         lines = list(csv.DictReader(file))
     assert [int(line["workers"]) for line in lines] == list(COUNTS)
     assert [float(line["seconds_to_target"]) for line in lines] == [
         row["cells"]["seconds_to_target"]["value"] for row in rows]
     figures = sorted(path.name.rsplit("-plan-", 1)[1] for path in (tmp_path / "figures").iterdir())
-    assert figures == ["cost.png", "cost.svg", "time.png", "time.svg"]
+    assert figures == [f"{name}.{kind}" for name in ("cost", "speedup", "time") for kind in ("png", "svg")]
     assert b"32 workers" in next((tmp_path / "figures").glob("*-plan-time.svg")).read_bytes()
 
 
 def test_only_the_formats_asked_for_are_written(series, tmp_path):
     said(series, "--out", tmp_path, "--format", "json")
     assert [path.name for path in tmp_path.rglob("*")] == ["plan.json"]
-    assert "choose from json, csv, svg, png" in said(series, "--format", "html", code=2)
+    assert "choose from html, json, csv, svg, png" in said(series, "--format", "pdf", code=2)
 
 
 def test_a_deadline_and_a_budget_name_who_keeps_them_and_how_surely(series):
@@ -274,7 +274,8 @@ def test_worker_counts_that_are_none_are_refused(text):
     (["--price", "-1"], "--price -1: must be a number above 0"), (["--per-node", 0], "--per-node 0"),
     (["--budget", 0], "--budget 0"), (["--knee", "nan"], "--knee nan"), (["--confidence", 1], "between 0 and 1"),
     (["--local-batch", 8, "--global-batch", 64], "choose one"), (["--deadline", "soon"], "such as 90m"),
-    (["--bandwidth", 10], "--latency and --parameters are missing"),
+    (["--bandwidth", 10], "--latency is missing"),
+    (["--bandwidth", 10, "--latency", 5], "--parameters"), (["--parameters", "1M"], "--bandwidth and --latency are"),
     (["--bandwidth", 10, "--latency", 5, "--parameters", "many"], "25.6M"), (["--steps", "860"], "860@32"),
     (["--target", "val/loss<1"], "no log has val/loss"), (["--noise-scale", 0], "--noise-scale 0")])
 def test_bad_values_are_named_with_what_would_do(series, arguments, message):
@@ -283,7 +284,7 @@ def test_bad_values_are_named_with_what_would_do(series, arguments, message):
 
 def test_beyond_one_node_it_says_what_is_missing_and_takes_it_when_given(short):
     text = said(short, "--local-batch", 32, "--workers", "1-64")
-    assert re.search("At 8, 16, 32 and 64 workers .* no log has timed.* --bandwidth, --latency and --parameters", text)
+    assert re.search("At 8, 16, 32 and 64 workers .* no log has timed.*--network.* --bandwidth and --latency", text)
     assert "Fastest: 4 workers" in text
     text = said(short, "--global-batch", 128, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
                 "25.6M")

@@ -38,7 +38,7 @@ def test_the_plan_has_batch_steps_and_workers_and_says_how_far_it_reaches(runs, 
     [workers] = [row["cells"]["value"] for row in values["tables"][0]["rows"]
                  if row["cells"]["quantity"]["shown"].startswith("Workers")]
     assert workers["value"] == -(-batch["value"] // 32)
-    assert (tmp_path / "tables" / "size-prediction.csv").exists()
+    assert (tmp_path / "tables" / "plan-size-prediction.csv").exists()
 
 
 def test_a_search_gives_batch_and_rate(tmp_path):

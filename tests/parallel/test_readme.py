@@ -124,6 +124,8 @@ def folder(tmp_path):
         for name, place in LINKS.items():
             if place.exists():
                 (tmp_path / name).symlink_to(place)
+        if machine := guides.block(path, "json"):
+            (tmp_path / "cluster.json").write_text(machine)
         if path in HAVE_RUNS:
             (tmp_path / "runs").mkdir()
             shutil.copy(ROOT / "tools/readme/mnist.h5", tmp_path / "runs")

@@ -17,8 +17,8 @@ def record(rank, workers, **parts):
     times = {"step": STEP, **FAST, **parts}
     updates = {name: [times[name] / 1000] * 10 for name in RANK_PARTS}
     return {"rank": rank, "workers": workers, "optimizer": "sgd", "rate": 0.1, "torch": "2", "device": "cpu",
-            "memory": 1, "remarks": [], "updates": {**updates, "examples": [8] * 10, "tokens": [0] * 10,
-                                                    "apart": [True] + [False] * 9}}
+            "memory": 1, "parameters": 10, "watts": None, "remarks": [],
+            "updates": {**updates, "examples": [8] * 10, "tokens": [0] * 10, "apart": [True] + [False] * 9}}
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """The clock of a script's updates: parts that add up, examples and tokens, and what is left out."""
+import math
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hvdscale.log.schema import RANK_PARTS
-from hvdscale.scaling.clock import Clock, size_of, united, within
+from hvdscale.scaling.clock import Clock, joules_of, size_of, united, within
 from hvdscale.watch.watch import watching
 
 NAP = 0.02
@@ -123,3 +126,24 @@ def test_spans_that_overlap_count_once():
     ([torch.tensor(1.0), torch.zeros(6)], (6, 0)), (torch.tensor(1), (0, 0))])
 def test_the_size_of_a_batch_is_that_of_its_first_tensor(data, size):
     assert size_of(data) == size
+
+
+@pytest.mark.parametrize("module, found", [
+    (SimpleNamespace(nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda uuid: {"GPU-a1": 7}[uuid],
+                     nvmlDeviceGetTotalEnergyConsumption=lambda gpu: {7: 2500}[gpu]), 2.5), (None, math.nan)])
+def test_the_energy_of_a_gpu_is_that_of_its_driver_where_it_can_be_asked(monkeypatch, module, found):
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="a1"))
+    assert joules_of(torch.device("cuda", 0)) == pytest.approx(found, nan_ok=True)
+    assert math.isnan(joules_of(torch.device("cpu")))
+
+
+def test_the_parameters_of_all_optimizers_count_once_and_not_where_they_are_divided():
+    one, other = torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)
+    clock = Clock(0, 100, lambda: None)
+    for parameters in (one.parameters(), other.parameters(), one.parameters()):
+        clock.step_ends(torch.optim.SGD(parameters, 0.1))
+    assert clock.parameters == 8 + 6
+    clock.sharded("fully_shard")
+    clock.step_ends(torch.optim.SGD(one.parameters(), 0.1))
+    assert clock.parameters == 0

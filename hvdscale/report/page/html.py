@@ -91,7 +91,7 @@ def _cells_of(row: Row) -> Markup:
 
 
 def _cell(cell: Cell, tag: str) -> str:
-    unmet = cell.shown in ("not met", "diverged") or cell.shown.startswith(">")
+    unmet = cell.shown in ("not met", "diverged") or cell.shown[:1] == ">" and cell.shown[-1:] != "%"
     look = ' scope="row"' if tag == "th" else ' class="unmet"' if unmet else ' class="text"' * (len(cell.shown) > 40)
     key = _sort_key(cell.value)
     value = "" if key is None else f' data-value="{key}"'

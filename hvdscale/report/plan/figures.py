@@ -1,4 +1,4 @@
-"""Figures of a plan of workers: time to target against workers, and what each worker count costs for its time.
+"""Figures of a plan of workers: speedup and time to target against workers, and what each count costs for its time.
 
 Marks: a filled disc was measured, an open one is interpolated, extrapolated or predicted, a diamond is at a batch
 beyond those that met the target; one with an arrow has no upper end, and if it is grey it is a lower bound. # marks a
@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from ...analysis.step_time import MEASURED
-from ...analysis.worker_plan import Option, WorkerPlan
-from ...formatting.numbers import counted, duration, unit_of
+from ...analysis.worker_plan import Option, Value, WorkerPlan
+from ...formatting.numbers import counted, duration, percent, unit_of
 from ..columns import POLLUX
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_arrow, explain_crowded, log2_axis,
                        set_ticks)
@@ -19,13 +19,42 @@ from ..table import TrialKeys
 from .words import CROWDED, ROLES
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
-Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its time is that many seconds
+Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its value is that one
 EAGER = "Eager, Zahorjan and Lazowska 1989"
 
 
 def figures_of_plan(plan: WorkerPlan) -> tuple[Figure, ...]:
     """Its figures; none where there is one option only."""
-    return (_time_figure(plan), _cost_figure(plan)) if len(plan.options) > 1 else ()
+    return (_speedup_figure(plan), _time_figure(plan), _cost_figure(plan)) if len(plan.options) > 1 else ()
+
+
+def _speedup_figure(plan: WorkerPlan) -> Figure:
+    options = plan.options
+
+    def draw(axes: Axes) -> None:
+        log2_axis(axes, "x", [option.workers for option in options])
+        ideal = [option.workers / options[0].workers for option in options]
+        log2_axis(axes, "y", [*ideal, *(option.speedup.value for option in options)],
+                  [end for option in options for end in (option.speedup.low, option.speedup.high)])
+        axes.plot([option.workers for option in options], ideal, "--", color=MUTED, linewidth=1.2,
+                  label="perfect scaling")
+        known = [option for option in options if not (option.bounded or option.out_of_reach)]
+        axes.plot([option.workers for option in known], [option.speedup.value for option in known], color=BLUE,
+                  linewidth=1)
+        _draw_options(axes, plan, lambda option, speedup: (option.workers, speedup), of="speedup")
+        for option in known:
+            efficiency = percent(option.speedup.value * options[0].workers / option.workers)
+            axes.annotate(f"{efficiency}{CROWDED * plan.is_crowded(option)}",
+                          (option.workers, option.speedup.value), xytext=(9, -11), textcoords="offset points",
+                          fontsize=7.5)
+        axes.set_xlabel("workers W")
+        axes.set_ylabel(f"speedup over {counted(options[0].workers, 'worker')}")
+    return Figure(
+        "plan-speedup", f"Speedup and parallel efficiency\n{_what(plan)}",
+        f"Speedup of the time to target against workers, both axes in powers of 2; the number beside a mark is the "
+        f"parallel efficiency. Bars are {plan.request.confidence:.0%} intervals. Filled: measured; open: by the model, "
+        "or between batches; a diamond: at a batch beyond those that met the target; an arrow: at most that, and no "
+        "lower end.", "T0 / T, and (T0 / T) / (W / W0)", POLLUX, _trials(options), draw)
 
 
 def _time_figure(plan: WorkerPlan) -> Figure:
@@ -105,14 +134,15 @@ def _time_unit(plan: WorkerPlan) -> tuple[float, str]:
     return (1, "time to target, relative") if plan.relative else (size, f"time to target ({name})")
 
 
-def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, aside: int = 0) -> None:
-    """A mark and an interval for each, and larger marks around those to take."""
+def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds", aside: int = 0) -> None:
+    """A mark and an interval of this value for each, and larger marks around those to take."""
     for option in plan.options:
-        _bar(axes, option, place)
-        _disc(axes, *place(option, option.seconds.value), option, aside)
+        value = getattr(option, of)
+        _bar(axes, option, value, place)
+        _disc(axes, *place(option, value.value), option, -1 if of == "speedup" else 1, aside)
     if any(map(plan.is_crowded, plan.options)):
         explain_crowded(axes)
-    _roles(axes, plan, place)
+    _roles(axes, plan, place, of)
 
 
 def _what(plan: WorkerPlan) -> str:
@@ -121,23 +151,24 @@ def _what(plan: WorkerPlan) -> str:
     return str(plan.target or "steps as given")
 
 
-def _disc(axes: Axes, x: float, y: float, option: Option, aside: int) -> None:
+def _disc(axes: Axes, x: float, y: float, option: Option, up: int, aside: int) -> None:
     known = option.mark == MEASURED
-    name = ("lower bound" if option.bounded else "no upper end" if option.out_of_reach else
+    side, end = ("lower", "upper") if up > 0 else ("upper", "lower")
+    name = (f"{side} bound" if option.bounded else f"no {end} end" if option.out_of_reach else
             "measured" if known else "not measured")
     color = MUTED if option.bounded else BLUE
     marker, size, rest = ("D", 5, ", beyond batches run") if option.steps.beyond else ("o", 5.5, "")
     axes.plot([x], [y], marker, markersize=size, markeredgecolor=color, markeredgewidth=1.2, zorder=3,
               markerfacecolor=color if known else "white", label=name + rest)
     if option.bounded or option.out_of_reach:
-        draw_arrow(axes, x, y, color, 1, aside)
+        draw_arrow(axes, x, y, color, up, aside)
 
 
-def _bar(axes: Axes, option: Option, place: Place) -> None:
-    value = option.seconds
-    high = value.value if option.out_of_reach else value.high
-    if value.low < high < math.inf:
-        low = max(value.low, value.value / 1000)        # 0: met at the first evaluation
+def _bar(axes: Axes, option: Option, value: Value, place: Place) -> None:
+    low, high = max(value.low, value.value / 1000), value.high      # 0: met at the first evaluation
+    if option.out_of_reach:
+        low, high = (value.value, high) if value.low == 0 else (low, value.value)
+    if low < high < math.inf:
         (left, bottom), (right, top) = place(option, low), place(option, high)
         axes.plot([left, right], [bottom, top], color=BLUE, linewidth=1.4, alpha=0.75)
 
@@ -147,13 +178,13 @@ def _ends(options: Sequence[Option], name: str, size: float = 1) -> list[float]:
     return [end / size for value in values for end in (value.low, value.high)]
 
 
-def _roles(axes: Axes, plan: WorkerPlan, place: Place) -> None:
+def _roles(axes: Axes, plan: WorkerPlan, place: Place, of: str) -> None:
     """A larger mark around the options to take; one that is best at several has a mark of each."""
     for at, role in enumerate(ROLES):
         option = getattr(plan, role)
         if option is not None and len(plan.eligible) > 1:
             color, marker = LOOKS[role]
-            x, y = place(option, option.seconds.value)
+            x, y = place(option, getattr(option, of).value)
             look: Look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}
             axes.plot([x], [y], markersize=12 + 3 * at, markeredgewidth=1.6, zorder=2, **look)
             axes.plot([], [], markersize=8, markeredgewidth=1.4, label=f"{role}: {counted(option.workers, 'worker')}",

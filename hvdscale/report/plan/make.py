@@ -1,69 +1,57 @@
-"""A plan of workers in sentences and tables.
+"""A plan of workers: printed, and written as a page, tables and figures.
 
-    for plan in plans_of(group, request):
-        page = plan_page(plan)          # .summary first, then .tables and .figures
+    plans = make_plan(["runs"], [], Request((1, 2, 4, 8)), out="plan")
 
-The same plan as values is ``plan_values(plan)``, for JSON.
+A plan as values is ``plan_values(plan)``, for JSON.
 """
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from ... import __version__
 from ...analysis.curves import curve_of
+from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.report_data import Group, Options, Section, analyse
 from ...analysis.step_time import Links, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study, studies_of
-from ...analysis.trials import read_trials
+from ...analysis.trials import Trial, read_trials
 from ...analysis.versions import versions_of
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
-from ...formatting.lines import wrap
-from ...formatting.numbers import counted, finite
+from ...formatting.numbers import counted, finite, listed
 from ...log.plan_text import OF_SEARCH
 from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
-from ..defaults import PLAN_FORMATS
-from ..drawing import Figure, render
-from ..file_names import Path, section_name, target_name
-from ..output import bullets, put_file as put, refuse_no_folder, titled
+from ..defaults import FORMATS
+from ..document import Chapter, Document, LogFacts, Page, facts_of
+from ..file_names import Path, section_name, target_name, unique
+from ..findings import Finding
+from ..output import on_screen, refuse_no_folder, write
 from ..runs import read
-from ..table import Table, as_csv, as_text, as_values, trial_list
+from ..table import as_values, trial_list
 from .figures import EAGER, figures_of_plan
 from .growing import growing_table, growing_values, said
 from .tables import model_table, plan_table
 from .words import advice, no_plan_said, not_joined_said, summary, title
 
 
-@dataclass(frozen=True, eq=False)
-class PlanPage:
-    """A plan in words, tables and figures."""
-
-    plan: WorkerPlan
-    slug: str                       # for file names and anchors
-    title: str
-    summary: tuple[str, ...]        # the recommendation first
-    tables: tuple[Table, ...]
-    figures: tuple[Figure, ...]
-
-
 def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request, *,
-              out: Path | None = None, formats: Sequence[str] = PLAN_FORMATS, skip_broken: bool = False,
+              out: Path | None = None, formats: Sequence[str] = FORMATS, skip_broken: bool = False,
               links: Links | None = None, given: StepsPoint | None = None, noise_scale: float | None = None,
               trials: int | None = None, batch_schedule: BatchSchedule | None = None,
-              times_from: Sequence[Path] = (), echo: Callable[[str], object] = print) -> tuple[WorkerPlan, ...]:
+              times_from: Sequence[Path] = (), notes: Sequence[str] = (),
+              echo: Callable[[str], object] = print) -> tuple[WorkerPlan, ...]:
     """Print the plans of these logs, one a workload and target, and write their files under ``out`` where it is given.
 
     batch_schedule  a growing batch to predict, beside those that were run
     times_from      logs that alone give step times, those of ``paths`` then only steps; without any all do
+    notes           to be said first
     Raises UsageError or LogError, with what would help, where nothing can be planned. See plans_of and make.make.
     """
     refuse_no_folder(out)
@@ -76,12 +64,14 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         ran = [trial if not times_from or trial.log in timed else trial.without_times()
                for log in runs.logs for trial in read_trials(log, versions.of) if not trial.branch]
         studies = studies_of(runs.logs, versions.of)
+        ran, joined = join_scripts(ran, timed)
         groups = analyse(ran, targets, options)
         found = [plan for group in groups if not group.workload.batch_schedule
                  for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
                                       steps=lambda section: steps_of(section, studies))]
         growing = tuple(growing_plans(groups, request, asked=batch_schedule, links=links,
                                       steps=lambda section: steps_of(section, studies)))
+        logs = tuple(map(facts_of, runs.logs))
     plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
     refused = _refused([plan for plan in found if isinstance(plan, NoPlan)], groups, timed)
     if not plans and not growing:
@@ -90,21 +80,66 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     if plans and (request.deadline or request.budget) and all(plan.relative for plan in plans):
         raise UsageError("--deadline and --budget need times in seconds, and the steps to target are not known; "
                          "--steps S@B gives them at one batch")
-    pages = [plan_page(plan) for plan in plans]
-    skipped = (f"skipped: {message}" for message in runs.skipped)
-    for message in (*skipped, *versions.notes, *runs.remarks, *refused, *_unused(plans, given, noise_scale)):
-        echo(wrap(message) + "\n")
-    for page in pages:
-        for text in on_screen(page):
-            echo(text)
-    for plan in growing:
-        table = growing_table(plan)
-        echo(titled(f"{plan.workload}: batch {plan.batches}") + wrap(said(plan)) + "\n")
-        echo((as_text(table, table.warnings) + "\n") * bool(table.rows) + bullets(table.notes))
-    if out is not None:
-        written = list(write(pages, out, formats, growing))
-        echo(f"wrote {counted(len(written), 'file')}: {written[0]}" + (", and more beside it" * (len(written) > 1)))
+    notes = *notes, *joined, *versions.notes, *runs.remarks, *refused, *_unused(plans, given, noise_scale)
+    give_out(document_of_plans(plans, growing, logs, runs.skipped, notes, request.confidence),
+             lambda: {"plans": list(map(plan_values, plans)), "growing_batches": list(map(growing_values, growing))},
+             out, formats, echo)
     return plans
+
+
+def join_scripts(trials: Sequence[Trial], timed: Collection[str]) -> tuple[list[Trial], list[str]]:
+    """(the trials, what to say of it): those of a script among ``timed`` logs become trials of the workload of the
+    others, as a script's log cannot say what it trains. Raises UsageError where the others are of several."""
+    scripts = {trial.workload: script for trial in trials if trial.log in timed
+               and (script := (trial.plan.get("problem") or {}).get("script"))}
+    others = {trial.workload for trial in trials if trial.log not in timed}
+    if not scripts or not others:
+        return list(trials), []
+    if len(others) > 1:
+        raise UsageError(f"--times-from: a script's log does not say what it trains, so the times of "
+                         f"{listed(scripts.values())} cannot be given to one of {len(others)} workloads: "
+                         f"{listed(sorted(map(str, others)), 'and')}; plan for the logs of one of them")
+    [workload] = others
+    return [replace(trial, workload=workload) if trial.workload in scripts and trial.log in timed else trial
+            for trial in trials], [f"Step times of {listed(scripts.values())} are taken for those of {workload}: a "
+                                   "script's log does not say what it trains."]
+
+
+def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan], logs: Sequence[LogFacts],
+                      skipped: Sequence[str], notes: Sequence[str], confidence: float) -> Document:
+    """A page for each plan, and a chapter for each growing batch."""
+    taken: set[str] = set()
+    pages = tuple((Group(workload, (), ()), tuple(_page(plan, taken) for plan in own))
+                  for workload, own in group_by(plans, lambda plan: plan.workload).items() if workload)
+    return Document(pages, tuple(logs), tuple(skipped), confidence,
+                    tuple(_chapter(plan, taken) for plan in growing), tuple(notes), "Scaling plan")
+
+
+def _page(plan: WorkerPlan, taken: set[str]) -> Page:
+    names = section_name(plan.workload, plan.target) if plan.workload else plan.target and target_name(plan.target)
+    first, tables = advice(plan), [plan_table(plan)] * bool(plan.options) + [model_table(plan)] * plan.uses_model
+    return Page(tuple(map(Finding, summary(plan)[len(first):])), tuple(tables), (plan_table(plan, True),),
+                lambda: figures_of_plan(plan), slug=unique(names or "plan", (plan.workload, plan.target), taken),
+                title=title(plan), target=plan.target, verdict=first)
+
+
+def _chapter(plan: GrowingPlan, taken: set[str]) -> Chapter:
+    table, title = growing_table(plan), f"{plan.workload}: batch {plan.batches}"
+    name = unique(section_name(plan.workload, plan.target), title, taken)
+    return Chapter((Finding(said(plan)),), (table,) * bool(table.rows), slug=name, target=plan.target,
+                   title=title)
+
+
+def give_out(document: Document, values: Callable[[], Mapping[str, object]], out: Path | None,
+             formats: Sequence[str], echo: Callable[[str], object]) -> None:
+    """Print a plan, and write it under ``out`` where that is given, as plan.json with these values and the rest."""
+    for text in on_screen(document):
+        echo(text)
+    if out is None:
+        return
+    head = {"format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}"}
+    written = list(write(document, out, formats, name="plan", values=lambda: {**head, **values()}))
+    echo(f"wrote {counted(len(written), 'file')}: {written[-1]}" + (", and more beside it" * (len(written) > 1)))
 
 
 def _refused(plans: Sequence[NoPlan], groups: Sequence[Group], timed: Collection[str]) -> list[str]:
@@ -132,57 +167,6 @@ def steps_of(section: Section, studies: Sequence[Study]) -> tuple[tuple[StepsPoi
     return points_of_both(section, curve) if curve else points_of(section)
 
 
-def on_screen(page: PlanPage) -> Iterator[str]:
-    """A plan as pieces of plain text: the recommendation, the tables, what it is based on, and how to read them."""
-    first = advice(page.plan)
-    tables = [table for table in page.tables if table.rows and (table.name == "plan" or page.plan.uses_model)]
-    yield titled(f"{page.plan.workload}: {page.title[0].lower()}{page.title[1:]}") + "".join(
-        f"{wrap(said)}\n" for said in first)
-    yield from (as_text(table, table.warnings) for table in tables[:1])
-    if len(page.summary) > len(first):
-        yield bullets(page.summary[len(first):])
-    yield from (as_text(table, table.warnings) for table in tables[1:])
-    if tables:
-        yield titled("How to read this") + bullets(note for table in tables for note in table.notes)
-
-
-def put_json(out: str, values: Mapping[str, object]) -> str:
-    """Writes plan.json; gives its path."""
-    whole = {"format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}", **values}
-    return put(os.path.join(out, "plan.json"), json.dumps(whole, indent=1, allow_nan=False) + "\n")
-
-
-def write(pages: Sequence[PlanPage], out: Path, formats: Sequence[str] = PLAN_FORMATS,
-          growing: Sequence[GrowingPlan] = ()) -> Iterator[str]:
-    """Write the files of plans; yields their paths as they are done."""
-    out = os.fspath(out)
-    if "json" in formats:
-        yield put_json(out, {"plans": [plan_values(page.plan) for page in pages],
-                             "growing_batches": list(map(growing_values, growing))})
-    for page in pages:
-        if "csv" in formats:
-            yield put(os.path.join(out, "tables", f"{page.slug}-plan.csv"),
-                      as_csv(plan_table(page.plan, True), page.plan.target))
-        for kind in ("svg", "png"):
-            for figure in page.figures if kind in formats else ():
-                yield put(os.path.join(out, "figures", f"{page.slug}-{figure.name}.{kind}"), render(figure, kind))
-    for number_, plan in enumerate(growing if "csv" in formats else ()):
-        name = f"{section_name(plan.workload, plan.target)}-growing-batch{f'-{number_}' * (number_ > 0)}.csv"
-        yield put(os.path.join(out, "tables", name), as_csv(growing_table(plan), plan.target))
-
-
-def plan_page(plan: WorkerPlan) -> PlanPage:
-    """All there is to show of a plan."""
-    return PlanPage(plan, slug(plan), title(plan), summary(plan), (plan_table(plan), model_table(plan)),
-                    figures_of_plan(plan))
-
-
-def slug(plan: WorkerPlan) -> str:
-    """A name for files: its workload and target."""
-    names = section_name(plan.workload, plan.target) if plan.workload else plan.target and target_name(plan.target)
-    return names or "plan"
-
-
 def plan_values(plan: WorkerPlan) -> dict[str, object]:
     """A plan for JSON: every option with its interval, what to take, and what it is based on."""
     request, workload = plan.request, plan.workload
@@ -194,7 +178,8 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
         "request": {"price": request.price, "per_node": request.per_node, "deadline_seconds": request.deadline,
                     "budget": request.budget, "local_batch": request.local_batch, "global_batch": request.global_batch,
                     "max_local_batch": request.max_local_batch, "accumulate": request.accumulate,
-                    "knee": request.knee, "confidence": request.confidence},
+                    "knee": request.knee, "confidence": request.confidence, "runs": request.runs,
+                    "power": request.power},
         **{name: option and option.workers for name, option in (
             ("fastest", plan.fastest), ("cheapest", plan.cheapest), ("knee", plan.knee))},
         "pareto_front": [option.workers for option in plan.front],

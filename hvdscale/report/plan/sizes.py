@@ -4,31 +4,30 @@
 """
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ...analysis.intervals import Estimate
 from ...analysis.report_data import Options, analyse
-from ...analysis.size.laws import QUANTITIES, SizeLaws, laws_of
+from ...analysis.size.laws import QUANTITIES, laws_of
 from ...analysis.size.power_law import REACH, WIDEST, PowerLaw, SizePrediction
 from ...analysis.size.sizes import Size
 from ...analysis.studies import studies_of
 from ...analysis.trials import read_trials
 from ...analysis.versions import versions_of
 from ...errors import LogError
-from ...formatting.lines import wrap
-from ...formatting.numbers import capital, counted, finite, listed, number, whole
+from ...formatting.numbers import capital, finite, listed, number, whole
 from ...target import Target
-from ..drawing import render
+from ..document import Chapter, Document, facts_of
 from ..file_names import Path
-from ..output import put_file as put, refuse_no_folder, titled
+from ..findings import Finding
+from ..output import refuse_no_folder
 from ..runs import read
 from ..size import cells_table, law_said, laws_table, view_of_laws
-from ..table import Cell, Column, Row, Table, as_csv, as_text, as_values, interval_cell
+from ..table import Cell, Column, Row, Table, as_values, interval_cell
 from ..view import present
-from .make import put_json
+from .make import give_out
 
 BATCHES = ("overhead", "best_batch")        # the first that is predicted gives the workers
 WRITE = {"best_rate": number}               # others are whole numbers
@@ -37,7 +36,7 @@ Predictions = Mapping[str, SizePrediction]
 
 def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Mapping[str, float],
                    sizes: Sequence[Size], *, options: Options = Options(), local_batch: int | None = None,
-                   skip_broken: bool = False, out: Path | None = None, formats: Collection[str] = (),
+                   skip_broken: bool = False, out: Path | None = None, formats: Sequence[str] = (),
                    echo: Callable[[str], object] = print) -> Predictions:
     """Print what laws over the logs' sizes predict at another size, and write it under ``out`` where that is given.
 
@@ -52,23 +51,19 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         trials = [trial for log in runs.logs for trial in read_trials(log, versions.of) if not trial.branch]
         most = max((int(np.max(log.trials["local_batch"])) for log in runs.logs if log.trials.rows), default=0)
         found = laws_of(analyse(trials, targets, options), studies_of(runs.logs, versions.of), sizes, options=options)
+        logs = tuple(map(facts_of, runs.logs))
     known = {key: law for key, law in found.quantities.items() if not law.why}
     if not known:
         why = [said for key, law in found.quantities.items() for said in law_said(key, law)[:1]]
         raise LogError(" ".join(why) or f"--size {listed(list(wanted))}: no workload has a critical batch or a best "
                        "batch to fit a law to; --target gives an easier target")
-    local = local_batch or most
     predictions = {key: law.predict(wanted) for key, law in known.items()}
-    table = prediction_table(predictions, wanted, local, options.confidence)
-    for message in (f"skipped: {message}" for message in runs.skipped):
-        echo(wrap(message) + "\n")
-    heading = ", ".join(f"{name} {number(value)}" for name, value in wanted.items())
-    echo(titled(heading) + wrap(" ".join(predictions_said(predictions, known, wanted))) + "\n")
-    for one in (table, laws_table(found)):
-        echo(as_text(one))
-    if out is not None:
-        written = list(_write(out, formats, predictions, table, found))
-        echo(f"wrote {counted(len(written), 'file')}: {written[0]}" + (", and more beside it" * (len(written) > 1)))
+    table = prediction_table(predictions, wanted, local_batch or most, options.confidence)
+    chapter = Chapter(tuple(map(Finding, predictions_said(predictions, known, wanted))), (table, laws_table(found)),
+                      present(cells_table(found)), lambda: view_of_laws(found).figures, slug="plan",
+                      title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
+    document = Document((), logs, tuple(runs.skipped), options.confidence, (chapter,), versions.notes, "Scaling plan")
+    give_out(document, lambda: prediction_values(predictions, chapter), out, formats, echo)
     return predictions
 
 
@@ -126,18 +121,10 @@ def prediction_table(predictions: Predictions, wanted: Mapping[str, float], loca
                  (f"Intervals: {confidence:.0%}, of the true value at this size if the power law goes on to it.",))
 
 
-def _write(out: Path, formats: Collection[str], predictions: Predictions, table: Table, found: SizeLaws
-           ) -> Iterator[str]:
-    tables = table, laws_table(found), *present(cells_table(found))
-    values = {
+def prediction_values(predictions: Predictions, chapter: Chapter) -> dict[str, object]:
+    """Predictions and tables for JSON."""
+    return {
         "predictions": [{"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
                          **{name: finite(getattr(one.estimate, name)) for name in ("value", "low", "high")}}
                         for key, one in predictions.items()],
-        "tables": [as_values(one) for one in tables]}
-    if "json" in formats:
-        yield put_json(os.fspath(out), values)
-    for one in tables if "csv" in formats else ():
-        yield put(os.path.join(out, "tables", f"{one.name}.csv"), as_csv(one))
-    for figure in view_of_laws(found).figures:
-        for kind in {"svg", "png"} & {*formats}:
-            yield put(os.path.join(out, "figures", f"{figure.name}.{kind}"), render(figure, kind))
+        "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}

@@ -5,7 +5,7 @@ import math
 
 from ...analysis.step_laws import PAUSES, POWERS
 from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, POWER_DETERMINED, StepModel
-from ...analysis.worker_plan import LIKELY, Option, Value, WorkerPlan
+from ...analysis.worker_plan import LIKELY, Option, Request, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
 from ..columns import POLLUX, SHALLUE, STATISTICAL, SYSTEM
 from ..table import Cell, Column, Row, Table
@@ -24,7 +24,9 @@ STEPS = Column("steps_to_target", "steps", "steps", "S: measured, between two ba
 STEP_MS = Column("step_ms", "step, ms (mean)", "milliseconds", "t, of the mean step, pauses in it: measured, as a "
                  "report's B / x of these workers and batch, or the median over the step-time laws that fit; a bound: "
                  "the low end of its interval", LAWS_FROM)
-PRODUCT = Column("efficiency", "their product", "1", "(T0 / T) / (W / W0)", POLLUX)
+PRODUCT = Column("efficiency", "parallel efficiency", "1", "(T0 / T) / (W / W0): the product of both efficiencies",
+                 POLLUX, "parallel effic.", spare=True)
+SPEEDUP = Column("speedup", "speedup", "1", "T0 / T", POLLUX)
 SECONDS = Column("seconds_to_target", "time to target", "seconds", "T = S t; interval: that of these "
                  "runs' seconds, else quantiles of draws of S and t; a bound: the low end")
 COST = Column("cost", "cost", "1", "nodes x T x price of a node-hour; each node whole")
@@ -50,21 +52,44 @@ MODEL_WORDS = {
 
 
 def plan_table(plan: WorkerPlan, all_columns: bool = False) -> Table:
-    """The options, one a row; ``all_columns`` for files, else those for the screen."""
+    """The options, one a row, with the columns to choose by, or all of them."""
+    request = plan.request
+    hours = [_campaign_hours(request)] * (request.runs > 1) + [_energy(plan)] * _has_energy(plan)
     columns = [WORKERS, *([NODES] if all_columns else []), BATCH,
-               *([LOCAL, PASSES] if all_columns else []), STEPS, STEP_MS, STATISTICAL, SYSTEM,
-               *([PRODUCT] if all_columns else []), SECONDS, COST,
+               *([LOCAL, PASSES] if all_columns else []), STEPS, STEP_MS, *([SPEEDUP] if all_columns else []),
+               STATISTICAL, SYSTEM, PRODUCT, SECONDS, COST, *([] if plan.relative else hours),
                *([OUTSIDE, STEPS_KNOWN, STEP_KNOWN, STEP_OPEN, PARETO] if all_columns else [KNOWN]),
-               *([WITHIN] if plan.request.deadline or plan.request.budget else [])]
+               *([WITHIN] if request.deadline or request.budget else [])]
     rows = tuple(Row(tuple(_cells(plan, option)[column.key] for column in columns), option.trials, ())
                  for option in plan.options)
-    return Table("plan", f"By worker count: {plan.target or title(plan).split(': ')[1]}", tuple(columns), rows,
-                 _table_notes(plan))
+    what = plan.target or title(plan).split(": ")[1]
+    return Table("plan", f"All columns: {what}", tuple(columns), rows) if all_columns else Table(
+        "plan-summary", f"By worker count: {what}", tuple(columns), rows, _table_notes(plan))
+
+
+def _campaign_hours(request: Request) -> Column:
+    unit = "node-hours" if request.per_node else "worker-hours"
+    return Column("campaign_hours", f"{unit} of {request.runs} runs", unit,
+                  f"{request.runs} x {unit.partition('-')[0]}s x T")
+
+
+def _has_energy(plan: WorkerPlan) -> bool:
+    return any(plan.watts(option) > 0 for option in plan.options)
+
+
+def _energy(plan: WorkerPlan) -> Column:
+    power, runs = plan.request.power, plan.request.runs
+    of = f" of {runs} runs" * (runs > 1)
+    what = (f"the mean power of a worker's GPU, {number(plan.times.timings.measured.watts)} W as measured, x workers"
+            if power is None else f"{number(power)} W x {'nodes' if plan.request.per_node else 'workers'}")
+    return Column("energy", f"kWh{of}", "kWh", f"{what} x T{of}")
 
 
 def _table_notes(plan: WorkerPlan) -> tuple[str, ...]:
     request = plan.request
     notes = [price_said(request)]
+    if _has_energy(plan) and request.power is None and not plan.relative:
+        notes.append("Energy is that of the GPUs alone, as their driver counted it; --power gives a node's.")
     if any(option.steps.beyond for option in plan.options):
         notes.append(f"{BEYOND} " + ("the batch lies beyond those that met the target: its steps, and "
                                      "what follows from them, are not measured."
@@ -98,6 +123,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
     time = f"{bound}{number(option.seconds.value)}" if plan.relative else f"{bound}{duration(option.seconds.value)}"
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
     low, high = option.seconds.low, option.seconds.high
+    hours = option.node_hours.times(plan.request.runs)
     return {
         "workers": Cell(f"{option.workers:,}{CROWDED if plan.is_crowded(option) else ''}", option.workers,
                         below="+".join(_roles(plan, option))),
@@ -117,6 +143,9 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
                                   span(low / size, high / size) if low < high and not option.bounded else ""),
         "cost": Cell(f"{bound}{number(option.cost.value)}", option.cost.value, option.cost.low, option.cost.high,
                      counted(option.nodes, "node") if plan.request.per_node else ""),
+        "campaign_hours": _total(hours, bound),
+        "energy": _total(hours.times(plan.watts(option) / option.nodes / 1000), bound),
+        "speedup": _efficiency(option.speedup, "< " * option.bounded),
         "extrapolated_share": Cell("all" if option.bounded else percent(option.extrapolated_share),
                                    option.extrapolated_share),
         "known": Cell(SHORT.get(option.mark, option.mark),
@@ -127,6 +156,11 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "pareto": Cell("yes" if option in plan.front else "no"),
         "chance_within": _chance(plan, option),
     }
+
+
+def _total(value: Value, bound: str) -> Cell:
+    ends = span(value.low, value.high) if value.low < value.high and not bound else ""
+    return Cell(f"{bound}{number(value.value)}", value.value, value.low, value.high, ends)
 
 
 def _steps(plan: WorkerPlan, option: Option) -> Cell:

@@ -285,7 +285,8 @@ def _bounded_said(plan: WorkerPlan) -> list[str]:
             f"The logs had up to {counted(per_node, 'worker')} on a node; --per-node says how many there will be")
     return [f"At {_counts(bounded)} workers a step needs links {links}, which no log has timed: the times there are "
             f"lower bounds, the low ends of their {plan.request.confidence:.0%} intervals as if these links cost "
-            f"nothing, and no recommendation. Time runs on {runs}, or give --bandwidth, --latency and --parameters. "
+            f"nothing, and no recommendation. Time runs on {runs}, or give the output of a benchmark of the network "
+            f"(--network), or --bandwidth and --latency. "
             f"{node}."]
 
 
@@ -334,7 +335,8 @@ def _times_said(plan: WorkerPlan) -> list[str]:
     timings, model = plan.times.timings, plan.times.model
     missed = f"; the model of the others misses them by {percent(model.misses)}" if model.settings > 2 else ""
     said = [f"Step times: {counted(len(timings.found), 'way')} of running timed on {timings.machine}{missed}. "
-            "Evaluation and start-up are in no time."]
+            "Times exclude evaluation and start-up."]
+    said += _apart_said(plan)
     if timings.crowded:
         said += crowded_said(timings)
     elif any(one.crowded for one in timings.found):
@@ -345,6 +347,21 @@ def _times_said(plan: WorkerPlan) -> list[str]:
     if not timings.spread.freedom:
         said.append("No way of running was timed twice: a spread of 5% is assumed.")
     return said
+
+
+def _apart_said(plan: WorkerPlan) -> list[str]:
+    """That no batch was timed among those whose steps are known, where none was."""
+    met, timed = ([point.global_batch for point in plan.curve.met if point.trials],
+                  [one.global_batch for one in plan.times.timings.found])
+    if not met or not timed or min(timed) <= max(met) and min(met) <= max(timed):
+        return []
+    return [f"The batches do not overlap: steps are known at {_span_of(met)} examples, step times at "
+            f"{_span_of(timed)}. Every time to target extrapolates one of them; time steps at a batch that was run to "
+            "the target."]
+
+
+def _span_of(batches: Sequence[int]) -> str:
+    return f"{min(batches):,} to {max(batches):,}" if len({*batches}) > 1 else f"{batches[0]:,}"
 
 
 def crowded_said(timings: Timings) -> list[str]:

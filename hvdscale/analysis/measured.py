@@ -1,0 +1,62 @@
+"""What logs measured beside steps and times: the model's parameters, peak memory, and the power of GPUs.
+
+    measured = measured_of(trials)
+    measured.most_local(80 * 2**30)         examples that 80 GiB hold
+
+hvdscale-scale script logs them, under ``measured`` of the plan.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..formatting.numbers import byte_size
+from .trials import Trial
+
+
+@dataclass(frozen=True)
+class Measured:
+    """parameters: of the model, 0: not known;  watts: of a worker's GPU, the mean over runs, NaN: not known
+
+    memory  by local batch, the most bytes that a worker took
+    """
+
+    parameters: int = 0
+    memory: Mapping[int, int] = field(default_factory=dict)
+    watts: float = np.nan
+
+    def most_local(self, limit: float) -> int:
+        """Examples of a worker that ``limit`` bytes hold. Memory is a line through the smallest and the largest local
+        batch; of one alone it is taken as proportional to the examples, the most that it can be at larger ones.
+
+        Raises UsageError where no log measured memory, or one example is too many.
+        """
+        if not self.memory:
+            raise UsageError("--memory: no log here measured how much memory a worker takes, as those of "
+                             "hvdscale-scale script do; --max-local-batch N says how many examples it holds")
+        (first, least), (last, most) = min(self.memory.items()), max(self.memory.items())
+        each = (most - least) / (last - first) if last > first and most > least else most / last
+        found = int(last + (limit - most) / each)
+        if found < 1 or len(self.memory) == 1 and found < first:
+            raise UsageError(f"--memory: {byte_size(int(limit))} a worker are less than the {byte_size(least)} of "
+                             f"{first:,} examples, the fewest that were measured; time smaller batches")
+        return found
+
+
+def measured_of(trials: Iterable[Trial]) -> Measured:
+    """What the logs of these trials measured."""
+    memory: dict[int, int] = {}
+    parameters, watts = 0, []
+    for trial in trials:
+        measured: Mapping[str, Any] = trial.plan.get("measured") or {}
+        parameters = max(parameters, int(measured.get("parameters") or 0))
+        local = int(trial.execution.get("local_batch") or 0)
+        if local and measured.get("peak_memory_bytes"):
+            memory[local] = max(memory.get(local, 0), *measured["peak_memory_bytes"])
+        if measured.get("watts"):
+            watts.append(float(np.mean(measured["watts"])))
+    return Measured(parameters, memory, float(np.mean(watts)) if watts else np.nan)

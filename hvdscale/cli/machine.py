@@ -1,0 +1,95 @@
+"""A machine as hvdscale-plan is told of it: a file of options, and the network between its nodes."""
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from ..errors import UsageError
+from ..formatting.numbers import listed, number, percent
+from ..plan.values import none_of
+
+if TYPE_CHECKING:               # slow imports, which --help can do without
+    from ..analysis.step_time import Links
+    from ..exchange.network import Network
+
+NUMBERS = ("per_node", "price", "memory", "power", "bandwidth", "latency")
+OF_LINKS = ("bandwidth", "latency")
+THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
+
+
+def read_machine(context: click.Context, _: click.Parameter, path: str | None) -> None:
+    """Makes the keys of a machine's file the defaults of the options of their names."""
+    try:
+        context.default_map = None if path is None else machine_of(path)
+    except UsageError as error:                     # click has not invoked the command yet, which would end with it
+        raise click.UsageError(str(error)) from None
+
+
+def machine_of(path: str) -> dict[str, Any]:
+    """Options by name, of a machine's file; raises UsageError naming a key that is none, or its value."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"--machine {path}: is no file of JSON that can be read: {error}") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"--machine {path}: is no JSON object, such as {{\"per_node\": 8, \"price\": 32}}")
+    for key, value in values.items():
+        if key == "network" and (files := [value] if isinstance(value, str) else value) and isinstance(
+                files, list) and all(isinstance(one, str) for one in files):
+            values[key] = [os.path.join(os.path.dirname(path), one) for one in files]
+        elif key not in (*NUMBERS, "network"):
+            raise UsageError(f"--machine {path}: {none_of(key, [*NUMBERS, 'network'])}")
+        elif key == "network" or type(value) not in (int, float) or key == "per_node" and type(value) is not int:
+            kind = "a file or a list of files" if key == "network" else "a number" if key != "per_node" else (
+                "a whole number")
+            raise UsageError(f"--machine {path}: {key} {json.dumps(value)} is not {kind}")
+    return values
+
+
+def links_of(context: click.Context, network: Sequence[str], bandwidth: float | None, latency: float | None,
+             parameters: str | None) -> tuple[Links | None, str]:
+    """(the network between nodes, what its files say); the command line goes before the machine's file.
+
+    Raises UsageError if some options are missing, or contradict each other.
+    """
+    from ..analysis.step_time import Links
+    of_file = {name: context.get_parameter_source(name) == ParameterSource.DEFAULT_MAP
+               for name in ("network", *OF_LINKS)}
+    given = [name for name in OF_LINKS if context.params[name] is not None]
+    if network and given and of_file["network"] == all(of_file[name] for name in given):
+        raise UsageError(f"--network {network[0]}: gives bandwidth and latency; leave out "
+                         f"{' and '.join(f'--{name}' for name in given)}")
+    count = parse_count(parameters) if parameters is not None else 0.0
+    if network and not (given and of_file["network"]):
+        from ..exchange.network import network_of
+        found = network_of(network)
+        return Links(found.bandwidth, found.latency, count), said(found, network)
+    if not given and not count:
+        return None, ""
+    if len(given) < len(OF_LINKS):
+        missing = [f"--{name}" for name in OF_LINKS if name not in given]
+        raise UsageError(f"the network needs --bandwidth and --latency together, or --network; {' and '.join(missing)} "
+                         f"{'is' if len(missing) == 1 else 'are'} missing")
+    return Links(1e9 * (bandwidth or 0), 1e-6 * (latency or 0), count), ""
+
+
+def said(network: Network, files: Sequence[str]) -> str:
+    """What was read of the network, in a sentence."""
+    return (f"Network, from {listed(list(files))}: {number(network.bandwidth / 1e9)} GB/s and "
+            f"{number(1e6 * network.latency)} us a hop between nodes, measured on up to {network.nodes} of them; the "
+            f"fit misses the measured times by {percent(network.misses)}.")
+
+
+def parse_count(text: str) -> float:
+    """A number of parameters such as ``25.6M``; raises UsageError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kMGB]?)\s*", text)
+    if not found or not float(found[1]):
+        raise UsageError(f"--parameters {text!r} is not a count such as 25600000 or 25.6M")
+    return float(found[1]) * THOUSANDS[found[2]]

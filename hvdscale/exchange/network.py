@@ -1,0 +1,170 @@
+"""The network between nodes, from the output of benchmarks: nccl-tests (as text, or JSON of -J) and OSU's.
+
+    network_of(["all_reduce.txt", "osu_allreduce.txt@4"])       @4: on four nodes, where the file does not say
+
+An allreduce over m nodes takes 2 (m - 1) h + 2 (m - 1) / m V / bandwidth, the ring of analysis.step_laws, and a message
+h + V / bandwidth; both are fitted to the times of all files, by the least relative squares.
+"""
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from ..analysis.step_laws import RING
+from ..errors import UsageError
+from .files import file_bytes
+
+LARGEST = 64 << 20          # bytes of a file
+NCCL, ALLREDUCE, MESSAGE, ONE_WAY = "nccl-tests", "Allreduce Latency Test", "Latency Test", "Bandwidth Test"
+TAKEN = ("all_reduce_perf of nccl-tests, as text or as JSON (-J), and osu_allreduce, osu_latency and osu_bw of OSU's "
+         "micro-benchmarks")
+OSU = re.compile(r"#\s*OSU MPI\S* (.*?) v[\d.]+")
+RANK = re.compile(r"#\s+Rank\s+\d+(?:\s+Group\s+(?P<group>\d+))?(?:\s+Pid\s+\d+)? on\s+(?P<host>\S+) device")
+SAME_BUS = 0.03             # busbw / algbw differs by at most that share from 2 (n - 1) / n, as rounded
+
+
+@dataclass(frozen=True)
+class Network:
+    """Seconds of a hop and bytes a second between nodes, and what was fitted.
+
+    nodes    of the largest allreduce; 2 of messages;  misses  root mean square of fitted / measured - 1
+    """
+
+    latency: float
+    bandwidth: float
+    nodes: int
+    misses: float
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Times of one file: of messages over ``hops`` links, ``volumes`` times the whole of ``sizes`` bytes.
+
+    seconds  shape (sizes,), as ``sizes``
+    """
+
+    nodes: int
+    hops: float
+    volumes: float
+    sizes: np.ndarray
+    seconds: np.ndarray
+
+
+def network_of(files: Sequence[str]) -> Network:
+    """The network of these files; raises UsageError naming the file that says nothing of it, and LogError."""
+    found = [transfers_of(*_split(file)) for file in files]
+    hops, volumes, seconds = (np.concatenate(parts) for parts in zip(*(
+        (np.full(len(one.sizes), one.hops), one.volumes * one.sizes, one.seconds) for one in found)))
+    (latency, per_byte), _ = scipy.optimize.nnls(np.column_stack([hops, volumes]) / seconds[:, None],
+                                                 np.ones(len(seconds)))
+    sizes = np.concatenate([one.sizes for one in found])
+    ends = f"{' and '.join(files)}: sizes of {sizes.min():,.0f} to {sizes.max():,.0f} bytes"
+    if not latency:
+        raise UsageError(f"{ends} say nothing of the latency; measure from 8 bytes on (nccl-tests -b 8), or add "
+                         "osu_latency's output")
+    if not per_byte:
+        raise UsageError(f"{ends} say nothing of the bandwidth; measure up to the size of the gradient, such as 1G "
+                         "(-e 1G)")
+    misses = (hops * latency + volumes * per_byte) / seconds - 1
+    return Network(float(latency), float(1 / per_byte), max(one.nodes for one in found),
+                   float(np.sqrt(np.mean(misses ** 2))))
+
+
+def _split(file: str) -> tuple[str, int | None]:
+    path, at, nodes = file.rpartition("@")
+    return (path, int(nodes)) if at and nodes.isdigit() else (file, None)
+
+
+def transfers_of(path: str, nodes: int | None = None) -> Transfers:
+    """What a file has of transfers between nodes.
+
+    nodes  that the benchmark ran on, where the file does not say
+    Raises UsageError naming the file where it has none, or is not of two nodes or more.
+    """
+    text = file_bytes(path, path, LARGEST).decode("utf-8", "replace")
+    if title := OSU.search(text):
+        table = OSU.split(text[title.end():])[0]
+        kind, (sizes, values) = title[1], _columns(path, _osu_rows(table))
+    else:
+        kind, hosts, rows = (_of_json if text.lstrip()[:1] == "{" else _of_text)(path, text)
+        sizes, values = _columns(path, rows)
+        nodes = len(hosts) or nodes
+    if kind == ONE_WAY:                         # MB/s of messages sent one upon the other
+        return Transfers(2, 0.0, 1.0, sizes[-1:], sizes[-1:] / (1e6 * values[-1:]))
+    if kind == MESSAGE:
+        return Transfers(2, 1.0, 1.0, sizes, values / 1e6)
+    if kind not in (NCCL, ALLREDUCE):
+        raise UsageError(f"{path}: is of '{kind}'; taken are {TAKEN}")
+    if not nodes:
+        raise UsageError(f"{path}: does not say on how many nodes it ran; --network {path}@4: on four")
+    if nodes < 2:
+        raise UsageError(f"{path}: all ranks are on one node, so it says nothing of the network between nodes; run it "
+                         "on two nodes or more")
+    return Transfers(nodes, RING.hops(nodes), RING.volumes(nodes), sizes, values / 1e6)
+
+
+def _columns(path: str, rows: Iterable[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+    """(bytes, values), of the rows that have both, by size."""
+    found = sorted((size, value) for size, value in rows if size > 0 and value > 0)
+    if len({size for size, _ in found}) < 2:
+        raise UsageError(f"{path}: has no table of sizes and times; taken are {TAKEN}")
+    sizes, values = np.array(found).T
+    return sizes, values
+
+
+def _osu_rows(text: str) -> Iterator[tuple[float, float]]:
+    for line in text.splitlines():
+        if found := re.match(r"\s*(\d+)\s+([\d.]+)(\s|$)", line):
+            yield float(found[1]), float(found[2])
+
+
+def _of_text(path: str, text: str) -> tuple[str, set[str], list[tuple[float, float]]]:
+    """(kind, hosts, (bytes, microseconds)) of what nccl-tests printed."""
+    ranks = [(found["group"], found["host"]) for found in map(RANK.match, text.splitlines()) if found]
+    of_group = [host for group, host in ranks if group == ranks[0][0]]         # groups measure at the same time
+    heading = next((line.lstrip("# ").split() for line in text.splitlines() if re.match(
+        r"#\s+(size|bytes)\s+(count|N)\s", line)), [])
+    if "algbw" not in heading:
+        return NCCL, set(), []
+    at, bus, rows = heading.index("algbw") - 1, heading.index("busbw"), []
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) > bus and fields[0].isdigit() and _number(fields[at]):
+            _refuse_other_collective(path, len(of_group), _number(fields[at + 1]), _number(fields[bus]))
+            rows.append((float(fields[0]), _number(fields[at])))
+    if rows and "(us)" not in text:
+        raise UsageError(f"{path}: does not say that its times are in microseconds; a newer nccl-tests does")
+    return NCCL, set(of_group), rows
+
+
+def _number(text: str) -> float:
+    """0: it is none."""
+    return float(text) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", text) else 0.0
+
+
+def _refuse_other_collective(path: str, ranks: int, algorithm: float, bus: float) -> None:
+    """UsageError where the two bandwidths are not those of an allreduce."""
+    if algorithm >= 1 and ranks > 1 and abs(bus / algorithm / (2 * (ranks - 1) / ranks) - 1) > SAME_BUS:
+        raise UsageError(f"{path}: is not of an allreduce: its bus bandwidth is {bus / algorithm:.2f} times the "
+                         f"algorithm's, on {ranks} ranks; taken are {TAKEN}")
+
+
+def _of_json(path: str, text: str) -> tuple[str, set[str], list[tuple[float, float]]]:
+    """(kind, hosts, (bytes, microseconds)) of what nccl-tests wrote with -J."""
+    try:
+        whole = json.loads(text)
+        program = whole["args"][0].rpartition("/")[2]
+        devices: list[dict[str, Any]] = whole["config"]["devices"]
+        rows = [(float(row["size"]), float((row.get("out_of_place") or row["in_place"])["time"]))
+                for row in whole["results"]]
+        hosts = {one["hostname"] for one in devices if one.get("group") == devices[0].get("group")}
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{path}: is no JSON of nccl-tests ({type(error).__name__}: {error}); taken are {TAKEN}"
+                         ) from None
+    return (NCCL if "all_reduce" in program else program), hosts, rows

@@ -1,0 +1,89 @@
+"""The network between nodes is read back from the output of nccl-tests and OSU's benchmarks, or the file is named."""
+import json
+
+import pytest
+
+from hvdscale.errors import LogError, UsageError
+from hvdscale.exchange.network import network_of
+
+LATENCY, BANDWIDTH = 4e-6, 12.5e9
+SIZES = tuple(8 * 4 ** power for power in range(14))            # 8 bytes to 512 MiB
+
+
+def seconds(size, nodes):
+    """A ring over so many nodes."""
+    return 2 * (nodes - 1) * LATENCY + 2 * (nodes - 1) / nodes * size / BANDWIDTH
+
+
+def nccl(nodes, per_node=1, bus=None, heading="time", unit="(us)", groups=1):
+    """What all_reduce_perf prints."""
+    ranks = nodes * per_node
+    lines = ["# nccl-tests version 2.19.6", "# Using devices", *(
+        f"#  Rank {rank:2} Group {rank % groups:2} Pid {rank + 9} on node{rank // per_node} device  0 [0000:01:00] GPU"
+        for rank in range(ranks)),
+        f"#     size      count     type   redop    root  {heading}   algbw   busbw #wrong  {heading} algbw busbw",
+        f"#        (B)    (elements)                            {unit}  (GB/s)  (GB/s)"]
+    for size in SIZES:
+        took = seconds(size, nodes) or 1e-5
+        algorithm = size / took / 1e9
+        factor = 2 * (ranks - 1) / ranks if bus is None else bus
+        lines.append(f"{size} {size // 4} float sum -1 {1e6 * took:.3f} {algorithm:.2f} {factor * algorithm:.2f} 0 "
+                     f"9999 0.01 0.01 N/A")
+    return "\n".join([*lines, "# Avg bus bandwidth    : 3.1 OK"])
+
+
+def nccl_json(nodes, program="all_reduce_perf", **changes):
+    """What all_reduce_perf -J writes."""
+    return json.dumps({
+        "version": 3, "args": [f"./build/{program}", "-b", "8"],
+        "config": {"devices": [{"rank": rank, "group": 0, "hostname": f"node{rank}"} for rank in range(nodes)]},
+        "results": [{"size": size, "out_of_place": None if at == 2 else {"time": 1e6 * seconds(size, nodes)},
+                     "in_place": {"time": 1e6 * seconds(size, nodes)}} for at, size in enumerate(SIZES)], **changes})
+
+
+def osu(title, values):
+    return "\n".join(["mpirun -np 4 osu", "", f"# OSU MPI-CUDA {title} v7.5", "# Datatype: MPI_CHAR.",
+                      "# Size       Avg Latency(us)  Min", *(f"{size}    {value:.4f}  1.0" for size, value in values)])
+
+
+def written(folder, *texts):
+    for at, text in enumerate(texts):
+        (folder / f"{at}.txt").write_text(text)
+    return [str(folder / f"{at}.txt") for at in range(len(texts))]
+
+
+ALLREDUCE = osu("Allreduce Latency Test", [(size, 1e6 * seconds(size, 4)) for size in SIZES])
+PING_PONG = osu("Latency Test", [(0, 1.0), *((size, 1e6 * (LATENCY + size / BANDWIDTH)) for size in SIZES)])
+ONE_WAY = osu("Bandwidth Test", [(size, BANDWIDTH / 1e6) for size in SIZES])
+
+
+@pytest.mark.parametrize("texts, nodes, of", [
+    ([nccl(4)], "", 4), ([nccl_json(4)], "", 4), ([nccl(2), nccl(8)], "", 8), ([nccl(4, groups=1)], "", 4),
+    ([ALLREDUCE], "@4", 4), ([PING_PONG], "", 2), ([PING_PONG, ONE_WAY], "", 2)])
+def test_bandwidth_and_latency_are_those_of_the_ring(tmp_path, texts, nodes, of):
+    found = network_of([path + nodes for path in written(tmp_path, *texts)])
+    assert (found.latency, found.bandwidth) == (pytest.approx(LATENCY, rel=0.01), pytest.approx(BANDWIDTH, rel=0.01))
+    assert found.nodes == of and found.misses < 0.01
+
+
+def test_a_time_with_many_ranks_a_node_is_right_at_the_nodes_it_was_measured_on(tmp_path):
+    found = network_of(written(tmp_path, nccl(4, per_node=8)))
+    assert 6 * found.latency + 1.5 * 1e8 / found.bandwidth == pytest.approx(seconds(1e8, 4), rel=0.01)
+
+
+@pytest.mark.parametrize("text, match", [
+    (nccl(1, per_node=8), "all ranks are on one node"), (nccl(4, bus=1.0), "not of an allreduce"),
+    (nccl(4, unit="(ms)"), "microseconds"), (nccl_json(4, "all_gather_perf"), "all_gather_perf"),
+    (nccl_json(4, results=3), "is no JSON of nccl-tests"), ("{", "is no JSON of nccl-tests"),
+    (ALLREDUCE, "on how many nodes"), (osu("Barrier Latency Test", [(8, 1.0), (16, 2.0)]), "Barrier"),
+    (ONE_WAY, "latency"), (osu("Latency Test", [(1, 5.0), (8, 5.0)]), "bandwidth"), ("hello", "no table of sizes")])
+def test_a_file_that_says_nothing_of_the_network_is_named(tmp_path, text, match):
+    [path] = written(tmp_path, text)
+    with pytest.raises(UsageError, match=match) as error:
+        network_of([path])
+    assert path in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(LogError, match="none.txt: is missing"):
+        network_of([str(tmp_path / "none.txt")])
