@@ -24,6 +24,7 @@ import torch
 from ..log.schema import RANK_PARTS
 from ..watch.listener import Listener
 
+COUNTED = ("examples", "tokens", "batches", "passes", "apart")
 Mark = Any                      # seconds, or an event on a GPU's stream
 
 
@@ -31,7 +32,7 @@ Mark = Any                      # seconds, or an event on a GPU's stream
 class Update:
     """One update as it is timed: spans of each part, and what was read for it.
 
-    apart   it begins an epoch or follows an evaluation, so that it takes longer than others
+    apart   not 0: it begins an epoch or follows an evaluation, so that it takes longer than others
     """
 
     began: Mark
@@ -40,7 +41,9 @@ class Update:
     data_seconds: float = 0.0
     examples: int = 0
     tokens: int = 0
-    apart: bool = False
+    batches: int = 0
+    passes: int = 0
+    apart: int = 0
 
 
 class Clock(Listener):
@@ -63,16 +66,13 @@ class Clock(Listener):
         self._now: Update | None = None         # None: before the first update has ended
         self._open: dict[str, Mark] = {}        # parts that have begun
         self._last_gradient: Mark = None
-        self._examples = self._tokens = 0
-        self._apart = False
 
     def timed(self) -> dict[str, list[float]]:
-        """Of each update that was timed: the seconds of RANK_PARTS, examples and tokens, and whether it is apart."""
+        """Of each update that was timed: the seconds of RANK_PARTS, and COUNTED."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        rows = [{**self._spent(update), "examples": update.examples, "tokens": update.tokens, "apart": update.apart}
-                for update in self._done]
-        return {name: [row[name] for row in rows] for name in (*RANK_PARTS, "examples", "tokens", "apart")}
+        rows = [{**self._spent(update), **{name: getattr(update, name) for name in COUNTED}} for update in self._done]
+        return {name: [row[name] for row in rows] for name in (*RANK_PARTS, *COUNTED)}
 
     def _spent(self, update: Update) -> dict[str, float]:
         """Seconds of each part; a wait inside another part, as in a collective of a forward pass, is waiting alone."""
@@ -110,11 +110,15 @@ class Clock(Listener):
     def remark(self, text: str) -> None:
         self.remarks.append(text)
 
+    def _count(self, **more: int) -> None:
+        for name, count in more.items() if self._now is not None else ():
+            setattr(self._now, name, getattr(self._now, name) + count)
+
     def mode(self, training: bool) -> None:
-        self._apart |= not training
+        self._count(apart=not training)
 
     def iteration_begins(self, iterator: Any) -> None:
-        self._apart = True
+        self._count(apart=True)
 
     def batch_wanted(self, iterator: Any) -> None:
         self._wanted = time.perf_counter()
@@ -123,14 +127,14 @@ class Clock(Listener):
         if self._now is not None:
             self._now.data_seconds += time.perf_counter() - self._wanted
         examples, tokens = size_of(data)
-        self._examples += examples
-        self._tokens += tokens
+        self._count(examples=examples, tokens=tokens, batches=1)
 
     def forward_begins(self) -> None:
         self._begin("forward")
 
     def pass_begins(self, roots: Sequence[torch.Tensor]) -> None:
         self._end("forward")
+        self._count(passes=1)
         self._last_gradient = None
         self._begin("backward")
         root = next((one for one in roots if one.requires_grad), None)
@@ -171,7 +175,7 @@ class Clock(Listener):
         if self._first is None:
             self._meet(optimizer)
         if optimizer not in self._counted:
-            self._count(optimizer)
+            self._meet_parameters(optimizer)
         self._end("optimizer")
         if optimizer is self._first:
             self._end_update()
@@ -186,7 +190,7 @@ class Clock(Listener):
     def sharded(self, by: str) -> None:
         self._sharded, self.parameters = True, 0
 
-    def _count(self, optimizer: torch.optim.Optimizer) -> None:
+    def _meet_parameters(self, optimizer: torch.optim.Optimizer) -> None:
         self._counted.add(optimizer)
         if not self._sharded:
             every = {parameter for one in self._counted for group in one.param_groups for parameter in group["params"]}
@@ -196,11 +200,10 @@ class Clock(Listener):
         self.made += 1
         mark = self._mark()
         if self._now is not None:
-            self._now.ended, self._now.apart = mark, self._apart
-            self._now.examples, self._now.tokens = self._examples, self._tokens
+            self._now.ended = mark
             if self.made > self.warm_up:
                 self._done.append(self._now)
-        self._now, self._examples, self._tokens, self._apart = Update(mark), 0, 0, False
+        self._now = Update(mark)
         self._open.clear()
         if self.made == self.warm_up:
             self._used = time.perf_counter(), joules_of(self.device)

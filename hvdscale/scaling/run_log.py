@@ -38,22 +38,22 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
                             "needed; raise --updates")
     times = {rank_column(record["rank"], part): np.array(record["updates"][part])[kept]
              for record in records for part in RANK_PARTS}
-    batch = _global_batch(script, records, kept, local_batch)
-    first = records[0]
+    batch, passes = _global_batch(script, records, kept, local_batch), _passes(records, kept)
+    first, local = records[0], -(-batch // (len(records) * passes))
     writer = LogWriter(path, metrics=(), metaparameters=("learning_rate",), ranks=len(records),
                        optional_steps=("tokens", "data_seconds", "compute_seconds", "communication_seconds"),
                        attributes={"versions": {"hvdscale": __version__, "python": platform.python_version(),
                                                 "numpy": np.__version__, "torch": first["torch"]}}, overwrite=True)
     plan = {"problem": {"script": script, "global_batch": batch}, "measurement": {},
-            "execution": {**execution, "local_batch": -(-batch // len(records))},
+            "execution": {**execution, "local_batch": local, "accumulate": passes},
             "measured": {"peak_memory_bytes": [record["memory"] for record in records],
                          "parameters": first["parameters"],
                          "watts": [record["watts"] for record in records if record["watts"] is not None],
                          "left_out": int(apart.sum()), "remarks": list(remarks)},
             "asked": dict(asked)}
     writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset=script, model=MODEL,
-                  optimizer=first["optimizer"], global_batch=batch, local_batch=-(-batch // len(records)),
-                  accumulation=1, ghost_batch=0, workers=len(records), seed=UNKNOWN_SEED, budget_steps=len(kept),
+                  optimizer=first["optimizer"], global_batch=batch, local_batch=local,
+                  accumulation=passes, ghost_batch=0, workers=len(records), seed=UNKNOWN_SEED, budget_steps=len(kept),
                   plan=json.dumps(plan), **{"metaparameters/learning_rate": first["rate"]})
     writer.append("restarts", trial=0, first_step=0, workers=len(records), host=socket.gethostname(),
                   device=first["device"], time=time.time(), previous_end="")
@@ -68,6 +68,19 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
 
 def _sum(records: Sequence[Mapping[str, Any]], name: str, kept: np.ndarray) -> np.ndarray:
     return np.sum([np.array(record["updates"][name])[kept] for record in records], axis=0).astype(float)
+
+
+def _passes(records: Sequence[Mapping[str, Any]], kept: np.ndarray) -> int:
+    """Batches that a rank reads for the typical update: more than 1 where the script accumulates gradients."""
+    return max(1, int(np.median([np.array(record["updates"]["batches"])[kept] for record in records])))
+
+
+def unseen_passes(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """That an update's examples may be of several passes, where they were not seen."""
+    passes, batches = (int(np.median(records[0]["updates"][name] or [0])) for name in ("passes", "batches"))
+    return [f"the script makes {passes} backward passes an update, and no DataLoader shows their examples: the batch "
+            f"is taken for that of the whole update. If each pass has that many, give {passes} times the batch."
+            ] if passes > 1 and not batches else []
 
 
 def _global_batch(script: str, records: Sequence[Mapping[str, Any]], kept: np.ndarray, local_batch: int | None) -> int:

@@ -29,7 +29,7 @@ from ..system.cores import usable_cores
 from ..system.files import write_whole
 from ..system.parent import ending_with_this_process
 from ..workers.launch import Process, killed_process, launch_command, launch_environment
-from .run_log import write_log
+from .run_log import unseen_passes, write_log
 
 LOCAL = "{local}"               # where a worker's batch is in the script's arguments
 GRACE_SECONDS = 15.0            # that a launcher has to end its workers, and ranks to leave their records
@@ -210,10 +210,10 @@ def _collect(run: Run, asked: Asked, folder: Path, launcher: str | None, code: i
     records = _load(folder)
     _refuse_failed(run, asked, records, code, late)
     execution = {"workers": run.workers, "local_workers": records[0]["local_workers"], "device": records[0]["device"],
-                 "threads": records[0]["threads"], "accumulate": 1, "launcher": launcher or "none",
+                 "threads": records[0]["threads"], "launcher": launcher or "none",
                  "untimed_passes": asked.warm_up,
                  **({"cores": len(usable_cores())} if records[0]["device"] == "cpu" else {})}
-    remarks = sorted({remark for record in records for remark in record["remarks"]})
+    remarks = sorted({remark for record in records for remark in record["remarks"]}) + unseen_passes(records)
     write_log(run.log, Path(asked.script).name, records, asked.local_batch(run.workers), execution,
               asked.identity(run.workers), remarks)
     return remarks

@@ -18,7 +18,8 @@ def record(rank, workers, **parts):
     updates = {name: [times[name] / 1000] * 10 for name in RANK_PARTS}
     return {"rank": rank, "workers": workers, "optimizer": "sgd", "rate": 0.1, "torch": "2", "device": "cpu",
             "memory": 1, "parameters": 10, "watts": None, "remarks": [],
-            "updates": {**updates, "examples": [8] * 10, "tokens": [0] * 10, "apart": [True] + [False] * 9}}
+            "updates": {**updates, "examples": [8] * 10, "tokens": [0] * 10, "batches": [1] * 10,
+                        "passes": [1] * 10, "apart": [True] + [False] * 9}}
 
 
 @pytest.fixture

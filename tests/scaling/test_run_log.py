@@ -1,0 +1,32 @@
+"""The log of a timed run: batches of an update that a script accumulates, and what was not seen."""
+import pytest
+
+from hvdscale.analysis.step_time import timings_of
+from hvdscale.analysis.trials import read_trials
+from hvdscale.log.check import check
+from hvdscale.scaling.run_log import unseen_passes, write_log
+from tests.report.test_ranks import record
+
+
+def counted(rank, **counts):
+    made = record(rank, 2)
+    made["updates"].update({name: [count] * 10 for name, count in counts.items()})
+    return made
+
+
+def test_batches_that_an_update_accumulates_are_passes_of_a_local_batch(tmp_path):
+    path = str(tmp_path / "w2-r1.h5")
+    write_log(path, "train.py", [counted(rank, examples=24, batches=3, passes=3) for rank in range(2)], None,
+              {"local_workers": 2}, {}, ())
+    with check(path) as log:
+        row = {name: log.trials[name][0] for name in ("global_batch", "local_batch", "accumulation")}
+        [timing] = timings_of(read_trials(log)).found
+    assert row == {"global_batch": 48, "local_batch": 8, "accumulation": 3}
+    assert (timing.passes, timing.examples) == (3, 8)
+
+
+@pytest.mark.parametrize("counts, said", [({"batches": 0, "passes": 4}, True), ({"batches": 4, "passes": 4}, False),
+                                          ({"batches": 0, "passes": 1}, False)])
+def test_passes_whose_examples_are_not_seen_are_named(counts, said):
+    remarks = unseen_passes([counted(0, **counts)])
+    assert bool(remarks) == said and all("4 backward passes" in one and "4 times the batch" in one for one in remarks)
