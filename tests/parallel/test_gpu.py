@@ -1,4 +1,5 @@
 """Jobs on a GPU: what a CPU finds, the same bits again, NCCL. Skipped where torch sees no GPU."""
+import json
 import re
 import sys
 import warnings
@@ -93,3 +94,35 @@ def test_a_step_on_the_gpu_is_timed_against_torchs_own(run):
     done = run(sys.executable, ROOT / "tools/bench_step", "--device", GPU, "--blocks", 1, "--steps", 2, "digits/cnn")
     assert "1 worker on cuda" in done.stdout
     assert re.search(r"^digits/cnn +[\d.]+ ms +[\d.]+ ms +[\d.]+ ", done.stdout, re.M)
+
+
+TIMED = """
+import os, time, torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = DistributedDataParallel(nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)]).cuda())
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+times = []
+for inputs, in DataLoader(TensorDataset(torch.ones(8192, 2048)), 128):
+    model(inputs.cuda()).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    times.append(time.perf_counter())
+    if len(times) == 38:
+        torch.cuda.synchronize()
+        print("own", (time.perf_counter() - times[9]) / 28, flush=True)
+"""
+
+
+def test_an_unmodified_script_is_timed_by_events_as_it_times_itself(run, tmp_path):
+    (tmp_path / "train.py").write_text(TIMED)
+    said = run(sys.executable, "-m", "hvdscale.cli.scale", "script", "train.py", "--workers", "1", "--updates", "30",
+               "--out", "out", timeout=200).stdout
+    own = float(re.search(r"^own (.*)", (tmp_path / "out/w1-r1.out").read_text(), re.M)[1])
+    with read_log(tmp_path / "out/w1-r1.h5") as log:
+        assert log.steps["step_seconds"].mean() == pytest.approx(own, rel=0.1) and log.restarts["device"][0] != "cpu"
+        assert json.loads(log.trials["plan"][0])["measured"]["parameters"] == 8 * 2048 * 2049
+    assert "seconds per" in said

@@ -147,3 +147,26 @@ def test_the_parameters_of_all_optimizers_count_once_and_not_where_they_are_divi
     clock.sharded("fully_shard")
     clock.step_ends(torch.optim.SGD(one.parameters(), 0.1))
     assert clock.parameters == 0
+
+
+def test_on_a_gpu_events_time_the_parts_and_no_update_waits_for_it(monkeypatch):
+    """Events as CUDA has them, and a device that is said to be one."""
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = time.perf_counter()
+
+        def elapsed_time(self, end):
+            return 1000 * (end.at - self.at)
+    waited = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    clock = Clock(1, 99, lambda: None)
+    clock.device = torch.device("cuda", 0)
+    train(clock, nap_in="backward")
+    assert not waited
+    timed = clock.timed()
+    assert waited == [clock.device] and min(timed["backward"]) >= NAP and max(timed["forward"]) < NAP
+    assert all(whole >= back for whole, back in zip(timed["step"], timed["backward"]))
