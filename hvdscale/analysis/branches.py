@@ -4,6 +4,7 @@
     critical_factor((1, 2, 4, 8), losses, Tolerance(0.01))      -> k, with its interval over data orders
     for run in branched_of(trials):
         [(point.examples, point.critical.value) for point in run.points]
+        ramp_of(run).batches        -> the batch doubles where the lower end of the local critical batch allows
 
 From a checkpoint of a run at batch B, branches train at k B, with the rate scaled by a rule, for the same number of
 examples. k passes if its loss is at most the tolerance above the smallest loss of any smaller k. The local critical
@@ -32,7 +33,9 @@ from typing import Any
 import numpy as np
 import scipy
 
+from ..formatting.numbers import percent
 from ..log.schema import Status
+from ..plan.batch_schedule import BatchSchedule
 from .defaults import CONFIDENCE
 from .grouping import group_by
 from .intervals import OWN_FROM, Estimate
@@ -43,6 +46,8 @@ from .trials import Trial, Workload
 DEFAULT_TOLERANCE = "5%"    # of the loss; language models have one in nats: plan/branches.py
 SMOOTHING = 0.5             # weight of the newest evaluation
 LEAST_FACTORS = 2
+NO_RAMP = ("No growing batch follows: at no checkpoint but the last does the interval of the local critical batch "
+           "begin at twice the run's batch or above; more --orders narrow it.")
 LOST = 2.0                  # times the loss at its checkpoint, above which a branch counts as diverged
 STEEPEST = 2.0              # the highest power of k as which the excess loss may grow between two factors
 
@@ -270,3 +275,65 @@ def _loss(trial: Trial, metric: str) -> float | None:
     loss, start = smoothed(values[after]), values[~after]
     lost = not np.isfinite(loss) or len(start) > 0 and loss > start[0] + (LOST - 1) * abs(start[0])
     return np.inf if lost else loss
+
+
+@dataclass(frozen=True, eq=False)
+class Ramp:
+    """A batch that doubles along a run, by the examples at which it does, and what it is predicted to save.
+
+    pairs       (examples, batch), the first at 0;  examples  up to which the saving is predicted
+    steps       at the run's own batch, for these examples
+    fewer_steps, more_examples      shares of the run's, for the same progress as at its own batch
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    examples: int
+    steps: int
+    fewer_steps: Estimate
+    more_examples: Estimate
+
+    @property
+    def batches(self) -> BatchSchedule:
+        """The batch by step."""
+        return BatchSchedule.by_examples(self.pairs)
+
+    def __str__(self) -> str:
+        fewer, more = (f"{percent(one.value)} ({percent(one.low)} to {percent(one.high)})"
+                       for one in (self.fewer_steps, self.more_examples))
+        return (f"batch {self.batches}, predicted to take {fewer} fewer steps than batch {self.pairs[0][1]:,} for the "
+                f"progress of its first {self.steps:,} steps, with {more} more examples")
+
+
+def ramp_of(found: Branched) -> Ramp | None:
+    """The batch that doubles at each checkpoint as often as the lower end of its local critical batch allows; None
+    where none allows it.
+
+    At batch B an example makes B_crit / (B_crit + B) of the progress that it makes at a small batch (McCandlish et al.
+    2018, arXiv 1812.06162, equation 2.11). So what the run makes between two checkpoints takes (B_crit + B) over
+    (B_crit + B0) times its examples, with the first one's local critical batch for B_crit, and its ends for the ends.
+    """
+    base, points = found.base_batch, found.points[:-1]
+    batches = [base]
+    for point in points:
+        batches.append(batches[-1])
+        while point.critical.low >= 2 * batches[-1]:
+            batches[-1] *= 2
+    if batches[-1] == base:
+        return None
+    lengths = np.diff([0, *(point.examples for point in found.points)])
+    ends = [_spent(lengths, np.array(batches), np.array([np.nan, *(getattr(point.critical, end) for point in points)]))
+            for end in ("value", "low", "high")]
+    (steps, examples), (most_steps, most_examples), (least_steps, least_examples) = ends
+    pairs = [(0, base), *((point.examples, batch) for point, batch, before in zip(points, batches[1:], batches)
+                          if batch > before)]
+    return Ramp(tuple(pairs), found.points[-1].examples, found.points[-1].step,
+                Estimate(1 - steps, 1 - most_steps, 1 - least_steps, 1),
+                Estimate(examples - 1, least_examples - 1, most_examples - 1, 1))
+
+
+def _spent(lengths: np.ndarray, batches: np.ndarray, critical: np.ndarray) -> tuple[float, float]:
+    """(steps, examples) over those of the first batch; one entry a piece of the run, inf: no upper end."""
+    base = batches[0]
+    with np.errstate(invalid="ignore"):
+        more = np.where(np.isinf(critical) | (batches == base), 1.0, (critical + batches) / (critical + base))
+    return float((lengths * more * base / batches).sum() / lengths.sum()), float((lengths * more).sum() / lengths.sum())

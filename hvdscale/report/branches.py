@@ -4,12 +4,13 @@
 """
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..analysis.branches import Branched, BranchPoint, branched_of, excess_of
+from ..analysis.branches import NO_RAMP, Branched, BranchPoint, branched_of, excess_of, ramp_of
 from ..analysis.interval_arithmetic import over
 from ..analysis.intervals import Estimate
 from ..analysis.noise_against import as_estimate
@@ -73,6 +74,13 @@ def findings(found: Branched, measured: Measured) -> Iterator[Finding]:
     if ratios:
         yield Finding(f"The noise scale is {_range([one.value for one in ratios])} times the local critical batch; "
                       f"the intervals allow 1 at {_count(ratios, 1.0)} of {counted(len(ratios), 'checkpoint')}.")
+    ramp = ramp_of(found)
+    if ramp:
+        yield Finding(f"The batch can double where the lower end of the local critical batch allows: {ramp}.",
+                      (f"--set batch_schedule='{json.dumps(ramp.batches.pairs)}' --lr-rule {found.rule}",),
+                      ramp.fewer_steps)
+    else:
+        yield Finding(NO_RAMP)
     for target, b_crit in measured:
         if is_bounded(b_crit):
             yield Finding(f"The steps to {target} give a critical batch of {_with_ends(b_crit)}; the interval of the "

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
-from ..analysis.branches import DEFAULT_TOLERANCE, smoothed
+from ..analysis.branches import DEFAULT_TOLERANCE, NO_RAMP, branched_of, ramp_of, smoothed
+from ..analysis.trials import read_trials
 from ..errors import CheckpointError, ExitCode, LogError, UsageError
 from ..formatting.numbers import counted, number
 from ..log.merge import merge
@@ -31,6 +32,7 @@ from ..plan.scaling import TUNED
 from ..plan.schedule import FALLING
 from ..plan.settings import Settings
 from ..plan.settle import Place, settle
+from ..system.files import write_whole
 from ..workers.group import Workers
 from ..workload import Workload
 from ..workloads import find
@@ -244,6 +246,7 @@ class Branching:
         with self.workers.together("the log of all branches"):
             if self.workers.rank == 0:
                 self._merge([branch for branch, *_ in found], merged)
+                self._propose()
         self._say(f"next: hvdscale-report {self.places.out}")
         return ExitCode.DONE
 
@@ -263,6 +266,22 @@ class Branching:
             merge([self.places.all_branches] * bool(merged) + paths, self.places.all_branches, overwrite=True)
             for path in paths:
                 os.unlink(path)
+
+    def _propose(self) -> None:
+        """Say which growing batch the branches allow, and write it as settings, once all have ended."""
+        if not os.path.exists(self.places.all_branches):
+            return
+        with read_log(self.places.all_branches) as log:
+            runs = branched_of(read_trials(log))
+        path = os.path.join(self.places.out, "schedule.toml")
+        for run in runs:
+            ramp = ramp_of(run)
+            if ramp is None:
+                self._say(NO_RAMP)
+                continue
+            write_whole(path, f"# {ramp}\nbatch_schedule = {json.dumps(ramp.batches.pairs)}\n"
+                              f'lr_rule = "{run.rule}"\n')
+            self._say(f"{ramp}: hvdscale-train {self.name} --config {path}")
 
     def _introduce(self, own: list[tuple[Branch, Origin, str]], count: int) -> None:
         branch, origin, _ = own[0]

@@ -4,7 +4,9 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.branches import branched_of, critical_factor, excess_of, smoothed
+from hvdscale.analysis.branches import (Branched, BranchPoint, branched_of, critical_factor, excess_of, ramp_of,
+                                        smoothed)
+from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.shares import Tolerance
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
@@ -139,3 +141,44 @@ def test_branches_are_in_no_study():
     made = [*branches({10: losses_at(4.0)}, orders=1), trial(99, batch=16)]
     [study] = studies_of([log(*made)])
     assert study.id.tolist() == [99] and study.evaluations.read("val/error").tolist() == [0.9, 0.5, 0.1]
+
+
+# a batch that grows with it
+
+def along(*criticals, every=1000, base=10):
+    """Branches of a run at batch ``base``, a checkpoint every so many examples, with (value, low, high) of each."""
+    points = [BranchPoint(at * every // base, at * every, FACTORS, np.zeros((2, len(FACTORS))), 0.0, Estimate(
+        value, low, high, 2, 80.0 if math.isinf(value) else math.nan), None, (), ())
+        for at, (value, low, high) in enumerate(criticals, 1)]
+    return Branched(None, "id", base, "sqrt", "train/loss", 100, NATS, 0.95, tuple(points))
+
+
+def test_the_batch_doubles_where_the_lower_end_allows_it_and_the_last_checkpoint_is_too_late():
+    ramp = ramp_of(along((15, 12, 20), (30, 21, 40), (60, 39, 90), (math.inf, 41, math.inf), (90, 80, 99)))
+    assert ramp.pairs == ((0, 10), (2000, 20), (4000, 40))
+    assert ramp.batches.pairs == ((0, 10), (200, 20), (300, 40))
+    # steps: 200 at 10; then the progress of 1000 examples at B0 takes (B_crit + B) / (B_crit + B0) of them at B
+    steps, examples = ((200 + 50 * 50 / 40 + 50 * 80 / 70 + 25), (2000 + 1000 * (50 / 40 + 80 / 70 + 1)))
+    assert ramp.fewer_steps.value == pytest.approx(1 - steps / 500)
+    assert ramp.more_examples.value == pytest.approx(examples / 5000 - 1)
+    assert 0 < ramp.fewer_steps.low < ramp.fewer_steps.value < ramp.fewer_steps.high
+    assert ramp.more_examples.low < ramp.more_examples.value < ramp.more_examples.high
+
+
+@pytest.mark.parametrize("criticals", [((30, 19, 40), (50, 45, 60)), ((30, math.nan, math.nan), (50, 45, 60)),
+                                       ((50, 45, 60),)])
+def test_without_a_lower_end_of_twice_the_batch_nothing_grows(criticals):
+    assert ramp_of(along(*criticals)) is None
+
+
+def test_growing_by_a_true_critical_batch_saves_what_is_predicted():
+    """Progress of an example at batch B is B_crit / (B_crit + B); the ramp is run over it in small pieces."""
+    critical = [20, 45, 95, 200]
+    ramp = ramp_of(along(*((value, 0.95 * value, 1.05 * value) for value in critical), every=1000))
+    wanted, made, steps = sum(1000 * c / (c + 10) for c in [1e9, *critical[:-1]]), 0.0, 0
+    pieces = iter([(1000 * c / (c + 10), c, b) for c, b in zip([1e9, *critical[:-1]], (10, 10, 40, 80))])
+    for progress, c, batch in pieces:
+        steps += progress * (c + batch) / c / batch
+        made += progress
+    assert made == pytest.approx(wanted)
+    assert ramp.fewer_steps.value == pytest.approx(1 - steps / 400, abs=1e-6)

@@ -6,6 +6,7 @@ from hvdscale.cli import branch
 from hvdscale.cli.common import parse
 from hvdscale.cli.report import main as report_command
 from hvdscale.errors import UsageError
+from hvdscale.log.reader import read_log
 from hvdscale.plan.branches import Asked
 from tests.wording import naming
 
@@ -58,6 +59,19 @@ def test_the_command_trains_branches_and_names_the_report(here, tmp_path):
     assert "[1/4]" not in again.stdout and again.stdout.endswith("next: hvdscale-report b\n")
     report = CliRunner().invoke(report_command, [str(tmp_path / "b"), "--out", str(tmp_path / "r"), "--format", "json"])
     assert "Local critical batch:" in report.output
+
+
+def test_the_growing_batch_that_follows_is_a_configuration(here, tmp_path):
+    """A tolerance that every branch passes, so that the batch grows as far as it was tried."""
+    done = here("hvdscale-branch", "digits/fc", "--out", "b", "--steps", "40", "--at", "20,40", "--factors", "1,2,4",
+                "--orders", "2", "--branch-examples", "256", "--tolerance", "500%", "--set", "threads=1")
+    assert "batch 16, 64 from step 20, predicted to take 38% (30% to 38%) fewer steps" in done.stdout
+    here("hvdscale-train", "digits/fc", "--config", "b/schedule.toml", "--steps", "30", "--log", "grown.h5", "--target",
+         "none")
+    with read_log(tmp_path / "grown.h5") as log:
+        assert log.evaluations["examples"][-1] == 20 * 16 + 10 * 64 and log.steps["lr"][-1] > 2 * log.steps["lr"][19]
+    report = CliRunner().invoke(report_command, [str(tmp_path / "b"), "--out", str(tmp_path / "r"), "--format", "json"])
+    assert "--set batch_schedule='[[0, 16], [20, 64]]' --lr-rule linear" in " ".join(report.output.split())
 
 
 def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(here, tmp_path):
