@@ -15,6 +15,7 @@ import numpy as np
 
 from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
+from .grouping import group_by
 from .report_data import Group, Section
 from .step_time import BOUNDED, Links, StepTime, StepTimes, timings_of
 from .steps_curve import ORDER, PREDICTED, Steps, StepsCurve, StepsPoint, points_of, steps_curve
@@ -52,6 +53,33 @@ class GrowingOption:
 
 
 @dataclass(frozen=True, eq=False)
+class Phase:
+    """One batch of a growing one, and the workers that train it."""
+
+    global_batch: int
+    workers: int
+    nodes: int
+    start: int                      # its first step
+    steps: Value                    # in it
+    seconds: Value
+    mark: str                       # how its step time is known
+
+
+@dataclass(frozen=True, eq=False)
+class Phases:
+    """A worker count for each batch of a growing one; seconds and cost with those of relaunching."""
+
+    phases: tuple[Phase, ...]
+    seconds: Value
+    cost: Value
+
+    @property
+    def changes(self) -> int:
+        """How often the workers are relaunched."""
+        return sum(one.workers != other.workers for one, other in zip(self.phases, self.phases[1:]))
+
+
+@dataclass(frozen=True, eq=False)
 class GrowingPlan:
     """A growing batch by worker count; ``predicted``: from the steps at constant batches."""
 
@@ -62,12 +90,26 @@ class GrowingPlan:
     request: Request
     options: tuple[GrowingOption, ...]
     left_out: tuple[tuple[int, str], ...]   # worker counts without an option, and why
+    phases: tuple[Phases, ...]              # worker counts that change with the batch: Pareto front, fastest first
     trials: tuple[tuple[str, int], ...]     # with this schedule
 
     @property
     def fastest(self) -> GrowingOption | None:
         """The option with the least time."""
         return min(self.options, key=lambda option: option.seconds.value, default=None)
+
+    @property
+    def knee(self) -> GrowingOption | None:
+        """The option with the least cost x time ** knee."""
+        return min(self.options, key=self._eagerness, default=None)
+
+    @property
+    def phases_at_knee(self) -> Phases | None:
+        """Of the worker counts by batch those with the least cost x time ** knee."""
+        return min(self.phases, key=self._eagerness, default=None)
+
+    def _eagerness(self, one: GrowingOption | Phases) -> float:
+        return float(np.log(one.cost.value) + self.request.knee * np.log(one.seconds.value))
 
 
 def growing_plans(groups: Sequence[Group], request: Request, *, asked: BatchSchedule | None = None,
@@ -136,56 +178,60 @@ def _plan(section: Section, target: Target, batches: BatchSchedule, steps: Steps
             left_out.append((workers, why))
         else:
             options.append(_option(workers, batches, steps, curve, clocks, request))
-    trials = tuple(run.trial.key for cell in section.cells for run in cell.runs)
+    own = section.cells if section.workload.batch_schedule else ()
     return GrowingPlan(section.workload.at_constant_batch, target, batches, steps.mark == PREDICTED, request,
-                       tuple(options), tuple(left_out), trials if section.workload.batch_schedule else ())
+                       tuple(options), tuple(left_out), phases_of(batches, steps, times, request),
+                       tuple(run.trial.key for cell in own for run in cell.runs))
 
 
 def _clocks(workers: int, batches: BatchSchedule, times: StepTimes, request: Request
             ) -> tuple[dict[int, StepTime], str]:
     """(the time of a step at each batch, why it is not known)."""
-    if workers > batches.smallest:
-        return {}, f"batch {batches.smallest:,} has fewer examples than workers"
+    found = {batch: clock_at(workers, batch, times, request) for batch in sorted(set(batches.sizes))}
+    why = next((clock for clock in found.values() if isinstance(clock, str)), "")
+    return {batch: clock for batch, clock in found.items() if isinstance(clock, StepTime)}, why
+
+
+def clock_at(workers: int, batch: int, times: StepTimes, request: Request) -> StepTime | str:
+    """The time of a step of these workers at a batch, or why it is not known."""
+    if workers > batch:
+        return f"batch {batch:,} has fewer examples than workers"
     layout, most = request.per_node or times.timings.per_node, request.max_local_batch or times.timings.most_local
-    found = {}
-    for batch in set(batches.sizes):
-        run = [one.passes for one in times.timings.found if (one.workers, one.global_batch) == (workers, batch)]
-        passes = run[0] if run else -(-batch // (workers * most))
-        if passes > 1 and not run and not request.accumulate:
-            return {}, (f"batch {batch:,} has more than {most:,} examples per worker; use --accumulate or a larger "
-                        "--max-local-batch")
-        found[batch] = times.at(workers, layout, batch, passes)
-        if found[batch].mark == BOUNDED:
-            return {}, "no log timed the links that this many workers need"
-        if found[batch].open:
-            return {}, "beyond the reach of the step-time laws"
-    return found, ""
+    run = [one.passes for one in times.timings.found if (one.workers, one.global_batch) == (workers, batch)]
+    passes = run[0] if run else -(-batch // (workers * most))
+    if passes > 1 and not run and not request.accumulate:
+        return (f"batch {batch:,} has more than {most:,} examples per worker; use --accumulate or a larger "
+                "--max-local-batch")
+    found = times.at(workers, layout, batch, passes)
+    if found.mark == BOUNDED:
+        return "no log timed the links that this many workers need"
+    return "beyond the reach of the step-time laws" if found.open else found
 
 
 @dataclass(frozen=True, eq=False)
-class _Drawn:
+class Drawn:
     """A number with draws of it, under one request."""
 
     value: float
     draws: np.ndarray
 
-    def times(self, other: _Drawn | StepTime | float) -> _Drawn:
+    def times(self, other: Drawn | StepTime | float) -> Drawn:
         if isinstance(other, (int, float)):
-            return _Drawn(self.value * other, self.draws * other)
-        return _Drawn(self.value * other.value, self.draws * other.draws)
+            return Drawn(self.value * other, self.draws * other)
+        return Drawn(self.value * other.value, self.draws * other.draws)
 
-    def over(self, other: _Drawn) -> _Drawn:
+    def over(self, other: Drawn) -> Drawn:
         with np.errstate(invalid="ignore"):             # where neither meets the target
             draws = self.draws / other.draws
-        return _Drawn(self.value / other.value, np.where(np.isnan(draws), np.inf, draws))
+        return Drawn(self.value / other.value, np.where(np.isnan(draws), np.inf, draws))
 
-    def within(self, start: float, end: float) -> _Drawn:
+    def within(self, start: float, end: float) -> Drawn:
         """Of that many steps, those between two."""
-        return _Drawn(min(max(self.value - start, 0), end - start), np.clip(self.draws - start, 0, end - start))
+        return Drawn(min(max(self.value - start, 0), end - start), np.clip(self.draws - start, 0, end - start))
 
 
-def _sum(parts: Sequence[_Drawn]) -> _Drawn:
-    return _Drawn(sum(part.value for part in parts), np.sum([part.draws for part in parts], axis=0))
+def _sum(parts: Sequence[Drawn]) -> Drawn:
+    return Drawn(sum(part.value for part in parts), np.sum([part.draws for part in parts], axis=0))
 
 
 def _option(workers: int, batches: BatchSchedule, steps: Steps, curve: StepsCurve | None,
@@ -194,10 +240,10 @@ def _option(workers: int, batches: BatchSchedule, steps: Steps, curve: StepsCurv
     price = nodes * (1.0 if request.price is None else request.price) / 3600
     laws = max(clock.laws for clock in clocks.values())
 
-    def known(*found: _Drawn) -> list[Value]:
+    def known(*found: Drawn) -> list[Value]:
         return [Value(float(one.value), *hull(one.draws, request.confidence, laws)) for one in found]
 
-    grown = _Drawn(steps.value, steps.draws)
+    grown = Drawn(steps.value, steps.draws)
     pieces = [(grown.within(start, end), batch) for start, end, batch in batches.pieces()]
     examples = _sum([taken.times(float(batch)) for taken, batch in pieces])
     seconds = _sum([taken.times(clocks[batch]) for taken, batch in pieces])
@@ -205,10 +251,73 @@ def _option(workers: int, batches: BatchSchedule, steps: Steps, curve: StepsCurv
     for batch in (batches.smallest, batches.largest):
         alone = curve.at(batch) if curve else None
         if alone is not None and np.isfinite(alone.value) and not alone.open:
-            constant = _Drawn(alone.value, alone.draws)
+            constant = Drawn(alone.value, alone.draws)
             spent = constant.times(clocks[batch])
             beside.append(Beside(batch, *known(constant, spent, spent.times(price), constant.over(grown),
                                                constant.times(float(batch)).over(examples), spent.over(seconds))))
     mark = max(steps.mark, *(clock.mark for clock in clocks.values()), key=ORDER.index)
     values = dict(zip(("steps", "examples", "seconds", "cost"), known(grown, examples, seconds, seconds.times(price))))
     return GrowingOption(workers=workers, nodes=nodes, mark=mark, beside=tuple(beside), **values)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Worker counts of the first batches, with the time and the cost so far."""
+
+    workers: tuple[int, ...]
+    seconds: float
+    cost: float
+
+
+def phases_of(batches: BatchSchedule, steps: Steps, times: StepTimes, request: Request) -> tuple[Phases, ...]:
+    """The Pareto front in time and cost of worker counts by batch, the fastest first; () where some batch has none.
+
+    A change of workers takes ``request.relaunch`` seconds of the workers that come.
+    """
+    grown = Drawn(steps.value, steps.draws)
+    pieces = [(start, batch, grown.within(start, end)) for start, end, batch in batches.pieces()]
+    pieces = [piece for piece in pieces if piece[2].value > 0]
+    clocks = [{workers: clock for workers in sorted(set(request.workers))
+               if isinstance(clock := clock_at(workers, batch, times, request), StepTime)} for _, batch, _ in pieces]
+    ways = [_Way((), 0.0, 0.0)]
+    for (_, _, taken), known in zip(pieces, clocks):
+        further = [_further(way, workers, taken.value * clock.value, request)
+                   for way in ways for workers, clock in known.items()]
+        ways = [way for same in group_by(further, lambda one: one.workers[-1]).values() for way in _front(same)]
+    return tuple(_phases(way, pieces, clocks, request) for way in _front(ways) if way.workers)
+
+
+def _price(workers: int, request: Request) -> float:
+    """Of a second."""
+    return -(-workers // (request.per_node or 1)) * (1.0 if request.price is None else request.price) / 3600
+
+
+def _further(way: _Way, workers: int, seconds: float, request: Request) -> _Way:
+    if way.workers and way.workers[-1] != workers:
+        seconds += request.relaunch
+    return _Way((*way.workers, workers), way.seconds + seconds, way.cost + seconds * _price(workers, request))
+
+
+def _front(ways: Sequence[_Way]) -> list[_Way]:
+    """Those that none beats in both time and cost, the fastest first."""
+    found: list[_Way] = []
+    for way in sorted(ways, key=lambda one: (one.seconds, one.cost, len(set(one.workers)))):
+        if not found or way.cost < found[-1].cost:
+            found.append(way)
+    return found
+
+
+def _phases(way: _Way, pieces: Sequence[tuple[int, int, Drawn]], clocks: Sequence[dict[int, StepTime]],
+            request: Request) -> Phases:
+    laws = max(clock[workers].laws for clock, workers in zip(clocks, way.workers))
+
+    def known(one: Drawn) -> Value:
+        return Value(float(one.value), *hull(one.draws, request.confidence, laws))
+    spent = [taken.times(clock[workers]) for (_, _, taken), clock, workers in zip(pieces, clocks, way.workers)]
+    again = [request.relaunch * (at > 0 and workers != way.workers[at - 1]) for at, workers in enumerate(way.workers)]
+    phases = tuple(Phase(batch, workers, -(-workers // (request.per_node or 1)), start, known(taken), known(own),
+                         clock[workers].mark)
+                   for (start, batch, taken), workers, own, clock in zip(pieces, way.workers, spent, clocks))
+    whole = [Drawn(own.value + more, own.draws + more) for own, more in zip(spent, again)]
+    return Phases(phases, known(_sum(whole)), known(_sum([
+        one.times(_price(workers, request)) for one, workers in zip(whole, way.workers)])))

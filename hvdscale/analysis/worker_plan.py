@@ -39,6 +39,7 @@ class Request:
     deadline         in seconds;  budget  in the price's currency
     local_batch      examples per worker and pass, or global_batch; with neither, the best batch at each worker count
     max_local_batch  that fits a worker's memory; None: the largest in the logs
+    relaunch         seconds that it takes to go on with other workers, where their number changes with the batch
     memory           bytes of a worker, which bound the local batch by the memory that the logs measured
     accumulate       whether a step may take several passes
     knee             percent of cost that one percent of time is worth
@@ -60,6 +61,7 @@ class Request:
     runs: int = 1
     power: float | None = None
     memory: float | None = None
+    relaunch: float = 0.0
 
     def fitted(self, measured: Measured) -> Request:
         """With the local batch that fits the memory; raises UsageError where the logs do not say."""

@@ -26,7 +26,7 @@ SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 MOST_WORKERS = 10_000_000
 OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "global_batch", "accumulate", "knee",
             "times_from", "network", "bandwidth", "latency", "parameters", "noise_scale", "steps", "batch_schedule",
-            "memory", "power", "runs")
+            "memory", "power", "runs", "relaunch")
 
 
 @click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -76,6 +76,8 @@ OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "glob
               "was held against a target.")
 @click.option("--batch-schedule", metavar="LIST", help="Also predict a batch that grows, such as "
               "'[[0, 64], [2000, 128]]': each batch with its first step. Those in the logs are shown as measured.")
+@click.option("--relaunch", metavar="TIME", help="That it takes to go on with other workers, such as 90s, where their "
+              "number changes with the batch.")
 @click.option("--size", "wanted", multiple=True, metavar="NAME=VALUE",
               help="Plan for a size that was not run, such as parameters=7e9, from laws over those that were: batch, "
                    "rate, steps and workers, without times and costs. May be given several times.")
@@ -143,8 +145,10 @@ def request_of(context: click.Context, asked) -> Request:
                          "one; --max-local-batch bounds the examples a worker holds at once")
     workers = _counts_of(context, asked.pop("nodes"), ",".join(asked["workers"]), asked["per_node"])
     memory = asked["memory"] and asked["memory"] * 2 ** 30
-    deadline = seconds_of(asked["deadline"]) if asked["deadline"] is not None else None
-    return Request(**{**asked, "workers": workers, "deadline": deadline, "memory": memory})
+    deadline, relaunch = (seconds_of(asked[name], f"--{name}") if asked[name] is not None else None
+                          for name in ("deadline", "relaunch"))
+    return Request(**{**asked, "workers": workers, "deadline": deadline, "memory": memory,
+                      "relaunch": relaunch or 0.0})
 
 
 def _counts_of(context: click.Context, nodes: str | None, workers: str, per_node: int | None) -> tuple[int, ...]:
@@ -202,14 +206,14 @@ def workers_of(text: str, per_node: int = 1, option: str = "--workers") -> tuple
     return tuple(sorted(counts))
 
 
-def seconds_of(text: str) -> float:
+def seconds_of(text: str, option: str = "--deadline") -> float:
     """Seconds of ``90m``, ``2h``, ``1d`` or ``1h30m``; raises UsageError."""
     parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*", text)
     seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
     if not parts or re.sub(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*", "", text).strip():
-        raise UsageError(f"--deadline {text!r} is not a time with its unit, such as 90m, 2h, 1d or 1h30m")
+        raise UsageError(f"{option} {text!r} is not a time with its unit, such as 90m, 2h, 1d or 1h30m")
     if not seconds > 0:
-        raise UsageError(f"--deadline {text!r}: a deadline is a time above 0, such as 90m, 2h, 1d or 1h30m")
+        raise UsageError(f"{option} {text!r}: is a time above 0, such as 90m, 2h, 1d or 1h30m")
     return seconds
 
 

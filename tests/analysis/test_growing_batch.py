@@ -1,5 +1,7 @@
 """Runs whose batch grows: counted by the step's own batch, apart from constant ones, and held against them."""
+import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -130,6 +132,55 @@ def test_a_growing_batch_alone_has_a_plan_without_ratios():
     assert not list(growing_plans(groups_of(*(grown(w, met=False) for w in WORKERS)), Request(WORKERS)))
 
 
+# workers that change with the batch
+
+def phased(trials, **request):
+    [plan] = growing_plans(groups_of(*trials), Request(WORKERS, **request))
+    return plan
+
+
+@pytest.mark.parametrize("relaunch", [0.0, 0.05, 10.0])
+def test_the_workers_of_each_batch_are_those_that_no_other_ones_beat(everything, relaunch):
+    """All ways by hand: 100, 100 and 50 steps at batch 32, 64 and 128."""
+    plan, pieces = phased(everything, relaunch=relaunch), ((100, 32), (100, 64), (50, 128))
+    ways = []
+    for workers in itertools.product(WORKERS, repeat=3):
+        times = [steps * clock(w, batch) + relaunch * (at > 0 and w != workers[at - 1])
+                 for at, (w, (steps, batch)) in enumerate(zip(workers, pieces))]
+        ways.append((sum(times), sum(w * own for w, own in zip(workers, times)) / 3600, workers))
+    fastest, knee = min(ways), min(ways, key=lambda way: way[0] * way[1])
+    assert [(phase.global_batch, phase.workers, phase.start) for phase in plan.phases[0].phases] == [
+        (batch, workers, start) for workers, batch, start in zip(fastest[2], (32, 64, 128), (0, 100, 200))]
+    found = plan.phases_at_knee
+    assert found.seconds.value == pytest.approx(knee[0]) and found.cost.value == pytest.approx(knee[1])
+    costs = [one.cost.value for one in plan.phases]
+    assert costs == sorted(costs, reverse=True)
+    assert not any(seconds < 0.999 * one.seconds.value and cost < 0.999 * one.cost.value
+                   for seconds, cost, _ in ways for one in plan.phases)
+    assert found.changes == len([1 for one, other in zip(knee[2], knee[2][1:]) if one != other])
+
+
+def test_a_batch_may_have_more_workers_than_the_smallest_one_has_examples():
+    trials = [*(constant(batch, w) for batch in PACES for w in (1, 2, 64)
+                if w <= batch), *(grown(w) for w in (1, 2))]
+    [plan] = growing_plans(groups_of(*trials), Request((1, 64)))
+    assert (64, "batch 32 has fewer examples than workers") in plan.left_out
+    assert [phase.workers for phase in plan.phases[0].phases] == [1, 64, 64]
+
+
+def test_the_jobs_of_the_phases_follow_each_other(saved, tmp_path):
+    done = CliRunner().invoke(plan_command, [saved, "--workers", "1,2,4", "--relaunch", "0.001s", "--knee", "0.5",
+                                             "--out", str(tmp_path)])
+    text = done.output
+    assert done.exit_code == 0, text
+    lines = [line for line in text.splitlines() if line.startswith("job=$(sbatch")]
+    [growing] = json.loads((tmp_path / "plan.json").read_text())["growing_batches"]
+    assert lines == growing["jobs"] and "Workers by phase: " in text and "0.00100 s for each relaunch" in text
+    assert "--dependency" not in lines[0] and "-N1 --ntasks-per-node=2 " in lines[0]
+    assert re.search(r"--steps [12]00\)$", lines[0]) and "-N1 --ntasks-per-node=4 " in lines[-1]
+    assert "--dependency=afterok:$job" in lines[-1] and "--steps" not in lines[-1].replace("sbatch", "")
+
+
 def with_tokens(made, each):
     """The log with so many tokens in each example of each step."""
     made.steps["tokens"] = np.array([each * RAMP.at(step - 1) for step in made.steps["step"]], float)
@@ -164,7 +215,7 @@ def test_the_plan_says_what_it_buys(saved, tmp_path):
     text = " ".join(done.output.split())
     assert done.exit_code == 0 and "batch 32, 64 from step 100, 128 from step 200" in text, done.output
     assert "predicted from the constant batches" in text and "x as fast" in text
-    assert max(len(line) for line in done.output.splitlines() if not line.startswith("wrote")) <= 100
+    assert max(len(line) for line in done.output.splitlines() if not line.startswith(("wrote", "job="))) <= 100
     values = json.loads((tmp_path / "plan.json").read_text())["growing_batches"]
     assert [(one["predicted"], one["batch_schedule"]) for one in values] == [
         (True, [[0, 32], [50, 128]]), (False, [list(pair) for pair in RAMP.pairs])]

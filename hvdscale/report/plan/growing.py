@@ -1,12 +1,15 @@
 """What a growing batch buys, by worker count: a sentence, a table, and values for JSON."""
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
+from itertools import groupby
 
-from ...analysis.growing_batch import GrowingOption, GrowingPlan
+from ...analysis.growing_batch import GrowingOption, GrowingPlan, Phase, Phases
 from ...analysis.worker_plan import Value
-from ...formatting.numbers import counted, duration, finite, in_brackets, list_first, number, ratio, span, whole
+from ...formatting.numbers import (counted, duration, finite, in_brackets, list_first, listed, number, ratio, span,
+                                   whole)
 from ..table import Cell, Column, Row, Table, trial_list
 from .words import price_said
 
@@ -27,6 +30,63 @@ def said(plan: GrowingPlan) -> str:
     return (f"Fastest at {counted(best.workers, 'worker')}: {took}, {how}. " +
             (f"It is {beside}." if beside else
              "No steps are known at a constant smallest or largest batch, so what it buys is not."))
+
+
+def phases_said(plan: GrowingPlan) -> tuple[str, ...]:
+    """Which workers pay at each batch, beside the same workers all along."""
+    found, alone = plan.phases_at_knee, plan.knee
+    if found is None or alone is None or len(found.phases) < 2:
+        return ()
+    relaunch = plan.request.relaunch
+    counted_in = f"{duration(relaunch)} for each relaunch counted in" if relaunch else (
+        "relaunching not counted in; --relaunch says how long it takes")
+    if not found.changes:
+        return (f"No change of workers with the batch pays ({counted_in}): "
+                f"{counted(found.phases[0].workers, 'worker')} throughout.",)
+    ways = ", ".join(f"{counted(own[0].workers, 'worker')} at batch {listed(f'{one.global_batch:,}' for one in own)}"
+                     for own in _jobs(found))
+    return (f"Workers by phase: {ways}: {duration(found.seconds.value)}{_ends(found.seconds)}, cost "
+            f"{number(found.cost.value)}; with {counted(alone.workers, 'worker')} throughout "
+            f"{duration(alone.seconds.value)}, cost {number(alone.cost.value)} ({counted_in}).",)
+
+
+def _jobs(found: Phases) -> list[list[Phase]]:
+    """Phases that follow each other on the same workers, together."""
+    return [list(own) for _, own in groupby(found.phases, lambda one: one.workers)]
+
+
+def phases_table(plan: GrowingPlan) -> Table | None:
+    """The workers of each batch, where they change; None where no change pays."""
+    found = plan.phases_at_knee
+    if found is None or not found.changes:
+        return None
+    columns = (Column("global_batch", "batch", "examples"), Column("workers", "workers"), Column("nodes", "nodes"),
+               Column("start", "from step", "steps"), Column("steps", "steps", "steps"),
+               Column("seconds", "time", "seconds", "steps in it x t, relaunching left out"), Column("known", "known"))
+    rows = tuple(Row((*(Cell(f"{value:,}", value) for value in (one.global_batch, one.workers, one.nodes, one.start)),
+                      _cell(one.steps, whole),
+                      Cell(duration(one.seconds.value), one.seconds.value, one.seconds.low, one.seconds.high),
+                      Cell(one.mark)), plan.trials, ()) for one in found.phases)
+    return Table("worker-phases", f"Workers by phase: {plan.target}", columns, rows, (
+        "Workers by phase: those with the least cost x time over all phases together. A run resumes at another worker "
+        "count with the same updates.",), plan.target)
+
+
+def job_lines(plan: GrowingPlan) -> tuple[str, ...]:
+    """The jobs of Slurm that carry out the phases, each after the one before; () where the workers do not change."""
+    found = plan.phases_at_knee
+    if found is None or not found.changes:
+        return ()
+    schedule = json.dumps(plan.batches.pairs)
+    lines, jobs = [], _jobs(found)
+    for at, ((one, *_), following) in enumerate(zip(jobs, (*jobs[1:], None))):
+        each = plan.request.per_node or one.workers
+        until = f" --steps {following[0].start}" if following else ""
+        after = " --dependency=afterok:$job" if at else ""
+        lines.append(f"job=$(sbatch --parsable{after} -N{one.nodes if plan.request.per_node else 1} "
+                     f"--ntasks-per-node={min(each, one.workers)} slurm/train.sbatch OPTIONS "
+                     f"--set batch_schedule='{schedule}' --checkpoint CHECKPOINTS --resume auto{until})")
+    return tuple(lines)
 
 
 def _ends(value: Value) -> str:
@@ -71,7 +131,8 @@ def _cells(option: GrowingOption, ends: list[int]) -> Iterator[Cell]:
 
 
 def _cell(value: Value, write=number) -> Cell:
-    return Cell(write(value.value), value.value, value.low, value.high, span(value.low, value.high, write))
+    ends = span(value.low, value.high, write) if value.low < value.high else ""
+    return Cell(write(value.value), value.value, value.low, value.high, ends)
 
 
 def growing_values(plan: GrowingPlan) -> dict[str, object]:
@@ -87,6 +148,11 @@ def growing_values(plan: GrowingPlan) -> dict[str, object]:
                     ("steps", "seconds", "cost", "steps_ratio", "examples_ratio", "seconds_ratio")}}
                     for one in option.beside]}
     return {"workload": str(plan.workload), "target": str(plan.target), "batch_schedule": plan.batches.pairs,
-            "predicted": plan.predicted, "summary": said(plan), "options": list(map(option_values, plan.options)),
+            "predicted": plan.predicted, "summary": " ".join((said(plan), *phases_said(plan))),
+            "worker_phases": [{"seconds": values(one.seconds), "cost": values(one.cost), "changes": one.changes,
+                               "phases": [{"global_batch": phase.global_batch, "workers": phase.workers,
+                                           "start": phase.start, "known": phase.mark} for phase in one.phases]}
+                              for one in plan.phases],
+            "jobs": job_lines(plan), "options": list(map(option_values, plan.options)),
             "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],
             "trials": trial_list(plan.trials)}

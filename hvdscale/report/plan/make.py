@@ -35,8 +35,9 @@ from ..findings import Finding
 from ..output import on_screen, refuse_no_folder, write
 from ..runs import read
 from ..table import as_values, trial_list
+from ..view import present
 from .figures import EAGER, figures_of_plan
-from .growing import growing_table, growing_values, said
+from .growing import growing_table, growing_values, job_lines, phases_said, phases_table, said
 from .tables import model_table, plan_table
 from .words import advice, no_plan_said, not_joined_said, summary, title
 
@@ -84,6 +85,9 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     give_out(document_of_plans(plans, growing, logs, runs.skipped, notes, request.confidence),
              lambda: {"plans": list(map(plan_values, plans)), "growing_batches": list(map(growing_values, growing))},
              out, formats, echo)
+    for plan in growing:
+        for line in job_lines(plan):
+            echo(line)
     return plans
 
 
@@ -126,7 +130,8 @@ def _page(plan: WorkerPlan, taken: set[str]) -> Page:
 def _chapter(plan: GrowingPlan, taken: set[str]) -> Chapter:
     table, title = growing_table(plan), f"{plan.workload}: batch {plan.batches}"
     name = unique(section_name(plan.workload, plan.target), title, taken)
-    return Chapter((Finding(said(plan)),), (table,) * bool(table.rows), slug=name, target=plan.target,
+    return Chapter(tuple(map(Finding, (said(plan), *phases_said(plan)))),
+                   ((table,) * bool(table.rows) + present(phases_table(plan))), slug=name, target=plan.target,
                    title=title)
 
 
