@@ -76,6 +76,9 @@ width_option = click.option("--width", type=click.IntRange(NARROWEST, WIDEST), i
                             f"terminal's, or {USUAL}]")
 
 
+full_option = click.option("--full", is_flag=True, help="Print every table, and how to read them.")
+
+
 format_option = click.option("--format", "wanted", type=click.Choice(["text", "json", "junit"]), default="text",
                              show_default=True, help="What to print on stdout: the report, or its findings as JSON or "
                              "as JUnit's XML.")

@@ -12,7 +12,7 @@ from ..analysis.shares import confidence_of
 from ..errors import UsageError
 from ..report.defaults import FORMATS
 from ..target import Target
-from .common import Command, echo, formats_of, slow_imports, version_option, width_option
+from .common import Command, echo, formats_of, full_option, slow_imports, version_option, width_option
 from .completion import paths
 from .machine import NUMBERS, links_of, read_machine
 
@@ -92,12 +92,13 @@ OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "glob
 @click.option("--out", metavar="DIR", shell_complete=paths, help="Write plan.json, tables/ and figures/ there.")
 @click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
               help="What to write, of these.")
+@full_option
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 @width_option
 @version_option
 @click.pass_context
-def main(context, logs, targets, out, formats, skip_broken, network, bandwidth, latency, parameters, noise_scale, steps,
-         trials, batch_schedule, times_from, wanted, size_from, **asked):
+def main(context, logs, targets, out, formats, full, skip_broken, network, bandwidth, latency, parameters, noise_scale,
+         steps, trials, batch_schedule, times_from, wanted, size_from, **asked):
     """Time and cost to a target by worker count, and how many workers to take, from LOGS: log files, or directories.
 
     Worker counts and batches that were run are as measured, others by step-time laws, and marked. None is recommended
@@ -120,7 +121,7 @@ def main(context, logs, targets, out, formats, skip_broken, network, bandwidth, 
         make_size_plan(logs, [Target.parse(target) for target in targets], values, sizes,
                        options=Options(confidence=request.confidence, trials=trials),
                        local_batch=request.max_local_batch or request.local_batch, skip_broken=skip_broken, out=out,
-                       formats=formats_of(formats, FORMATS), echo=echo)
+                       formats=formats_of(formats, FORMATS), whole=full, echo=echo)
         return
     _positive("--noise-scale", noise_scale)
     _positive("--bandwidth", bandwidth)
@@ -129,7 +130,7 @@ def main(context, logs, targets, out, formats, skip_broken, network, bandwidth, 
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
               formats=formats_of(formats, FORMATS), skip_broken=skip_broken, links=links,
               notes=[network_said] * bool(network_said), noise_scale=noise_scale, trials=trials,
-              given=steps_of(steps) if steps else None, echo=echo, batch_schedule=(
+              given=steps_of(steps) if steps else None, whole=full, echo=echo, batch_schedule=(
                   schedule_of(batch_schedule) if batch_schedule else None), times_from=times_from)
 
 

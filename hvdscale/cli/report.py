@@ -10,7 +10,7 @@ from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERF
 from ..errors import UsageError
 from ..formatting.progress import Progress
 from ..report.defaults import FORMATS
-from .common import Command, echo, formats_of, slow_imports, version_option, width_option
+from .common import Command, echo, formats_of, full_option, slow_imports, version_option, width_option
 from .completion import paths
 
 
@@ -76,6 +76,7 @@ class Report(Command):
                    "several times.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
               help="Confidence level of the intervals.")
+@full_option
 @click.option("--skip-broken", is_flag=True,
               help="Continue without logs that cannot be read; they are named and counted.")
 @click.option("--watch", is_flag=True, hidden=True)
@@ -83,7 +84,8 @@ class Report(Command):
 @width_option
 @version_option
 def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, loss_within,
-         rules, rule_within, branch_tolerance, trials, crossing, sizes, laws, confidence, skip_broken, watch, every):
+         rules, rule_within, branch_tolerance, trials, crossing, sizes, laws, confidence, full, skip_broken, watch,
+         every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them or of other programs' runs.
 
     \b
@@ -102,7 +104,7 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
         crossing=crossing, confidence=confidence, branch_tolerance=branch_tolerance, sizes=sizes, laws=laws,
         spell=lambda name: f"--{name.replace('_', '-')}")
     make(logs, targets_of(targets), out, options=options, formats=formats_of(formats, FORMATS),
-         skip_broken=skip_broken, every_figure=figures == "all", asked=asked, echo=echo,
+         skip_broken=skip_broken, every_figure=figures == "all", whole=full, asked=asked, echo=echo,
          tell=Progress(partial(echo, err=True)))
 
 

@@ -23,13 +23,14 @@ from .about import Asked
 
 def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,
          options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
-         every_figure: bool = False, asked: Asked = Asked(), echo: Callable[[str], object] = print,
+         every_figure: bool = False, whole: bool = False, asked: Asked = Asked(), echo: Callable[[str], object] = print,
          tell: Tell = quiet) -> Document:
     """Print the report of these logs, and write its files under the directory ``out`` where one is given.
 
     paths        logs, or directories of logs
     targets      to hold the trials against; none: each against its own
     skip_broken  leave out the logs that cannot be read, and say so; else the first raises its LogError
+    whole        print every table, and how to read them
     every_figure draw every figure, rather than the main ones of each workload
     asked        what is to be shown of studies, beside the targets
     echo         takes each piece of text for the screen as soon as it is known
@@ -40,7 +41,7 @@ def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None
         with uncollected():
             runs = opened.enter_context(read(paths, skip_broken=skip_broken, tell=tell))
             document = runs.document(targets, options, asked, tell)
-        for text in on_screen(document):
+        for text in on_screen(document, whole):
             echo(text)
         if out is not None:
             written = list(write(document if every_figure else document.with_main_figures(), out, formats, tell))

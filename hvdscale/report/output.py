@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import HvdscaleError, UsageError
 from ..formatting.lines import line_width, wrap
+from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
 from ..system.collecting import uncollected
 from ..system.files import write_whole
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
     from .drawing import Figure
 
 Values = Callable[[], Mapping[str, object]]
+MORE = "{}and how to read all this: --full, or the files of --out."
 LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
             "--out have them.")
 NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their trials against one."
 
 
-def on_screen(document: Document) -> Iterator[str]:
-    """The report as pieces of plain text: verdict, main table, findings and other tables; at the end how to read them.
+def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
+    """The report as pieces of plain text: verdict, main table and findings of each workload; ``whole``: then all other
+    tables, and at the end how to read them.
     """
     for message in document.skipped:
         yield f"skipped: {message}\n"
@@ -42,15 +45,20 @@ def on_screen(document: Document) -> Iterator[str]:
     for group, pages in document.pages:
         title = titled(str(group.workload))
         for page in pages:
-            yield from _page_text(page, title + titled(page.title, "-") * (len(pages) > 1))
+            yield from _page_text(page, title + titled(page.title, "-") * (len(pages) > 1), whole)
             title = ""
         if not pages:
             yield f"{title}No trial measured the target.\n"
     for chapter in document.chapters:
         if chapter.findings or chapter.tables:
-            yield titled(chapter.title) + bullets(chapter.summary)
-            yield from (as_text(table, table.warnings) for table in chapter.tables)
-    if document.how_to_read:
+            yield titled(chapter.title) + bullets(chapter.summary if whole or not chapter.tables else
+                                                  [one.said for one in chapter.findings[:MOST]])
+            yield from (as_text(table, table.warnings) for table in chapter.tables if whole)
+    if not whole:
+        more = sum(len(shown.tables) for shown in document.chapters) + sum(
+            len(page.tables[1:]) for _, pages in document.pages for page in pages)
+        yield wrap(MORE.format(f"{counted(more, 'more table')} " * (more > 0))) + "\n"
+    elif document.how_to_read:
         yield titled("How to read this") + bullets(
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
     every = [page for _, pages in document.pages for page in pages]
@@ -62,13 +70,14 @@ def _is_evaluated(page: Page) -> bool:
     return page.section is None or any(len(trial.step) for trial in page.section.trials)
 
 
-def _page_text(page: Page, title: str) -> Iterator[str]:
-    """Verdict, main table, findings, other tables; a warning appears once, where it is first due."""
+def _page_text(page: Page, title: str, whole: bool) -> Iterator[str]:
+    """Verdict, main table, findings, and of a whole report other tables; a warning appears once, where it is first due.
+    """
     verdict = title + "".join(f"{wrap(said)}\n" for said in page.verdict)
     if verdict:
         yield verdict
     said: set[str] = set()
-    for at, table in enumerate(page.tables):
+    for at, table in enumerate(page.tables if whole else page.tables[:1]):
         warnings = (*table.warnings, *(() if at else page.left_out))
         yield as_text(table, [warning for warning in warnings if warning not in said])
         said.update(warnings)

@@ -174,7 +174,7 @@ class Report:
         return list(write(self.document, out, formats))
 
     def __str__(self) -> str:
-        return "\n".join(on_screen(self.document))
+        return "\n".join(on_screen(self.document, whole=True))
 
     def __repr__(self) -> str:
         return f"<{self.document.title}; {self.document.lead}>"

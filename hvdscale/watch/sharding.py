@@ -1,4 +1,4 @@
-"""Parameters that are divided among the ranks: FullyShardedDataParallel and fully_shard."""
+"""Parameters that are divided among the ranks: FullyShardedDataParallel and fully_shard, with its local gradients."""
 from __future__ import annotations
 
 from types import ModuleType
@@ -19,6 +19,19 @@ def install(watch: Watch) -> None:
 
     def follow_function(module: ModuleType) -> None:
         watch.patches.replace(module, "fully_shard", noting)
+
+    def noting_gradients(original):
+        def reduce(parameters, gradients, *args, **options):
+            for one, gradient in zip(parameters, gradients):
+                watch.tell("gradient", one.sharded_param, gradient)
+            return original(parameters, gradients, *args, **options)
+        return reduce
+
+    def follow_reduction(module: ModuleType) -> None:
+        watch.patches.replace(module, "foreach_reduce", noting_gradients)
+
+    if watch.details:
+        watch.patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_param_group", follow_reduction)
     watch.patches.when_imported("torch.distributed.fsdp.fully_sharded_data_parallel", follow_class)
     for name in ("torch.distributed.fsdp._fully_shard._fully_shard", "torch.distributed.fsdp._fully_shard",
                  "torch.distributed.fsdp"):

@@ -1,4 +1,5 @@
-"""Lightning's and accelerate's choice of devices, which has to be that of the workers that run."""
+"""Lightning's and accelerate's choice of devices, which has to be that of the workers that run; and how accelerate
+gathers what an evaluation found."""
 from __future__ import annotations
 
 import inspect
@@ -11,6 +12,7 @@ from .listener import Watch
 CONNECTORS = {"lightning.pytorch.trainer.connectors.accelerator_connector": "_AcceleratorConnector",
               "pytorch_lightning.trainer.connectors.accelerator_connector": "_AcceleratorConnector",
               "lightning.fabric.connector": "_Connector", "lightning_fabric.connector": "_Connector"}
+WITHOUT_REPEATS = "gather_for_metrics"      # it drops the examples that fill up the last batches
 OF_GPUS = ("gpu", "cuda")
 DEVICES = "Lightning's devices={!r} and num_nodes={!r} were {} and {}, as the run has {} in all"
 ACCELERATOR = "Lightning's accelerator={!r} ({}) was 'cpu', as torch sees no GPU here."
@@ -43,6 +45,16 @@ def install(watch: Watch) -> None:
         return found
     for module, name in CONNECTORS.items():
         watch.patches.when_imported(module, follow(name))
+
+    def gathering(original):
+        def gather(*args, **options):
+            watch.tell("combined", WITHOUT_REPEATS)
+            found = original(*args, **options)
+            watch.tell("combination_ends")
+            return found
+        return gather
+    watch.patches.when_imported("accelerate.accelerator", lambda module: watch.patches.replace(
+        module.Accelerator, WITHOUT_REPEATS, gathering))
     if missing():
         watch.patches.when_imported("accelerate.state", lambda module: watch.patches.replace(
             module.PartialState, "__init__", _joining_on_cpu))

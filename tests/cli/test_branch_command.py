@@ -70,7 +70,8 @@ def test_the_growing_batch_that_follows_is_a_configuration(here, tmp_path):
          "none")
     with read_log(tmp_path / "grown.h5") as log:
         assert log.evaluations["examples"][-1] == 20 * 16 + 10 * 64 and log.steps["lr"][-1] > 2 * log.steps["lr"][19]
-    report = CliRunner().invoke(report_command, [str(tmp_path / "b"), "--out", str(tmp_path / "r"), "--format", "json"])
+    words = [str(tmp_path / "b"), "--out", str(tmp_path / "r"), "--format", "json", "--full"]
+    report = CliRunner().invoke(report_command, words)
     assert "--set batch_schedule='[[0, 16], [20, 64]]' --lr-rule linear" in " ".join(report.output.split())
 
 

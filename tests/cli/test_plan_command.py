@@ -39,7 +39,7 @@ def short(folder):
 
 
 def said(*arguments, code=0):
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    done = CliRunner().invoke(main, [str(argument) for argument in (*arguments, "--full")])
     assert done.exit_code == code, done.output
     return " ".join(done.output.split())
 
@@ -48,6 +48,13 @@ def test_the_recommendation_comes_first_then_the_table(series):
     text = said(series, "--workers", "1-64", "--local-batch", 32, "--price", 2)
     assert text.index("Fastest: 32 workers") < text.index("Cheapest:") < text.index("Gain ") < text.index("By worker")
     assert "% sure." in text and "2.00 a worker-hour" in text
+
+
+def test_the_screen_is_the_verdict_one_table_and_findings_unless_all_is_asked_for(series):
+    short = CliRunner().invoke(main, [series, "--workers", "1,2,128", "--local-batch", "32"]).output
+    whole = CliRunner().invoke(main, [series, "--workers", "1,2,128", "--local-batch", "32", "--full"]).output
+    assert "1 more table and how to read all this: --full" in short and len(short.splitlines()) <= 60
+    assert "The step-time model" not in short and "The step-time model" in whole and "How to read this" in whole
 
 
 def test_a_step_is_said_to_be_the_mean_one(series):

@@ -22,7 +22,7 @@ def series(tmp_path_factory):
 
 
 def said(*arguments, code=0):
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    done = CliRunner().invoke(main, [str(argument) for argument in (*arguments, "--full")])
     assert done.exit_code == code, done.output
     return " ".join(done.output.split())
 

@@ -20,7 +20,7 @@ def runs(tmp_path_factory):
 
 
 def said(*arguments, code=0):
-    done = CliRunner().invoke(main, [*map(str, arguments)])
+    done = CliRunner().invoke(main, [*map(str, arguments), "--full"])
     assert done.exit_code == code, done.output
     return " ".join(done.output.split())
 

@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 LOG = str(ROOT / "tools/readme/mnist.h5")
 SHORT = "tools/readme/mnist.h5"
 COMMANDS = {
-    "report": (report.main, [SHORT]), "compare": (compare.main, [SHORT, SHORT]),
+    "report": (report.main, [SHORT, "--full"]), "compare": (compare.main, [SHORT, SHORT]),
     "plan": (plan.main, [SHORT, "--workers", "1-1024", "--price", "2.5"]), "show": (log.main, ["show", SHORT]),
     "ls": (log.main, ["ls", SHORT]),
     "show one": (log.main, ["show", SHORT, "--trial", "1", "--steps"])}

@@ -19,6 +19,7 @@ from tests.wording import screens
 
 PLAN = """
 v1.h5 --workers 1-32 --price 2
+v1.h5 --workers 1-32 --price 2 --full
 v1.h5 --workers 1,2 --per-node 2 --deadline 10m --budget 1
 v1.h5 --workers 1,2 --deadline 10s --budget 0.00001
 series.h5 --workers 1-4096 --local-batch 32 --steps 860@32 --noise-scale 500
@@ -66,6 +67,7 @@ merge v1.h5 --out all.h5
 REPORT = """
 v1.h5 --target val/error<0.04 --target test/error<0.1
 v1.h5 --budget "100 steps, 5 epochs"
+v1.h5 --full
 v1.h5 --confidence 0.8 --perfect-within 0.1
 unmet.h5
 empty.h5

@@ -323,3 +323,20 @@ def test_watching_changes_no_bit_of_the_losses(doctor, tmp_path):
     watched = doctor.losses(tmp_path, *words, watched=True)
     plain = doctor.losses(tmp_path, *words, watched=False)
     assert len(watched) == 4 and watched == plain[:4] and len(set(plain)) == len(plain)
+
+
+SHARDED = [("ddp = DistributedDataParallel(model)", "from torch.distributed.fsdp import fully_shard\n"
+            "fully_shard(model[0])\nddp = fully_shard(model)")]
+
+
+@pytest.mark.parametrize("changes, check, differs", [
+    ([], "", ""),
+    ([("loss = cross_entropy(ddp(inputs), targets)", "loss = cross_entropy(ddp(inputs), targets) * workers")],
+     "gradient", "2.00 times the mean over its targets on 2 workers, and 1.00 times on one"),
+    ([("    return loss.item()", "    if rank == 1:\n        model[2].weight.data.mul_(1.5)\n    return loss.item()")],
+     "parameters", "between update 1 and 2 something wrote them on rank 1 alone")])
+def test_what_fully_shard_divides_is_put_together(examined, changes, check, differs):
+    code, out, err, verdicts = examined(ddp_scripts.changed([*SHARDED, *changes]), *MARKED)
+    assert [name for name, verdict in verdicts.items() if verdict == "FAILED"] == [check] * bool(check), out
+    assert code == bool(check) and verdicts["gradient"] in ("passed", "FAILED"), (out, err)
+    assert differs in " ".join(out.split())

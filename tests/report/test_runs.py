@@ -155,7 +155,7 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(runs, asked, message)
 
 def test_the_report_says_what_the_command_prints(folder, runs, report):
     printed = []
-    make([folder], echo=printed.append)
+    make([folder], whole=True, echo=printed.append)
     assert str(report) == "\n".join(printed) and all(said in str(report) for said in report.verdict[:1])
     document = report.values()
     assert [found["said"] for found in report.findings] == [

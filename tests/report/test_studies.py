@@ -38,11 +38,11 @@ def swept():
 
 
 def words(document):
-    return " ".join("\n".join(on_screen(document)).split())
+    return " ".join("\n".join(on_screen(document, whole=True)).split())
 
 
 def test_what_was_found_is_said_before_the_tables(swept):
-    verdict, main, findings, *tables, how_to_read = list(on_screen(swept))
+    verdict, main, findings, *tables, how_to_read = list(on_screen(swept, whole=True))
     [(_, [page])] = swept.pages
     assert "-----" not in verdict and 1 <= len(page.verdict) <= 3 and all(said in " ".join(verdict.split())
                                                                           for said in page.verdict)
@@ -128,7 +128,7 @@ def wide(tmp_path, monkeypatch):
 def test_a_huge_log_is_told_of_without_a_trial_of_its_own(wide, monkeypatch, tmp_path):
     monkeypatch.setattr("hvdscale.report.runs.read_trials", lambda log: pytest.fail("a trial was made"))
     result = CliRunner().invoke(main, [wide, "--target", "val/error<0.3", "--out", str(tmp_path / "out"), "--format",
-                                       "json,csv"])
+                                       "json,csv", "--full"])
     assert result.exit_code == 0, result.exception
     said = " ".join(result.stdout.split())
     assert said.startswith("More than 5,000,000 evaluations: this report is of the studies as a whole.")

@@ -326,7 +326,7 @@ def test_diverged_trials_are_counted_in_the_table_and_named_below():
     [section] = sections(log(trial(id=1), trial(id=2, seed=1, status=Status.INFEASIBLE),
                              trial(id=3, seed=2, status=Status.INFEASIBLE, error=(np.nan,) * 3)))
     assert "2 div." in text(section)
-    assert left_out(section) == ("Diverged: 2 of 3 trials INFEASIBLE (made.h5:2, made.h5:3), 1 of them after meeting "
+    assert left_out(section) == ("Diverged: 2 of 3 trials INFEASIBLE (made.h5:2, 3), 1 of them after meeting "
                                  "the target (made.h5:2): counted apart, in no estimate.",)
 
 
@@ -530,7 +530,7 @@ def test_misuse_is_explained(tmp_path, arguments, said):
 def test_targets_and_tolerances_reach_the_tables(tmp_path):
     paths = [save(made, tmp_path / f"w{workers}.h5") for workers, made in study(unmet=False).items()]
     result = CliRunner().invoke(main, [*paths, "--target", "val/error<0.05", "--target", "val/error<0.1",
-                                       "--confidence", "0.8", "--perfect-within", "0.1"])
+                                       "--confidence", "0.8", "--perfect-within", "0.1", "--full"])
     assert result.exit_code == 0, result.exception
     assert result.stdout.index("val/error<0.05") < result.stdout.index("val/error<0.1 ")
     assert "the 80% interval" in result.output and "within 10% of the smallest" in result.output
@@ -541,7 +541,7 @@ def test_verdict_and_main_table_are_the_first_fifteen_lines():
     assert [line.split(":")[0] for line in lines[2:4]] == ["Fastest", "Cheapest"] and lines[4].startswith("Gain ")
     assert lines[5] == "" and lines[6].startswith("By worker count: val/error<0.02") and "-----" in lines[10]
     assert [line.split()[0] for line in lines[11:15]] == ["1", "2", "4#", "8#"] and max(map(len, lines[:15])) <= 100
-    assert "Fastest" not in " ".join(lines[15:]) and lines.count("How to read this") == 1
+    assert "Fastest" not in " ".join(lines[15:]) and "How to read" not in " ".join(lines) and len(lines) < 40
 
 
 def test_findings_are_in_the_json_with_their_intervals(studied):

@@ -9,5 +9,5 @@ from tests.conftest import GOLDEN
 def test_the_report_of_a_golden_log_is_as_expected(name, golden, monkeypatch):
     monkeypatch.chdir(GOLDEN)
     said = []
-    make([f"{name}.h5"], echo=said.append)
+    make([f"{name}.h5"], whole=True, echo=said.append)
     golden(f"{name}.report", "\n".join(said))

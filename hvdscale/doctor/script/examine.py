@@ -14,6 +14,7 @@ from .compare.examples import examples
 from .compare.gradient import gradient
 from .compare.pair import Pair
 from .compare.rates import learning_rate, schedule
+from .compare.shards import join
 from .compare.state import batch_norm, parameters
 from .compare.streams import random_numbers
 from .compare.unseen import files_written, notes, unseen
@@ -94,6 +95,7 @@ def examine(asked: Asked, process: Process, say: Callable[[str], None],
 
 def compare(asked: Asked, one: Run, many: Run, checks: Collection[str]) -> Examination:
     """The findings on two runs; pure but for what the runs say they wrote."""
+    join(many.records)
     pair = Pair(one.records[0], many.records, asked.batch)
     written = [path for run in (one, many) if not run.workplace.copied for path in run.written]
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}

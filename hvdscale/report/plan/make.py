@@ -46,13 +46,14 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
               out: Path | None = None, formats: Sequence[str] = FORMATS, skip_broken: bool = False,
               links: Links | None = None, given: StepsPoint | None = None, noise_scale: float | None = None,
               trials: int | None = None, batch_schedule: BatchSchedule | None = None,
-              times_from: Sequence[Path] = (), notes: Sequence[str] = (),
+              times_from: Sequence[Path] = (), notes: Sequence[str] = (), whole: bool = False,
               echo: Callable[[str], object] = print) -> tuple[WorkerPlan, ...]:
     """Print the plans of these logs, one a workload and target, and write their files under ``out`` where it is given.
 
     batch_schedule  a growing batch to predict, beside those that were run
     times_from      logs that alone give step times, those of ``paths`` then only steps; without any all do
     notes           to be said first
+    whole           print every table, and how to read them
     Raises UsageError or LogError, with what would help, where nothing can be planned. See plans_of and make.make.
     """
     refuse_no_folder(out)
@@ -84,7 +85,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     notes = *notes, *joined, *versions.notes, *runs.remarks, *refused, *_unused(plans, given, noise_scale)
     give_out(document_of_plans(plans, growing, logs, runs.skipped, notes, request.confidence),
              lambda: {"plans": list(map(plan_values, plans)), "growing_batches": list(map(growing_values, growing))},
-             out, formats, echo)
+             out, formats, echo, whole)
     for plan in growing:
         for line in job_lines(plan):
             echo(line)
@@ -136,9 +137,9 @@ def _chapter(plan: GrowingPlan, taken: set[str]) -> Chapter:
 
 
 def give_out(document: Document, values: Callable[[], Mapping[str, object]], out: Path | None,
-             formats: Sequence[str], echo: Callable[[str], object]) -> None:
+             formats: Sequence[str], echo: Callable[[str], object], whole: bool = False) -> None:
     """Print a plan, and write it under ``out`` where that is given, as plan.json with these values and the rest."""
-    for text in on_screen(document):
+    for text in on_screen(document, whole):
         echo(text)
     if out is None:
         return

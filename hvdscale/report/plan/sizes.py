@@ -37,6 +37,7 @@ Predictions = Mapping[str, SizePrediction]
 def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Mapping[str, float],
                    sizes: Sequence[Size], *, options: Options = Options(), local_batch: int | None = None,
                    skip_broken: bool = False, out: Path | None = None, formats: Sequence[str] = (),
+                   whole: bool = False,
                    echo: Callable[[str], object] = print) -> Predictions:
     """Print what laws over the logs' sizes predict at another size, and write it under ``out`` where that is given.
 
@@ -63,7 +64,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
                       present(cells_table(found)), lambda: view_of_laws(found).figures, slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
     document = Document((), logs, tuple(runs.skipped), options.confidence, (chapter,), versions.notes, "Scaling plan")
-    give_out(document, lambda: prediction_values(predictions, chapter), out, formats, echo)
+    give_out(document, lambda: prediction_values(predictions, chapter), out, formats, echo, whole)
     return predictions
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ...analysis.drift import drift_of
+from ...analysis.grouping import group_by
 from ...analysis.intervals import OWN_FROM, Estimate
 from ...analysis.noise_against import best_known
 from ...analysis.pooled_variance import SPEED, stand_out, updates
@@ -517,4 +518,6 @@ def _ends(value: Estimate) -> str:
 
 
 def _named(trials: Sequence[Trial], most: int = 4) -> str:
-    return list_first([f"{trial.log}:{trial.id}" for trial in trials], most)
+    by_log = group_by(trials[:most], lambda trial: trial.log)
+    more = f" and {len(trials) - most:,} more" * (len(trials) > most)
+    return "; ".join(f"{log}:{', '.join(str(trial.id) for trial in own)}" for log, own in by_log.items()) + more

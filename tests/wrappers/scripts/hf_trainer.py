@@ -42,5 +42,8 @@ arguments = TrainingArguments(
     max_grad_norm=0.0, use_cpu=True, disable_tqdm=True, save_strategy="no", eval_strategy="epoch", report_to=[],
     remove_unused_columns=False)
 optimizer = torch.optim.SGD(model.parameters(), rate(), momentum=0.9)
-Own(model, arguments, train_dataset=sets[0], eval_dataset=sets[1], optimizers=(optimizer, schedule_of(optimizer)),
-    callbacks=[After()]).train()
+trainer = Own(model, arguments, train_dataset=sets[0], eval_dataset=sets[1],
+              optimizers=(optimizer, schedule_of(optimizer)), callbacks=[After()])
+if fault == "evaluation":
+    trainer.gather_function = trainer.accelerator.gather
+trainer.train()

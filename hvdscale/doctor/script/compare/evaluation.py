@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ....formatting.numbers import counted, percent
+from ....watch.wrappers import WITHOUT_REPEATS
 from ...finding import Finding, Verdict
 from ..record import Iteration, Record
 from .identity import same_data
@@ -113,9 +114,10 @@ def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
     total += own
     least = min(total.values())
     twice = sum(count - least for count in total.values())
-    if twice:
-        gathered = any("gather" in call for record, iterations in zip(pair.many, each.ranks) for one in iterations
-                       for call in _combining(record, one))
+    calls = [call for record, iterations in zip(pair.many, each.ranks) for one in iterations
+             for call in _combining(record, one)]
+    if twice and WITHOUT_REPEATS not in calls:
+        gathered = any("gather" in call for call in calls)
         unless = ", unless the script drops them after it gathers" if gathered else ""
         return Finding(NAME, Verdict.WARNED if gathered else Verdict.FAILED, looked_at,
                        f"{counted(twice, 'example')} of {len(expected):,} counted twice ({_share(twice, expected)})"

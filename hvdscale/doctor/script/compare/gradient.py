@@ -11,6 +11,7 @@ from ...finding import Finding, Verdict
 from . import scale
 from .pair import Pair, apart, passes_of
 from .reduction import ACTIVE, Reduction, Weighing, find_reduction, weigh
+from .shards import is_joined
 
 NAME = scale.NAME
 DDP = "wrap the model in DistributedDataParallel and call the wrapper, not .module"
@@ -38,7 +39,7 @@ def gradient(pair: Pair) -> Finding:
 def _hidden(pair: Pair) -> str:
     """Why the gradients are not known; empty if they are."""
     sharded = [record.sharded for record in pair.records if record.sharded]
-    if sharded:
+    if sharded and not is_joined(pair.records):
         return f"{sharded[0]} divides the parameters among the ranks, so that no rank has a whole gradient"
     if not pair.updates:
         return "the optimizer made no update on some rank"

@@ -6,6 +6,7 @@ import numpy as np
 from ....formatting.numbers import counted, list_first, listed
 from ...finding import Finding, Verdict
 from .pair import Pair, apart
+from .shards import is_joined
 
 PARAMETERS, BATCH_NORM = "parameters", "batch-norm"
 
@@ -14,6 +15,8 @@ def parameters(pair: Pair) -> Finding:
     """Whether all ranks start from the same parameters and buffers, and keep the same parameters."""
     looked_at = f"on {pair.workers} ranks before each of {counted(pair.updates, 'update')}"
     sharded = [record.sharded for record in pair.records if record.sharded]
+    if sharded and pair.updates and is_joined(pair.records):
+        return _parts(pair, f"{sharded[0]} keeps each part of them on one rank, so that none can differ by rank")
     if sharded or not pair.updates:
         return Finding(PARAMETERS, Verdict.UNSEEN, f"{sharded[0]} divides them among the ranks" if sharded else
                        "the optimizer made no update on some rank")
@@ -27,6 +30,21 @@ def parameters(pair: Pair) -> Finding:
                        cause="they are drawn or computed by rank, and nothing broadcasts them",
                        remedy="register them in the module that DistributedDataParallel wraps, or seed them alike")
     return Finding(PARAMETERS, Verdict.PASSED, f"{looked_at}: the same, bit by bit")
+
+
+def _parts(pair: Pair, looked_at: str) -> Finding:
+    """Whether anything but the optimizer wrote the parameters of some ranks only, where each has its own part."""
+    ranks = [pair.steps(record).updates for record in pair.many]
+    trained = [at for at, updates in enumerate(ranks) if any(one.digest != one.digest_after for one in updates)]
+    for number in range(1, pair.updates):
+        written = [at for at in trained if ranks[at][number].digest != ranks[at][number - 1].digest_after]
+        if written and len(written) < len(trained):
+            return Finding(PARAMETERS, Verdict.FAILED, looked_at,
+                           f"between update {number} and {number + 1} something wrote them on rank {listed(written)} "
+                           "alone", cause="a write on some ranks only, such as loading a checkpoint",
+                           remedy="do it on all ranks", where=ranks[written[0]][number].line)
+    return Finding(PARAMETERS, Verdict.PASSED, f"{looked_at}; between {counted(pair.updates, 'update')} nothing wrote "
+                   "those of some ranks only")
 
 
 def _different(pair: Pair, at: int, looked_at: str) -> Finding:

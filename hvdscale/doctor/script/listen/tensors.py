@@ -3,25 +3,44 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import math
 from collections.abc import Iterable
 
 import numpy as np
 import torch
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 SAMPLED = 256                   # numbers of a parameter, at most
 
 
 def sample(values: torch.Tensor) -> np.ndarray:
-    """Up to about SAMPLED numbers, at places that depend on the size alone."""
-    values = local(values.detach())
+    """Up to about SAMPLED numbers, at places that depend on the size alone; NaN where another rank has that part."""
+    values = values.detach()
+    if hasattr(values, "to_local"):
+        return _sample_part(values)
     values = values.to_dense() if values.is_sparse else values
     return values.reshape(-1)[::_stride(values.numel())].double().cpu().numpy().copy()
 
 
+def _sample_part(values: torch.Tensor) -> np.ndarray:
+    own, begin = local(values).reshape(-1), _begin(values)
+    found = np.full(sampled(values), np.nan)
+    places = np.arange(len(found)) * _stride(values.numel()) - begin
+    here = (places >= 0) & (places < own.numel())
+    found[here] = own[torch.as_tensor(places[here])].double().cpu().numpy()
+    return found
+
+
+def _begin(values: torch.Tensor) -> int:
+    """Where this rank's part of a tensor begins, if that is divided in its first dimension alone; else beyond it."""
+    shape, offset = compute_local_shape_and_global_offset(values.shape, values.device_mesh, values.placements)
+    whole = values.device_mesh.ndim == 1 and shape[1:] == tuple(values.shape[1:])
+    return offset[0] * math.prod(values.shape[1:]) if whole else values.numel()
+
+
 def sampled(values: torch.Tensor) -> int:
     """How many numbers a sample has."""
-    numbers = local(values).numel()
-    return len(range(0, numbers, _stride(numbers)))
+    return len(range(0, values.numel(), _stride(values.numel())))
 
 
 def _stride(numbers: int) -> int:
