@@ -94,7 +94,8 @@ def test_a_job_whose_output_is_read_no_more_keeps_a_checkpoint_and_ends(started)
         ("horovodrun", signal.SIGKILL), ("gloo", signal.SIGKILL), ("torchrun", signal.SIGKILL),
         ("horovodrun", signal.SIGHUP), ("mpirun", signal.SIGHUP), (None, signal.SIGHUP)))])
 def test_a_sweep_whose_launcher_is_killed_ends(started, tmp_path, launcher, number):
-    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.05}", high="0.4")
+    """A trial takes longer than the time that mpirun waits before it passes SIGHUP on as SIGTERM."""
+    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.5}", high="0.4")
     job = started(sweep, "--out", "out", launcher=launcher, module="hvdscale.cli.tune",
                   ready=lambda job: list(job.folder.glob("out/trials/*/*.claim-1")))
     os.kill(job.process.pid, number)
