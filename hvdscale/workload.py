@@ -310,6 +310,12 @@ def kind_of(value) -> str:
     return repr(value) if isinstance(value, (int, float, str, type(None))) else f"a {type(value).__name__}"
 
 
+def describe_build(workload: Workload) -> str:
+    """Where the code of a workload builds its model: ``made/net builds the model at job.py:7``; "" if unknown."""
+    code = getattr(inspect.unwrap(workload.build), "__code__", None)
+    return f"{workload.name} builds the model at {code.co_filename}:{code.co_firstlineno}" if code else ""
+
+
 def as_stored(inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """The inputs in this floating type."""
     return inputs.to(dtype)
@@ -371,8 +377,10 @@ class Classification(Workload):
     def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         logits = model(self.prepare(inputs, _first_parameter(model).dtype))
         if not isinstance(logits, Tensor) or logits.ndim != 2:
-            raise WorkloadError(f"{self.name}: the model of {type(model).__name__} returned {kind_of(logits)}; it must "
-                                f"return logits, a tensor of shape ({len(inputs)}, {self.classes or 'classes'})")
+            raise WorkloadError("; ".join(filter(None, (
+                f"{self.name}: the model of {type(model).__name__} returned {kind_of(logits)}",
+                f"it must return logits, a tensor of shape ({len(inputs)}, {self.classes or 'classes'})",
+                describe_build(self)))))
         return logits
 
 

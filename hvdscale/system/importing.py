@@ -5,6 +5,7 @@ import glob
 import importlib
 import os
 import sys
+from types import ModuleType
 
 from ..errors import UsageError, describe_raised
 
@@ -27,11 +28,16 @@ def import_object(name: str, what: str):
     except Exception as error:                  # the module is the user's: anything
         raise UsageError(f"{what} {name!r} cannot be imported: {describe_raised(error)}") from None
     if not hasattr(found, attribute):
-        there = [key for key, value in vars(found).items() if not key.startswith("_") and
-                 getattr(value, "__module__", module) == module]
         raise UsageError(f"{what} {name!r} cannot be imported: {module} has no {attribute!r}; it defines "
-                         f"{', '.join(there) or 'nothing'}")
+                         f"{', '.join(_defined_in(found)) or 'nothing'}")
     return getattr(found, attribute)
+
+
+def _defined_in(module: ModuleType) -> list[str]:
+    """The names of a module's own classes, functions and values, in their order."""
+    return [name for name, value in vars(module).items() if not name.startswith("_") and
+            not isinstance(value, ModuleType) and
+            (not hasattr(value, "__qualname__") or value.__module__ == module.__name__)]
 
 
 def _where_it_is_not(module: str) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Iterator
 from threading import get_ident
 
@@ -14,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ..errors import is_of_user_code
-from ..workload import Workload, kind_of
+from ..workload import Workload, describe_build, kind_of
 
 LONGEST = 80            # characters of a layer; of a longer one its class is named
 
@@ -55,10 +54,9 @@ def _notes(workload: Workload, model: nn.Module, running: list[tuple[nn.Module, 
         notes = [f"{_name(model, layer)} was given {', '.join(map(kind_of, given)) or 'nothing'}"]
     else:
         notes = [f"the model returned {kind_of(result)}" for result in returned]
-    code = getattr(inspect.unwrap(workload.build), "__code__", None)
-    if notes and code and not is_of_user_code(error):
-        notes.append(f"{workload.name} builds the model at {code.co_filename}:{code.co_firstlineno}")
-    return notes
+    if notes and not is_of_user_code(error):
+        notes.append(describe_build(workload))
+    return [note for note in notes if note]
 
 
 def _name(model: nn.Module, layer: nn.Module) -> str:

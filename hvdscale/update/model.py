@@ -17,7 +17,7 @@ from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds, stream_key
 from ..workers.group import Workers
 from ..workers.single import SingleWorker
-from ..workload import MapSplit, Split, Workload, bound_loss, build_model, to_device
+from ..workload import MapSplit, Split, Workload, bound_loss, build_model, describe_build, to_device
 from .explain import explained
 from .precision import PARAMETERS, autocast
 
@@ -33,8 +33,10 @@ def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Modul
         model = build_model(workload, plan.model_args)
     for name, values in [*model.named_parameters(), *model.named_buffers()]:
         if values.is_meta:
-            raise WorkloadError(f"{workload.name}: build returned a model whose {name} is on the meta device, without "
-                                "values; build it on the CPU, outside of torch.device('meta') and init_empty_weights")
+            raise WorkloadError("; ".join(filter(None, (
+                f"{workload.name}: build returned a model whose {name} is on the meta device, without values",
+                "build it on the CPU, outside of torch.device('meta') and init_empty_weights",
+                describe_build(workload)))))
     return model.to(device=device, dtype=PARAMETERS[plan.precision])
 
 

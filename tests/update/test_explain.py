@@ -9,18 +9,19 @@ from hvdscale.workers.single import SingleWorker
 from tests.factories import mistaken_models
 
 HERE = re.escape(mistaken_models.__file__)
+BUILT = rf"; made/net builds the model at {HERE}:\d+"
 BOTH = r"\(a tensor of shape \(8, 3\), a tensor of shape \(8, 12\)\)"
 LINEAR = r"layer 1, Linear\(in_features=7, out_features=3, bias=True\), was given a tensor of shape \(8, 12\)"
-META = r"made/net: build returned a model whose weight is on the meta device, .*; build it on the CPU"
+META = rf"made/net: build returned a model whose weight is on the meta device, .*; build it on the CPU.*{BUILT}"
 
 
 @pytest.mark.parametrize("workload, said", [
     ("OWN_tuple", rf"TypeError: .*must be Tensor, not tuple \({HERE}:\d+\); the model returned {BOTH}"),
     ("OWN_width", rf"RuntimeError: .*\(8x12 and 7x3\) \({HERE}:\d+\); {LINEAR}"),
-    ("CLASSES_width", rf"RuntimeError: .*\(8x12 and 7x3\) .*; {LINEAR}; made/net builds the model at {HERE}:\d+"),
+    ("CLASSES_width", rf"RuntimeError: .*\(8x12 and 7x3\) .*; {LINEAR}{BUILT}"),
     ("OWN_shape", rf"RuntimeError: .* \({HERE}:\d+\); the model returned a tensor of shape \(8, 1, 3\)"),
-    ("CLASSES_tuple", rf"TwoOutputs returned {BOTH}; it must return logits, a tensor of shape \(8, 3\)"),
-    ("CLASSES_shape", r"Flat returned a tensor of shape \(8, 1, 3\); it must return logits, .* shape \(8, 3\)"),
+    ("CLASSES_tuple", rf"TwoOutputs returned {BOTH}; it must return logits, a tensor of shape \(8, 3\){BUILT}"),
+    ("CLASSES_shape", rf"Flat returned a tensor of shape \(8, 1, 3\); it must return logits, .* shape \(8, 3\){BUILT}"),
     ("OWN_meta", META), ("CLASSES_meta", META)])
 def test_a_model_that_does_not_fit_is_one_line_with_what_it_was_given(capsys, workload, said):
     with pytest.raises(HvdscaleError, match=said) as raised:

@@ -97,7 +97,8 @@ def test_a_workload_of_ones_own_is_found_in_its_module():
     (".toy:WORKLOAD", "cannot be imported"), (":WORKLOAD", "cannot be imported"),
     ("tests.parallel.toy:load", ".*it is a function, not an instance of a subclass"),
     ("tests.factories.jobs:Tokens", ".*it is a class; name an instance: workload = Tokens()"),
-    ("tests.factories.jobs:nothing", "cannot be imported: .*jobs has no 'nothing'; it defines .*Tokens")])
+    ("tests.factories.jobs:nothing", "cannot be imported: .*jobs has no 'nothing'; it defines .*Tokens"),
+    ("tests.parallel.toy:nothing", ".*; it defines TRAIN, .*load_augmented, WORKLOAD")])
 def test_a_name_that_leads_to_no_workload_of_ones_own_is_named(name, said):
     with pytest.raises(UsageError, match=f"(?s){name}.* {said}"):
         find(name)
