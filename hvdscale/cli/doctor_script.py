@@ -55,8 +55,9 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
         from ..doctor.script.runs import Asked, ScriptError
         from ..training.display import on_terminal
         from ..workers.launch import place
-        from ..workers.orphans import stop_without_launcher
+        from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
     process = place()
+    refuse_launcher_in_torchrun()
     stop_without_launcher(seconds)
     workers = process.size if process.size > 1 else workers
     _check(arguments, batch, workers)

@@ -4,13 +4,16 @@ import pickle
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from hvdscale.cli import doctor_script
 from hvdscale.doctor.script.examine import examine
 from hvdscale.doctor.script.place import place_for
 from hvdscale.doctor.script.record import (Batch, Clip, Draws, Iteration, LossCall, Pass, Record, Sampling, Steps,
                                            Update, load)
 from hvdscale.doctor.script.runs import Asked
 from hvdscale.errors import HvdscaleError
+from hvdscale.workers import orphans
 from hvdscale.workers.launch import Process
 
 NOBODY = 65534
@@ -134,3 +137,10 @@ def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
     with pytest.raises(ValueError):
         load(tmp_path, 0, 2)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_launcher_inside_torchrun_is_refused_before_the_script_runs(shared, monkeypatch):
+    monkeypatch.setattr(orphans, "LAUNCHERS", [("mpirun", ()), ("torchrun", ())])
+    done = CliRunner().invoke(doctor_script.command, ["train.py"])
+    assert done.exit_code == 1 and "Error: torchrun started mpirun, which started this process" in done.output
+    assert "the script itself" not in done.output
