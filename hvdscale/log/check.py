@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import LogError
+from ..formatting.numbers import counted
 from ..target import Target
 from .files import first_line
 from .plan_text import read_plan
@@ -320,8 +321,9 @@ def _ended(trials: Columns) -> Iterator[Fault]:
         f": is {Status(status[row]).name}, but its stop_reason is empty"))
     covered = trials["global_batch"] <= trials["local_batch"] * trials["accumulation"] * trials["workers"]
     yield from _fault(trials, ~covered, lambda row, at: (
-        ": {} workers x local batch {} x accumulation {} is less than the global batch {}".format(
-            *(int(trials[name][row]) for name in ("workers", "local_batch", "accumulation", "global_batch")))))
+        ": {} x local batch {} x accumulation {} is less than the global batch {}".format(
+            counted(int(trials["workers"][row]), "worker"),
+            *(int(trials[name][row]) for name in ("local_batch", "accumulation", "global_batch")))))
 
 
 def _unknown(log: KnownTables, table: Columns) -> Iterator[Fault]:

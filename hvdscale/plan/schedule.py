@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields, replace
 from operator import itemgetter
 from typing import Any
 
+from ..formatting.numbers import counted
+
 # decays from the peak to end_lr_factor of it: the share of the way that is behind after a share of the steps
 FALLING = {"linear": lambda done: done, "cosine": lambda done: (1 - math.cos(math.pi * done)) / 2, "1-sqrt": math.sqrt}
 INVERSE_SQRT = "inverse_sqrt"
@@ -91,7 +93,7 @@ class Schedule:
         if self.plateau:
             least = f", but no lower than {format_lr(self.end_lr_factor * self.peak_lr)}" * (self.end_lr_factor > 0)
             return (f"x {self.decay_factor:g} when {self.plateau['metric']} has not improved in more than "
-                    f"{self.plateau['patience']} evaluations{least}")
+                    f"{counted(self.plateau['patience'], 'evaluation')}{least}")
         stable = self.decay_start is not None and self.decay_start > (self.warmup != "none") * self.warmup_steps
         held = f"held to step {self.decay_start}, then " * stable
         if self.decay == INVERSE_SQRT:

@@ -63,7 +63,7 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
     every = [page for _, pages in document.pages for page in pages]
     if document.kind == REPORT and all(page.target is None for page in every) and any(map(_is_evaluated, every)):
-        yield f"{NO_TARGET}\n"
+        yield f"{wrap(NO_TARGET)}\n"
 
 
 def _is_evaluated(page: Page) -> bool:

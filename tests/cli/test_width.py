@@ -6,6 +6,7 @@ from click.testing import CliRunner
 
 from hvdscale.cli import compare, log, plan, report
 from tests.conftest import ROOT
+from tests.factories.logs import log as log_of, save, trial
 
 LOG = str(ROOT / "tools/readme/mnist.h5")
 SHORT = "tools/readme/mnist.h5"
@@ -41,6 +42,13 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_lost(printed, name)
         missing = numbers - set(re.findall(r"\d[\d,.]*\d", text))
         assert not missing or name in ("report", "plan"), missing           # which leave out columns that follow
     assert printed(name, 60, typed=True) == printed(name, 60)
+
+
+def test_a_report_without_a_target_says_so_within_the_width(tmp_path):
+    save(log_of(trial(target=None)), tmp_path / "w.h5")
+    said = CliRunner().invoke(report.main, [str(tmp_path / "w.h5"), "--width", "60"]).output
+    assert "The logs have no target; --target 'val/error<0.01'" in " ".join(said.split())
+    assert max(map(len, said.splitlines())) <= 60
 
 
 def test_where_there_is_no_terminal_the_report_keeps_its_usual_width(printed):
