@@ -15,6 +15,7 @@ from ..errors import (CheckpointError, DataError, ExitCode, FaultError, Hvdscale
                       UsageError, WorkerLostError, WorkersError)
 from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
+from ..system.files import TEMPORARY
 from ..system.hangup import heed
 from ..system.lock import Lock
 from .common import begin_run, echo, exit_now, parse, say_error, slow_imports, version_option, width_option
@@ -341,7 +342,10 @@ def _finish_ended(job, start, stop, folder, workers) -> int:
     if folder is not None:
         folder.note_outcome(stop, log=start.log)
         with contextlib.suppress(LogError):
-            Lock.take(start.log).release()          # a process that was killed leaves the file
+            lock = Lock.take(start.log)
+            with contextlib.suppress(OSError):
+                os.unlink(start.log + TEMPORARY)    # a process that was killed leaves this and the lock's file
+            lock.release()
         ended = f"{start.checkpoint}: the run had already ended. {stop.status.name}: {stop.reason}"
         echo("\n".join(filter(None, (ended, saved, f"log: {start.log}"))))
     return stop.exit_code
