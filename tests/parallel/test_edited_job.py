@@ -12,14 +12,15 @@ SCALE = (sys.executable, "-c", "from hvdscale.cli.scale import main; main()", "j
          "--out", "out")
 
 
-def test_two_workers_refuse_to_resume_an_edited_job_with_one_message(run, tmp_path):
+def test_two_workers_refuse_to_resume_an_edited_job_with_one_message(run, here, tmp_path):
+    """The job is that of one worker, which is sooner begun; accepting the edit is one worker's, too."""
+    whole = (*TRAIN[3:], "--global-batch", "16")
     write_job(tmp_path)
-    two = launcher_command("mpirun", 2)
-    run(*two, *TRAIN)
+    here("hvdscale-train", *whole)
     write_job(tmp_path, ("ReLU", "Tanh"))
-    done = run(*two, *TRAIN, check=False)
+    done = run(*launcher_command("mpirun", 2), *TRAIN[:3], *whole, check=False)
     assert done.returncode == 2 and done.stderr.count("of another job: job.py differs; model: (1): ReLU()") == 1
-    done = run(*two, *TRAIN, "--steps", "10", "--accept-changes")
+    done = here("hvdscale-train", *whole, "--steps", "10", "--accept-changes")
     assert "note: accepted: job.py differs" in done.stdout
 
 

@@ -41,7 +41,7 @@ def test_the_guide_names_every_file():
         "README.rst"}
 
 
-@pytest.mark.parametrize("name", ["macro_f1", "tokens"])
+@pytest.mark.parametrize("name", ["macro_f1", pytest.param("tokens", marks=pytest.mark.slow)])
 def test_an_example_trains_on_two_workers_as_its_command_says(folder, run, name):
     [command] = [each.command for each in guides.typed("tools/examples/README.rst") if f" {name}:w" in each.command]
     _, _, _, *words = command.split()

@@ -58,7 +58,8 @@ def test_a_stopped_rank_ends_the_job_within_the_stall_time(train, launcher):
     assert (status, f"waited {STALL} s" in reason) == (Status.INCOMPLETE, True)
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", *SLOW_LAUNCHERS])
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["mpirun", "gloo", "mpirun, torch"])
 def test_a_rank_that_stops_before_the_first_step_ends_the_job_too(train, launcher):
     code, output, status, _ = train(2, launcher=launcher, fault="stop-loading:1:0")
     assert code != 0 and status is None
@@ -122,16 +123,13 @@ def test_a_rank_that_never_starts_ends_the_job_after_five_stall_times(train, lau
     assert f"has waited {5 * STALL} s for the others to start" in output or launcher == "gloo"
 
 
-@pytest.mark.parametrize("np, launcher", [
-    (2, "mpirun"), *(pytest.param(3, launcher, marks=pytest.mark.slow) for launcher in ("gloo", "mpirun, torch"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("np, launcher", [(2, "mpirun"), (3, "gloo"), (3, "mpirun, torch")])
 @pytest.mark.parametrize("fault, exit_code, said", [
     ("raise:1:30", 1, r"rank 1 of \d: step \d+: RuntimeError: the planted fault"),
-    pytest.param("nan:1:30", 1, r"rank 1 of \d: the batch.inputs holds nan at step \d+, in training example \d+; fix",
-                 marks=pytest.mark.slow),
-    pytest.param("label:1:30", 1, r"rank 1 of \d: label 5 of a training example is not one of 0 .. 4",
-                 marks=pytest.mark.slow),
-    pytest.param("unused:1:12", 2, r"rank 1 of \d: more.weight, more.bias: no gradient at step \d+, as the loss",
-                 marks=pytest.mark.slow)])
+    ("nan:1:30", 1, r"rank 1 of \d: the batch.inputs holds nan at step \d+, in training example \d+; fix"),
+    ("label:1:30", 1, r"rank 1 of \d: label 5 of a training example is not one of 0 .. 4"),
+    ("unused:1:12", 2, r"rank 1 of \d: more.weight, more.bias: no gradient at step \d+, as the loss")])
 def test_what_goes_wrong_with_one_ranks_share_is_one_error_of_all(
         train, np, launcher, fault, exit_code, said):
     code, output, status, reason = train(np, launcher=launcher, fault=fault)

@@ -54,8 +54,8 @@ def test_a_job_whose_terminal_is_closed_keeps_a_checkpoint_and_ends(started, lau
 
 
 @pytest.mark.parametrize("launcher, number", [
-    ("horovodrun", signal.SIGHUP), *(pytest.param(*each, marks=SLOW) for each in (
-        (None, signal.SIGHUP), ("mpirun", signal.SIGHUP), ("gloo", signal.SIGHUP), ("torchrun", signal.SIGHUP),
+    ("mpirun", signal.SIGHUP), *(pytest.param(*each, marks=SLOW) for each in (
+        (None, signal.SIGHUP), ("horovodrun", signal.SIGHUP), ("gloo", signal.SIGHUP), ("torchrun", signal.SIGHUP),
         ("horovodrun", signal.SIGKILL), ("horovodrun", signal.SIGTERM), ("gloo", signal.SIGKILL)))])
 def test_a_job_whose_launcher_is_signalled_keeps_a_checkpoint_and_ends(started, launcher, number):
     job = started(launcher=launcher)

@@ -41,6 +41,7 @@ def test_any_worker_count_trains_and_measures_the_same(launch, alone, np_):
     assert ranks[0][0] == ranks[0][1]                                   # whoever reads the examples
 
 
+@pytest.mark.slow
 def test_a_padded_job_of_two_workers_is_one_ghost_group_of_both(launch, alone):
     wanted = alone[-1][0]
     for rank in launch("own_jobs", 2, [dict(name="DROPPED")]):

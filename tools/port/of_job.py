@@ -1,6 +1,8 @@
 """The Horovod script that starts where a job does: what the benchmarks of whole jobs are held against."""
 from __future__ import annotations
 
+import multiprocessing
+
 from hvdscale.training.job import Job
 
 from .horovod_mnist import HorovodScript
@@ -11,3 +13,9 @@ def script_like(job: Job) -> HorovodScript:
     model, settings = job.workload.build(), job.settings
     model.load_state_dict(job.model.state_dict())
     return HorovodScript(model, settings.lr, settings.local_batch, settings.momentum, settings.optimizer == "nesterov")
+
+
+def preload() -> None:
+    """The script's readers import nothing themselves, which is most of the time of a short run."""
+    multiprocessing.set_forkserver_preload(["horovod.torch", "torch.utils.data", "hvdscale.training.loop",
+                                            "hvdscale.training.prepare"])
