@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -48,15 +48,6 @@ def install(watch: Watch) -> None:
             return original(*given.args, **given.kwargs)
         return barrier
 
-    def counting(original):
-        def combine(*args, **options):
-            watch.tell("combined", original.__name__)
-            try:
-                return original(*args, **options)
-            finally:
-                watch.tell("combination_ends")
-        return combine
-
     def noting_wrapper(original):
         def wrap(wrapper, *args, **options):
             given = without_gpus(original, (wrapper, *args), options)
@@ -75,9 +66,22 @@ def install(watch: Watch) -> None:
         patches.replace(owner, "barrier", waiting)
         for name in COMBINE:
             if hasattr(owner, name):
-                patches.replace(owner, name, counting)
+                patches.replace(owner, name, counting(watch))
     patches.replace(DistributedDataParallel, "__init__", noting_wrapper)
     patches.replace(DistributedDataParallel, "register_comm_hook", noting_hook)
+
+
+def counting(watch: Watch) -> Callable:
+    """What stands in for a call that combines: it tells that the call begins, and that it has ended."""
+    def counted(original):
+        def combine(*args, **options):
+            watch.tell("combined", original.__name__)
+            try:
+                return original(*args, **options)
+            finally:
+                watch.tell("combination_ends")
+        return combine
+    return counted
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from .collectives import counting
 from .listener import Watch
 
 COMBINE = ("allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_",
@@ -14,15 +15,6 @@ ALONE = ("Horovod made a group of one for each worker, so they trained alone: st
 
 def install(watch: Watch) -> None:
     """Tell the script's own collectives; those of DistributedOptimizer are its way to step."""
-    def counting(original):
-        def combine(*args, **options):
-            watch.tell("combined", original.__name__)
-            try:
-                return original(*args, **options)
-            finally:
-                watch.tell("combination_ends")
-        return combine
-
     def noting_size(original):
         def init(*args, **options):
             result = original(*args, **options)
@@ -41,7 +33,7 @@ def install(watch: Watch) -> None:
     def follow(module: ModuleType) -> None:
         for name in COMBINE:
             if hasattr(module, name):
-                watch.patches.replace(module, name, counting)
+                watch.patches.replace(module, name, counting(watch))
         watch.patches.replace(module, "init", noting_size)
         watch.patches.replace(module.optimizer._DistributedOptimizer, "synchronize", noting_reduction)
     watch.patches.when_imported("horovod.torch", follow)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...system.extras import import_extra
 from ..files import WrongFile
-from .run import SECONDS, STEP, FoundRun, yaml_parameters
+from .run import FoundRun, rows_by_step, yaml_parameters
 
 NAME = "event files"
 NEED = "reading TensorBoard's event files"
@@ -33,16 +33,9 @@ def read(path: str) -> Iterator[FoundRun]:
         start = accumulator.FirstEventTimestamp()
     except Exception as error:                  # tensorboard's own, of many types
         raise WrongFile(f"{path}: its event files cannot be read: {error or type(error).__name__}") from None
-    found: dict[int, dict[str, float]] = {}
-    points = [(event.wall_time, event.step, tag, value) for tag, events in _scalars(accumulator).items()
+    points = [(tag, value, event.wall_time - start, event.step) for tag, events in _scalars(accumulator).items()
               for event, value in events]
-    rows: list[dict[str, float]] = []
-    for seconds, step, tag, value in sorted(points, key=lambda point: point[0]):
-        if step not in found or tag in found[step]:     # a tag that comes again: the run went back
-            found[step] = {STEP: float(step)}
-            rows.append(found[step])
-        found[step].setdefault(SECONDS, seconds - start)
-        found[step][tag] = value
+    rows = rows_by_step(sorted(points, key=lambda point: point[2]))
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     yield FoundRun(path, NAME, {**yaml_parameters(folder), **_hparams(accumulator)}, rows)
 

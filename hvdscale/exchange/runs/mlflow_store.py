@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..files import WrongFile
-from .run import SECONDS, STEP, FoundRun, number, text_of, value_of, yaml_parameters
+from .run import FoundRun, number, rows_by_step, text_of, value_of, yaml_parameters
 
 NAME = "MLflow"
 _SQLITE = b"SQLite format 3\0"
@@ -70,14 +70,7 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _rows(points: Iterable[tuple[str, Any, Any, Any]], start: Any) -> list[dict[str, float]]:
-    """Points of one step as one row, unless a metric comes again: then the run went back."""
-    found: dict[float, dict[str, float]] = {}
-    rows: list[dict[str, float]] = []
-    for tag, value, time, step in points:
-        if step not in found or tag in found[step]:
-            found[step] = {STEP: float(step)}
-            rows.append(found[step])
-        found[step][tag] = float(value)
-        if isinstance(start, (int, float)):
-            found[step].setdefault(SECONDS, (time - start) / 1000)
-    return rows
+    """The rows of (metric, value, milliseconds, step); the seconds are since the start, where it is known."""
+    known = isinstance(start, (int, float))
+    return rows_by_step((tag, float(value), (time - start) / 1000 if known else None, step)
+                        for tag, value, time, step in points)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,3 +93,18 @@ def csv_rows(path: str) -> tuple[list[str], list[list[str]]]:
     if not rows:
         raise WrongFile(f"{path}: is empty")
     return rows[0], rows[1:]
+
+
+def rows_by_step(points: Iterable[tuple[str, float, float | None, float]]) -> list[dict[str, float]]:
+    """Points (metric, value, seconds or None, step), in order of time: those of one step as one row, which has the
+    seconds of its first point, unless a metric comes again: then the run went back."""
+    found: dict[float, dict[str, float]] = {}
+    rows: list[dict[str, float]] = []
+    for tag, value, seconds, step in points:
+        if step not in found or tag in found[step]:
+            found[step] = {STEP: float(step)}
+            rows.append(found[step])
+        if seconds is not None:
+            found[step].setdefault(SECONDS, seconds)
+        found[step][tag] = value
+    return rows
