@@ -66,7 +66,9 @@ LONG = (SERIES, "hvdscale-scale digits/fc --workers", "hvdscale-scale job:worklo
         "horovodrun -np 2 hvdscale-train job:workload --save-model", "horovodrun -np 4 hvdscale-train digits/cnn",
         f"{TORCHRUN} hvdscale-train digits/cnn --log-file runs/torch.h5", f"{TORCHRUN} hvdscale-doctor script",
         "hvdscale-doctor job:workload --global-batch", "hvdscale-train mnist/simple_cnn --data-dir mnist --steps 20",
-        "hvdscale-branch digits/fc --out runs/branched", "hvdscale-report runs/branched")
+        "hvdscale-branch digits/fc --out runs/branched", "hvdscale-report runs/branched",
+        "mpirun -np 2 hvdscale-tune sweep.toml", "hvdscale-report sweeps/digits",
+        "hvdscale-train digits/fc --global-batch 64 --lr-rule tuned --metaparameters sweeps/digits/tuned.toml")
 # those that run in the tests' own process, unless the shell has something to say in them
 OFFLINE = {"hvdscale-report": report, "hvdscale-plan": plan, "hvdscale-log": log}
 SHELLS = set("|;&<>$`*") | {"--watch"}

@@ -20,7 +20,7 @@ def cases_of(folder, tool, *options, launcher=()):
     done = subprocess.run([*launcher, sys.executable, str(ROOT / "tools" / tool), "--quick", "--json", str(path),
                            *options], capture_output=True, text=True, cwd=folder, env=command_environment(),
                           timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     cases = json.loads(path.read_text())["cases"]
     assert cases
     for case in cases:
