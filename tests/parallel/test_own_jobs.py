@@ -48,15 +48,15 @@ def test_a_padded_job_of_two_workers_is_one_ghost_group_of_both(launch, alone):
         assert np.linalg.norm(np.subtract(rank[0][0], wanted)) <= 1e-10 * np.linalg.norm(wanted)
 
 
+@pytest.mark.parametrize("asked", ["", pytest.param("1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["load", pytest.param("summarize", marks=pytest.mark.slow)])
-def test_a_user_error_is_one_line_on_two_workers_and_one_traceback_if_asked_for(run, tmp_path, method):
-    for asked in ("", "1"):
-        done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:MISTAKEN",
-                   "--log", "w.h5", check=False, MISTAKE=method, HVDSCALE_TRACEBACK=asked)
-        said = done.stdout + done.stderr
-        assert done.returncode == 1 and not (tmp_path / "w.h5").exists()
-        assert said.count("Traceback") == said.count("\nValueError: mistaken\n") == len(asked)
-        assert said.count("Error: the ") == said.count("ValueError: mistaken (") == 1
+def test_a_user_error_is_one_line_on_two_workers_and_one_traceback_if_asked_for(run, tmp_path, method, asked):
+    done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:MISTAKEN",
+               "--log", "w.h5", check=False, MISTAKE=method, HVDSCALE_TRACEBACK=asked)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and not (tmp_path / "w.h5").exists()
+    assert said.count("Traceback") == said.count("\nValueError: mistaken\n") == len(asked)
+    assert said.count("Error: the ") == said.count("ValueError: mistaken (") == 1
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_words_of_the_batch(alone):
