@@ -64,7 +64,7 @@ KILLS = {
         ("SIGKILL 0 rename 2", 56), ("SIGKILL 0 removal 0", 60)],           # the last checkpoint, twice
     3: [("SIGKILL all step 23", 21)],
 }
-FEW = [("SIGKILL 1 step 24", 21), ("SIGTERM 1 step 44", 46)]
+FEW = [("SIGTERM 1 step 24", 26), ("SIGKILL 0 removal 0", 28)]
 
 
 @pytest.mark.parametrize("np_, options, kills", [
