@@ -229,7 +229,7 @@ def test_what_is_no_schedule_is_said(saved, text):
 
 
 def test_the_report_says_what_it_bought(saved, tmp_path):
-    done = CliRunner().invoke(report_command, [saved, "--out", str(tmp_path)])
+    done = CliRunner().invoke(report_command, [saved, "--out", str(tmp_path), "--full"])
     text = " ".join(done.output.split())
     assert done.exit_code == 0, done.output
     assert "At 4 workers the growing batch was" in text and "What the growing batch bought: val/error<0.2" in text
