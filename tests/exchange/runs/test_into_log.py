@@ -103,7 +103,8 @@ def test_a_report_reads_the_folder_as_an_import_does(tmp_path):
     source = write_runs(tmp_path / "made", "trainer_state.json")
     assert call("import", source, tmp_path / "log.h5")[0] == 0
     asked = "--target", "val/error<0.2", "--full"
-    said = [CliRunner().invoke(report, [str(path), *asked]).stdout.split("made/unknown")[-1] for path in (source, tmp_path / "log.h5")]
+    said = [CliRunner().invoke(report, [str(path), *asked]).stdout.split("made/unknown")[-1]
+            for path in (source, tmp_path / "log.h5")]
     assert said[0] == said[1] and "By global batch: val/error<0.2" in said[0]
 
 
