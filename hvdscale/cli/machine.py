@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from ..errors import UsageError
 from ..formatting.numbers import listed, number, percent
-from ..plan.values import none_of
+from ..plan.values import check_value, none_of
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
     from ..analysis.step_time import Links
@@ -41,16 +41,21 @@ def machine_of(path: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError(f"--machine {path}: is no JSON object, such as {{\"per_node\": 8, \"price\": 32}}")
     for key, value in values.items():
-        if key == "network" and (files := [value] if isinstance(value, str) else value) and isinstance(
-                files, list) and all(isinstance(one, str) for one in files):
-            values[key] = [os.path.join(os.path.dirname(path), one) for one in files]
-        elif key not in (*NUMBERS, "network"):
+        if key == "network":
+            values[key] = _beside(path, value)
+        elif key not in NUMBERS:
             raise UsageError(f"--machine {path}: {none_of(key, [*NUMBERS, 'network'])}")
-        elif key == "network" or type(value) not in (int, float) or key == "per_node" and type(value) is not int:
-            kind = "a file or a list of files" if key == "network" else "a number" if key != "per_node" else (
-                "a whole number")
-            raise UsageError(f"--machine {path}: {key} {json.dumps(value)} is not {kind}")
+        else:
+            check_value(f"--machine {path}: {key}", value, int if key == "per_node" else float)
     return values
+
+
+def _beside(path: str, named: Any) -> list[str]:
+    """The paths of one file or several that the machine's file names, in its folder."""
+    files = [named] if isinstance(named, str) else named
+    if not isinstance(files, list) or not files or not all(isinstance(one, str) for one in files):
+        raise UsageError(f"--machine {path}: network = {named!r} is not a file or a list of files")
+    return [os.path.join(os.path.dirname(path), one) for one in files]
 
 
 def links_of(context: click.Context, network: Sequence[str], bandwidth: float | None, latency: float | None,

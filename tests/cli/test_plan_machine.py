@@ -69,7 +69,7 @@ def test_links_on_the_command_line_go_before_a_machines_network_and_the_other_wa
 
 @pytest.mark.parametrize("content, parts", [
     ("[1]", ["object"]), ("{", ["JSON"]), ('{"per-node": 4}', ["'per-node'", "did you mean per_node"]),
-    ('{"price": "two"}', ["price", '"two"', "a number"]), ('{"per_node": 2.5}', ["per_node", "whole number"]),
+    ('{"price": "two"}', ["price", "'two'", "a number"]), ('{"per_node": 2.5}', ["per_node", "whole number"]),
     ('{"network": 3}', ["network", "a list of files"]), ('{"price": -1}', ["--price -1", "above 0"])])
 def test_a_machines_file_that_is_wrong_is_named_with_its_key(series, tmp_path, content, parts):
     (tmp_path / "cluster.json").write_text(content)
