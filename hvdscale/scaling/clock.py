@@ -9,7 +9,8 @@ An update ends with the step of the optimizer that stepped first. Its parts: get
 forward pass, up to the backward pass; the backward pass, up to its last gradient; waiting, from there to the end of
 the pass, as DistributedDataParallel then waits for its reduction, and inside the script's own collectives and those of
 Horovod's optimizer; the optimizer's step. What DistributedDataParallel transfers during the backward pass is no
-waiting. On a GPU all but the batch is timed by events on its stream, so that no update waits for the GPU.
+waiting. The clock is that of hvdscale.record, time.monotonic; on a GPU all but the batch is timed by events on its stream,
+so that no update waits for the GPU.
 """
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ class Clock(Listener):
 
     def _mark(self) -> Mark:
         if self.device.type == "cpu":
-            return time.perf_counter()
+            return time.monotonic()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -121,11 +122,11 @@ class Clock(Listener):
         self._count(apart=True)
 
     def batch_wanted(self, iterator: Any) -> None:
-        self._wanted = time.perf_counter()
+        self._wanted = time.monotonic()
 
     def batch(self, iterator: Any, index: Any, data: Any) -> None:
         if self._now is not None:
-            self._now.data_seconds += time.perf_counter() - self._wanted
+            self._now.data_seconds += time.monotonic() - self._wanted
         examples, tokens = size_of(data)
         self._count(examples=examples, tokens=tokens, batches=1)
 
@@ -206,10 +207,10 @@ class Clock(Listener):
         self._now = Update(mark)
         self._open.clear()
         if self.made == self.warm_up:
-            self._used = time.perf_counter(), joules_of(self.device)
+            self._used = time.monotonic(), joules_of(self.device)
         if self.made >= self.warm_up + self.updates:
             since, joules = self._used
-            self.watts = (joules_of(self.device) - joules) / (time.perf_counter() - since)
+            self.watts = (joules_of(self.device) - joules) / (time.monotonic() - since)
             self._finish()
 
 
