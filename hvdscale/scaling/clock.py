@@ -9,8 +9,8 @@ An update ends with the step of the optimizer that stepped first. Its parts: get
 forward pass, up to the backward pass; the backward pass, up to its last gradient; waiting, from there to the end of
 the pass, as DistributedDataParallel then waits for its reduction, and inside the script's own collectives and those of
 Horovod's optimizer; the optimizer's step. What DistributedDataParallel transfers during the backward pass is no
-waiting. The clock is that of hvdscale.record, time.monotonic; on a GPU all but the batch is timed by events on its stream,
-so that no update waits for the GPU.
+waiting. The clock is that of hvdscale.record, time.monotonic; on a GPU all but the batch is timed by events on its
+stream, so that no update waits for the GPU.
 """
 from __future__ import annotations
 
