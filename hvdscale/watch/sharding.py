@@ -21,10 +21,10 @@ def install(watch: Watch) -> None:
         watch.patches.replace(module, "fully_shard", noting)
 
     def noting_gradients(original):
-        def reduce(parameters, gradients, *args, **options):
-            for one, gradient in zip(parameters, gradients):
+        def reduce(fsdp_params, unsharded_grads, *args, **options):
+            for one, gradient in zip(fsdp_params, unsharded_grads):
                 watch.tell("gradient", one.sharded_param, gradient)
-            return original(parameters, gradients, *args, **options)
+            return original(fsdp_params, unsharded_grads, *args, **options)
         return reduce
 
     def follow_reduction(module: ModuleType) -> None:

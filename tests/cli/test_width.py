@@ -44,7 +44,8 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_lost(printed, name)
     assert printed(name, 60, typed=True) == printed(name, 60)
 
 
-def test_a_report_without_a_target_says_so_within_the_width(tmp_path):
+def test_a_report_without_a_target_says_so_within_the_width(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")            # which --width changes
     save(log_of(trial(target=None)), tmp_path / "w.h5")
     said = CliRunner().invoke(report.main, [str(tmp_path / "w.h5"), "--width", "60"]).output
     assert "The logs have no target; --target 'val/error<0.01'" in " ".join(said.split())

@@ -52,7 +52,7 @@ def test_two_workers_are_held_against_all_the_cores_that_they_have(run, tmp_path
     run(*command, *TUNE, sweep_file(tmp_path, batch_sizes="[64]", trials=2, steps=4, evaluations=2), "--out", "out")
     run(*command, *TRAIN)
     assert set(executions(tmp_path / "out")) == {(1, 2, cores), (2, 2, cores)}
-    reported = CliRunner().invoke(report, [str(tmp_path / "out")]).output
+    reported = CliRunner().invoke(report, [str(tmp_path / "out"), "--full"]).output
     assert re.findall(r"(\d)# ", reported) == (["2", "2", "1"] if cores == 1 else []), reported
 
 

@@ -133,7 +133,7 @@ def test_torch_alone_trains_under_torchrun(tmp_path, machines_network, python):
     torchrun = [programs / "torchrun", "--nproc-per-node", "2", "--no-python"]
     for command, said in (
             ([*torchrun, "hvdscale-train", "digits/cnn", "--log-file", "w2.h5"], "COMPLETE: target val/error<0.05 met"),
-            (["hvdscale-report", "w2.h5"], "By global batch: val/error<0.05"),
+            (["hvdscale-report", "w2.h5", "--full"], "By global batch: val/error<0.05"),
             (["hvdscale-scale", "digits/fc", "--workers", "1,2", "--steps", "20", "--out", "s"], "[2/2] 2 workers"),
             ([*torchrun, "hvdscale-doctor", "digits/fc"], "stall           passed")):
         done = run(["env", f"PATH={path}", *command], cwd=tmp_path)
