@@ -28,6 +28,7 @@ import numpy as np
 from ...errors import LogError
 from ...log.schema import UNKNOWN_SEED, Status
 from ...system.cores import usable_cores
+from ...system.forked import end_together
 from ...system.parent import end_with_parent
 from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, refuse_deep, whole_number
 from ..imported import ImportedLog, beyond_errors, skipped_note
@@ -147,12 +148,15 @@ class _Readers:
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
             resource_tracker.ensure_running()                                   # its start would reset the mask
             self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"), end_with_parent)
-            self.ahead = 2 * self._cores
         if self._pool is None:
             return lambda: read_trials(trials, budget_steps)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])        # the processes ignore Ctrl-C
         try:
-            return self._pool.submit(read_trials, trials, budget_steps).result
+            found = self._pool.submit(read_trials, trials, budget_steps).result
+            if not self.ahead:
+                self.ahead = 2 * self._cores
+                end_together(self._pool)
+            return found
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
