@@ -109,7 +109,7 @@ class GrowingPlan:
         return min(self.phases, key=self._eagerness, default=None)
 
     def _eagerness(self, one: GrowingOption | Phases) -> float:
-        return float(np.log(one.cost.value) + self.request.knee * np.log(one.seconds.value))
+        return self.request.eagerness(one.cost.value, one.seconds.value)
 
 
 def growing_plans(groups: Sequence[Group], request: Request, *, asked: BatchSchedule | None = None,
@@ -236,8 +236,7 @@ def _sum(parts: Sequence[Drawn]) -> Drawn:
 
 def _option(workers: int, batches: BatchSchedule, steps: Steps, curve: StepsCurve | None,
             clocks: dict[int, StepTime], request: Request) -> GrowingOption:
-    nodes = -(-workers // (request.per_node or 1))
-    price = nodes * (1.0 if request.price is None else request.price) / 3600
+    nodes, price = request.nodes(workers), request.paid(workers)
     laws = max(clock.laws for clock in clocks.values())
 
     def known(*found: Drawn) -> list[Value]:
@@ -287,15 +286,10 @@ def phases_of(batches: BatchSchedule, steps: Steps, times: StepTimes, request: R
     return tuple(_phases(way, pieces, clocks, request) for way in _front(ways) if way.workers)
 
 
-def _price(workers: int, request: Request) -> float:
-    """Of a second."""
-    return -(-workers // (request.per_node or 1)) * (1.0 if request.price is None else request.price) / 3600
-
-
 def _further(way: _Way, workers: int, seconds: float, request: Request) -> _Way:
     if way.workers and way.workers[-1] != workers:
         seconds += request.relaunch
-    return _Way((*way.workers, workers), way.seconds + seconds, way.cost + seconds * _price(workers, request))
+    return _Way((*way.workers, workers), way.seconds + seconds, way.cost + seconds * request.paid(workers))
 
 
 def _front(ways: Sequence[_Way]) -> list[_Way]:
@@ -315,9 +309,9 @@ def _phases(way: _Way, pieces: Sequence[tuple[int, int, Drawn]], clocks: Sequenc
         return Value(float(one.value), *hull(one.draws, request.confidence, laws))
     spent = [taken.times(clock[workers]) for (_, _, taken), clock, workers in zip(pieces, clocks, way.workers)]
     again = [request.relaunch * (at > 0 and workers != way.workers[at - 1]) for at, workers in enumerate(way.workers)]
-    phases = tuple(Phase(batch, workers, -(-workers // (request.per_node or 1)), start, known(taken), known(own),
+    phases = tuple(Phase(batch, workers, request.nodes(workers), start, known(taken), known(own),
                          clock[workers].mark)
                    for (start, batch, taken), workers, own, clock in zip(pieces, way.workers, spent, clocks))
     whole = [Drawn(own.value + more, own.draws + more) for own, more in zip(spent, again)]
     return Phases(phases, known(_sum(whole)), known(_sum([
-        one.times(_price(workers, request)) for one, workers in zip(whole, way.workers)])))
+        one.times(request.paid(workers)) for one, workers in zip(whole, way.workers)])))

@@ -63,6 +63,18 @@ class Request:
     memory: float | None = None
     relaunch: float = 0.0
 
+    def nodes(self, workers: int) -> int:
+        """That are paid for; without per_node each worker for itself."""
+        return -(-workers // (self.per_node or 1))
+
+    def paid(self, workers: int) -> float:
+        """For a second of these workers."""
+        return self.nodes(workers) * (1.0 if self.price is None else self.price) / 3600
+
+    def eagerness(self, cost: float, seconds: float) -> float:
+        """The logarithm of cost x time ** knee, which is least at the knee."""
+        return float(np.log(cost) + self.knee * np.log(seconds))
+
     def fitted(self, measured: Measured) -> Request:
         """With the local batch that fits the memory; raises UsageError where the logs do not say."""
         if self.memory is None:
@@ -198,8 +210,7 @@ class WorkerPlan:
     @property
     def knee(self) -> Option | None:
         """The option with the least cost x time ** knee."""
-        weight = self.request.knee
-        return min(self.eligible, key=lambda option: np.log(option.cost.value) + weight * np.log(option.seconds.value),
+        return min(self.eligible, key=lambda option: self.request.eagerness(option.cost.value, option.seconds.value),
                    default=None)
 
     @cached_property
@@ -412,8 +423,7 @@ class _Draft:
                  ) -> None:
         self.workers, self.batch, self.passes, self.confidence = workers, batch, passes, request.confidence
         layout = request.per_node or times.timings.per_node
-        self.nodes = -(-workers // (request.per_node or 1))
-        self.price = self.nodes * (1.0 if request.price is None else request.price) / 3600       # a second
+        self.nodes, self.price = request.nodes(workers), request.paid(workers)
         timing = times.measured(workers, layout, batch, passes)
         self.trials = timing.trials if timing else ()
         self.cell = times.cell_of(timing) if timing else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import HvdscaleError, UsageError
 from ..formatting.lines import line_width, wrap
-from ..formatting.numbers import counted
+from ..formatting.numbers import capital, counted
 from ..formatting.progress import Tell, quiet
 from ..system.collecting import uncollected
 from ..system.files import write_whole
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .drawing import Figure
 
 Values = Callable[[], Mapping[str, object]]
-MORE = "{}ow to read all this: --full, or the files of --out."
+MORE = "how to read all this: --full, or the files of --out."
 LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
             "--out have them.")
 NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their trials against one."
@@ -57,7 +57,7 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
     if not whole:
         more = sum(len(shown.tables) for shown in document.chapters) + sum(
             len(page.tables[1:]) for _, pages in document.pages for page in pages)
-        yield wrap(MORE.format(f"{counted(more, 'more table')} and h" if more else "H")) + "\n"
+        yield wrap(capital(f"{counted(more, 'more table')} and " * (more > 0) + MORE)) + "\n"
     elif document.how_to_read:
         yield titled("How to read this") + bullets(
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
+from .collectives import counting
 from .devices import missing
 from .lines import line_of_call
 from .listener import Watch
@@ -45,16 +46,8 @@ def install(watch: Watch) -> None:
         return found
     for module, name in CONNECTORS.items():
         watch.patches.when_imported(module, follow(name))
-
-    def gathering(original):
-        def gather(*args, **options):
-            watch.tell("combined", WITHOUT_REPEATS)
-            found = original(*args, **options)
-            watch.tell("combination_ends")
-            return found
-        return gather
     watch.patches.when_imported("accelerate.accelerator", lambda module: watch.patches.replace(
-        module.Accelerator, WITHOUT_REPEATS, gathering))
+        module.Accelerator, WITHOUT_REPEATS, counting(watch)))
     if missing():
         watch.patches.when_imported("accelerate.state", lambda module: watch.patches.replace(
             module.PartialState, "__init__", _joining_on_cpu))

@@ -19,7 +19,7 @@ from ...analysis.report_data import Group, Options, Section, analyse
 from ...analysis.step_time import Links, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study, studies_of
-from ...analysis.trials import Trial, read_trials
+from ...analysis.trials import Trial, Workload, read_trials
 from ...analysis.versions import versions_of
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
@@ -30,7 +30,7 @@ from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
 from ..defaults import FORMATS
 from ..document import Chapter, Document, LogFacts, Page, facts_of
-from ..file_names import Path, section_name, target_name, unique
+from ..file_names import Path, section_name, unique
 from ..findings import Finding
 from ..output import on_screen, refuse_no_folder, write
 from ..runs import read
@@ -114,18 +114,17 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
                       skipped: Sequence[str], notes: Sequence[str], confidence: float) -> Document:
     """A page for each plan, and a chapter for each growing batch."""
     taken: set[str] = set()
-    pages = tuple((Group(workload, (), ()), tuple(_page(plan, taken) for plan in own))
+    pages = tuple((Group(workload, (), ()), tuple(_page(plan, workload, taken) for plan in own))
                   for workload, own in group_by(plans, lambda plan: plan.workload).items() if workload)
     return Document(pages, tuple(logs), tuple(skipped), confidence,
                     tuple(_chapter(plan, taken) for plan in growing), tuple(notes), "Scaling plan")
 
 
-def _page(plan: WorkerPlan, taken: set[str]) -> Page:
-    names = section_name(plan.workload, plan.target) if plan.workload else plan.target and target_name(plan.target)
+def _page(plan: WorkerPlan, workload: Workload, taken: set[str]) -> Page:
+    name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
     first, tables = advice(plan), [plan_table(plan)] * bool(plan.options) + [model_table(plan)] * plan.uses_model
     return Page(tuple(map(Finding, summary(plan)[len(first):])), tuple(tables), (plan_table(plan, True),),
-                lambda: figures_of_plan(plan), slug=unique(names or "plan", (plan.workload, plan.target), taken),
-                title=title(plan), target=plan.target, verdict=first)
+                lambda: figures_of_plan(plan), slug=name, title=title(plan), target=plan.target, verdict=first)
 
 
 def _chapter(plan: GrowingPlan, taken: set[str]) -> Chapter:

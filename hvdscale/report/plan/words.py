@@ -286,8 +286,7 @@ def _bounded_said(plan: WorkerPlan) -> list[str]:
     return [f"At {_counts(bounded)} workers a step needs links {links}, which no log has timed: the times there are "
             f"lower bounds, the low ends of their {plan.request.confidence:.0%} intervals as if these links cost "
             f"nothing, and no recommendation. Time runs on {runs}, or give the output of a benchmark of the network "
-            f"(--network), or --bandwidth and --latency. "
-            f"{node}."]
+            f"(--network), or --bandwidth and --latency. {node}."]
 
 
 def _counts(workers: Sequence[int]) -> str:
