@@ -11,7 +11,6 @@ from .cores import usable_cores
 from .parent import end_with_parent
 
 LEAST = 4           # items that are worth a process of their own
-LOOK_SECONDS = 0.2
 MOST_AT_ONCE = 16   # items that a process takes at a time: of thousands of small ones, passing each on is the work
 Item = TypeVar("Item")
 _work: tuple[Callable, Sequence] = (lambda item: item, ())      # of the parent, as its children see it
@@ -31,32 +30,42 @@ def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iter
     import multiprocessing                      # which few items need not wait for
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
     _work = function, items
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), end_with_parent)
+    watch, pool = None, ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), end_with_parent)
     try:
         together = max(1, min(len(items) // (8 * processes), MOST_AT_ONCE))
         found = pool.map(_compute, range(len(items)), chunksize=together)
-        end_together(pool)
+        watch = end_together(pool)
         yield from found
     except BrokenProcessPool:
         raise HvdscaleError(f"one of {processes} processes was killed (out of memory?); try again with fewer cores, "
                             "such as under taskset -c 0") from None
     finally:
         pool.shutdown(cancel_futures=True)
+        if watch:
+            watch.join()
 
 
-def end_together(pool: Any) -> None:
-    """Have all processes of a concurrent.futures pool end once one has, so that the pool is found to be broken. One
-    that is killed while it writes a result leaves half of it, and CPython's pool waits for the rest for ever."""
+def end_together(pool: Any) -> threading.Thread:
+    """Have all processes of a concurrent.futures pool end once one has failed, so that the pool is found to be broken.
+
+    One that is killed while it writes a result leaves half of it, and CPython's pool waits for the rest for ever.
+    Returns the thread that watches; join it after the shutdown: a process forked beside it would close its pipes again.
+    """
     from multiprocessing.connection import wait
+    processes, results = list(pool._processes.values()), pool._result_queue._writer
 
     def watch() -> None:
-        while (processes := list((pool._processes or {}).values())):
-            if wait([one.sentinel for one in processes], LOOK_SECONDS):
-                for one in processes:
-                    one.kill()
-                pool._result_queue._writer.close()
-                return
-    threading.Thread(target=watch, daemon=True, name="end_together").start()
+        running = processes
+        while running and not any(one.exitcode for one in running):
+            wait([one.sentinel for one in running])
+            running = [one for one in running if one.exitcode is None]
+        if running:
+            for one in running:
+                one.kill()
+            results.close()
+    thread = threading.Thread(target=watch, daemon=True, name="end_together")
+    thread.start()
+    return thread
 
 
 def _compute(at: int) -> Any:

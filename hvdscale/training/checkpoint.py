@@ -103,13 +103,15 @@ def _of_torchrun() -> dict[str, str]:
 def final_outcome(folder: str) -> str | None:
     """How an earlier start of this launch of torchrun ended for good, in words; None: it did not, or was none.
 
-    torchrun starts the workers again whatever their exit code was.
+    torchrun starts the workers again whatever their exit code was. A signal outside the steps (ERROR) is no end:
+    torchrun itself sends it to the others when it has lost a worker.
     """
     try:
         with open(os.path.join(folder, OUTCOME), encoding="utf-8") as file:
             outcome = json.load(file)
         ours = outcome["torchrun"] == _of_torchrun()["torchrun"] and outcome["job"] == os.environ.get("SLURM_JOB_ID")
-        return f"{outcome['status']}: {outcome['reason']}" if ours and outcome["exit_code"] in FINAL else None
+        ended = outcome["exit_code"] in FINAL and outcome["status"] != "ERROR"
+        return f"{outcome['status']}: {outcome['reason']}" if ours and ended else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -2,7 +2,8 @@
 torchrun starts again live.
 
 RANK        a rank, or all
-WHERE       step: as the step of that number begins;  seconds: so long after the first step
+WHERE       loading: the examples, whatever the number;  step: as the step of that number begins;
+            seconds: so long after the first step
             write, rename, removal: while the checkpoint of that number (from 0) is being written, before it is renamed,
             and after that, before old ones are removed
 """
@@ -10,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 
 import torch
@@ -63,6 +65,8 @@ def plant(number, where, when):
         if where == "removal" and len(written) == int(when) + 1:
             die()
 
+    if where == "loading":
+        toy.load_augmented = lambda data_dir: die() or time.sleep(60)
     DataParallelStep.__call__ = step
     checkpoint.write = whole
     if where == "write":

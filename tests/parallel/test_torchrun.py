@@ -53,6 +53,13 @@ def test_a_killed_worker_is_started_again_and_the_job_resumes_to_the_last_bit(re
 
 
 @pytest.mark.slow
+def test_a_sigterm_before_the_first_step_is_no_stop_of_the_run(restarting, tmp_path):
+    """torchrun sends it to the other workers when one is lost."""
+    code, output = Runs(tmp_path).start(2, tmp_path / "job", kill="SIGTERM 0 loading 0", launcher="torchrun")
+    assert code == 0 and "COMPLETE: budget of 60 steps spent" in output, output
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kill, options, said", [
     ("SIGTERM 1 step 16", [], "INCOMPLETE: stopped by a signal after step 18"),
     ("", ["--lr", "1e30"], "INFEASIBLE: diverged: the loss is nan at step 3")])

@@ -43,6 +43,20 @@ def test_it_can_be_left_early():
     results.close()
 
 
+def test_many_pools_one_after_another_close_no_pipe_of_the_next():
+    code = r"""if True:
+        from hvdscale.system import forked
+        forked.usable_cores = lambda: frozenset(range(2))
+        for _ in range(60):
+            assert list(forked.map_on_cores(str, range(40))) == [str(item) for item in range(40)]
+            results = forked.map_on_cores(lambda item: bytes(100_000), range(40))
+            assert len(next(results)) == 100_000
+            results.close()
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_processes_end_with_the_one_that_started_them_even_if_that_is_killed():
     code = r"""if True:
         import os, time

@@ -17,6 +17,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
@@ -141,6 +142,7 @@ class _Readers:
     def __init__(self, source: str, cores: int):
         self.ahead, self._source, self._cores, self._trials = 0, source, cores, 0
         self._pool: ProcessPoolExecutor | None = None
+        self._watch: threading.Thread | None = None
 
     def submit(self, trials, budget_steps: int) -> Callable[[], Batch]:
         """A function that returns the batch; after the loss of a reading process leaving ``with`` raises LogError."""
@@ -155,7 +157,7 @@ class _Readers:
             found = self._pool.submit(read_trials, trials, budget_steps).result
             if not self.ahead:
                 self.ahead = 2 * self._cores
-                end_together(self._pool)
+                self._watch = end_together(self._pool)
             return found
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -166,6 +168,8 @@ class _Readers:
     def __exit__(self, kind, error, _):
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        if self._watch is not None:
+            self._watch.join()
         if kind is BrokenProcessPool:
             raise LogError(f"{self._source}: a process that read it was lost; the machine may be out of "
                            "memory") from error
