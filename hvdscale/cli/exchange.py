@@ -86,7 +86,8 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
 
     \b
     runs      TensorBoard's event files, Hugging Face's trainer_state.json, MLflow's
-              folder or SQLite, CSV with a row a step, lines such as "step 9: val loss 2"
+              folder or SQLite, CSV with a row or JSON with an object a step, lines
+              such as "step 9: val loss 2"
     csv       a folder with trials.csv and evaluations.csv
     mllog     MLPerf's logs: a file with :::MLLOG lines, a folder with result_*.txt
     rcp       a JSON file of MLPerf's reference points

@@ -80,6 +80,17 @@ def printed_lines(folder, batch, seed):
     (folder / "train.log").write_text("\n".join(lines) + "\n")
 
 
+def json_lines(folder, batch, seed):
+    folder.mkdir(parents=True)
+    lines = [{"config": {"batch_size": batch, "seed": seed, "lr": 0.1}, "host": "node-1"}]
+    for step, loss, error in curve(batch, seed):
+        lines.append({"current_steps": step, "loss": loss, "done": False, "elapsed_time": f"0:00:{2 * step:02d}"})
+        if error == error:
+            lines.append({"current_steps": step, "val": {"error": error}, "elapsed_time": f"0:00:{2 * step:02d}"})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text + '{"current_steps": 25, "lo')      # as a killed writer leaves it
+
+
 def trainer_state(folder, batch, seed):
     folder.mkdir(parents=True)
     history = []
@@ -135,7 +146,7 @@ def mlflow_base(path):
 
 
 WRITERS = {"event files": event_files, "Lightning's CSV": lightning_csv, "W&B's history": wandb_history,
-           "Ray's progress": ray_progress, "AlgoPerf": algoperf, "lines": printed_lines,
+           "Ray's progress": ray_progress, "AlgoPerf": algoperf, "lines": printed_lines, "JSON lines": json_lines,
            "trainer_state.json": trainer_state, "MLflow's folder": mlflow_folder}
 
 

@@ -25,12 +25,11 @@ from ...target import SPLITS, metric_faults
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
 from .formats import read_runs
-from .mapping import LOSS, PER_DEVICE, RATE, SETTINGS, UNKNOWN, RunMapping, guess, way_of
+from .mapping import LOSS, PER_DEVICE, RATE, SETTINGS, TIMED, UNKNOWN, RunMapping, guess, way_of
 from .run import FoundRun
 
 SHOWN = 3               # runs of which it is said how they are read
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
-TIMED = ("train_seconds", "accumulated_submission_time")        # tags of time without evaluations
 PROPORTIONAL = "seconds are in proportion to steps, from the time of the whole training without its evaluations"
 
 

@@ -36,21 +36,22 @@ WAYS = {way: name for name, way in DIRECTIONS.items()}           # min and max b
 
 # names of tags and parameters, the likeliest first
 _STEPS = (STEP, "trainer/global_step", "train/global_step", "global_step", "Step", "steps", "iteration", "iter",
-          "training_iteration", "_step")
-_TRAINED = ("train_seconds", "accumulated_submission_time")             # evaluations left out
-_TIMES = (SECONDS, "_runtime", "time_total_s", "Relative Time (Process)", "elapsed", "total_duration")
+          "training_iteration", "current_steps", "num_updates", "_step")
+TIMED = ("train_seconds", "accumulated_submission_time", "train_time step_seconds")      # evaluations left out
+_TIMES = (SECONDS, "_runtime", "time_total_s", "Relative Time (Process)", "elapsed", "elapsed_time", "total_duration")
 _STEP_TIMES = ("step_seconds", "step_time", "time_per_step", "train/step_time", "perf/step_time", "time step_seconds",
-               "dt step_seconds")
-_LOSSES = ("loss", "train/loss", "train_loss", "train_loss_step", "training_loss", "train/loss_step", "Train/loss")
+               "dt step_seconds", "elapsed time per iteration step_seconds", "iter time step_seconds")
+_LOSSES = ("loss", "train/loss", "train_loss", "train_loss_step", "training_loss", "train/loss_step", "Train/loss",
+           "lm loss", "total_loss")
 _RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
 _PARAMETERS = {
-    "batch": ("global_batch", "global_batch_size", "total_batch_size", "train_batch_size", "batch_size", "batch", "bs",
-              "train/batch_size", "training.batch_size"),
-    "workers": ("workers", "world_size", "n_gpus", "num_gpus", "gpus", "devices", "num_devices"),
+    "batch": ("global_batch", "global_batch_size", "global batch size", "total_batch_size", "train_batch_size",
+              "batch_size", "batch", "bs", "train/batch_size", "training.batch_size", "bsz"),
+    "workers": ("workers", "data_parallel_size", "world_size", "n_gpus", "num_gpus", "gpus", "devices", "num_devices"),
     "nodes": ("nodes", "num_nodes", "n_nodes"), "seed": ("seed", "random_seed", "rng_seed"),
     "dataset": ("dataset", "data", "dataset_name", "experiment"), "model": ("model", "model_name", "arch"),
     "optimizer": ("optimizer", "optim", "optimizer_name")}
-_PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:(?:global[-_]?)?batch(?:[-_]?size)?|gbs|bs|b)[-_=]?(\d+)",
+_PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:(?:global[-_]?)?batch(?:[-_]?size)?|gbs?|bsz?|b)[-_=]?(\d+)",
              "workers": r"(?:^|[^a-zA-Z])(?:workers|gpus?|w)[-_=]?(\d+)",
              "nodes": r"(?:^|[^a-zA-Z])(?:nodes?)[-_=]?(\d+)",
              "seed": r"(?:^|[^a-zA-Z])(?:seed|repeat|rep|s|r)[-_=]?(\d+)"}
@@ -59,7 +60,8 @@ _POINTS = {"learning_rate": ("learning_rate", "lr", "optimizer.lr"), "momentum":
 _SPLIT = re.compile(r"(?P<split>train|training|val|valid|validation|eval|dev|test)(?:[/_ .]|$)(?P<rest>.*)", re.I)
 _OF_SPLIT = {"training": "train", "valid": "val", "validation": "val", "eval": "val", "dev": "val"}
 _LARGER = re.compile(r"acc|f1|bleu|auc|map\b|precision|recall|score|reward|top\d", re.I)
-_SMALLER = re.compile(r"loss|err|perplexity|ppl|entropy|wer\b|cer\b|rmse|mae\b|mse", re.I)
+_OF_RUN = re.compile(r"epoch|lr|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|.*time|.*per_second|.*step_seconds", re.I)
+_SMALLER = re.compile(r"loss|err|perplexity|ppl|entropy|bpb|nll|fid\b|wer\b|cer\b|rmse|mae\b|mse", re.I)
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
     metrics = {tag: metric for tag in tags if tag not in (loss, rate, step) and (metric := _guess_metric(tag))}
     if unit == "epochs" and "loss" in tags:
         metrics["loss"] = Metric("train/loss", "min")
-    mapping = RunMapping(settings, step, unit, 0, seconds=_first((*_TRAINED, *_TIMES), tags),
+    mapping = RunMapping(settings, step, unit, 0, seconds=_first((*TIMED, *_TIMES), tags),
                          step_seconds=_first(_STEP_TIMES, tags), tags=metrics, metaparameters=_guess_points(runs),
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
     return replace(mapping, step_offset=_guess_offset(runs, mapping), train_examples=_guess_examples(runs))
@@ -190,7 +192,7 @@ def _guess_examples(runs: Sequence[FoundRun]) -> int | None:
 def _guess_metric(tag: str) -> Metric | None:
     """The column of a tag that names a split, and its better way by the metric's name."""
     found = _SPLIT.fullmatch(tag)
-    if not found or not found["rest"] or found["rest"].endswith("_step"):
+    if not found or not found["rest"] or found["rest"].endswith("_step") or _OF_RUN.fullmatch(found["rest"]):
         return None
     split = found["split"].lower()
     name = logged_name(found["rest"].removesuffix("_epoch"))

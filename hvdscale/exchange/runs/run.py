@@ -45,6 +45,20 @@ def number(text: Any) -> float | None:
         return None
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is a number, rather than a flag."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def constants(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The values that never change in all rows."""
+    found: dict[str, set] = {}
+    for row in rows:
+        for tag, value in row.items():
+            found.setdefault(tag, set()).add(value)
+    return {tag: next(iter(values)) for tag, values in found.items() if len(values) == 1}
+
+
 def value_of(text: str) -> Any:
     """A parameter as it was meant: a number, a flag, or its text."""
     found = number(text)
@@ -92,7 +106,7 @@ def csv_rows(path: str) -> tuple[list[str], list[list[str]]]:
         raise WrongFile(f"{path}:{reader.line_num}: is not CSV: {error}") from None
     if not rows:
         raise WrongFile(f"{path}: is empty")
-    return rows[0], rows[1:]
+    return [name.strip() for name in rows[0]], rows[1:]
 
 
 def rows_by_step(points: Iterable[tuple[str, float, float | None, float]]) -> list[dict[str, float]]:

@@ -10,7 +10,7 @@ from tests.factories.found_runs import RUNS, csv_text, curve, steps_to_target, w
 
 # seconds until step 24
 SECONDS = {"event files": 24, "Lightning's CSV": None, "W&B's history": 48, "Ray's progress": 48, "AlgoPerf": 48,
-           "lines": 0.3, "trainer_state.json": 48, "MLflow's folder": 48, "MLflow's database": 48}
+           "lines": 0.3, "JSON lines": 48, "trainer_state.json": 48, "MLflow's folder": 48, "MLflow's database": 48}
 
 
 def steps_of(log):
@@ -41,6 +41,52 @@ def test_runs_of_each_format_become_the_trials_that_they_were(how, tmp_path):
         steps, losses = (log.steps.of_trial(name, 0) for name in ("step", "loss"))
         if how != "lines":                      # whose loss is that of the step after
             np.testing.assert_allclose(losses, [rows[step - 1][1] for step in steps], rtol=1e-6)
+
+
+# a file's name, its text, and (step, validation metric) of its evaluations
+PRINTED = {
+    "Megatron-LM": ("b.log", """  global_batch_size ............................... 64
+ [2025-03-01 10:00:01] iteration        5/     500 | consumed samples:          320 | elapsed time per iteration (ms): \
+250.0 | learning rate: 1.5E-04 | global batch size:    64 | lm loss: 1.05E+01 | number of nan iterations:   0 |
+ validation loss at iteration 10 | lm loss value: 8.50E+00 | lm loss PPL: 4.9E+03 |
+""", [(10, 8.5)]),
+    "torchtitan": ("gb64.log", """[titan] 10:00:03,000 - root - INFO - step:  5  loss:  8.1000  memory: 10.10GiB(12.80%)
+[titan] 10:00:09,000 - root - INFO - validate step: 10  loss:  8.5000  memory: 10GiB(12.80%)  tps: 12,340
+""", [(10, 8.5)]),
+    "fairseq": ("fair.log", """2025 | INFO | train_inner | epoch 001:  5 / 9 loss=9.5, bsz=64, num_updates=5, lr=0.0003
+2025 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 8.5 | bsz 64 | num_updates 10 | best_loss 8.5
+""", [(10, 8.5)]),
+    "modded-nanogpt": ("b64.txt", "step:0/20 val_loss:10.8 train_time:0ms step_avg:nanms\n"
+                       "step:10/20 val_loss:8.5 train_time:1500ms step_avg:150.1ms\n", [(0, 10.8), (10, 8.5)]),
+    "nanochat": ("b64.log", "step 00005/00020 (25.00%) | loss: 9.5 | dt: 120.00ms | tok/sec: 500,000 | time: 1.20m\n"
+                 "Step 00010 | Validation bpb: 8.5\n", [(10, 8.5)]),
+    "Trainer's output": ("b64.log", "Loading\n{'loss': 9.5, 'learning_rate': 1e-4, 'epoch': 0.5}\n"
+                         "{'eval_loss': 8.5, 'eval_runtime': 1.2, 'epoch': 1.0}\n", [(10, 8.5)]),
+    "MMEngine": ("b64.json", "".join('{"loss": 9.5, "epoch": %d, "iter": %d, "step": %d}\n' % (1 + (at > 10), at, at)
+                                     for at in (10, 11)) + '{"val/AP": 8.5, "step": 1}\n', [(10, 8.5)]),
+    "Keras' training.log": ("b64.log", "epoch,loss,val_loss\n0,9.5,8.5\n", [(10, 8.5)]),
+    "Ultralytics": ("b64.csv", "     epoch,     train/box_loss,   val/box_loss\n   1,    9.5,    8.5\n", [(10, 8.5)])}
+
+
+@pytest.mark.parametrize("of", PRINTED)
+def test_what_trainers_print_is_read(of, tmp_path):
+    name, text, expected = PRINTED[of]
+    (tmp_path / name).write_text(text)
+    code, said = call("import", tmp_path / name, tmp_path / "log.h5", "--set-size", 640)
+    assert code == 0, said
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials["global_batch"].tolist() == [64]
+        found = [[row for row in zip(log.evaluations["step"].tolist(), log.evaluations[column].tolist())
+                  if row[1] == row[1]] for column in log.evaluations.columns if column.startswith("val/")]
+        assert expected in found
+        seconds = {"modded-nanogpt": 1.5, "Megatron-LM": 2.5, "nanochat": 1.2}.get(of)
+        assert seconds is None or log.evaluations["train_seconds"][-1] == pytest.approx(seconds)
+
+
+def test_evaluations_in_epochs_of_unknown_length_are_refused(tmp_path):
+    (tmp_path / "b8.json").write_text('{"loss": 1, "epoch": 1, "iter": 50, "step": 50}\n{"val/AP": 0.5, "step": 1}\n')
+    code, said = call("import", tmp_path / "b8.json", tmp_path / "log.h5")
+    assert code == 1 and "evaluations count epochs, of 50 steps or more" in said.replace("\n", " ")
 
 
 def test_a_chart_exported_from_wandb_has_a_run_a_column(tmp_path):
@@ -81,6 +127,7 @@ MALFORMED = {
     "n.csv": (b"step,val/error\n1,\xff\n", "n.csv: is not text in UTF-8"),
     "trainer_state.json": ('{"log_history": [{"loss": 1}]}', "an entry of its log_history has no step"),
     "mlflow.db": (b"SQLite format 3\0" + b"x" * 100, "is no database of MLflow"),
+    "q.jsonl": ('{"step": 1, "val/error": 0.5}\n{"step": 2}\nnone\n{"step": 3}\n', "q.jsonl:3: is no object of JSON"),
     "o.csv": ("step,val/error\n-5,0.5\n", "step is -5, not a count"),
     "p.csv": ("step,val/error\n1.5,0.5\n", "step is 1.5, not a whole number of steps")}
 

@@ -1,0 +1,94 @@
+"""Files with an object of JSON a line, a step or an evaluation each: metrics.jsonl of many loops, Detectron2's
+metrics.json, MMEngine's scalars.json, LLaMA-Factory's trainer_log.jsonl; and the dictionaries that Hugging Face's
+Trainer prints.
+"""
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..files import WrongFile
+from .run import STEP, FoundRun, constants, is_number, text_of
+
+NAME = "JSON lines"
+ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out")
+WHOLE = ENDS[:2]            # of files in which every line is an object
+HEAD = 1 << 16              # characters that have two objects where a file has any
+NEAR = 0.01                 # how exactly the steps of an epoch have to be known
+COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
+SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
+CLOCK = re.compile(r"(?:(?P<days>\d+) days?, )?(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d+)?)")
+
+
+def recognises(path: str) -> bool:
+    """Whether lines near a file's start are objects that count steps, or what else shows how far a run is."""
+    if not path.endswith(ENDS) or not os.path.isfile(path):
+        return False
+    with open(path, encoding="utf-8", errors="replace") as file:
+        found = filter(None, map(_object_of, file.read(HEAD).splitlines()))
+        return sum(any(COUNT.search(tag) and is_number(value) for tag, value in one.items()) for one in found) > 1
+
+
+def read(path: str) -> Iterator[FoundRun]:
+    """The file's run; what never changes is a parameter, too. Raises WrongFile, naming file and line."""
+    lines = text_of(path).splitlines()
+    found = [_object_of(line) for line in lines]
+    if path.endswith(WHOLE):                            # but for the last line, which a killed writer leaves torn
+        for at, (line, one) in enumerate(zip(lines[:-1], found), 1):
+            if line.strip() and one is None:
+                raise WrongFile(f"{path}:{at}: is no object of JSON")
+    objects = [one for one in found if one]
+    rows = [{tag: float(value) for tag, value in one.items() if is_number(value)} for one in objects]
+    yield FoundRun(path, NAME, constants(objects), _by_steps(path, rows))
+
+
+def _object_of(line: str) -> dict[str, Any] | None:
+    """The scalars of an object, those of inner ones as outer/inner, times as seconds; None for any other line."""
+    line = line.strip()
+    if not (line.startswith("{") and line.endswith("}")):
+        return None
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        try:
+            found = ast.literal_eval(line)              # as Python prints it
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+    return dict(_scalars(found)) if isinstance(found, dict) else None
+
+
+def _scalars(found: Mapping, above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in found.items():
+        if isinstance(value, dict):
+            yield from _scalars(value, above if key in SETTINGS else f"{above}{key}/")
+        elif is_number(value):
+            yield f"{above}{key}", value
+        elif isinstance(value, str):
+            clock = CLOCK.fullmatch(value)
+            yield f"{above}{key}", value if clock is None else sum(
+                scale * float(clock[name] or 0) for name, scale in (
+                    ("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1)))
+
+
+def _by_steps(path: str, rows: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
+    """The rows, with evaluations in steps where MMEngine counts them in epochs. Raises WrongFile where the rows leave
+    open how many steps an epoch has."""
+    trained = [row for row in rows if {STEP, "iter", "epoch"} <= row.keys() and row[STEP] == row["iter"]
+               and row["epoch"] >= 1]
+    epochs = max((row["epoch"] for row in trained), default=0)
+    counted = [row for row in rows if STEP in row and "iter" not in row]
+    if not counted or not trained or max(row[STEP] for row in counted) > epochs:
+        return rows
+    least = max(math.ceil(row[STEP] / row["epoch"]) for row in trained)
+    ends = [math.ceil(row[STEP] / (row["epoch"] - 1)) - 1 for row in trained if row["epoch"] > 1]
+    most = min(ends, default=math.inf)
+    if most - least > NEAR * least:
+        raise WrongFile(f"{path}: its evaluations count epochs, of {least:,} steps or more; more rows of training are "
+                        "needed to know how many, or a logger with log_metric_by_epoch=False")
+    each = (least + most) // 2
+    return [{**row, STEP: each * row[STEP]} if "iter" not in row and STEP in row else row for row in rows]
