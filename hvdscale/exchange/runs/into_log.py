@@ -100,9 +100,10 @@ def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str
 def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, object]]) -> Iterable[str]:
     parameters = sorted({name for run in runs for name in run.parameters})
     there = f"parameters are {list_first(parameters, 12)}" if parameters else "the runs have no parameters"
-    for name in ("batch", "workers", "nodes"):
-        wrong = [(run, found.get(name)) for run, found in zip(runs, settings)
-                 if not _is_count(found.get(name)) and (name in found or name == "batch")]
+    for name in ("batch", "workers", "nodes", "dataset", "model", "optimizer"):
+        count = name in ("batch", "workers", "nodes")
+        wrong = [(run, found.get(name)) for run, found in zip(runs, settings) if (name in found or name == "batch") and
+                 (not _is_count(found.get(name)) if count else found[name] is None)]
         if wrong:
             run, value = wrong[0]
             what = "not known" if value is None else f"{value!r}, not a whole number, 1 or more,"

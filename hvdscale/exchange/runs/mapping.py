@@ -4,8 +4,9 @@
     mapping = read_mapping("runs.toml", mapping)     what the file says, else what was guessed
     mapping.as_toml()                           the file that says so
 
-A setting of a run, such as its batch, is a constant, a parameter of the run, or a pattern that is searched in its path:
-``batch = 1024``, ``batch = {parameter = "batch_size"}``, ``batch = {pattern = 'b(\\d+)'}``.
+A setting of a run, such as its batch, is a constant, a parameter of the run, a pattern that is searched in its path, or
+a constant for each part of a path: ``batch = 1024``, ``batch = {parameter = "batch_size"}``,
+``batch = {pattern = 'b(\\d+)'}``, ``batch = {"sweet-sun-1" = 16, "dark-moon-2" = 32}``.
 """
 from __future__ import annotations
 
@@ -66,7 +67,10 @@ _SMALLER = re.compile(r"loss|err|perplexity|ppl|entropy|bpb|nll|fid\b|wer\b|cer\
 
 @dataclass(frozen=True)
 class Source:
-    """Where a setting of a run comes from; one of the three is given."""
+    """Where a setting of a run comes from; one of the three is given.
+
+    value   a constant, or constants by a part of the run's path
+    """
 
     value: Any = None
     parameter: str | None = None
@@ -80,11 +84,15 @@ class Source:
         if self.pattern is not None:
             found = re.findall(self.pattern, run.path)
             return value_of(found[-1]) if found else None
+        if isinstance(self.value, dict):
+            return self.value.get(max((part for part in self.value if part in run.path), key=len, default=None))
         return self.value
 
     def as_toml(self) -> str:
         if self.parameter is not None:
             return f"{{parameter = {_quoted(self.parameter)}}}"
+        if isinstance(self.value, dict):
+            return f"{{{', '.join(f'{_key(part)} = {_quoted(value)}' for part, value in self.value.items())}}}"
         return _quoted(self.value) if self.pattern is None else f"{{pattern = {_quoted(self.pattern)}}}"
 
 
@@ -275,8 +283,10 @@ def _source(key: str, value: Any) -> Source:
                 raise _WrongValueError(f"{key}: the pattern {value['pattern']!r} is none: {error}") from None
             if "parameter" in value:
                 return Source(**value)
-        raise _WrongValueError(f"{key} is {value!r}, not a constant, {{parameter = \"name\"}} or "
-                               "{pattern = 'text with one (group)'}")
+        elif value and not any(isinstance(one, (dict, list)) for one in value.values()):
+            return Source(value)
+        raise _WrongValueError(f"{key} is {value!r}, not a constant, {{parameter = \"name\"}}, "
+                               "{pattern = 'text with one (group)'} or {\"part of a path\" = constant}")
     return Source(value)
 
 

@@ -54,6 +54,14 @@ def test_steps_count_from_zero_where_evaluations_lie_before_round_numbers(steps,
     assert guess([found(rows=[{"step": float(step), "val/error": 0.5} for step in steps])]).step_offset == offset
 
 
+def test_a_constant_for_each_part_of_a_path_is_that_of_the_longest(tmp_path):
+    runs = [found(path) for path in ("chart.csv:run-1", "chart.csv:run-10", "chart.csv:run-2")]
+    (tmp_path / "map.toml").write_text('batch = {"run-1" = 8, "run-10" = 16}')
+    mapping = read_mapping(str(tmp_path / "map.toml"), guess(runs), runs)
+    assert [mapping.settings["batch"].of(run) for run in runs] == [8, 16, None]
+    assert 'batch = {run-1 = 8, run-10 = 16}' in mapping.as_toml()
+
+
 def test_a_guess_written_as_a_file_says_the_same(tmp_path):
     runs = [found(rows=[{"step": 0.0, "it's \"x\"": 1.0, "val/a b": 2.0, "loss": 1.0, "seconds": 1.0}], lr=0.1, lr2=3)]
     guessed = guess(runs)
