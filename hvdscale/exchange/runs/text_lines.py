@@ -1,56 +1,83 @@
 """Logs of lines such as ``step 250: train loss 2.51, val loss 2.63``: of nanoGPT and its kin, Megatron-LM, torchtitan,
-fairseq, DeepSpeed.
+fairseq, DeepSpeed; or ``Epoch 3: train loss 0.21, test acc 97.1`` where no line names a step.
 
-Evaluations there count the steps done; nanoGPT's loss of ``iter 0`` is that of the first step, which is left out.
+Evaluations there count the steps done; nanoGPT's loss of ``iter 0`` is that of the first step, which is left out. Where
+no such line has a metric of validation or test, a line that names one is of the step, or the epoch, before it.
 """
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .run import STEP, FoundRun, constants, number, text_of, value_of
 
 NAME = "lines"
-LINE = re.compile(r"^(?P<before>(?:.*[\s|])?)(?:steps?|iter(?:ation)?|num_updates)[ :=]+(?P<step>\d+)(?:\s*/\s*\d+)?"
-                  r"\s*[:|,]?\s*(?P<rest>.*)$", re.I)
+_LINE = (r"^(?P<before>(?:.*[\s|])?)(?:{})[ :=#\[]+(?P<step>\d+)(?:\s*/\s*\d+)?\]?\s*[:|,]?\s*(?P<rest>.*)$")
+LINE = re.compile(_LINE.format(r"steps?|iter(?:ation)?|num_updates"), re.I)
+EPOCH = re.compile(_LINE.format("epoch"), re.I)
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf"
-PAIR = re.compile(rf"([A-Za-z_][\w/@ ]*?)(?: \((ms|s)\))?\s*[ :=]\s*({NUMBER})(?: ?(ms)\b)?(?![\w.])", re.I)
+PAIR = re.compile(rf"([A-Za-z_][\w/@ ]*?)(?: \((ms|s)\))?\s*[ :=]\s*({NUMBER})(?: ?(ms)\b)?(?![\w./])", re.I)
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?)|test)\b", re.I)
+NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|test)(?=[_/ ])", re.I)      # a tag with its split
 SETTING = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$", re.M)         # of Megatron-LM's arguments
 HEAD = 1 << 16          # characters in which a log must have such a line
 
 
-def recognises(path: str, line: re.Pattern = LINE) -> bool:
+def recognises(path: str, line: re.Pattern | None = None) -> bool:
     """Whether a text file has such a line near its start."""
     if not path.endswith((".log", ".txt", ".out")) or not os.path.isfile(path):
         return False
     with open(path, encoding="utf-8", errors="replace") as file:
-        return any(map(line.search, file.read(HEAD).splitlines()))
+        lines = file.read(HEAD).splitlines()
+        return any(form.search(text) for form in ((line,) if line else (LINE, EPOCH)) for text in lines)
 
 
-def read(path: str, line: re.Pattern = LINE) -> Iterator[FoundRun]:
+def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
     """The file's run: each name before a number is a tag, a time in ms becomes seconds of the step.
 
     line    another pattern than these lines have: its groups are the tags, as far as they are numbers
     """
     text = text_of(path)
-    found = filter(None, map(line.search, text.splitlines()))
-    rows = [_pairs(one) if line is LINE else _groups(one) for one in found]
+    lines = text.splitlines()
+    steps = line is None and any(map(LINE.search, lines))
+    if line:
+        rows = [_groups(found) for found in map(line.search, lines) if found]
+    else:
+        rows = _rows(lines, *((LINE, STEP) if steps else (EPOCH, "epoch")))
     given = {name: value_of(value) for name, value in SETTING.findall(text)}
-    yield FoundRun(path, NAME, {**constants(rows), **given}, rows, line is LINE)
+    yield FoundRun(path, NAME, {**constants(rows), **given}, rows, steps)
+
+
+def _rows(lines: Sequence[str], form: re.Pattern, tag: str) -> list[dict[str, float]]:
+    matches = [form.search(text) for text in lines]
+    rows = [found and {tag: float(found["step"]), **_pairs(found)} for found in matches]
+    names = {name for row in rows if row for name in row}
+    if not any(map(NAMED.match, names)):
+        at: dict[str, float] = {}
+        for place, (text, row) in enumerate(zip(lines, rows)):
+            if row:
+                at = {tag: row[tag]}
+            elif at and any(map(NAMED.match, more := _named(text, text))):
+                rows[place] = {**at, **more}
+    return [row for row in rows if row]
 
 
 def _pairs(found: re.Match) -> dict[str, float]:
-    row = {STEP: float(found["step"])}
-    split = SPLIT.search(found["before"])
+    return _named(f"{found['before']}\n{found['rest']}", found["before"])
+
+
+def _named(text: str, before: str) -> dict[str, float]:
+    """The numbers of a line by their names, of the split that is named before them."""
+    row = {}
+    split = SPLIT.search(before)
     of_split = "" if split is None else "val " if split["val"] else "test "
-    for name, unit, text, ms in PAIR.findall(f"{found['before']}\n{found['rest']}"):
-        value, name = number(text.replace(",", "")), name.strip()
+    for name, unit, digits, ms in PAIR.findall(text):
+        value, name = number(digits.replace(",", "")), name.strip()
         if unit or ms:
             row[f"{name} step_seconds"] = (value or 0.0) / (1 if unit == "s" else 1000)
         else:
-            row[name if SPLIT.match(name) else of_split + name] = value
+            row[name if NAMED.match(name) else of_split + name] = value
     return row
 
 
