@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:               # slow imports, which --help can do without
 
 NUMBERS = ("per_node", "price", "memory", "power", "bandwidth", "latency")
 OF_LINKS = ("bandwidth", "latency")
-THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
 
 def read_machine(context: click.Context, _: click.Parameter, path: str | None) -> None:
@@ -64,6 +62,7 @@ def links_of(context: click.Context, network: Sequence[str], bandwidth: float | 
 
     Raises UsageError if some options are missing, or contradict each other.
     """
+    from ..analysis.size.sizes import parse_size
     from ..analysis.step_time import Links
     of_file = {name: context.get_parameter_source(name) == ParameterSource.DEFAULT_MAP
                for name in ("network", *OF_LINKS)}
@@ -71,7 +70,7 @@ def links_of(context: click.Context, network: Sequence[str], bandwidth: float | 
     if network and given and of_file["network"] == all(of_file[name] for name in given):
         raise UsageError(f"--network {network[0]}: gives bandwidth and latency; leave out "
                          f"{' and '.join(f'--{name}' for name in given)}")
-    count = parse_count(parameters) if parameters is not None else 0.0
+    count = 0.0 if parameters is None else parse_size(parameters, "--parameters")
     if network and not (given and of_file["network"]):
         from ..exchange.network import network_of
         found = network_of(network)
@@ -90,11 +89,3 @@ def said(network: Network, files: Sequence[str]) -> str:
     return (f"Network, from {listed(list(files))}: {number(network.bandwidth / 1e9)} GB/s and "
             f"{number(1e6 * network.latency)} us a hop between nodes, measured on up to {network.nodes} of them; the "
             f"fit misses the measured times by {percent(network.misses)}.")
-
-
-def parse_count(text: str) -> float:
-    """A number of parameters such as ``25.6M``; raises UsageError."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kMGB]?)\s*", text)
-    if not found or not float(found[1]):
-        raise UsageError(f"--parameters {text!r} is not a count such as 25600000 or 25.6M")
-    return float(found[1]) * THOUSANDS[found[2]]

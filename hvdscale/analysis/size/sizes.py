@@ -24,7 +24,7 @@ from ..trials import Workload
 SUFFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 EXAMPLES = "examples"
 MOST_VALUES = 64            # of a metaparameter that is a size
-_NUMBER = re.compile(r"\s*(\d+(?:[.,_]\d+)*(?:[eE][+-]?\d+)?)\s*([kKMGBT]?)\s*")
+_NUMBER = re.compile(r"\s*((?:(?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMGBT]?)\s*")
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class SizeCell:
         return f"{self.workload.dataset}/{self.workload.model}"
 
 
-def parse_size(text: str) -> float:
-    """The number in ``151M``, ``1.2B``, ``7e9`` or ``1,000``; UsageError for what is none above 0."""
+def parse_size(text: str, what: str = "size") -> float:
+    """The number in ``151M``, ``1.2B``, ``7e9`` or ``1,000``; UsageError, naming what it is, for none above 0."""
     found = _NUMBER.fullmatch(text)
     value = float(found[1].replace(",", "").replace("_", "")) * SUFFIXES[found[2]] if found else 0.0
     if not 0 < value < np.inf:
-        raise UsageError(f"size {text!r} is not a number above 0 such as 7e9, 151M or 1.2B")
+        raise UsageError(f"{what} {text!r} is not a number above 0 such as 7e9, 151M or 1.2B")
     return value
 
 
