@@ -16,7 +16,7 @@ import numpy as np
 
 from .budgets import Budget, TrialKind, common_budgets, outcomes_under
 from .studies import Study
-from .trials import Workload
+from .trials import JobKey
 
 POOR = 0.75                 # the share of values with a color of their own; worse ones look alike
 
@@ -33,7 +33,7 @@ class BaseRates:
     best          the index of the best value of each batch among MEASURED and SHORT; batches without any are left out
     """
 
-    workload: Workload
+    workload: JobKey
     column: str
     minimizes: bool
     budget: Budget | None

@@ -41,7 +41,7 @@ from .grouping import group_by
 from .intervals import OWN_FROM, Estimate
 from .noise import NoiseScale, noise_scale
 from .shares import Tolerance
-from .trials import Trial, Workload
+from .trials import JobKey, Trial
 
 DEFAULT_TOLERANCE = "5%"    # of the loss; language models have one in nats: plan/branches.py
 SMOOTHING = 0.5             # weight of the newest evaluation
@@ -202,7 +202,7 @@ class Branched:
     length       examples of a branch
     """
 
-    workload: Workload
+    workload: JobKey
     base: str
     base_batch: int
     rule: str
@@ -234,7 +234,7 @@ def _identity(trial: Trial) -> tuple[Any, ...]:
     return trial.workload, *(trial.branch[name] for name in ("base", "base_batch", "rule", "metric", "length"))
 
 
-def _branched(workload: Workload, trials: Sequence[Trial], tolerance: Tolerance | None, confidence: float) -> Branched:
+def _branched(workload: JobKey, trials: Sequence[Trial], tolerance: Tolerance | None, confidence: float) -> Branched:
     branch = trials[0].branch
     if tolerance is None:
         tolerance = Tolerance.parse(str(branch.get("tolerance", DEFAULT_TOLERANCE)))

@@ -24,7 +24,7 @@ from .best_of_n import smallest_interval
 from .intervals import CONFIDENCE, Estimate
 from .search import BestOf, best_of_n, negate
 from .studies import Study, best_metric
-from .trials import Workload
+from .trials import JobKey
 
 AXES = {"steps": "step", "epochs": "examples", "examples": "examples", "seconds": "train_seconds"}
 
@@ -72,7 +72,7 @@ class Budget:
         """The column of /evaluations that measures it."""
         return AXES[self.unit]
 
-    def limit(self, workload: Workload) -> float:
+    def limit(self, workload: JobKey) -> float:
         """The largest value on its axis; UsageError where the size of an epoch is not in the logs."""
         if self.unit != "epochs":
             return self.amount
@@ -210,7 +210,7 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class BudgetPoint:
     """One batch under one budget.
 
     best      the median best of its feasible trials, with its interval; NaN without any
@@ -263,11 +263,11 @@ class Point:
 class BestUnder:
     """The best value of a metric under each budget (rows[i]) at each batch (rows[i][j]) of one workload."""
 
-    workload: Workload
+    workload: JobKey
     column: str
     minimizes: bool
     budgets: tuple[Budget | None, ...]
-    rows: tuple[tuple[Point, ...], ...]
+    rows: tuple[tuple[BudgetPoint, ...], ...]
     confidence: float
 
 
@@ -283,15 +283,15 @@ def best_under(studies: Sequence[Study], column: str, minimizes: bool, budgets: 
     return BestUnder(studies[0].workload, column, minimizes, tuple(budgets), rows, confidence)
 
 
-def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONFIDENCE) -> Point:
+def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONFIDENCE) -> BudgetPoint:
     """The best of a study's trials under a budget."""
     rows = np.flatnonzero(outcomes.searched)
     values = outcomes.value[rows]
     if not len(rows):
-        return Point(outcomes.study.global_batch, outcomes, Estimate.unknown(), None, np.nan, np.nan, minimizes)
+        return BudgetPoint(outcomes.study.global_batch, outcomes, Estimate.unknown(), None, np.nan, np.nan, minimizes)
     at = int(values.argmin() if minimizes else values.argmax())
-    return Point(outcomes.study.global_batch, outcomes, best_value_of(values, minimizes, confidence), int(rows[at]),
-                 float(values[at]), float(outcomes.step[rows[at]]), minimizes)
+    return BudgetPoint(outcomes.study.global_batch, outcomes, best_value_of(values, minimizes, confidence),
+                       int(rows[at]), float(values[at]), float(outcomes.step[rows[at]]), minimizes)
 
 
 def curve_of_n(values: np.ndarray, minimizes: bool) -> tuple[BestOf, ...]:

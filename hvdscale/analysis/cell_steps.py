@@ -7,13 +7,13 @@ from .intervals import CONFIDENCE, geometric_mean
 from .noise import LEAST_STEPS, Noise, NoiseSteps, noise_scale
 from .rank_times import mean_of
 from .step_breakdown import NAMES, StepParts
-from .steps import Cell
+from .steps import RunCell
 from .trials import SeedKey
 
 QUARTERS = 4                # of a run's measured steps
 
 
-def parts_of(cell: Cell) -> StepParts | None:
+def parts_of(cell: RunCell) -> StepParts | None:
     """The parts of a cell's runs; None where no run has them."""
     found = [run.trial.step_parts for run in cell.runs if run.trial.step_parts and run.trial.step_parts.steps]
     if not found:
@@ -23,7 +23,7 @@ def parts_of(cell: Cell) -> StepParts | None:
                      compute, communication, mean_of([one.ranks for one in found if one.ranks]))
 
 
-def noise_of(cell: Cell, confidence: float = CONFIDENCE) -> Noise | None:
+def noise_of(cell: RunCell, confidence: float = CONFIDENCE) -> Noise | None:
     """The noise scale of a cell's runs, one per seed; None where no step was measured."""
     by_seed: dict[SeedKey, NoiseSteps] = {}
     for run in cell.runs:

@@ -31,8 +31,8 @@ from ..target import Target
 from .intervals import (CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, mean_ratio,
                         paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval)
 from .pooled_variance import SPEED, updates
-from .steps import Cell, Run, cells_by_workers, run_of
-from .trials import Trial, Workload, by_workload
+from .steps import Run, RunCell, cells_by_workers, run_of
+from .trials import JobKey, Trial, by_workload
 
 STEPS, SECONDS, BEST = "steps", "seconds", "best"
 MEASURES = (STEPS, SECONDS, SPEED)
@@ -79,8 +79,8 @@ class ComparedCell:
 
     workers: int
     global_batch: int
-    baseline: Cell
-    candidate: Cell
+    baseline: RunCell
+    candidate: RunCell
     pairing: str                # "seed", "draw", "search": the best of each search, or "": independent samples
     tests: tuple[Test, ...]
     horizon: int                # steps over which the best metric is taken
@@ -95,7 +95,7 @@ class ComparedCell:
 class Comparison:
     """One workload compared at one target; without a target, by throughput only."""
 
-    workload: Workload
+    workload: JobKey
     target: Target | None
     cells: tuple[ComparedCell, ...]
     overall: tuple[Test, ...]                   # over cells; empty where there is only one
@@ -140,7 +140,7 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
     return tuple(found)
 
 
-def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerances) -> dict[tuple[int, int], Cell]:
+def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerances) -> dict[tuple[int, int], RunCell]:
     """Cells by (workers, global batch) of the trials that ended and, with a target, have its metric."""
     runs = [run_of(trial, target) for trial in trials
             if trial.status != Status.RUNNING and (target is None or target.column in trial.metrics)]
@@ -153,8 +153,8 @@ def _list_trials(trials: Iterable[Trial], most: int = 4) -> str:
     return list_first(seen, most, "; ") or "nothing"
 
 
-def _compare(workload: Workload, target: Target | None, before: Mapping[tuple[int, int], Cell],
-             after: Mapping[tuple[int, int], Cell], tolerances: Tolerances) -> Comparison:
+def _compare(workload: JobKey, target: Target | None, before: Mapping[tuple[int, int], RunCell],
+             after: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
     samples = [_Samples(*_at_common_trials(before[key], after[key]), target) for key in before if key in after]
     pools = {measure: _Pools(samples, measure) for measure in MEASURES}
     cells = tuple(_compare_cells(one, target, pools, tolerances) for one in samples)
@@ -163,7 +163,7 @@ def _compare(workload: Workload, target: Target | None, before: Mapping[tuple[in
                       tuple(key for key in after if key not in before), tolerances)
 
 
-def _at_common_trials(one: Cell, other: Cell) -> tuple[Cell, Cell]:
+def _at_common_trials(one: RunCell, other: RunCell) -> tuple[RunCell, RunCell]:
     """The cells; if both were searched, each at the best of as many trials as the smaller search has."""
     if not (one.searched and other.searched):
         return one, other
@@ -179,7 +179,7 @@ def _columns(measure: str) -> tuple[str, ...]:
 class _Samples:
     """The measurements of two cells, ready to be divided; paired by position where there are ``pairs``."""
 
-    def __init__(self, baseline: Cell, candidate: Cell, target: Target | None) -> None:
+    def __init__(self, baseline: RunCell, candidate: RunCell, target: Target | None) -> None:
         self.baseline, self.candidate, self.target = baseline, candidate, target
         self.pairs = _same_draws(baseline, candidate, target) if target else []
         self.pairing = "draw" if self.pairs else ""
@@ -226,7 +226,7 @@ class _Samples:
         return (updates(self.baseline), updates(self.candidate)), self.baseline.workers if measure == SPEED else None
 
 
-def _same_draws(baseline: Cell, candidate: Cell, target: Target) -> list[tuple[Run, Run]]:
+def _same_draws(baseline: RunCell, candidate: RunCell, target: Target) -> list[tuple[Run, Run]]:
     """Pairs of runs of the draws that both studies made and that met in both; [] for fewer than two."""
     ours, theirs = ({(trial.setting, trial.seed_key): run_of(trial, target) for trial in cell.considered
                      if trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
@@ -277,7 +277,7 @@ def _test(measure: str, samples: _Samples, pools: Mapping[str, _Pools], toleranc
     return Test(measure, before.value, after.value, change, verdict, reason)
 
 
-def _estimate(cell: Cell, measure: str) -> Estimate:
+def _estimate(cell: RunCell, measure: str) -> Estimate:
     return getattr(cell, SPEED if measure == SPEED else measure)
 
 

@@ -16,7 +16,7 @@ from .intervals import CONFIDENCE, Estimate
 from .regimes import BatchPoint, Regimes, regimes_of
 from .report_data import Options, Section
 from .studies import Study, outcomes
-from .trials import Workload
+from .trials import JobKey
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class CurvePoint:
 class Curve:
     """The points of a workload and target by batch, and their regimes; for repeats, points are regimes.BatchPoint."""
 
-    workload: Workload
+    workload: JobKey
     target: Target
     points: tuple[CurvePoint | BatchPoint, ...]
     regimes: Regimes

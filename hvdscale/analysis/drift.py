@@ -14,7 +14,7 @@ import scipy
 
 from .defaults import CONFIDENCE
 from .intervals import Estimate
-from .steps import Cell
+from .steps import RunCell
 
 LEAST_FREEDOM = 3       # residuals less slope and settings, below which nothing is said
 LEAST_CHANGE = 0.03     # over all runs, below which nothing is said
@@ -33,7 +33,7 @@ class Drift:
     warm: tuple[Estimate, ...]
 
 
-def drift_of(cells: Sequence[Cell], confidence: float = CONFIDENCE) -> Drift | None:
+def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> Drift | None:
     """The drift of the times of cells; None where their repeats show none, or too little."""
     timed = [(at, run.trial.started, 1 / run.examples_per_second) for at, cell in enumerate(cells) for run in cell.runs
              if run.examples_per_second > 0 and np.isfinite(run.trial.started)]

@@ -16,10 +16,10 @@ import numpy as np
 from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
 from .grouping import group_by
-from .report_data import Group, Section
+from .report_data import JobResults, Section
 from .step_time import BOUNDED, Links, StepTime, StepTimes, timings_of
-from .steps_curve import ORDER, PREDICTED, Steps, StepsCurve, StepsPoint, points_of, steps_curve
-from .trials import Workload
+from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsPoint, points_of, steps_curve
+from .trials import JobKey
 from .worker_plan import Request, Value, hull
 
 StepsOf = Callable[[Section], tuple[tuple[StepsPoint, ...], "np.ndarray | None"]]
@@ -83,7 +83,7 @@ class Phases:
 class GrowingPlan:
     """A growing batch by worker count; ``predicted``: from the steps at constant batches."""
 
-    workload: Workload              # at a constant batch
+    workload: JobKey              # at a constant batch
     target: Target
     batches: BatchSchedule
     predicted: bool
@@ -112,7 +112,7 @@ class GrowingPlan:
         return self.request.eagerness(one.cost.value, one.seconds.value)
 
 
-def growing_plans(groups: Sequence[Group], request: Request, *, asked: BatchSchedule | None = None,
+def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: BatchSchedule | None = None,
                   links: Links | None = None, steps: StepsOf = points_of) -> Iterator[GrowingPlan]:
     """A plan for each target of each growing batch in the logs; and for the one asked for, at each workload's targets.
 
@@ -136,7 +136,7 @@ def growing_plans(groups: Sequence[Group], request: Request, *, asked: BatchSche
                 yield _plan(section, section.target, batches, found, curve, times, fitted)
 
 
-def _curve_of(target: Target, group: Group | None, steps: StepsOf, request: Request) -> StepsCurve | None:
+def _curve_of(target: Target, group: JobResults | None, steps: StepsOf, request: Request) -> StepsCurve | None:
     """S at constant batches; None where no batch met the target."""
     section = next((one for one in group.sections if one.target == target), None) if group else None
     points, fit = steps(section) if section else ((), None)
@@ -145,7 +145,7 @@ def _curve_of(target: Target, group: Group | None, steps: StepsOf, request: Requ
     return steps_curve(points, fit, confidence=request.confidence)
 
 
-def _steps_of_runs(section: Section, batches: BatchSchedule, request: Request) -> Steps | None:
+def _steps_of_runs(section: Section, batches: BatchSchedule, request: Request) -> StepsAt | None:
     """The steps of the runs with this schedule, over the worker counts: those of the cell with the most seeds."""
     cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met))
     if not cell.steps.met:
@@ -155,7 +155,7 @@ def _steps_of_runs(section: Section, batches: BatchSchedule, request: Request) -
     return steps_curve([point], confidence=request.confidence).at(batches.largest)
 
 
-def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> Steps | None:
+def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> StepsAt | None:
     """The steps at which the shares 1 / S(B) of the way add up to 1; see the module's docstring."""
     if curve is None:
         return None
@@ -166,10 +166,10 @@ def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> Steps | None:
         whole = np.append(alone.value, alone.draws)
         own = np.minimum(end - start, left * whole)
         taken, left = taken + own, left - own / whole
-    return Steps(float(taken[0]), taken[1:], PREDICTED)
+    return StepsAt(float(taken[0]), taken[1:], PREDICTED)
 
 
-def _plan(section: Section, target: Target, batches: BatchSchedule, steps: Steps, curve: StepsCurve | None,
+def _plan(section: Section, target: Target, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve | None,
           times: StepTimes, request: Request) -> GrowingPlan:
     options, left_out = [], []
     for workers in sorted(set(request.workers)):
@@ -234,7 +234,7 @@ def _sum(parts: Sequence[Drawn]) -> Drawn:
     return Drawn(sum(part.value for part in parts), np.sum([part.draws for part in parts], axis=0))
 
 
-def _option(workers: int, batches: BatchSchedule, steps: Steps, curve: StepsCurve | None,
+def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve | None,
             clocks: dict[int, StepTime], request: Request) -> GrowingOption:
     nodes, price = request.nodes(workers), request.paid(workers)
     laws = max(clock.laws for clock in clocks.values())
@@ -268,7 +268,7 @@ class _Way:
     cost: float
 
 
-def phases_of(batches: BatchSchedule, steps: Steps, times: StepTimes, request: Request) -> tuple[Phases, ...]:
+def phases_of(batches: BatchSchedule, steps: StepsAt, times: StepTimes, request: Request) -> tuple[Phases, ...]:
     """The Pareto front in time and cost of worker counts by batch, the fastest first; () where some batch has none.
 
     A change of workers takes ``request.relaunch`` seconds of the workers that come.

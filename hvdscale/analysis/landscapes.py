@@ -36,7 +36,7 @@ from .defaults import CONFIDENCE
 from .intervals import Estimate
 from .rules import OF_ADAM, BestRate, Exponent, RuleCosts, exponent_of
 from .studies import best_metric
-from .trials import Workload
+from .trials import JobKey
 
 FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}      # laws and their powers of the batch
 ADAM, POWER, PEAK = "adam_sqrt", "power", "peak"
@@ -85,7 +85,7 @@ class RateLandscape:
 
 
 @dataclass(frozen=True)
-class Law:
+class RateLaw:
     """How the best rate would follow the batch.
 
     power       of the batch, with its interval where it is fitted
@@ -103,7 +103,7 @@ class Law:
 class RateLaws:
     """The laws, and the peak: the batch of the largest best rate (None: the rates do not show one)."""
 
-    laws: tuple[Law, ...]
+    laws: tuple[RateLaw, ...]
     exponent: Exponent
     peak: Estimate | None
 
@@ -124,7 +124,7 @@ class RateLandscapes:
     effective   whether the rate is eta / (1 - momentum)
     """
 
-    workload: Workload
+    workload: JobKey
     target: Target
     effective: bool
     tolerance: float
@@ -172,12 +172,12 @@ def laws_of(rates: Sequence[BestRate], optimizer: str = "", confidence: float = 
     fixed = dict(FIXED, **({ADAM: FIXED["sqrt"]} if optimizer in OF_ADAM else {}))
     best = float(np.polyfit(x, y, 1, w=1 / np.sqrt(variance))[0])
 
-    def law(name: str, power: Exponent, at: float, unknowns: int, agrees: bool = False) -> Law:
+    def law(name: str, power: Exponent, at: float, unknowns: int, agrees: bool = False) -> RateLaw:
         rest = y - at * x
         squares = (rest - np.average(rest, weights=1 / variance)) ** 2
         agrees |= bool((squares / variance).sum() <= scipy.special.chdtri(len(x) - unknowns, 1 - confidence))
-        return Law(name, power, float(np.exp(np.sqrt(np.average(squares, weights=1 / variance)))),
-                   agrees and peak is None)
+        return RateLaw(name, power, float(np.exp(np.sqrt(np.average(squares, weights=1 / variance)))),
+                       agrees and peak is None)
     fitted = law(POWER, exponent, best, 2)
     laws = [law(name, Exponent(power, np.nan, np.nan, exponent.batches), power, 1,
                 fitted.describes and exponent.low <= power <= exponent.high) for name, power in fixed.items()]

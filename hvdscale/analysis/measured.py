@@ -3,7 +3,7 @@
     measured = measured_of(trials)
     measured.most_local(80 * 2**30)         examples that 80 GiB hold
 
-hvdscale-scale script logs them, under ``measured`` of the plan.
+hvdscale-scale script logs them, under ``measured`` of the plan; hvdscale's trainer logs the number of parameters.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..formatting.numbers import byte_size
-from .trials import Trial
+from .trials import Trial, parameters_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def measured_of(trials: Iterable[Trial]) -> Measured:
     parameters, watts = 0, []
     for trial in trials:
         measured: Mapping[str, Any] = trial.plan.get("measured") or {}
-        parameters = max(parameters, int(measured.get("parameters") or 0))
+        parameters = max(parameters, int(measured.get("parameters") or parameters_of(trial.plan)))
         local = int(trial.execution.get("local_batch") or 0)
         if local and measured.get("peak_memory_bytes"):
             memory[local] = max(memory.get(local, 0), *measured["peak_memory_bytes"])

@@ -16,7 +16,7 @@ from ..target import Target
 from .interval_arithmetic import over
 from .intervals import Estimate
 from .noise import Noise, NoiseScale
-from .trials import Workload
+from .trials import JobKey
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class NoiseAgainst:
     chosen  the point with the narrowest interval
     """
 
-    workload: Workload
+    workload: JobKey
     target: Target | None
     b_crit: Estimate
     points: tuple[NoisePoint, ...]
@@ -49,7 +49,7 @@ class NoiseAgainst:
         return self.chosen.ratio if self.chosen else Estimate.unknown()
 
 
-def noise_against(workload: Workload, target: Target | None,
+def noise_against(workload: JobKey, target: Target | None,
                   measured: Sequence[tuple[int, Noise, Sequence[tuple[str, int]]]], b_crit: Estimate | None
                   ) -> NoiseAgainst | None:
     """The points by batch; None where no noise scale was measured.

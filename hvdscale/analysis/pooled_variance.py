@@ -14,7 +14,7 @@ import scipy
 
 from .grouping import group_by
 from .intervals import OWN_FROM, Pools, Spread, joined, pooled, pooled_paired
-from .steps import Cell
+from .steps import RunCell
 from .trials import SeedKey
 
 STEPS = ("steps", "steps_before")
@@ -22,7 +22,7 @@ SECONDS = ("seconds", "seconds_before")
 SPEED = "examples_per_second"
 
 
-def pools_of(cells: Sequence[Cell], by_batch: Sequence[Cell] = ()) -> Pools:
+def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pools:
     """The pools of a section.
 
     cells     of one worker count each
@@ -36,7 +36,7 @@ def pools_of(cells: Sequence[Cell], by_batch: Sequence[Cell] = ()) -> Pools:
     return Pools(cell, paired)
 
 
-def stand_out(cells: Sequence[Cell], name: str, level: float = 0.01) -> list[Cell]:
+def stand_out(cells: Sequence[RunCell], name: str, level: float = 0.01) -> list[RunCell]:
     """Cells that use the pool although their own spread exceeds that of the others (one-sided F test)."""
     found = []
     for cell in cells:
@@ -50,12 +50,12 @@ def stand_out(cells: Sequence[Cell], name: str, level: float = 0.01) -> list[Cel
     return found
 
 
-def updates(cell: Cell) -> tuple[str, tuple[SeedKey, ...]]:
+def updates(cell: RunCell) -> tuple[str, tuple[SeedKey, ...]]:
     """Equal for cells with the same sequences of updates: one setting under the same seeds."""
     return cell.setting, cell.samples.seeds
 
 
-def _pool_settings(cells: Sequence[Cell], name: str) -> Spread:
+def _pool_settings(cells: Sequence[RunCell], name: str) -> Spread:
     parts, batches = [], []
     for group in group_by(cells, lambda cell: cell.setting).values():
         samples = _measured(group, name)
@@ -66,16 +66,16 @@ def _pool_settings(cells: Sequence[Cell], name: str) -> Spread:
     return joined(parts, batches)
 
 
-def _tables(groups: Sequence[Sequence[Cell]], name: str) -> list[np.ndarray]:
+def _tables(groups: Sequence[Sequence[RunCell]], name: str) -> list[np.ndarray]:
     """One table per group, a row per cell and a column per seed: the seeds that all its cells measured."""
     tables = [np.array(_by_seed(group, name)) for group in groups]
     whole = [table[:, ~np.isnan(table).any(0)] for table in tables]
     return [table for table in whole if table.size]
 
 
-def _measured(cells: Sequence[Cell], name: str) -> list[np.ndarray]:
+def _measured(cells: Sequence[RunCell], name: str) -> list[np.ndarray]:
     return [values[~np.isnan(values)] for values in _by_seed(cells, name)]
 
 
-def _by_seed(cells: Sequence[Cell], name: str) -> list[np.ndarray]:
+def _by_seed(cells: Sequence[RunCell], name: str) -> list[np.ndarray]:
     return [getattr(cell.samples, name) for cell in cells]

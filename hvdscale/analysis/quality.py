@@ -30,12 +30,12 @@ import numpy as np
 import scipy
 
 from .best_batch import LEAST_FITTED, Valley, valley_of, valley_rise
-from .budgets import Budget, Point, best_under, outcomes_under
+from .budgets import Budget, BudgetPoint, best_under, outcomes_under
 from .intervals import CONFIDENCE, Estimate
 from .isotonic import isotonic
 from .search import best_of_n
 from .studies import Study, last_measured
-from .trials import Workload
+from .trials import JobKey
 
 LEVEL = 0.05                # p-values at or below are a penalty
 POWER = 0.8                 # of the test for the rise that is called detectable
@@ -65,11 +65,11 @@ class Quality:
                 where it improves
     """
 
-    workload: Workload
+    workload: JobKey
     column: str
     minimizes: bool
     budget: Budget | None
-    points: tuple[Point, ...]
+    points: tuple[BudgetPoint, ...]
     compared: tuple[int, ...]
     n: int
     best: np.ndarray
@@ -224,14 +224,14 @@ def detectable_rise(count: int, simulated: int = 1000) -> float:
     return high
 
 
-def _median_best(point: Point, n: int) -> float:
+def _median_best(point: BudgetPoint, n: int) -> float:
     """The median best of n, as a cost: smaller is better."""
     values = point.outcomes.value[point.outcomes.searched]
     [found] = best_of_n((values if point.minimizes else -values).tolist(), [False] * len(values), [n])
     return found.low
 
 
-def _is_unfinished(point: Point, column: str, budget: Budget | None) -> bool:
+def _is_unfinished(point: BudgetPoint, column: str, budget: Budget | None) -> bool:
     """Whether more training would have improved the best of a batch: it came at the end of the budget, or its trials
     later reached a value outside its interval. False under budgets of epochs, where small batches take the most steps.
     """
@@ -243,7 +243,7 @@ def _is_unfinished(point: Point, column: str, budget: Budget | None) -> bool:
     return point.step > LATE * _last_step(point, column, budget) or bool(reached < end)
 
 
-def _last_step(point: Point, column: str, budget: Budget | None) -> float:
+def _last_step(point: BudgetPoint, column: str, budget: Budget | None) -> float:
     """The last step within the budget at which the best trial measured the metric; inf without a trial."""
     if point.trial is None:
         return math.inf

@@ -27,7 +27,7 @@ from . import published as box
 from .curves import Curve, CurvePoint, steps_of_best
 from .intervals import CONFIDENCE, Estimate
 from .regimes import BatchPoint
-from .trials import Workload
+from .trials import JobKey
 
 WITHIN_LOG2 = 0.5           # of the published steps, at
 SHARE_WITHIN = 0.8          # of the batch sizes
@@ -37,7 +37,7 @@ SIZE_WITHIN = 0.05          # training sets whose sizes differ by a larger share
 
 
 @dataclass(frozen=True, eq=False)
-class Published:
+class PublishedCurve:
     """One published curve: steps to a target at each batch size, arrays of shape (batches,).
 
     low, high  uncertainty of each value: of reading it off, or the spread of its mean and the spacing of evaluations
@@ -110,7 +110,7 @@ class Reference:
     source: str
     obtained: str
     estimate: str
-    curves: tuple[Published, ...]
+    curves: tuple[PublishedCurve, ...]
     jobs: tuple[Job, ...]
     orderings: tuple[Ordering, ...]
 
@@ -126,7 +126,7 @@ class NoMatch:
     label: str
     why: tuple[str, ...]
     curve: Curve
-    published: Published
+    published: PublishedCurve
     base: int | None = None
 
 
@@ -174,7 +174,7 @@ class Fidelity:
     """A measured curve against a published one."""
 
     curve: Curve
-    published: Published
+    published: PublishedCurve
     points: tuple[FidelityPoint, ...]
     beyond: tuple[int, ...]         # batch sizes measured outside the published ones
     remarks: tuple[str, ...]        # other differences between the two
@@ -195,7 +195,7 @@ def load(name: str) -> Reference:
                      tuple(map(_parse_ordering, record.get("ordering", ()))))
 
 
-def against(curve: Curve, published: Published) -> Fidelity | NoMatch | None:
+def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | None:
     """A measured curve compared with a published one; None where dataset or model differ.
 
     Where anything else that matters differs, a NoMatch says what.
@@ -233,12 +233,12 @@ def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
     return PassMark(ordering.label, ordering.at_least, later / earlier, later / earlier >= ordering.at_least)
 
 
-def jobs_of(reference: Reference, workload: Workload) -> tuple[Job, ...]:
+def jobs_of(reference: Reference, workload: JobKey) -> tuple[Job, ...]:
     """The published critical batch sizes on a workload's data set."""
     return tuple(job for job in reference.jobs if job.dataset == workload.dataset)
 
 
-def _parse_curve(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -> Published:
+def _parse_curve(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -> PublishedCurve:
     target = Target.parse(one["target"])
     kind = one.get("kind", record["kind"])
     if kind == "steps":
@@ -249,11 +249,11 @@ def _parse_curve(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -
         batches, steps, low, high = _parse_means(one, kind)
     order = np.argsort(batches)
     trials = 0 if kind != "steps" else one.get("trials", record["trials"])
-    return Published(name, one["label"], one["dataset"], tuple(one["models"]), tuple(one["optimizers"]),
-                     one["train_examples"], target, batches[order], steps[order], low[order], high[order], trials,
-                     float(one["b_crit"]), float(one["s_min"]), float(one["rms_log2"]),
-                     tuple(map(float, one.get("perfect", ()))), tuple(map(float, one.get("useful", ()))),
-                     one.get("file", ""))
+    return PublishedCurve(name, one["label"], one["dataset"], tuple(one["models"]), tuple(one["optimizers"]),
+                          one["train_examples"], target, batches[order], steps[order], low[order], high[order], trials,
+                          float(one["b_crit"]), float(one["s_min"]), float(one["rms_log2"]),
+                          tuple(map(float, one.get("perfect", ()))), tuple(map(float, one.get("useful", ()))),
+                          one.get("file", ""))
 
 
 def _parse_means(one: Mapping[str, Any], kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -272,7 +272,7 @@ def _parse_ordering(one: Mapping[str, Any]) -> Ordering:
                     float(one["at_least"]))
 
 
-def _list_differences(curve: Curve, published: Published) -> tuple[list[str], list[str]]:
+def _list_differences(curve: Curve, published: PublishedCurve) -> tuple[list[str], list[str]]:
     """(differences that rule out a comparison, other differences), in words."""
     workload, reasons, remarks = curve.workload, [], []
     if workload.optimizer not in published.optimizers:
@@ -295,7 +295,7 @@ def _is_same_goal(one: Target, other: Target) -> bool:
     return (one.column, one.minimizes, one.value) == (other.column, other.minimizes, other.value)
 
 
-def _find_base(curve: Curve, published: Published) -> int | None:
+def _find_base(curve: Curve, published: PublishedCurve) -> int | None:
     """The smallest batch with steps on both curves of one metric; None where there are fewer than two."""
     if (curve.target.column, curve.target.minimizes) != (published.target.column, published.target.minimizes):
         return None
@@ -338,7 +338,7 @@ def _count(points: Iterable[FidelityPoint], name: str) -> tuple[int, int]:
     return sum(decided), len(decided)
 
 
-def _make_marks(curve: Curve, published: Published, points: Sequence[FidelityPoint]) -> tuple[PassMark, ...]:
+def _make_marks(curve: Curve, published: PublishedCurve, points: Sequence[FidelityPoint]) -> tuple[PassMark, ...]:
     def share(name: str, wanted: float, label: str) -> PassMark:
         passed, decided = _count(points, name)
         found = passed / decided if decided else math.nan
@@ -347,7 +347,7 @@ def _make_marks(curve: Curve, published: Published, points: Sequence[FidelityPoi
             share("covered", SHARE_COVERED, "intervals"))
 
 
-def _mark_critical_batch(curve: Curve, published: Published) -> PassMark:
+def _mark_critical_batch(curve: Curve, published: PublishedCurve) -> PassMark:
     """B_crit over the published one. A fit with an open end can show that it is too far off, never that it is close."""
     fit = getattr(curve.regimes, "fit", None)
     if fit is None:

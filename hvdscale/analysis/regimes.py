@@ -28,7 +28,7 @@ from .critical_batch_fit import CriticalBatchFit, fit_critical_batch
 from .defaults import CONFIDENCE, PERFECT_WITHIN, USEFUL_WITHIN
 from .intervals import Estimate, logarithms
 from .speedup import step_speedup
-from .steps import Cell
+from .steps import RunCell
 
 DRAWS = 2000
 
@@ -153,7 +153,7 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
 class BatchPoint:
     """One global batch."""
 
-    cell: Cell
+    cell: RunCell
     examples: Estimate                  # B S, to target
     statistical_efficiency: Estimate    # relative to the smallest batch
     perfect: bool                       # B S is within tolerance of the smallest B S
@@ -182,7 +182,7 @@ class Batches:
         return self.regimes.maximum_useful.value if self.regimes else None
 
 
-def batches_of(cells: Iterable[Cell], perfect_within: float = PERFECT_WITHIN, useful_within: float = USEFUL_WITHIN,
+def batches_of(cells: Iterable[RunCell], perfect_within: float = PERFECT_WITHIN, useful_within: float = USEFUL_WITHIN,
                confidence: float = CONFIDENCE) -> Batches:
     """The table by batch, from cells of one global batch each over all worker counts."""
     cells = sorted(cells, key=lambda cell: cell.global_batch)
@@ -195,5 +195,5 @@ def batches_of(cells: Iterable[Cell], perfect_within: float = PERFECT_WITHIN, us
     return Batches(points, regimes, perfect_within, useful_within)
 
 
-def _efficiency(cell: Cell, smallest: Cell, confidence: float) -> Estimate:
+def _efficiency(cell: RunCell, smallest: RunCell, confidence: float) -> Estimate:
     return step_speedup(cell, smallest, confidence).scaled(smallest.mean_batch / cell.mean_batch)

@@ -33,8 +33,8 @@ from .shares import Tolerance
 from .slow_runs import slow_runs
 from .speedup import Series, outside, series_of
 from .step_breakdown import SKIPPED, StepParts
-from .steps import Cell, Run, cell_of, cells_by_workers, first_met, run_of
-from .trials import Trial, Workload, by_workload
+from .steps import Run, RunCell, cell_of, cells_by_workers, first_met, run_of
+from .trials import JobKey, Trial, by_workload
 
 T = TypeVar("T")
 
@@ -55,23 +55,23 @@ class Options:
 class Section:
     """One workload measured against one target."""
 
-    workload: Workload
+    workload: JobKey
     target: Target | None
     trials: tuple[Trial, ...]
     series: tuple[Series, ...]
-    alone: tuple[Cell, ...]             # cells that belong to no series
+    alone: tuple[RunCell, ...]             # cells that belong to no series
     batches: Batches | None             # None without a target
     pools: Pools                        # the spreads behind its intervals
-    parts: tuple[tuple[Cell, StepParts], ...]   # by worker count; without those of an earlier section of the group
-    noise: tuple[tuple[Cell, Noise], ...]       # likewise
+    parts: tuple[tuple[RunCell, StepParts], ...]   # by worker count; without those of an earlier section of the group
+    noise: tuple[tuple[RunCell, Noise], ...]       # likewise
     searches: tuple[Search, ...]        # studies with this target or a stricter one, and those of a metric
     options: Options
     left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than asked for
     slow: tuple[tuple[Run, float], ...] = ()    # runs that are in no time, and how many times as long they took
-    constant: tuple[Cell, ...] = ()     # of a batch that changes: the same job at its smallest and largest batch
+    constant: tuple[RunCell, ...] = ()     # of a batch that changes: the same job at its smallest and largest batch
 
     @cached_property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[RunCell, ...]:
         """Each cell once, by worker count."""
         found = {id(point.cell): point.cell for one in self.series for point in one.points}
         return tuple(sorted((*found.values(), *self.alone), key=lambda cell: (cell.workers, cell.global_batch)))
@@ -137,29 +137,30 @@ class Section:
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class JobResults:
     """A workload's trials, and a section for each target."""
 
-    workload: Workload
+    workload: JobKey
     trials: tuple[Trial, ...]
     sections: tuple[Section, ...]
 
 
-def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Options = Options()) -> tuple[Group, ...]:
+def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Options = Options()
+            ) -> tuple[JobResults, ...]:
     """Trials grouped by workload and measured against the targets, by default each against its own.
 
     Raises UsageError where no trial has a target's metric.
     """
     trials = tuple(trials)
     refuse_unknown(targets, {name for trial in trials for name in trial.metrics})
-    groups = tuple(Group(workload, found, tuple(_sections(workload, found, targets, options)))
+    groups = tuple(JobResults(workload, found, tuple(_sections(workload, found, targets, options)))
                    for workload, found in by_workload(trials).items())
     sections = {(section.workload, section.target): section for group in groups for section in group.sections}
     return tuple(replace(group, sections=tuple(_beside_constant(section, sections) for section in group.sections))
                  if group.workload.batch_schedule else group for group in groups)
 
 
-def _beside_constant(section: Section, sections: Mapping[tuple[Workload, Target | None], Section]) -> Section:
+def _beside_constant(section: Section, sections: Mapping[tuple[JobKey, Target | None], Section]) -> Section:
     """The section of a batch that changes, with the cells of its smallest and largest batch."""
     beside = sections.get((section.workload.at_constant_batch, section.target))
     batches = BatchSchedule.of_pairs(section.workload.batch_schedule)
@@ -185,7 +186,7 @@ class _Shown:
     searches: set[Hashable] = field(default_factory=set)
 
 
-def _sections(workload: Workload, trials: Sequence[Trial], targets: Sequence[Target], options: Options
+def _sections(workload: JobKey, trials: Sequence[Trial], targets: Sequence[Target], options: Options
               ) -> Iterator[Section]:
     used: set[tuple[str, int]] = set()
     shown = _Shown()
@@ -218,7 +219,7 @@ def _is_relevant(trial: Trial, target: Target) -> bool:
 
 
 def cells_of(trials: Iterable[Trial], target: Target | None, options: Options = Options()
-             ) -> tuple[list[Cell], list[Cell], Pools, list[tuple[Run, float]]]:
+             ) -> tuple[list[RunCell], list[RunCell], Pools, list[tuple[Run, float]]]:
     """(cells of one worker count and global batch each, cells by global batch over all worker counts, their spreads,
     runs too slow to be in their times) of one workload's trials. Searches are all compared at the same number of
     trials, see best_of_n.common_trials."""
@@ -232,7 +233,7 @@ def cells_of(trials: Iterable[Trial], target: Target | None, options: Options = 
     pools = pools_of(cells, by_batch)
     n, _ = common_trials(_draws_by_batch(by_batch), options.trials)
 
-    def complete(found: list[Cell]) -> list[Cell]:
+    def complete(found: list[RunCell]) -> list[RunCell]:
         return [replace(cell, pools=pools, best_of_n=n and min(n, len(cell.draws)) or None) for cell in found]
     return complete(cells), complete(by_batch), pools, slow
 
@@ -241,7 +242,7 @@ def _untimed(run: Run) -> Run:
     return replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
 
 
-def _find_slow(cells: Iterable[Cell]) -> list[tuple[Run, float]]:
+def _find_slow(cells: Iterable[RunCell]) -> list[tuple[Run, float]]:
     """The runs of cells that took far longer than the others of theirs, and how many times as long."""
     cells = [cell for cell in cells if not cell.searched]
     ratios = slow_runs([[1 / run.examples_per_second if run.examples_per_second > 0 else math.nan for run in cell.runs]
@@ -250,11 +251,11 @@ def _find_slow(cells: Iterable[Cell]) -> list[tuple[Run, float]]:
             if ratio > 1]
 
 
-def _draws_by_batch(cells: Iterable[Cell]) -> dict[int, int]:
+def _draws_by_batch(cells: Iterable[RunCell]) -> dict[int, int]:
     return {cell.global_batch: len(cell.draws) for cell in cells if cell.searched}
 
 
-def _section(workload: Workload, target: Target | None, trials: tuple[Trial, ...], options: Options, shown: _Shown
+def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...], options: Options, shown: _Shown
              ) -> Section:
     cells, by_batch, pools, slow = cells_of(trials, target, options)
     series = series_of(cells, options.confidence)
@@ -282,8 +283,8 @@ def _take_new_searches(shown: set[Hashable], trials: Sequence[Trial], target: Ta
     return tuple(found)
 
 
-def _take_new(shown: set[Hashable], cells: Iterable[Cell], measured: Callable[[Cell], T | None]
-              ) -> tuple[tuple[Cell, T], ...]:
+def _take_new(shown: set[Hashable], cells: Iterable[RunCell], measured: Callable[[RunCell], T | None]
+              ) -> tuple[tuple[RunCell, T], ...]:
     """(cell, the measurement of its steps) of cells whose runs are not in ``shown`` yet; adds them to it."""
     found = []
     for cell in cells:
@@ -294,10 +295,10 @@ def _take_new(shown: set[Hashable], cells: Iterable[Cell], measured: Callable[[C
     return tuple(found)
 
 
-def _cells(runs: Sequence[Run], options: Options) -> tuple[list[Cell], list[Cell]]:
+def _cells(runs: Sequence[Run], options: Options) -> tuple[list[RunCell], list[RunCell]]:
     """The cells of one worker count and global batch each, and those by global batch over all worker counts."""
     cells = cells_by_workers(runs, options.confidence)
-    by_batch: list[Cell] = []
+    by_batch: list[RunCell] = []
     for batch, own in sorted(group_by(runs, lambda run: run.trial.global_batch).items(), key=itemgetter(0)):
         at_batch = [cell for cell in cells.values() if cell.global_batch == batch]
         if at_batch and len({run.trial.workers for run in own}) > 1:

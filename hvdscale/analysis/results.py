@@ -28,7 +28,7 @@ from ..errors import UsageError
 from ..target import Target
 from .grouping import group_by
 from .studies import KEPT_BYTES, Envelope, Study, best_values, envelope, envelope_of, last_measured, promising
-from .trials import Workload
+from .trials import JobKey
 
 if TYPE_CHECKING:
     from .budgets import Budget
@@ -138,7 +138,7 @@ class BestMeasurement(_OfTrials):
     trial: int | None
 
 
-class Measured:
+class StudyMetric:
     """One metric of a study among some of its trials: what all targets and budgets need is computed once. KeyError
     without the metric.
 
@@ -205,7 +205,7 @@ class Measured:
 
 def steps_to_result(study: Study, target: Target, among: np.ndarray | None = None) -> StepsToResult:
     """The fewest steps to the target among the trials, by default ``Study.searched``; KeyError without its metric."""
-    return Measured(study, target.column, target.minimizes, among).steps_to(target)
+    return StudyMetric(study, target.column, target.minimizes, among).steps_to(target)
 
 
 def best_measurements(study: Study, column: str, minimizes: bool, budgets: Sequence[Budget | None] = (None,),
@@ -214,7 +214,7 @@ def best_measurements(study: Study, column: str, minimizes: bool, budgets: Seque
 
     KeyError without the metric; UsageError for epochs where the logs do not have the size of one.
     """
-    return tuple(map(Measured(study, column, minimizes, among).best_under, budgets))
+    return tuple(map(StudyMetric(study, column, minimizes, among).best_under, budgets))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,12 +225,12 @@ class Results:
     best    for each metric of these targets and its direction: the studies' best under each of the budgets
     """
 
-    workload: Workload
+    workload: JobKey
     steps: tuple[tuple[Target, tuple[StepsToResult, ...]], ...]
     best: tuple[tuple[tuple[str, bool], tuple[tuple[BestMeasurement, ...], ...]], ...]
 
 
-def results_of(studies: Sequence[Study], targets_of: Callable[[Workload], Sequence[Target]],
+def results_of(studies: Sequence[Study], targets_of: Callable[[JobKey], Sequence[Target]],
                budgets: Sequence[Budget | None] = (None,),
                among_of: Callable[[Study], np.ndarray] = attrgetter("searched")) -> Iterator[Results]:
     """The tables of every workload, one at a time; each column of a study is read once.
@@ -248,7 +248,7 @@ def results_of(studies: Sequence[Study], targets_of: Callable[[Workload], Sequen
         for study, own in _read_ahead(found, metrics):
             among = among_of(study)
             for metric in own:
-                measured = Measured(study, *metric, among)
+                measured = StudyMetric(study, *metric, among)
                 known |= {metric} if measured.anything else set()
                 for target in targets:
                     if (target.column, target.minimizes) == metric:
@@ -281,7 +281,7 @@ def _read_ahead(studies: Iterable[Study], metrics: Sequence[tuple[str, bool]]
             yield coming.result()
 
 
-def _by_workload(studies: Iterable[Study]) -> dict[Workload, list[Study]]:
+def _by_workload(studies: Iterable[Study]) -> dict[JobKey, list[Study]]:
     """The studies of each workload by batch; workloads in order of name."""
     return group_by(sorted(studies, key=lambda study: (study.workload, study.global_batch)),
                     lambda study: study.workload)

@@ -44,7 +44,7 @@ from .intervals import Estimate
 from .lr_response import Landscape, landscapes_of, trials_confirm
 from .steps import estimate, known
 from .studies import Outcomes, Study, outcomes
-from .trials import Workload
+from .trials import JobKey
 
 NEAR = 1.5                  # rates within this factor are near each other
 MOST_TRIALS = 150           # of a batch in a landscape's fit, the first by log and id
@@ -225,7 +225,7 @@ class RuleCosts:
     exponent     over all batches;  exponent_perfect  over those of perfect scaling, up to perfect_until; None: unknown
     """
 
-    workload: Workload
+    workload: JobKey
     target: Target
     effective: bool
     tolerance: float

@@ -25,7 +25,7 @@ from .best_of_n import middle_ranks, midway
 from .grouping import group_by
 from .intervals import CONFIDENCE, Estimate
 from .steps import estimate, run_of, samples_of
-from .trials import Trial, Workload
+from .trials import JobKey, Trial
 
 NEAR = 0.05                     # share of the space: a best point nearer to a bound may be limited by it
 IMPROVED = 0.05                 # if the last half of the trials improved the best by more, more trials may improve it
@@ -134,7 +134,7 @@ class Search:
     """One study. ``draws`` are those that ended, in order; ``repeats`` are the best one under other seeds."""
 
     study: str
-    workload: Workload
+    workload: JobKey
     global_batch: int
     space: tuple[Parameter, ...]
     objective: str              # STEPS_TO_TARGET, or a metric's column

@@ -23,20 +23,20 @@ import numpy as np
 from .intervals import (CONFIDENCE, NONE, Estimate, Spread, hull, mean_ratio, paired_ratio_interval, quotient,
                         ratio_interval)
 from .pooled_variance import SPEED, updates
-from .steps import Cell, known
+from .steps import RunCell, known
 
 WEAK = "weak"       # the same number of examples per worker: B grows with W
 STRONG = "strong"   # the same global batch
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class SpeedupPoint:
     """One worker count of a series, relative to the series' first.
 
     A ratio is NaN where it cannot be formed; where the target was not met, ``high`` is an upper bound.
     """
 
-    cell: Cell
+    cell: RunCell
     worker_ratio: float         # W / W0: the ideal speedup
     step_speedup: Estimate
     statistical_efficiency: Estimate
@@ -61,17 +61,17 @@ class Series:
 
     kind: str                   # WEAK or STRONG
     size: Fraction              # examples per worker per step, or the global batch
-    points: tuple[Point, ...]
+    points: tuple[SpeedupPoint, ...]
 
     @property
-    def baseline(self) -> Cell:
+    def baseline(self) -> RunCell:
         """The cell of the smallest worker count."""
         return self.points[0].cell
 
 
-def series_of(cells: Iterable[Cell], confidence: float = CONFIDENCE) -> tuple[Series, ...]:
+def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple[Series, ...]:
     """Every weak and strong scaling series among cells that have one worker count each."""
-    keys: dict[tuple[str, Fraction], list[Cell]] = {}
+    keys: dict[tuple[str, Fraction], list[RunCell]] = {}
     for cell in sorted(cells, key=lambda cell: (cell.workers, cell.global_batch)):
         keys.setdefault((WEAK, Fraction(cell.global_batch, cell.workers[0])), []).append(cell)
         keys.setdefault((STRONG, Fraction(cell.global_batch)), []).append(cell)
@@ -80,28 +80,28 @@ def series_of(cells: Iterable[Cell], confidence: float = CONFIDENCE) -> tuple[Se
                  if len(found) > 1)
 
 
-def outside(cells: Iterable[Cell], series: Iterable[Series]) -> tuple[Cell, ...]:
+def outside(cells: Iterable[RunCell], series: Iterable[Series]) -> tuple[RunCell, ...]:
     """The cells that belong to none of these series."""
     inside = {id(point.cell) for one in series for point in one.points}
     return tuple(cell for cell in cells if id(cell) not in inside)
 
 
-def compare(cell: Cell, baseline: Cell, confidence: float = CONFIDENCE) -> Point:
+def compare(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> SpeedupPoint:
     """A cell relative to its series' baseline."""
     worker_ratio = cell.workers[0] / baseline.workers[0]
     steps = step_speedup(cell, baseline, confidence)
     time = _divide(baseline, cell, "seconds", confidence)
     speed = _divide_speeds(cell, baseline, confidence)
-    return Point(cell, worker_ratio, steps, steps.scaled(baseline.mean_batch / cell.mean_batch),
-                 speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
+    return SpeedupPoint(cell, worker_ratio, steps, steps.scaled(baseline.mean_batch / cell.mean_batch),
+                        speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
 
 
-def step_speedup(cell: Cell, baseline: Cell, confidence: float = CONFIDENCE) -> Estimate:
+def step_speedup(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> Estimate:
     """S0 / S."""
     return _divide(baseline, cell, "steps", confidence)
 
 
-def _divide(above: Cell, below: Cell, name: str, confidence: float) -> Estimate:
+def _divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Estimate:
     """The ratio of two cells' estimates of steps or seconds to target."""
     over, under = getattr(above, name), getattr(below, name)
     runs = min(over.runs, under.runs)
@@ -141,7 +141,7 @@ def _hull_over_grid(a: np.ndarray, a_before: np.ndarray, b: np.ndarray, b_before
     return (low if a_before.min() > 0 else 0.0), (high if b_before.min() > 0 else np.inf)
 
 
-def _divide_speeds(cell: Cell, baseline: Cell, confidence: float) -> Estimate:
+def _divide_speeds(cell: RunCell, baseline: RunCell, confidence: float) -> Estimate:
     over, under = cell.examples_per_second, baseline.examples_per_second
     runs = min(over.runs, under.runs)
     if cell is baseline:

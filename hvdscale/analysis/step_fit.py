@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import scipy
 
-from .step_laws import BETWEEN, FULL, NAMES, PARTIAL, WITHIN, Law, Parameters
+from .step_laws import BETWEEN, FULL, NAMES, PARTIAL, WITHIN, Parameters, StepLaw
 
 # priors: mean and standard deviation
 RATIO = (0.0, 2.5)              # log of a / (b e): 1, from 1/150 to 150
@@ -45,7 +45,7 @@ class Observed:
 
     @property
     def setting(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The arguments of Law.seconds after the parameters."""
+        """The arguments of StepLaw.seconds after the parameters."""
         return self.workers, self.per_node, self.examples, self.passes
 
     @cached_property
@@ -56,7 +56,7 @@ class Observed:
         return {names: count for names, count in counts.items() if count > 1}
 
 
-class Problem:
+class FitProblem:
     """The least-squares problem of one law. Each unknown has a normal prior:
 
     - at the median local batch, the logarithm of the seconds of a pass, which times determine, and of a / (b e), which
@@ -67,7 +67,7 @@ class Problem:
     - for a law with pauses, the logarithms of the wait at the most workers, in passes, and of the pauses there.
     """
 
-    def __init__(self, law: Law, observed: Observed) -> None:
+    def __init__(self, law: StepLaw, observed: Observed) -> None:
         self.law, self.observed, self.deviation = law, observed, observed.deviation
         self.examples = float(np.exp(np.median(np.log(observed.examples))))
         pass_log = float(np.median(observed.logs - np.log(observed.passes)))
@@ -147,7 +147,7 @@ class Problem:
         """The factor on the observed variance where the law misses by more than that; at least 1."""
         return max(1.0, self.misfit / self.freedom) if self.freedom >= 1 else 1.0
 
-    def worse(self, best: Problem) -> bool:
+    def worse(self, best: FitProblem) -> bool:
         """Whether this law fits significantly worse than the best one (F test)."""
         freedom = max(1.0, self.freedom)
         allowed = freedom * scipy.special.fdtri(freedom, self.observed.freedom, 1 - REFUTED_AT)

@@ -52,7 +52,7 @@ WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
 
 
 @dataclass(frozen=True)
-class Law:
+class StepLaw:
     """How long an allreduce over n takes, and how it overlaps with the pass.
 
     hops     the number of hops by n;  volumes  how many times the whole gradient passes a link
@@ -104,9 +104,9 @@ def _share_of_others(count: _Count) -> _Count:
     return 2 * (count - 1) / count
 
 
-RING = Law("ring", _twice_others, _share_of_others)
-TREE = Law("tree", lambda count: 2 * np.log2(count), _share_of_others)
-LINEAR = Law("linear latency", lambda count: count - 1, lambda count: 0 * count)
+RING = StepLaw("ring", _twice_others, _share_of_others)
+TREE = StepLaw("tree", lambda count: 2 * np.log2(count), _share_of_others)
+LINEAR = StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count)
 PARTIAL_RING, FULL_RING = replace(RING, overlap=PARTIAL), replace(RING, overlap=FULL)
 LAWS = (RING, TREE, LINEAR, PARTIAL_RING, FULL_RING, replace(TREE, overlap=FULL), replace(RING, pauses=True),
         replace(TREE, pauses=True))

@@ -23,9 +23,9 @@ from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
 from .measured import Measured, measured_of
 from .slow_runs import slow_runs
-from .step_fit import Observed, Problem
-from .step_laws import LAWS, NAMES, PAUSES, POWERS, RING, Law, Parameters
-from .steps import Cell, known, samples_of
+from .step_fit import FitProblem, Observed
+from .step_laws import LAWS, NAMES, PAUSES, POWERS, RING, Parameters, StepLaw
+from .steps import RunCell, known, samples_of
 from .trials import Trial
 
 DRAWS = 400
@@ -196,7 +196,7 @@ class Fit:
     parameters  of each draw, arrays of shape (draws,); None where the timings refute the law
     """
 
-    law: Law
+    law: StepLaw
     misses: float
     parameters: Parameters | None
 
@@ -249,7 +249,7 @@ class StepModel:
         return float(np.median(np.concatenate([draws[at::len(laws)] for at in plain])))
 
     @property
-    def _laws(self) -> list[tuple[Law, Parameters]]:
+    def _laws(self) -> list[tuple[StepLaw, Parameters]]:
         return [(fit.law, fit.parameters) for fit in self.fits if fit.parameters is not None]
 
     def interval(self, name: str, confidence: float) -> tuple[float, float, float]:
@@ -293,7 +293,7 @@ def fit_steps(timings: Sequence[Timing], between: tuple[float, float] | None = N
     """
     spread = pooled([one.seconds for one in timings]) if spread is None else spread
     observed = _observe(timings, between, spread)
-    problems = [Problem(law, observed) for law in (LAWS if observed.timed or between else (RING,))]
+    problems = [FitProblem(law, observed) for law in (LAWS if observed.timed or between else (RING,))]
     problems.sort(key=lambda one: one.misfit)
     best = problems[0]
     fitting = [one for one in problems if not one.worse(best)]
@@ -324,7 +324,7 @@ class StepTimes:
     timings: Timings
     model: StepModel
     seed: int = 0
-    cells: tuple[Cell, ...] = ()        # of one worker count each: their runs replace the timings of theirs
+    cells: tuple[RunCell, ...] = ()        # of one worker count each: their runs replace the timings of theirs
 
     @classmethod
     def of(cls, timings: Timings, links: Links | None = None, draws: int = DRAWS, seed: int = 0) -> StepTimes:
@@ -332,7 +332,7 @@ class StepTimes:
         between = links.seconds(timings.machine, timings.measured.parameters) if links and timings.machine else None
         return cls(timings, fit_steps(timings.found, between, timings.spread, draws, seed), seed)
 
-    def of_cells(self, cells: Iterable[Cell]) -> StepTimes:
+    def of_cells(self, cells: Iterable[RunCell]) -> StepTimes:
         """The same model, with measured times taken from these cells."""
         return replace(self, cells=tuple(cells))
 
@@ -341,7 +341,7 @@ class StepTimes:
         return group_by(self.timings.found, lambda one: (one.workers, one.nodes, one.global_batch, one.passes))
 
     @cached_property
-    def _cells(self) -> dict[tuple[int, int], Cell]:
+    def _cells(self) -> dict[tuple[int, int], RunCell]:
         return {(cell.workers[0], cell.global_batch): cell for cell in self.cells}
 
     @cached_property
@@ -352,7 +352,7 @@ class StepTimes:
     def measured(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
         """The timing of this configuration, with the most similar layout on as many nodes; None where there is none.
 
-        Where a cell has runs of this configuration, it is their step time, as in a report (Cell.step_seconds).
+        Where a cell has runs of this configuration, it is their step time, as in a report (RunCell.step_seconds).
         """
         found = self._by_setting.get((workers, -(-workers // per_node), global_batch, passes))
         if not found:
@@ -366,7 +366,7 @@ class StepTimes:
         return replace(timing, seconds=cell.mean_batch / speeds, trials=tuple(run.trial.key for run in runs)
                        ) if len(speeds) else timing
 
-    def cell_of(self, timing: Timing) -> Cell | None:
+    def cell_of(self, timing: Timing) -> RunCell | None:
         """The cell whose timed runs are all of this timing's configuration; None where there is none."""
         cell = self._cells.get((timing.workers, timing.global_batch))
         timed = tuple(run.trial.key for run in cell.runs if not np.isnan(run.examples_per_second)) if cell else ()

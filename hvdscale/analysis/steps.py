@@ -208,7 +208,7 @@ def _estimate_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_bef
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class RunCell:
     """The trials at one global batch, at one worker count or over all: those of the best setting."""
 
     global_batch: int               # the largest, where it changes
@@ -325,7 +325,7 @@ class Cell:
         return any(trial.crowded for trial in self.considered)
 
 
-def cell_of(runs: Sequence[Run], confidence: float = CONFIDENCE, pools: Pools = Pools()) -> Cell:
+def cell_of(runs: Sequence[Run], confidence: float = CONFIDENCE, pools: Pools = Pools()) -> RunCell:
     """The cell of runs at one global batch, including those that diverged; unfinished ones are ignored.
 
     Of several settings, the best one represents the cell: the fewest steps to target or, without a target, the most
@@ -336,13 +336,13 @@ def cell_of(runs: Sequence[Run], confidence: float = CONFIDENCE, pools: Pools = 
     settings = group_by(ended, lambda run: run.trial.setting)
     setting = min(settings, key=lambda setting: _rank(settings[setting]))       # min keeps the first of equals
     best = tuple(run for run in settings[setting] if run.ended)
-    return Cell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
-                tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
-                len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence, pools,
-                _find_draws(runs, best))
+    return RunCell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
+                   tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
+                   len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence, pools,
+                   _find_draws(runs, best))
 
 
-def cells_by_workers(runs: Iterable[Run], confidence: float = CONFIDENCE) -> dict[tuple[int, int], Cell]:
+def cells_by_workers(runs: Iterable[Run], confidence: float = CONFIDENCE) -> dict[tuple[int, int], RunCell]:
     """The cells of runs by (workers, global batch), in order; without those that have no conclusive run."""
     groups = group_by(runs, lambda run: (run.trial.workers, run.trial.global_batch))
     return {key: cell_of(found, confidence) for key, found in sorted(groups.items(), key=itemgetter(0))

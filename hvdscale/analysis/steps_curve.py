@@ -23,7 +23,7 @@ from .curves import Curve
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
 from .report_data import Section
 from .step_time import BOUNDED, DETERMINED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, levels
-from .steps import Cell
+from .steps import RunCell
 
 PREDICTED = "predicted"         # from the gradient noise scale
 NOISE_WITHIN = 4.0              # B_crit / noise scale is within this factor for most workloads (McCandlish et al. 2018)
@@ -50,7 +50,7 @@ class StepsPoint:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class StepsAt:
     """S at one batch.
 
     draws          of S, shape (draws,)
@@ -112,12 +112,12 @@ class StepsCurve:
         """The points that met the target."""
         return tuple(point for point in self.points if point.steps.met and point.steps.value > 0)
 
-    def at(self, batch: int) -> Steps:
+    def at(self, batch: int) -> StepsAt:
         """S at a global batch: inf where the target may not be met at all."""
         if self.relative:
             factor = np.ones(self.draws) if self.critical is None else 1 + self.critical / batch
-            return Steps(float(np.median(factor)), factor, MEASURED if self.critical is None else PREDICTED,
-                         log_variance(factor))
+            return StepsAt(float(np.median(factor)), factor, MEASURED if self.critical is None else PREDICTED,
+                           log_variance(factor))
         same = [point for point in self.points if point.global_batch == batch]
         if same:
             return self.measured(same[0])
@@ -127,12 +127,12 @@ class StepsCurve:
             return self._interpolate(below[-1], above[0], batch)
         beside = below[-1] if below else above[0] if above else None
         if beside is None or self._is_lost_beyond(beside, bool(below)):
-            return Steps(np.inf, np.full(self.draws, np.inf), EXTRAPOLATED)
+            return StepsAt(np.inf, np.full(self.draws, np.inf), EXTRAPOLATED)
         return self._extrapolate(beside, batch)
 
-    def measured(self, point: StepsPoint) -> Steps:
+    def measured(self, point: StepsPoint) -> StepsAt:
         """S as a point has it."""
-        return Steps(point.steps.value, self._draw_point(point), MEASURED, point=point)
+        return StepsAt(point.steps.value, self._draw_point(point), MEASURED, point=point)
 
     @property
     def critical_batch(self) -> float | None:
@@ -154,7 +154,7 @@ class StepsCurve:
         lost = [point.global_batch for point in self.points if point not in self.met]
         return any((batch > beside.global_batch) == above for batch in lost)
 
-    def _interpolate(self, left: StepsPoint, right: StepsPoint, batch: int) -> Steps:
+    def _interpolate(self, left: StepsPoint, right: StepsPoint, batch: int) -> StepsAt:
         ends = left.global_batch, right.global_batch
         straight = np.log(batch / ends[0]) / np.log(ends[1] / ends[0])
         inverse = (1 / ends[0] - 1 / batch) / (1 / ends[0] - 1 / ends[1])
@@ -167,9 +167,9 @@ class StepsCurve:
         share = np.random.default_rng([self.seed, 7]).uniform(size=self.draws)
         drawn = np.full(self.draws, np.inf)
         drawn[known] = steps(draws[0][known], draws[1][known], share[known])
-        return Steps(steps(left.steps.value, right.steps.value, 0.5), drawn, INTERPOLATED)
+        return StepsAt(steps(left.steps.value, right.steps.value, 0.5), drawn, INTERPOLATED)
 
-    def _extrapolate(self, beside: StepsPoint, batch: int) -> Steps:
+    def _extrapolate(self, beside: StepsPoint, batch: int) -> StepsAt:
         above = batch > beside.global_batch
         shape = 1.0 if self.shape is None else self.shape
         if self.critical is None:
@@ -180,8 +180,8 @@ class StepsCurve:
         if self.critical is not None and self.examples is not None:
             curve = steps_at(batch, self.examples, self.critical, shape)
             value, drawn = float(np.median(curve)), np.where(np.isinf(drawn), np.inf, curve)
-        return Steps(value, drawn, PREDICTED if self.predicted else EXTRAPOLATED, log_variance(factor),
-                     open=above and self.open_above)
+        return StepsAt(value, drawn, PREDICTED if self.predicted else EXTRAPOLATED, log_variance(factor),
+                       open=above and self.open_above)
 
     def _draw_slope(self, above: bool) -> np.ndarray:
         """Draws of the power of the batch with which steps fall beyond the batches. As returns diminish, it lies
@@ -224,7 +224,7 @@ def points_of(section: Section) -> tuple[tuple[StepsPoint, ...], np.ndarray | No
     return points, _draws_of(section.batches.regimes.fit if section.batches.regimes else None)
 
 
-def point_of_cell(cell: Cell) -> StepsPoint:
+def point_of_cell(cell: RunCell) -> StepsPoint:
     """The point of a cell's runs."""
     return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched,
                       tuple(run.trial.key for run in cell.runs), cell.pools.of("steps").at(cell.global_batch))

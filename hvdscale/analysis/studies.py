@@ -24,7 +24,7 @@ from ..log.plan_text import plan_at, read_plan
 from ..log.reader import Log, Table
 from ..log.schema import Status
 from ..target import Target
-from .trials import AsVersion, SeedKey, Workload, is_pruning, only_version, seed_key, workload_of
+from .trials import AsVersion, JobKey, SeedKey, is_pruning, only_version, seed_key, workload_of
 
 BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where trials begin
 GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
@@ -38,7 +38,7 @@ METAPARAMETER = "metaparameters/"
 class Study:
     """The trials of one workload at one global batch, ordered by log, then by id: arrays of shape (trials,)."""
 
-    workload: Workload
+    workload: JobKey
     global_batch: int
     logs: tuple[str, ...]       # paths
     log: np.ndarray             # index into logs
@@ -166,7 +166,7 @@ def studies_of(logs: Iterable[Log], as_version: AsVersion = only_version) -> tup
     Evaluations.read does where a trial has a step twice.
     """
     kept = _Kept()
-    found: dict[tuple[Workload, int], list[_Part]] = {}
+    found: dict[tuple[JobKey, int], list[_Part]] = {}
     for log in sorted(logs, key=lambda log: log.path):
         refuse_unsound_trials(log)
         rows = _TrialRows(log, as_version)
@@ -176,7 +176,7 @@ def studies_of(logs: Iterable[Log], as_version: AsVersion = only_version) -> tup
     return tuple(_study(*key, found[key], kept) for key in sorted(found))
 
 
-def _study(workload: Workload, global_batch: int, parts: Sequence[_Part], kept: _Kept) -> Study:
+def _study(workload: JobKey, global_batch: int, parts: Sequence[_Part], kept: _Kept) -> Study:
     names = sorted({name for part in parts for name in part.rows.metaparameters})
 
     def concatenate(values: Callable[[_TrialRows], np.ndarray]) -> np.ndarray:
@@ -220,8 +220,8 @@ class _TrialRows:
                      for (dataset, model, optimizer, _), plan in plans]
         self._group(workloads, at, np.asarray(table["global_batch"]))
 
-    def _group(self, workloads: Sequence[Workload], at: np.ndarray, batches: np.ndarray) -> None:
-        numbers: dict[Workload, int] = {}
+    def _group(self, workloads: Sequence[JobKey], at: np.ndarray, batches: np.ndarray) -> None:
+        numbers: dict[JobKey, int] = {}
         workload = np.array([numbers.setdefault(one, len(numbers)) for one in workloads], np.int64)[at]
         order = np.lexsort((self.id, batches, workload))
         order = order[~self.branch[order]]

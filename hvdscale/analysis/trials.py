@@ -1,7 +1,7 @@
 """Trials read from logs, and which of them are comparable.
 
     trials = read_trials(read_log("runs/w8.h5"))
-    by_workload(trials)   -> {Workload: (Trial, ...)}: mixed workloads are grouped, never mixed
+    by_workload(trials)   -> {JobKey: (Trial, ...)}: mixed workloads are grouped, never mixed
 
 Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
 
@@ -50,7 +50,7 @@ def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:
 
 
 @dataclass(frozen=True, order=True)
-class Workload:
+class JobKey:
     """What two trials of the same job have in common."""
 
     dataset: str
@@ -62,7 +62,7 @@ class Workload:
     version: str = ""           # of the job; "" where there is only one, see versions.py
 
     @property
-    def at_constant_batch(self) -> Workload:
+    def at_constant_batch(self) -> JobKey:
         """The same job with a batch that does not change."""
         return replace(self, batch_schedule=())
 
@@ -84,7 +84,7 @@ class Trial:
     id: int
     status: Status
     stop_reason: str
-    workload: Workload
+    workload: JobKey
     global_batch: int
     workers: int                # at its start
     worker_counts: tuple[int, ...]  # of all its process starts
@@ -128,7 +128,7 @@ class Trial:
         return self.plan.get("branch") or {}
 
     @cached_property
-    def study(self) -> tuple[Workload, int, str] | None:
+    def study(self) -> tuple[JobKey, int, str] | None:
         """Equal for the trials of one metaparameter search, however many it has so far; None: it belongs to none."""
         names = ("study", "space", "objective", "targets", "prune_keep", "seed")
         return self.sweep and (self.workload, self.global_batch,
@@ -206,10 +206,10 @@ class Trial:
         return fewest_passes(batch, ghost_batch, self.workers, most, accumulate)
 
 
-AsVersion = Callable[[Workload, Mapping[str, Any]], Workload]      # a workload as that of a trial of this plan
+AsVersion = Callable[[JobKey, Mapping[str, Any]], JobKey]      # a workload as that of a trial of this plan
 
 
-def only_version(workload: Workload, plan: Mapping[str, Any]) -> Workload:
+def only_version(workload: JobKey, plan: Mapping[str, Any]) -> JobKey:
     """The workload, where versions of its job are not kept apart."""
     return workload
 
@@ -239,7 +239,7 @@ def read_trials(log: Log, as_version: AsVersion = only_version) -> list[Trial]:
             for row in np.argsort(ids, kind="stable").tolist() for at in [evaluations.rows[row]]]
 
 
-def by_workload(trials: Iterable[Trial]) -> dict[Workload, tuple[Trial, ...]]:
+def by_workload(trials: Iterable[Trial]) -> dict[JobKey, tuple[Trial, ...]]:
     """Trials grouped by workload; workloads in order of name, trials by log and id."""
     groups = group_by(sorted(trials, key=lambda trial: trial.key), lambda trial: trial.workload)
     return {workload: tuple(groups[workload]) for workload in sorted(groups)}
@@ -252,7 +252,7 @@ class _Rows:
         self.path, self.as_version = path, as_version
         self.metaparameters = [name for name in table.columns if name.startswith("metaparameters/")]
         self.columns = {name: table[name].tolist() for name in (*_READ, *self.metaparameters)}
-        self.workloads: dict[Workload, Workload] = {}
+        self.workloads: dict[JobKey, JobKey] = {}
 
     def trial(self, row: int, worker_counts: tuple[int, ...], timed: tuple[int, float], parts: Mapping[int, StepParts],
               noise: Mapping[int, NoiseSteps], losses: Mapping[int, LossCourse], step: np.ndarray,
@@ -281,11 +281,18 @@ class _Rows:
         return trial if len(worker_counts) < 2 else trial.without_times()
 
 
-def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> Workload:
+def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> JobKey:
     """The workload of a trial, without the model arguments that its study searches."""
     problem = plan.get("problem") or {}
-    return Workload(dataset, model, _json(_fixed_args(problem.get("model_args"), plan.get("sweep"))), optimizer,
-                    int(problem.get("train_examples") or 0), tuple(map(tuple, problem.get("batch_schedule") or ())))
+    return JobKey(dataset, model, _json(_fixed_args(problem.get("model_args"), plan.get("sweep"))), optimizer,
+                  int(problem.get("train_examples") or 0), tuple(map(tuple, problem.get("batch_schedule") or ())))
+
+
+def parameters_of(plan: Mapping[str, Any]) -> int:
+    """The number of the model's parameters; 0: not known."""
+    model = (plan.get("job") or {}).get("model")
+    count = model.get("count") if isinstance(model, Mapping) else None
+    return count if isinstance(count, int) else 0
 
 
 def is_pruning(stop_reason: str) -> bool:

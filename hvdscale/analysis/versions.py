@@ -17,7 +17,7 @@ from ..formatting.numbers import list_first
 from ..log.plan_text import plan_at
 from ..log.reader import Log
 from ..plan.job import changes_of, key_of
-from .trials import Workload, workload_of
+from .trials import JobKey, workload_of
 
 DIGITS = 6              # of a version's name
 LONGEST = 300           # characters of what differs
@@ -37,10 +37,10 @@ class _Job:
 class Versions:
     """The name of each version, by workload and digest, where a workload has several; and what differs."""
 
-    names: Mapping[tuple[Workload, str], str]
+    names: Mapping[tuple[JobKey, str], str]
     notes: tuple[str, ...]
 
-    def of(self, workload: Workload, plan: Mapping[str, Any]) -> Workload:
+    def of(self, workload: JobKey, plan: Mapping[str, Any]) -> JobKey:
         """The workload of a trial of this plan, with its version."""
         if not self.names:
             return workload
@@ -49,7 +49,7 @@ class Versions:
 
 def versions_of(logs: Iterable[Log]) -> Versions:
     """The versions of the jobs in these logs; raises LogError where a plan's entries are of the wrong type."""
-    found: dict[Workload, dict[str, _Job]] = {}
+    found: dict[JobKey, dict[str, _Job]] = {}
     for log in logs:
         rows = zip(*(log.trials[name] for name in ("plan", "id", "dataset", "model")))
         for text, number, dataset, model in {row[0]: row for row in rows if '"job"' in row[0]}.values():
@@ -59,7 +59,7 @@ def versions_of(logs: Iterable[Log]) -> Versions:
                 job = jobs.setdefault(digest, _Job(plan["job"]))
                 job.logs[log.path] = None
                 job.accepted |= {key: str(what)[:LONGEST] for key, what in (plan["job"].get("accepted") or {}).items()}
-    names: dict[tuple[Workload, str], str] = {}
+    names: dict[tuple[JobKey, str], str] = {}
     notes: list[str] = []
     for workload, jobs in found.items():
         joined = _join(jobs)
@@ -69,7 +69,7 @@ def versions_of(logs: Iterable[Log]) -> Versions:
     return Versions(names, tuple(notes))
 
 
-def _named(workload: Workload) -> Workload:
+def _named(workload: JobKey) -> JobKey:
     """What has the same job under any optimizer and any batch."""
     return replace(workload, optimizer="", batch_schedule=())
 

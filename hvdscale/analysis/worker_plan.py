@@ -21,12 +21,12 @@ from ..target import Target
 from .intervals import CONFIDENCE, UNKNOWN, Spread
 from .measured import Measured
 from .noise import NoiseScale
-from .report_data import Group, Section
+from .report_data import JobResults, Section
 from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, levels, timings_of
-from .steps_curve import (ORDER, PREDICTED, Steps, StepsCurve, StepsPoint, log_variance, noise_draws, point_of_cell,
+from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsPoint, log_variance, noise_draws, point_of_cell,
                           points_of, quantiles, steps_curve)
-from .steps import Cell
-from .trials import Workload
+from .steps import RunCell
+from .trials import JobKey
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Option:
     nodes: int                      # paid for
     global_batch: int
     passes: int                     # k
-    steps: Steps
+    steps: StepsAt
     step_time: StepTime
     seconds: Value                  # T; relative to the first option's where the plan is relative
     cost: Value                     # likewise
@@ -150,7 +150,7 @@ class NoPlan:
     """A workload and target without a plan: NO_TIMES, NO_STEPS, AT_ONCE (met before the first step) or NOT_MET, with
     the best value of the target's metric at any evaluation (NaN: none)."""
 
-    workload: Workload | None
+    workload: JobKey | None
     target: Target | None
     why: str
     best: float = np.nan
@@ -161,7 +161,7 @@ class WorkerPlan:
     """The options by worker count, and which to choose: never one that is only a lower bound, or whose steps or step
     time are open."""
 
-    workload: Workload | None
+    workload: JobKey | None
     target: Target | None                   # None: no target, as for steps given by the user
     request: Request
     curve: StepsCurve
@@ -290,7 +290,7 @@ LIKELY = 0.75
 MODEL, ONE_RUN = "model", "one run"     # why a chance is assumed: few parameters determined; steps of one run
 
 
-def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: Workload | None = None,
+def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: JobKey | None = None,
             target: Target | None = None, noise: NoiseScale | None = None) -> WorkerPlan:
     """The plan from a steps curve and step times. Several targets share the step times.
 
@@ -321,7 +321,7 @@ def _choose(drafts: Sequence[_Draft]) -> _Draft:
     return next(draft for draft in (inside, beyond, open_above) if draft)
 
 
-def plans_of(group: Group, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
+def plans_of(group: JobResults, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
              noise_scale: float | None = None,
              steps: Callable[[Section], tuple[tuple[StepsPoint, ...], np.ndarray | None]] = points_of
              ) -> tuple[WorkerPlan | NoPlan, ...]:
@@ -349,13 +349,13 @@ def plans_of(group: Group, request: Request, *, links: Links | None = None, give
 class _Basis:
     """What the plans for several targets share."""
 
-    workload: Workload
+    workload: JobKey
     times: StepTimes
     request: Request
     noise: NoiseScale | None
 
-    def plan(self, target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[Cell],
-             best: float = np.nan) -> WorkerPlan | NoPlan:
+    def plan(self, target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None,
+             cells: Iterable[RunCell], best: float = np.nan) -> WorkerPlan | NoPlan:
         """The plan for a target's steps, with the measured times of cells; None: no target."""
         if target and not any(point.steps.met for point in points):
             return NoPlan(self.workload, target, NOT_MET, best)
@@ -369,7 +369,7 @@ class _Basis:
         return plan_of(curve, self.times.of_cells(cells), self.request, self.workload, target, noise)
 
 
-def _find_noise(group: Group) -> NoiseScale | None:
+def _find_noise(group: JobResults) -> NoiseScale | None:
     """The noise scale at the largest batch with a finite one; None without."""
     found = [(cell.global_batch, noise.whole.steps, noise.whole) for section in group.sections
              for cell, noise in section.noise if 0 < noise.whole.noise_scale < np.inf]
@@ -435,7 +435,7 @@ class _Draft:
             low, _ = hull(self.step_time.draws, self.confidence, self.step_time.laws)
             self.step_time = replace(self.step_time, value=low)
 
-    def _steps(self, curve: StepsCurve) -> Steps:
+    def _steps(self, curve: StepsCurve) -> StepsAt:
         """S: that of the batch, or its own where it was run, and the batch's is of other runs' setting."""
         steps = curve.at(self.batch)
         if self.cell is None or steps.point is None or not steps.point.trials or set(self.trials) & set(
@@ -497,6 +497,7 @@ def _divide_draws(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(found), np.inf, found)         # neither meets the target
 
 
-def _ratio(above: Steps | StepTime, below: Steps | StepTime, factor: float, confidence: float, laws: int = 1) -> Value:
+def _ratio(above: StepsAt | StepTime, below: StepsAt | StepTime, factor: float, confidence: float, laws: int = 1
+           ) -> Value:
     draws = factor * _divide_draws(above.draws, below.draws)
     return _value(factor * above.value / below.value, draws, confidence, laws)

@@ -67,9 +67,10 @@ class Report(Command):
               help="Where a run meets its target: at the first evaluation that does, or where its curve, smoothed, "
                    "crosses it for good.")
 @click.option("--size", "sizes", multiple=True, metavar="NAME[=PATTERN]",
-              help="Fit laws over a size in which the workloads differ: an argument of the model, a column of an "
-                   "imported table or examples, such as width; or from the workload's name by a pattern, such as "
-                   "'parameters=gpt_([0-9.]+[MB])'; may be given several times.")
+              help="Fit laws over a size in which the runs differ: parameters, tokens (of the budget), examples (of "
+                   "the training set), an argument of the model such as width, or a column of an imported table; or "
+                   "from the workload's name by a pattern, such as 'parameters=gpt_([0-9.]+[MB])'; may be given "
+                   "several times.")
 @click.option("--law", "laws", multiple=True, metavar="RULE",
               help="Show what a rule from elsewhere costs at each size that was measured, such as "
                    "'batch = 8.7e-3 * tokens^0.383' or 'rate = 0.3 * parameters^-0.5'; with --size; may be given "

@@ -1,6 +1,6 @@
 """What a report's views are made from: the studies of one workload and one target, and what was asked.
 
-    view_of(About(studies, target, options, Asked(budgets=(Budget.parse("10 epochs"),))))
+    view_of(About(studies, target, options, StudyRequest(budgets=(Budget.parse("10 epochs"),))))
 """
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..analysis.curves import Curve, curve_of
 from ..analysis.defaults import RULE_WITHIN
 from ..analysis.grouping import group_by
 from ..analysis.noise import Noise
-from ..analysis.report_data import Group, Options, Section
+from ..analysis.report_data import JobResults, Options, Section
 from ..analysis.rules import RULES, Rule, RuleCosts, rules_along, rules_of
 from ..analysis.search import Search
 from ..analysis.shares import Tolerance
 from ..analysis.studies import Study
-from ..analysis.trials import Workload
+from ..analysis.trials import JobKey
 from ..formatting.progress import Tell, quiet
 from ..target import Target
 from .table import TrialKeys
@@ -29,7 +29,7 @@ if TYPE_CHECKING:               # which reports without laws over size need not 
 
 
 @dataclass(frozen=True)
-class Asked:
+class StudyRequest:
     """What the user wants to see of studies, beside the targets.
 
     budgets       under which the best of the target's metric is shown
@@ -62,7 +62,7 @@ class About:
     studies: tuple[Study, ...]          # by global batch
     target: Target
     options: Options
-    asked: Asked = Asked()
+    asked: StudyRequest = StudyRequest()
     searches: tuple[Search, ...] = ()   # those that have a table of their own
     noise: tuple[MeasuredNoise, ...] = ()
     others: tuple[Target, ...] = ()     # of the same metric, which have pages of their own
@@ -71,7 +71,7 @@ class About:
     known: dict[Hashable, Any] = field(default_factory=dict)   # what was worked out for any of the workload's targets
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> JobKey:
         """What they are studies of."""
         return self.studies[0].workload
 
@@ -99,7 +99,7 @@ class About:
         return self.known[key]
 
 
-def with_costs(abouts: Sequence[About], asked: Asked) -> Iterator[About]:
+def with_costs(abouts: Sequence[About], asked: StudyRequest) -> Iterator[About]:
     """Each of them once its costs are known; all cores work on those of the ones that follow."""
     costs = rules_along([about.curve for about in abouts], asked.rules, asked.rule_within)
     for about, found in zip(abouts, costs):
@@ -118,12 +118,12 @@ class AboutAll:
     abouts: Sequence[About]
     repeats: Sequence[Section]
     studies: Sequence[Study]
-    asked: Asked
+    asked: StudyRequest
     options: Options
     tell: Tell = quiet
-    groups: Sequence[Group] = ()
+    groups: Sequence[JobResults] = ()
 
     @property
-    def first(self) -> dict[Workload, About]:
+    def first(self) -> dict[JobKey, About]:
         """The first of each workload's."""
         return {workload: found[0] for workload, found in group_by(self.abouts, lambda about: about.workload).items()}

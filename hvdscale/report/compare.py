@@ -15,7 +15,7 @@ from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED,
                                 Tolerances)
 from ..analysis.intervals import Estimate
 from ..analysis.pooled_variance import SPEED
-from ..analysis.steps import Cell as RunCell
+from ..analysis.steps import RunCell
 from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, counted, finite, listed, number, percent, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED

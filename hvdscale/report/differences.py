@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..analysis.speedup import Point
-from ..analysis.steps import Cell
+from ..analysis.speedup import SpeedupPoint
+from ..analysis.steps import RunCell
 from ..formatting.numbers import counted, listed
 from ..plan.plan import flat
 from ..plan.scaling import SCALED_BETAS
@@ -22,7 +22,7 @@ MOST_VALUES = 5
 MOST_LETTERS = 24
 
 
-def settings_tried(cells: Iterable[Cell]) -> str:
+def settings_tried(cells: Iterable[RunCell]) -> str:
     """``Settings that differ in ghost_batch (16, 48) and precision (fp32, fp64)``: of the trials within each cell."""
     found: dict[str, list[object]] = {}
     for cell in cells:
@@ -40,7 +40,7 @@ def _leaders(names: Iterable[str]) -> list[str]:
     return [name for name in found if name not in followers]
 
 
-def problems_of_points(points: Sequence[Point], searched: Iterable[str] = ()) -> list[str]:
+def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] = ()) -> list[str]:
     """What of the points' problems differs and does not follow from the batch: ``precision is fp32 at 1 worker, fp64 at
     3``.
 

@@ -12,18 +12,18 @@ import numpy as np
 from .. import __version__
 from ..analysis.defaults import LASTING
 from ..analysis.intervals import OWN_FROM
-from ..analysis.report_data import Group, Options, Section
+from ..analysis.report_data import JobResults, Options, Section
 from ..analysis.search import Search
 from ..analysis.step_time import StepTimes, timings_of
 from ..analysis.steps_curve import points_of, steps_curve
 from ..analysis.studies import Study
-from ..analysis.trials import Trial, Workload
+from ..analysis.trials import JobKey, Trial
 from ..analysis.worker_plan import Request, WorkerPlan, plan_of
 from ..formatting.numbers import counted, finite
 from ..formatting.progress import Tell, quiet
 from ..log.reader import Log
 from ..target import Target
-from .about import About, AboutAll, Asked, with_costs
+from .about import About, AboutAll, StudyRequest, with_costs
 from .branches import chapters_of_branches
 from .drawing import Figure
 from .file_names import section_name, slug, unique
@@ -91,7 +91,7 @@ class Page(Chapter):
 class Document:
     """The whole report."""
 
-    pages: tuple[tuple[Group, tuple[Page, ...]], ...]
+    pages: tuple[tuple[JobResults, tuple[Page, ...]], ...]
     logs: tuple[LogFacts, ...]
     skipped: tuple[str, ...]        # messages about logs that could not be read, and trials that imports left out
     confidence: float
@@ -144,8 +144,8 @@ def facts_of(log: Log) -> LogFacts:
     return LogFacts(log.path, log.trials.rows, dict(log.attributes), hosts, devices)
 
 
-def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped: Sequence[str] = (),
-                options: Options = Options(), studies: Sequence[Study] = (), asked: Asked = Asked(),
+def document_of(groups: Sequence[JobResults], logs: Sequence[LogFacts] = (), skipped: Sequence[str] = (),
+                options: Options = Options(), studies: Sequence[Study] = (), asked: StudyRequest = StudyRequest(),
                 tell: Tell = quiet, branches: Sequence[Trial] = (), notes: Sequence[str] = ()) -> Document:
     """The report of analysed groups.
 
@@ -167,7 +167,7 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
 
 
 def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = (), logs: Sequence[LogFacts] = (),
-                        skipped: Sequence[str] = (), options: Options = Options(), asked: Asked = Asked(),
+                        skipped: Sequence[str] = (), options: Options = Options(), asked: StudyRequest = StudyRequest(),
                         tell: Tell = quiet, notes: Sequence[str] = ()) -> Document:
     """The report of logs so large that only columns of their evaluations are looked at."""
     taken: set[str] = set()
@@ -184,7 +184,7 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
         best = View() if shown or targets and not tell_ends_alone(own) else view_without_target(own, options, asked)
         if best.tables:
             shown = (_page(best, workload, None, BEST, taken),)
-        pages.append((Group(workload, (), ()), shown))
+        pages.append((JobResults(workload, (), ()), shown))
         abouts += found
     why = "As in the paper" if asked.paper else f"More than {MOST_EVALUATIONS:,} evaluations"
     rules = "" if ruled else ", the cost of learning-rate rules"
@@ -195,7 +195,7 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
     return _document(pages, AboutAll(abouts, (), studies, asked, options, tell), logs, skipped, (note, *notes), taken)
 
 
-def _document(pages: Sequence[tuple[Group, tuple[Page, ...]]], whole: AboutAll, logs: Sequence[LogFacts],
+def _document(pages: Sequence[tuple[JobResults, tuple[Page, ...]]], whole: AboutAll, logs: Sequence[LogFacts],
               skipped: Sequence[str], notes: Sequence[str], taken: set[str], branches: Sequence[Trial] = ()
               ) -> Document:
     """The pages with the chapters that follow from the whole; ``taken``: names that are no others'."""
@@ -215,7 +215,7 @@ def imported_said(logs: Iterable[LogFacts | Log]) -> tuple[str, ...]:
                  if (said := facts.attributes.get("imported", {}).get(name)))
 
 
-def _of_workload(studies: Sequence[Study], workload: Workload) -> tuple[Study, ...]:
+def _of_workload(studies: Sequence[Study], workload: JobKey) -> tuple[Study, ...]:
     return tuple(study for study in studies if study.workload == workload)
 
 
@@ -239,7 +239,7 @@ def _page_of_studies(about: About, taken: set[str], tell: Tell) -> Page:
     return _page(view_of(about), workload, about.target, str(about.target), taken)
 
 
-def _page(view: View, workload: Workload, target: Target | None, title: str, taken: set[str],
+def _page(view: View, workload: JobKey, target: Target | None, title: str, taken: set[str],
           verdict: tuple[str, ...] = ()) -> Page:
     """Without a verdict of its own the first findings are it."""
     findings = view.findings
@@ -251,7 +251,8 @@ def _page(view: View, workload: Workload, target: Target | None, title: str, tak
                 verdict=verdict)
 
 
-def _abouts(groups: Sequence[Group], studies: Sequence[Study], asked: Asked) -> Iterator[tuple[Section, About]]:
+def _abouts(groups: Sequence[JobResults], studies: Sequence[Study], asked: StudyRequest
+            ) -> Iterator[tuple[Section, About]]:
     """What is held against a target and is a study."""
     for group in groups:
         own, held = _of_workload(studies, group.workload), [section.target for section in group.sections]
@@ -263,7 +264,7 @@ def _abouts(groups: Sequence[Group], studies: Sequence[Study], asked: Asked) -> 
                                      _others(section.target, held), first=_is_first(section.target, held), known=known)
 
 
-def _about(workload: Workload, target: Target | None) -> str:
+def _about(workload: JobKey, target: Target | None) -> str:
     return f"{workload}{f': {target}' if target else ''}"
 
 
@@ -359,8 +360,8 @@ def _interval_values(section: Section) -> dict[str, object]:
     }
 
 
-def _page_of_section(section: Section, about: About | None, studies: Sequence[Study], asked: Asked, taken: set[str],
-                     tell: Tell) -> Page:
+def _page_of_section(section: Section, about: About | None, studies: Sequence[Study], asked: StudyRequest,
+                     taken: set[str], tell: Tell) -> Page:
     tell(_about(section.workload, section.target))
     title, own = str(section.target) if section.target else "Throughput", _of_workload(studies, section.workload)
     view = view_of(about) if about else _of_repeats(section, asked)
@@ -381,7 +382,7 @@ def _page_of_section(section: Section, about: About | None, studies: Sequence[St
                    notes=notes)
 
 
-def _of_repeats(section: Section, asked: Asked) -> View:
+def _of_repeats(section: Section, asked: StudyRequest) -> View:
     """Of trials that are no draws: the noise scale beside the critical batch, and what was asked for in vain."""
     fit = section.batches.regimes.fit if section.batches and section.batches.regimes else None
     noise = [(cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise] if fit else ()

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 
-from ..analysis.trials import Workload
+from ..analysis.trials import JobKey
 from ..target import Target
 
 Path = str | os.PathLike[str]
@@ -27,7 +27,7 @@ def cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest - HASHED - 1]}-{_hash(text)}"
 
 
-def section_name(workload: Workload, target: Target | None = None, rest: str = "") -> str:
+def section_name(workload: JobKey, target: Target | None = None, rest: str = "") -> str:
     """The name of a workload held against a target, each whole unless it is very long.
 
     rest  what the name ends with where there is no target

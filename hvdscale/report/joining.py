@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..analysis.grouping import group_by
-from ..analysis.trials import Workload
+from ..analysis.trials import JobKey
 from ..formatting.numbers import list_first
 
 OPTIONS = {"model": "--model", "optimizer": "--optimizer", "train_examples": "--set-size"}     # of an import
@@ -14,7 +14,7 @@ SAID = {"train_examples": "training examples"}
 MOST = 3
 
 
-def joining_said(workloads: Iterable[Workload], attributes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def joining_said(workloads: Iterable[JobKey], attributes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """A sentence on each data set whose workloads differ only in what an import can name.
 
     attributes  of the logs; () where none is an import that could
@@ -25,7 +25,7 @@ def joining_said(workloads: Iterable[Workload], attributes: Iterable[Mapping[str
     return tuple(_said(found) for found in alike.values() if len(found) > 1)
 
 
-def _said(workloads: Sequence[Workload]) -> str:
+def _said(workloads: Sequence[JobKey]) -> str:
     values = {name: list(dict.fromkeys(str(getattr(one, name) or "unknown") for one in workloads)) for name in OPTIONS}
     differ = {name: found for name, found in values.items() if len(found) > 1}
     said = " and ".join(f"{SAID.get(name, name)} ({list_first(found, MOST)})" for name, found in differ.items())

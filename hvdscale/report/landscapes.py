@@ -12,7 +12,7 @@ import numpy as np
 
 from ..analysis.best_points import DIVERGED, REACHED
 from ..analysis.intervals import Estimate
-from ..analysis.landscapes import ADAM, PEAK, POWER, Law, RateLandscape, RateLandscapes, RateLaws, rate_landscapes
+from ..analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, RateLaws, rate_landscapes
 from ..analysis.rules import FEW, Exponent
 from ..formatting.numbers import counted, exact, listed, number, percent, ratio, span
 from .about import About
@@ -151,7 +151,7 @@ def _notes_on(laws: RateLaws) -> Iterator[str]:
                "it lies between the nearest of these.")
 
 
-def _law_row(found: RateLandscapes, law: Law) -> Row:
+def _law_row(found: RateLandscapes, law: RateLaw) -> Row:
     power, fitted = law.power, law.power.low == law.power.low
     cell = (Cell(f"{power.value:.2f}", power.value, power.low, power.high, f"{power.low:.2f} to {power.high:.2f}")
             if fitted else Cell(f"{power.value:g}", power.value, math.nan, math.nan))

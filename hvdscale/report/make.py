@@ -18,13 +18,13 @@ from .document import Document
 from .file_names import Path
 from .output import on_screen, refuse_no_folder, write
 from .runs import read
-from .about import Asked
+from .about import StudyRequest
 
 
 def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,
          options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
-         every_figure: bool = False, whole: bool = False, asked: Asked = Asked(), echo: Callable[[str], object] = print,
-         tell: Tell = quiet) -> Document:
+         every_figure: bool = False, whole: bool = False, asked: StudyRequest = StudyRequest(),
+         echo: Callable[[str], object] = print, tell: Tell = quiet) -> Document:
     """Print the report of these logs, and write its files under the directory ``out`` where one is given.
 
     paths        logs, or directories of logs

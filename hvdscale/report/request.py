@@ -18,7 +18,7 @@ from ..analysis.rules import Rule
 from ..analysis.shares import Tolerance, confidence_of, share_of
 from ..errors import UsageError
 from ..target import Target
-from .about import Asked
+from .about import StudyRequest
 
 if TYPE_CHECKING:
     from ..analysis.size.borrowed import BorrowedLaw
@@ -33,7 +33,7 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                useful_within: Share = USEFUL_WITHIN, loss_within: Share = LOSS_WITHIN, trials: int | None = None,
                confidence: float = CONFIDENCE, branch_tolerance: Share | None = None, crossing: str = FIRST,
                sizes: Texts = (), laws: Texts = (),
-               spell: Callable[[str], str] = str) -> tuple[Options, Asked]:
+               spell: Callable[[str], str] = str) -> tuple[Options, StudyRequest]:
     """The options of the analysis, and what to show of studies.
 
     spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within
@@ -56,11 +56,12 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
     options = Options(share("perfect_within", perfect_within), share("useful_within", useful_within),
                       confidence_of(confidence, spell("confidence")),
                       Tolerance.parse(str(loss_within), spell("loss_within")), trials, crossing)
-    return options, Asked(budgets_of(_listed(budgets)), compare, paper,
-                          tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), share("rule_within", rule_within),
-                          None if branch_tolerance is None else
-                          Tolerance.parse(str(branch_tolerance), spell("branch_tolerance")),
-                          *_sizes_and_laws(_listed(sizes), _listed(laws)))
+    return options, StudyRequest(budgets_of(_listed(budgets)), compare, paper,
+                                 tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))),
+                                 share("rule_within", rule_within),
+                                 None if branch_tolerance is None else
+                                 Tolerance.parse(str(branch_tolerance), spell("branch_tolerance")),
+                                 *_sizes_and_laws(_listed(sizes), _listed(laws)))
 
 
 def _sizes_and_laws(sizes: Sequence[str], laws: Sequence[str]) -> tuple[tuple[Size, ...], tuple[BorrowedLaw, ...]]:

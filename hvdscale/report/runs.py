@@ -35,7 +35,7 @@ from .file_names import Path
 from .frames import Frame
 from .request import request_of, targets_of
 from .results import Report
-from .about import Asked
+from .about import StudyRequest
 
 CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
 LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
@@ -88,8 +88,8 @@ class Runs:
         options, wanted = request_of(**asked)
         return Report(self.document(targets_of(targets), options, wanted))
 
-    def document(self, targets: Sequence[Target] = (), options: Options = Options(), asked: Asked = Asked(),
-                 tell: Tell = quiet) -> Document:
+    def document(self, targets: Sequence[Target] = (), options: Options = Options(),
+                 asked: StudyRequest = StudyRequest(), tell: Tell = quiet) -> Document:
         """The report as the record that pages and files are written from."""
         return document_of_logs(self.logs, targets, self.skipped, options, asked, tell)
 
@@ -126,7 +126,8 @@ def read(paths: Path | Iterable[Path], *, skip_broken: bool = False, tell: Tell 
 
 
 def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skipped: Sequence[str] = (),
-                     options: Options = Options(), asked: Asked = Asked(), tell: Tell = quiet) -> Document:
+                     options: Options = Options(), asked: StudyRequest = StudyRequest(), tell: Tell = quiet
+                     ) -> Document:
     """The report of logs that are open, and stay so while the document is used."""
     for target in targets:
         check_direction(target, logs)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from ..analysis.intervals import Estimate
-from ..analysis.size.borrowed import BorrowedLaw, RuleCost, costs_of
+from ..analysis.size.borrowed import BorrowedLaw, LawCost, costs_of
 from ..analysis.size.laws import QUANTITIES, CellResult, SizeLaws
 from ..analysis.size.power_law import REACH, PowerLaw
 from ..formatting.numbers import counted, in_brackets, listed, number, ratio
@@ -77,7 +77,7 @@ def _first_exponent(law: PowerLaw) -> Estimate | None:
     return next(iter(law.exponents.values()), None)
 
 
-def rule_said(rule: BorrowedLaw, costs: Sequence[RuleCost]) -> str:
+def rule_said(rule: BorrowedLaw, costs: Sequence[LawCost]) -> str:
     """What a rule costs at worst."""
     known = [(one, estimate, words) for one in costs for estimate, words in (
         (one.loss, "more loss than the best"), (one.examples, "times the fewest examples")) if estimate]
@@ -92,15 +92,15 @@ def rule_said(rule: BorrowedLaw, costs: Sequence[RuleCost]) -> str:
             f"at {_sizes_said(worst)}, where it names {number(worst.value)}{_best_said(worst)}.{outside}")
 
 
-def _sizes_said(one: RuleCost) -> str:
+def _sizes_said(one: LawCost) -> str:
     return f"{one.cell.cell.label} ({', '.join(map(number, one.cell.cell.sizes))})"
 
 
-def _best_said(one: RuleCost) -> str:
+def _best_said(one: LawCost) -> str:
     return f" and {number(one.best.value)} is best" if one.best and one.best.met else ""
 
 
-def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[RuleCost], at: int = 0) -> Table:
+def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at: int = 0) -> Table:
     """A cell a row: what the rule names there, what is best, and what the difference costs."""
     losses, steps = any(one.loss or one.outside for one in costs), any(one.steps for one in costs)
     columns = (Column("workload", "workload"), *(Column(name, name) for name in found.names),

@@ -20,11 +20,11 @@ from ..analysis.quality import Quality, quality_of
 from ..analysis.report_data import Options
 from ..analysis.results import results_of
 from ..analysis.studies import Study
-from ..analysis.trials import Workload
+from ..analysis.trials import JobKey
 from ..log.plan_text import OF_SEARCH
 from ..log.schema import SMALLER
 from ..target import Target
-from .about import About, AboutAll, Asked, MeasuredNoise
+from .about import About, AboutAll, MeasuredNoise, StudyRequest
 from .drawing import Figure
 from .findings import Finding, finding_of
 from .landscapes import landscapes
@@ -104,7 +104,8 @@ def _quality(about: About) -> View:
     return view_of_quality(about.studies, about.target.column, about.target.minimizes, about.options, about.asked)
 
 
-def view_of_quality(studies: Sequence[Study], column: str, minimizes: bool, options: Options, asked: Asked) -> View:
+def view_of_quality(studies: Sequence[Study], column: str, minimizes: bool, options: Options, asked: StudyRequest
+                    ) -> View:
     """Within the steps that every batch has run, where that decides; else as long as each trial was to run, else within
     the epochs that every batch has run. Then under the budgets that were asked for, their tables in files only."""
     def under(budget: Budget | None) -> Quality | None:
@@ -136,7 +137,7 @@ def _noise(about: About) -> View:
     return view_of_noise(about.studies[0].workload, about.target, about.noise, about.curve.regimes.fit)
 
 
-def view_of_noise(workload: Workload, target: Target | None, measured: Sequence[MeasuredNoise],
+def view_of_noise(workload: JobKey, target: Target | None, measured: Sequence[MeasuredNoise],
                   fit: CriticalBatchFit | None) -> View:
     """The noise scale beside the critical batch."""
     found = noise_against(workload, target, measured, fit.b_crit if fit else None)
@@ -177,7 +178,7 @@ def _laws_over_size(whole: AboutAll) -> Iterator[tuple[str, View]]:
 CHAPTERS: tuple[Callable[[AboutAll], Iterator[tuple[str, View]]], ...] = (_laws_over_size, _families, _of_papers)
 
 
-def view_without_target(studies: Sequence[Study], options: Options, asked: Asked) -> View:
+def view_without_target(studies: Sequence[Study], options: Options, asked: StudyRequest) -> View:
     """The best of each validation metric of which it is known which way is better, of studies held against no target.
     """
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
@@ -210,7 +211,7 @@ def are_searched(studies: Sequence[Study]) -> bool:
     return any(study.plan(0).get(part) for study in studies if len(study) for part in OF_SEARCH)
 
 
-def own_targets(studies: Sequence[Study], asked: Asked) -> tuple[Target, ...]:
+def own_targets(studies: Sequence[Study], asked: StudyRequest) -> tuple[Target, ...]:
     """The targets in the plans of the first trials of each study; without any, that of the paper which is asked for."""
     found = [(study.plan(0).get("measurement") or {}).get("target") for study in studies if len(study)]
     own = tuple(dict.fromkeys(Target.parse(text) for text in found if text))

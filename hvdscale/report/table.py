@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..analysis.intervals import Estimate
-from ..analysis.steps import Cell as RunCell
+from ..analysis.steps import RunCell
 from ..formatting.escaping import as_cell
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import RANGE, finite, number, span

@@ -29,12 +29,14 @@ def identify(name: str, workload: Workload, data: Data | None, model: nn.Module 
 
 
 def describe_model(model: nn.Module, with_lines: bool) -> dict:
-    """A digest of its parameters' names and shapes, and the lines that it prints as; {} where it cannot be printed."""
+    """The number of its parameters, a digest of their names and shapes, and the lines that it prints as; {} where it
+    cannot be printed, or its parameters are not made yet."""
     try:
         shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+        count = sum(parameter.numel() for parameter in model.parameters())
         lines = [line[:LONGEST_LINE] for line in ADDRESS.sub("0x", repr(model)).splitlines()] if with_lines else []
     except Exception:                                           # of the user's __repr__
         return {}
     rest = [f"{len(lines) - MOST_LINES} more: {digest_of(lines[MOST_LINES:])}"] if len(lines) > MOST_LINES else []
     return {"torch": torch.__version__.partition("+")[0], "parameters": digest_of(shapes),
-            **({"lines": lines[:MOST_LINES] + rest} if lines else {})}
+            "count": count, **({"lines": lines[:MOST_LINES] + rest} if lines else {})}

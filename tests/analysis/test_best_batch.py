@@ -11,7 +11,7 @@ from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.shares import Tolerance
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.report.about import Asked
+from hvdscale.report.about import StudyRequest
 from hvdscale.report.search.budget_figures import best_batch_figure
 from hvdscale.report.search.quality import best_batch_said, quality_said, quality_table
 from hvdscale.report.studies import ENDS_ALONE, view_without_target
@@ -92,6 +92,6 @@ def test_runs_evaluated_only_at_their_end_are_held_against_no_target():
     made = grid(fell_and_rose(), target="val/loss<2.6")
     [group] = analyse(read_trials(made), [Target.parse("val/loss<2.6")])
     assert [section.target for section in group.sections] == [None]
-    view = view_without_target(studies_of([made]), Options(), Asked())
+    view = view_without_target(studies_of([made]), Options(), StudyRequest())
     assert ENDS_ALONE in view.summary and view.summary[0].startswith("Best batch within")
     assert [figure.name for figure in view.figures] == ["best-batch"]

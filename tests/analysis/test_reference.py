@@ -14,7 +14,7 @@ from hvdscale.analysis.regimes import BatchEstimate
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.studies import studies_of
-from hvdscale.analysis.trials import Workload, read_trials
+from hvdscale.analysis.trials import JobKey, read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.drawing import render
 from hvdscale.report.papers.compare import published_views
@@ -39,7 +39,7 @@ def measured(steps, dataset="mnist", model="simple_cnn", optimizer="nesterov", t
     if b_crit is not None:
         fit = SimpleNamespace(b_crit=Estimate(b_crit, *(b_crit_ends or (b_crit / 2, b_crit * 2)), 1))
     return SimpleNamespace(
-        workload=Workload(dataset, model, "", optimizer, size), target=Target.parse(target), confidence=0.95,
+        workload=JobKey(dataset, model, "", optimizer, size), target=Target.parse(target), confidence=0.95,
         points=tuple(point(*pair) for pair in steps.items()),
         regimes=SimpleNamespace(fit=fit, perfect_until=BatchEstimate(perfect), maximum_useful=BatchEstimate(None)))
 

@@ -38,7 +38,8 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
 
     changes  dataset, model, optimizer, keep_going, cores, local_workers, untimed_passes, train_examples, peak_lr,
              stop_reason, plan, worker_counts (one a restart), communication_share (of its steps; 0.1 is data), losses
-             (of its steps, else 1), sqnorms (of its steps, three numbers each: SQNORMS; None: not measured), budget,
+             (of its steps, else 1), sqnorms (of its steps, three numbers each: SQNORMS; None: not measured), budget
+             (in steps), train_tokens (of the set),
              problem (more of the plan's), asked (by the user), job (digests), sweep (the trial's place in a study),
              branch (its place in a run)
     """
@@ -47,7 +48,8 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
                     "train_examples": changes.get("train_examples", 1000), "seed": seed,
                     "peak_lr": changes.get("peak_lr", 0.1), **changes.get("problem", {})},
         "measurement": {"target": target, "keep_going": changes.get("keep_going", False), "eval_every": eval_every,
-                        **({"budget_steps": changes["budget"]} if "budget" in changes else {})},
+                        **({"budget_steps": changes["budget"]} if "budget" in changes else {}),
+                        **({"train_tokens": changes["train_tokens"]} if "train_tokens" in changes else {})},
         "execution": {"workers": workers, "untimed_passes": changes.get("untimed_passes", 2),
                       "cores": changes.get("cores", 64), "local_workers": changes.get("local_workers", workers)},
         "asked": changes.get("asked", {}),
@@ -57,7 +59,7 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
            "dataset": changes.get("dataset", "made"), "model": changes.get("model", "net"),
            "optimizer": changes.get("optimizer", "nesterov"), "global_batch": batch,
            "local_batch": max(1, batch // workers), "accumulation": 1, "ghost_batch": batch, "workers": workers,
-           "seed": seed, "budget_steps": 1000, "plan": changes.get("plan", json.dumps(plan)),
+           "seed": seed, "budget_steps": changes.get("budget", 1000), "plan": changes.get("plan", json.dumps(plan)),
            "metaparameters/learning_rate": changes.get("peak_lr", 0.1)}
     steps = np.asarray(steps, int)
     seconds = 0.01 * steps if seconds is None else np.asarray(seconds, float)

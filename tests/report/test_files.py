@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from hvdscale.analysis.trials import Workload
+from hvdscale.analysis.trials import JobKey
 from hvdscale.report.file_names import LONGEST_FILE, section_name, unique
 from hvdscale.report.make import make
 from hvdscale.report.papers.compare import published_views
@@ -60,7 +60,7 @@ def test_every_table_has_a_target_column_empty_where_there_is_none(tmp_path):
 
 
 def test_a_long_name_keeps_its_target_and_tells_apart_what_was_cut():
-    workloads = [Workload(LONG[0], LONG[1] + tail, "", "nesterov_momentum", 50000) for tail in ("", "_a", "_b")]
+    workloads = [JobKey(LONG[0], LONG[1] + tail, "", "nesterov_momentum", 50000) for tail in ("", "_a", "_b")]
     names = [section_name(workload, Target.parse("val/error<0.01")) for workload in workloads]
     assert len(set(names)) == len(names)
     assert all(name.startswith("a-data-set") and name.endswith("-val-error-below-0.01") for name in names)

@@ -1,15 +1,15 @@
 """What a report says of imported workloads that may be one job under several names."""
 import pytest
 
-from hvdscale.analysis.trials import Workload
+from hvdscale.analysis.trials import JobKey
 from hvdscale.report.joining import joining_said
 
 IMPORTED = [{"imported": {"kind": "rcp"}}]
 
 
 def workload(**changes):
-    return Workload(**{"dataset": "bert", "model": "reference", "model_args": "", "optimizer": "lamb",
-                       "train_examples": 0, **changes})
+    return JobKey(**{"dataset": "bert", "model": "reference", "model_args": "", "optimizer": "lamb",
+                     "train_examples": 0, **changes})
 
 
 @pytest.mark.parametrize("changes, said", [

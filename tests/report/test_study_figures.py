@@ -13,7 +13,7 @@ from hvdscale.analysis.budgets import Budget, best_under
 from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.search import best_of_n
 from hvdscale.analysis.studies import Evaluations, Study, outcomes
-from hvdscale.analysis.trials import Workload
+from hvdscale.analysis.trials import JobKey
 from hvdscale.formatting.numbers import number as written
 from hvdscale.log.schema import Status
 from hvdscale.report import drawing
@@ -30,7 +30,7 @@ from tests.analysis.test_landscapes import landscapes
 from tests.factories.logs import study as logs_of_a_study
 
 TARGET = Target.parse("val/error<0.1")
-NET = Workload("made", "net", "", "nesterov", 1000)
+NET = JobKey("made", "net", "", "nesterov", 1000)
 BATCHES = (8, 16, 32, 64, 128, 256)
 
 
@@ -445,7 +445,7 @@ def test_whatever_the_trials_are_figures_are_drawn_or_left_out(name):
 @pytest.fixture(scope="module")
 def odd():
     """Every figure of a workload with names that mean something elsewhere."""
-    workload = Workload("<script>alert(1)</script>", "$\\frac{1}{2$_$", '{"<i>": "\\u0000"}', "_&amp;", 1000)
+    workload = JobKey("<script>alert(1)</script>", "$\\frac{1}{2$_$", '{"<i>": "\\u0000"}', "_&amp;", 1000)
     curves = [curve_of(sweep(workload, BATCHES[:2], 12), Target.parse(f"val/error<{value}")) for value in (0.1, 0.4)]
     other = curve_of(sweep(replace(workload, optimizer="<b>"), BATCHES[:2], 8, seed=1), TARGET)
     return [*workload_figures(curves), *family_figures([curves[0], other])]

@@ -145,7 +145,7 @@ class _Parser:
 
 
 @dataclass(frozen=True)
-class RuleCost:
+class LawCost:
     """What the rule costs in one cell.
 
     value     the batch or rate that it names
@@ -164,7 +164,7 @@ class RuleCost:
     outside: bool
 
 
-def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[RuleCost, ...]:
+def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[LawCost, ...]:
     """The cost at each cell; UsageError where the rule has a size that the cells do not have."""
     if unknown := [name for name in rule.powers if name not in laws.names]:
         raise UsageError(f"--law {rule.text!r}: {unknown[0]} is not one of the sizes of these cells, "
@@ -173,7 +173,7 @@ def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[RuleCost, ...]:
                  for one in laws.cells)
 
 
-def _cost(rule: BorrowedLaw, cell: CellResult, value: float, confidence: float) -> RuleCost:
+def _cost(rule: BorrowedLaw, cell: CellResult, value: float, confidence: float) -> LawCost:
     axis = cell.batches if rule.of == BATCH else cell.rates
     known = np.isfinite(axis) & np.isfinite(cell.costs) & (axis > 0)
     values, lowest = lowest_by(axis[known], cell.costs[known])
@@ -184,7 +184,7 @@ def _cost(rule: BorrowedLaw, cell: CellResult, value: float, confidence: float) 
     if cell.fit is not None and rule.of == BATCH and 0 < value < math.inf:
         steps, examples = over_fewest(cell.fit, value, confidence)
         best = best or cell.fit.overhead
-    return RuleCost(cell, value, best, loss, steps, examples, outside)
+    return LawCost(cell, value, best, loss, steps, examples, outside)
 
 
 def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: float = CONFIDENCE) -> Estimate:

@@ -25,9 +25,9 @@ from ..critical_batch_fit import OVERHEAD, CriticalBatchFit
 from ..curves import curve_of
 from ..intervals import Estimate
 from ..metric_direction import better
-from ..report_data import Group, Options, Section
+from ..report_data import JobResults, Options, Section
 from ..studies import Study
-from ..trials import Workload
+from ..trials import JobKey
 from .basin import Basin, basin_of
 from .power_law import PowerLaw, SizePoint, fit_power_law
 from .sizes import Size, SizeCell, cells_of
@@ -89,7 +89,7 @@ class SizeLaws:
     confidence: float
 
 
-def laws_of(groups: Sequence[Group], studies: Sequence[Study], sizes: Sequence[Size], budget: Budget | None = None,
+def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Sequence[Size], budget: Budget | None = None,
             options: Options = Options()) -> SizeLaws:
     """The laws over the cells of these studies, whose trials the groups have, too.
 
@@ -116,7 +116,7 @@ def laws_of(groups: Sequence[Group], studies: Sequence[Study], sizes: Sequence[S
     return SizeLaws(names, tuple(found), quantities, metric, budget, options.confidence)
 
 
-def _metric(sections: Mapping[Workload, Section], studies: Sequence[Study]) -> tuple[str, bool] | None:
+def _metric(sections: Mapping[JobKey, Section], studies: Sequence[Study]) -> tuple[str, bool] | None:
     """(column, whether smaller is better) that is compared at a budget."""
     for section in sections.values():
         if section.target:

@@ -5,7 +5,8 @@
 
 A *cell* is a workload at one size: its studies differ in the batch alone. A size comes from the first of these that has
 it: a pattern searched in the workload's name (dataset/model), a metaparameter of that name (a column of an imported
-table), an argument of the model, or the number of training examples.
+table), an argument of the model, or what hvdscale logs: ``parameters`` of the model, ``examples`` of the training set,
+``tokens`` of the trial's budget.
 """
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ import numpy as np
 from ...errors import UsageError
 from ..best_points import among
 from ..studies import Study
-from ..trials import Workload
+from ..trials import JobKey, parameters_of
 
 SUFFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
-EXAMPLES = "examples"
+EXAMPLES, PARAMETERS, TOKENS = "examples", "parameters", "tokens"
 MOST_VALUES = 64            # of a metaparameter that is a size
 _NUMBER = re.compile(r"\s*((?:(?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMGBT]?)\s*")
 
@@ -60,7 +61,7 @@ class Size:
 class SizeCell:
     """The studies of one workload at one size, by global batch; ``sizes`` in the order of the names asked for."""
 
-    workload: Workload
+    workload: JobKey
     sizes: tuple[float, ...]
     studies: tuple[Study, ...]
 
@@ -91,17 +92,19 @@ def sizes_of(texts: Iterable[str]) -> tuple[Size, ...]:
 
 def cells_of(studies: Sequence[Study], sizes: Sequence[Size]) -> tuple[SizeCell, ...]:
     """The cells of studies, by size, smallest first. UsageError where a workload does not have a size."""
-    found: dict[tuple[tuple[float, ...], Workload], list[Study]] = {}
+    found: dict[tuple[tuple[float, ...], JobKey], list[Study]] = {}
+    budgets = _budgets(studies) if any(size.name == TOKENS for size in sizes) else {}
     for study in studies:
-        for values, part in _split(study, sizes):
+        for values, part in _split(study, sizes, budgets):
             found.setdefault((values, study.workload), []).append(part)
     return tuple(SizeCell(workload, values, tuple(own)) for (values, workload), own in
                  sorted(found.items(), key=lambda item: item[0]))
 
 
-def _split(study: Study, sizes: Sequence[Size]) -> list[tuple[tuple[float, ...], Study]]:
+def _split(study: Study, sizes: Sequence[Size], budgets: Mapping[float, float]
+           ) -> list[tuple[tuple[float, ...], Study]]:
     """(sizes, the study's trials of these sizes) of each that it has."""
-    columns = np.stack([_values(study, size) for size in sizes], axis=1)
+    columns = np.stack([_values(study, size, budgets) for size in sizes], axis=1)
     rows = np.unique(columns[np.isfinite(columns).all(1)], axis=0)
     if len(rows) > MOST_VALUES:
         raise UsageError(f"--size {sizes[0].name}: {study} has {len(rows)} different sizes, {MOST_VALUES} at most; a "
@@ -116,8 +119,8 @@ def _only(study: Study, chosen: np.ndarray) -> Study:
     return replace(among(study, chosen), repeat=study.repeat & chosen)
 
 
-def _values(study: Study, size: Size) -> np.ndarray:
-    """The size of each trial."""
+def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndarray:
+    """The size of each trial; NaN: unknown."""
     name = f"{study.workload.dataset}/{study.workload.model}"
     if size.pattern is not None:
         found = re.search(size.pattern, name)
@@ -127,23 +130,48 @@ def _values(study: Study, size: Size) -> np.ndarray:
     own = study.metaparameter(size.name)
     if np.isfinite(own).any():
         return own
-    value = _of_workload(study.workload, size.name)
+    if size.name == TOKENS and not np.isnan(spent := _tokens(study, study.budget_steps)).all():
+        return np.array([budgets.get(one, np.nan) for one in spent.tolist()])
+    value = _of_workload(study, size.name)
     if not value > 0:
-        there = [*study.metaparameters, *_arguments(study.workload), *[EXAMPLES] * bool(study.workload.train_examples)]
+        there = [*study.metaparameters, *_arguments(study.workload), *[EXAMPLES] * bool(study.workload.train_examples),
+                 *[PARAMETERS] * (parameters_of(study.plan(0)) > 0)]
         raise UsageError(f"--size {size.name}: the log of {study.workload} does not have it; it has "
                          f"{', '.join(there) or 'no sizes'}. A pattern takes it from the name, such as "
                          f"'{size.name}=([0-9.]+[kMB])'")
     return np.full(len(study), value)
 
 
-def _of_workload(workload: Workload, name: str) -> float:
+def _tokens(study: Study, steps: np.ndarray) -> np.ndarray:
+    """The tokens of so many steps of each trial; NaN: unknown."""
+    plan = study.plan(0)
+    of_set = (plan.get("measurement") or {}).get("train_tokens") or np.nan
+    examples = study.workload.train_examples or np.nan
+    return np.where(study.budget_steps > 0, steps * study.global_batch * of_set / examples, np.nan)
+
+
+def _budgets(studies: Sequence[Study]) -> dict[float, float]:
+    """For the tokens of each budget, which is whole steps, the fewest of those that may have been asked for alike."""
+    ends = {pair for study in studies for pair in zip(
+        _tokens(study, study.budget_steps).tolist(), _tokens(study, study.budget_steps - 1).tolist())}
+    found, fewest = {}, 0.0
+    for spent, before in sorted(pair for pair in ends if np.isfinite(pair[0])):
+        if before >= fewest:
+            fewest = spent
+        found[spent] = fewest
+    return found
+
+
+def _of_workload(study: Study, name: str) -> float:
     if name == EXAMPLES:
-        return float(workload.train_examples)
-    value = _arguments(workload).get(name)
+        return float(study.workload.train_examples)
+    value = _arguments(study.workload).get(name)
+    if value is None and name == PARAMETERS:
+        value = parameters_of(study.plan(0))
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
 
 
-def _arguments(workload: Workload) -> Mapping[str, object]:
+def _arguments(workload: JobKey) -> Mapping[str, object]:
     """The model's arguments."""
     found = json.loads(workload.model_args or "{}")
     return found if isinstance(found, dict) else {}

@@ -33,8 +33,8 @@ from ...system.forked import end_together
 from ...system.parent import end_with_parent
 from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, refuse_deep, whole_number
 from ..imported import ImportedLog, beyond_errors, skipped_note
-from .sources import Folder, Study, Tar, is_folder
-from .trial_files import LARGEST, Batch, read_trials
+from .sources import ArchiveStudy, Folder, Tar, is_folder
+from .trial_files import LARGEST, TrialBatch, read_trials
 
 TRIALS, BYTES = 48, 4 << 20             # of one task of a reading process
 ALONE = 1000                            # up to this many trials are read before processes would have started
@@ -91,7 +91,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
     return seen
 
 
-def _read(found, readers, seen, skip_broken) -> Iterator[tuple[Study, dict, Batch]]:
+def _read(found, readers, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dict, TrialBatch]]:
     """Batches of trials in order, each with its study and plan; several are read in parallel."""
     waiting: deque = deque()
     for study in found.studies():
@@ -144,7 +144,7 @@ class _Readers:
         self._pool: ProcessPoolExecutor | None = None
         self._watch: threading.Thread | None = None
 
-    def submit(self, trials, budget_steps: int) -> Callable[[], Batch]:
+    def submit(self, trials, budget_steps: int) -> Callable[[], TrialBatch]:
         """A function that returns the batch; after the loss of a reading process leaving ``with`` raises LogError."""
         self._trials += len(trials)
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
@@ -175,7 +175,7 @@ class _Readers:
                            "memory") from error
 
 
-def _plan(study: Study) -> dict:
+def _plan(study: ArchiveStudy) -> dict:
     """The plan of all trials of a study; raises WrongFile for an invalid study.json."""
     name = f"{study.where}/study.json"
     data, _ = json_object(file_bytes(study.file, name, LARGEST["study.json"]), name)
@@ -204,7 +204,7 @@ def _folder(value, name, key) -> str:
     return str(value)
 
 
-def _add(log: ImportedLog, study: Study, plan: dict, batch: Batch, seen: Seen):
+def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, batch: TrialBatch, seen: Seen):
     *dataset, model, optimizer, size = plan["archive"]["path"].split("/")
     size, count = int(size), len(batch.ids)
     if len(batch.step) and int(batch.step.max()) > LARGEST_INT // size:

@@ -26,7 +26,7 @@ FILES = ("metadata.json", "measurements.csv")
 
 
 @dataclass
-class Study:
+class ArchiveStudy:
     """A study as found.
 
     file    study.json as bytes or a path; None: missing
@@ -60,10 +60,10 @@ class Folder:
         """The share of the work done after this many trials."""
         return done / self.trials if self.trials else 1.0
 
-    def studies(self) -> Iterator[Study]:
+    def studies(self) -> Iterator[ArchiveStudy]:
         for folders, path in self._found:
             where = os.path.join(self.root, *folders)
-            study = Study(_inner(folders), where, os.path.join(path, "study.json"), [])
+            study = ArchiveStudy(_inner(folders), where, os.path.join(path, "study.json"), [])
             for entry in os.scandir(path):
                 if not _is_folder(entry):
                     if entry.name != "study.json":
@@ -136,7 +136,7 @@ class Tar:
         """The share of the file read so far."""
         return 1.0 if self._raw.closed or not self._size else self._raw.tell() / self._size
 
-    def studies(self) -> Iterator[Study]:
+    def studies(self) -> Iterator[ArchiveStudy]:
         """Each study once all its members were read; LogError if they are not contiguous."""
         try:
             with (self._raw, unpacked(self._raw) as file,
@@ -234,8 +234,8 @@ class _TarStudy:
         else:
             self._file = data
 
-    def finish(self, source: str) -> Study:
+    def finish(self, source: str) -> ArchiveStudy:
         where = f"{source}: {'/'.join(self.folders)}"
         trials = [TrialFiles(f"{where}/{trial}", trial, *(files.get(name) for name in FILES))
                   for trial, files in sorted(self._trials.items())]
-        return Study(self.folders, where, self._file, trials, self._wrong)
+        return ArchiveStudy(self.folders, where, self._file, trials, self._wrong)

@@ -46,7 +46,7 @@ class TrialFiles(NamedTuple):
 
 
 @dataclass
-class Batch:
+class TrialBatch:
     """The contents of some trials' files; lists have one entry per valid trial.
 
     ids, status     the archive's ids and Status, as integers
@@ -69,12 +69,12 @@ class Batch:
     size: int = 0
 
 
-def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> Batch:
+def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> TrialBatch:
     """The trials with valid files, in order, and messages about the others.
 
     budget_steps  steps of a COMPLETE trial; 0: those that its metadata.json has
     """
-    batch, tables = Batch(), []
+    batch, tables = TrialBatch(), []
     for trial in trials:
         try:
             table, metadata = _Table(trial), _Metadata(trial)

@@ -32,7 +32,7 @@ from ...errors import LogError
 from ...log.schema import UNKNOWN_SEED, Status
 from ..files import WrongFile
 from ..imported import ImportedLog
-from .mllog_lines import LONGEST, OWN, TOKEN, Run, read_run
+from .mllog_lines import LONGEST, OWN, TOKEN, MllogRun, read_run
 from .mllog_measured import Measured, Wanted, as_whole
 from .mlperf_rcp import TARGET
 from .table import optimizer_of
@@ -129,7 +129,7 @@ def _add(log: ImportedLog, measured: Measured) -> None:
                     measured.columns, np.array([row.seconds for row in rows], float) if workers else None)
 
 
-def _end(run: Run) -> tuple[Status, str]:
+def _end(run: MllogRun) -> tuple[Status, str]:
     """The status of the trial, and why it ended."""
     if run.own:
         found = {status.name: status for status in Status}.get(str(run.own.get("status")), Status.INCOMPLETE)

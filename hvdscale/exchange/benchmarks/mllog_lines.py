@@ -37,7 +37,7 @@ class Evaluation:
 
 
 @dataclass
-class Run:
+class MllogRun:
     """One attempt at a run.
 
     given       the value of each key, of several lines the first
@@ -74,15 +74,15 @@ class Run:
         return (time - self.started - paused) / 1000
 
 
-def read_run(path: str) -> Run | None:
+def read_run(path: str) -> MllogRun | None:
     """The run of a file, None where it has none; raises WrongFile for lines that contradict the format."""
-    attempts: list[Run] = []
+    attempts: list[MllogRun] = []
     before: dict[str, Any] = {}
     for where, line in _lines(path):
         key, time = line["key"], line["time_ms"]
         if key == "run_start" and (not attempts or attempts[-1].trained):
             before = {**before, **(attempts[-1].later if attempts else {})}
-            attempts.append(Run(path, time, before, attempts=len(attempts) + 1))
+            attempts.append(MllogRun(path, time, before, attempts=len(attempts) + 1))
         elif attempts:
             _take(attempts[-1], where, line)
         elif key != "run_start":
@@ -94,7 +94,7 @@ def read_run(path: str) -> Run | None:
     return run
 
 
-def _take(run: Run, where: str, line: Mapping[str, Any]) -> None:
+def _take(run: MllogRun, where: str, line: Mapping[str, Any]) -> None:
     """Take in a line after run_start."""
     key, value, about, time = line["key"], line.get("value"), line["metadata"], line["time_ms"]
     if key in (*EVALUATED, "eval_start", "epoch_stop", "block_start"):

@@ -16,7 +16,7 @@ import numpy as np
 from ...formatting.numbers import counted
 from ...log.plan_text import MOST
 from ..files import LARGEST_INT, WrongFile, parameter_name, whole_number
-from .mllog_lines import COUNTERS, EVALUATED, METRIC, OWN, Evaluation, Run, is_number
+from .mllog_lines import COUNTERS, EVALUATED, METRIC, OWN, Evaluation, MllogRun, is_number
 from .table import RENAMED, Benchmark, are_alike, find_benchmark
 
 CONVERGED = "val/converged"
@@ -58,7 +58,7 @@ class Measured:
     benchmark   the table's entry;  counting: the same for this file's counter
     """
 
-    def __init__(self, run: Run, wanted: Wanted) -> None:
+    def __init__(self, run: MllogRun, wanted: Wanted) -> None:
         self.run, self.wanted, self.own = run, wanted, run.own
         self.notes: list[str] = []
         if run.attempts > 1:

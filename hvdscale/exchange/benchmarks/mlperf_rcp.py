@@ -45,7 +45,7 @@ OUTLIER = 4                         # times the median of a point or more, or so
 
 
 @dataclass(frozen=True)
-class Point:
+class ReferencePoint:
     """One reference point: its name in the file, values as written, and their unit."""
 
     name: str
@@ -106,7 +106,7 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
                     for point in points for value in point.outliers]
 
 
-def read_points(source: str, unit: str | None = None, train_examples: int | None = None) -> list[Point]:
+def read_points(source: str, unit: str | None = None, train_examples: int | None = None) -> list[ReferencePoint]:
     """A file's points by benchmark and batch size; raises LogError."""
     try:
         data, _ = json_object(file_bytes(os.path.realpath(source), source, LARGEST), source)
@@ -139,13 +139,13 @@ def _values(where, entry) -> tuple[str, tuple[Fraction, ...]]:
     return key, tuple(_positive(value, where, key) for value in values)
 
 
-def _point(source, name, entry, key, values, largest, unit, train_examples) -> Point:
+def _point(source, name, entry, key, values, largest, unit, train_examples) -> ReferencePoint:
     benchmark = find_benchmark(entry["Benchmark"], float(largest), examples=train_examples, unit=unit or (
         "examples" if key == VALUES[1] else None))
     if benchmark.unit == "epochs" and largest >= benchmark.examples_from:
         benchmark = replace(benchmark, unit="examples")
     about = {name: value for name, value in entry.items() if name not in (*VALUES, "Hyperparams", "Benchmark", "BS")}
-    return Point(name, benchmark, entry["BS"], values, entry.get("Hyperparams", {}), about)
+    return ReferencePoint(name, benchmark, entry["BS"], values, entry.get("Hyperparams", {}), about)
 
 
 def _positive(value, where, key) -> Fraction:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...analysis.curves import measured_curve
 from ...analysis.noise_against import best_known
-from ...analysis.trials import Workload
+from ...analysis.trials import JobKey
 from ...target import Target
 from ..about import About, AboutAll
 from ..view import View
@@ -34,7 +34,7 @@ def _noise_scale(about: About) -> float | None:
     return best.whole.noise_scale if best else None
 
 
-def target_of(paper: str, workload: Workload) -> tuple[Target, ...]:
+def target_of(paper: str, workload: JobKey) -> tuple[Target, ...]:
     """The first target that a paper has for a workload; () where it has none."""
     names, sheets = paper_of(paper).names_of(workload), paper_of(paper).FIGURES
     lines = [line for sheet in sheets for panel in sheet.panels for line in panel.lines]

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...analysis.curves import Curve, CurvePoint
 from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch, Ordering,
-                                   PassMark, Published, Reference, against, jobs_of, load, ordering_of)
+                                   PassMark, PublishedCurve, Reference, against, jobs_of, load, ordering_of)
 from ...analysis.regimes import BatchPoint
-from ...analysis.trials import Workload
+from ...analysis.trials import JobKey
 from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
 from ...target import Target
 from ..columns import BATCH
@@ -43,7 +43,7 @@ FOUND = Column("found", "found", "1", "share of the batch sizes run far enough; 
 PASSED = Column("passed", "passed", "1")
 
 
-def published_views(curves: Sequence[Curve], name: str, noise_scales: Mapping[Workload, float] | None = None) -> View:
+def published_views(curves: Sequence[Curve], name: str, noise_scales: Mapping[JobKey, float] | None = None) -> View:
     """Curves beside the publication ``name``, those of no job in it passed over.
 
     noise_scales  measured, in examples, for a publication that has such
@@ -51,7 +51,7 @@ def published_views(curves: Sequence[Curve], name: str, noise_scales: Mapping[Wo
     """
     reference = load(name)
     found, barred = [], []
-    shapes: dict[tuple[str, Workload], NoMatch] = {}
+    shapes: dict[tuple[str, JobKey], NoMatch] = {}
     for curve in curves:
         for published in reference.curves:
             one = against(curve, published)
@@ -142,7 +142,7 @@ def _ordering_said(one: Ordering, mark: PassMark, reference: Reference) -> str:
             f"of {exact(one.at_least)} asked for.")
 
 
-def _jobs_said(curves: Sequence[Curve], reference: Reference, noise_scales: Mapping[Workload, float]) -> list[str]:
+def _jobs_said(curves: Sequence[Curve], reference: Reference, noise_scales: Mapping[JobKey, float]) -> list[str]:
     """Published critical batch sizes on the same data, beside the measured one."""
     said = []
     for curve in curves:
@@ -243,7 +243,7 @@ def keys_of_point(point: CurvePoint | BatchPoint) -> TrialKeys:
     return keys_of(point.cell)
 
 
-def _figure(curve: Curve, published: Published, reference: Reference) -> Figure:
+def _figure(curve: Curve, published: PublishedCurve, reference: Reference) -> Figure:
     return Figure(
         _named("published", reference, curve),
         f"Steps to {curve.target} beside the published ones\n{published.label}",
@@ -254,7 +254,7 @@ def _figure(curve: Curve, published: Published, reference: Reference) -> Figure:
         lambda axes: _draw(axes, curve, published, 1.0, 1.0, "steps to target S"))
 
 
-def _shape_figure(curve: Curve, published: Published, reference: Reference, base: int) -> Figure:
+def _shape_figure(curve: Curve, published: PublishedCurve, reference: Reference, base: int) -> Figure:
     """Two curves to different targets, each over its own steps at the smallest batch of both."""
     here = next(point.steps.value for point in curve.points if point.global_batch == base)
     there, *_ = published.at(base) or (math.nan,)
@@ -268,7 +268,7 @@ def _shape_figure(curve: Curve, published: Published, reference: Reference, base
         lambda axes: _draw(axes, curve, published, 1 / here, 1 / there, f"steps / steps at B = {base:,}"))
 
 
-def _band_said(curve: Curve, published: Published) -> str:
+def _band_said(curve: Curve, published: PublishedCurve) -> str:
     band = ("the spread of their mean and the spacing of their evaluations" if not published.trials else
             "how well the published plot can be read")
     return f"The band is {band}; bars are {curve.confidence:.0%} intervals."
@@ -282,7 +282,7 @@ def _keys(curve: Curve) -> TrialKeys:
     return tuple(dict.fromkeys(key for point in _shown(curve) for key in keys_of_point(point)))
 
 
-def _draw(axes: Axes, curve: Curve, published: Published, here: float, there: float, label: str) -> None:
+def _draw(axes: Axes, curve: Curve, published: PublishedCurve, here: float, there: float, label: str) -> None:
     """Both curves, the steps of each times its factor."""
     points = [(point.global_batch, point.steps.scaled(here)) for point in _shown(curve)]
     low, high, steps = (there * values for values in (published.low, published.high, published.steps))

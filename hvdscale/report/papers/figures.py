@@ -16,7 +16,7 @@ from ...analysis.curves import Curve, curve_of
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Options
 from ...analysis.studies import Study
-from ...analysis.trials import Workload
+from ...analysis.trials import JobKey
 from ...errors import UsageError
 from ...formatting.numbers import counted, listed
 from ...formatting.progress import Tell, quiet
@@ -73,7 +73,7 @@ class _Found:
 
     def _by_name(self, studies: Sequence[Study]) -> dict[str, list[Study]]:
         """The studies of each workload by the paper's names; of several that go by one, that with the most trials."""
-        found: dict[str, list[tuple[int, int, Workload, list[Study]]]] = {}
+        found: dict[str, list[tuple[int, int, JobKey, list[Study]]]] = {}
         for workload, group in group_by(studies, lambda study: study.workload).items():
             for place, name in enumerate(self.paper.names_of(workload)):
                 trials = sum(int(study.feasible.sum()) for study in group)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ...analysis.trials import Workload
+from ...analysis.trials import JobKey
 
 SOURCE = "Shallue et al. 2019, arXiv 1811.03600"
 STEPS, NORMALISED, SPLIT, BEST, TRIALS, BUDGET_TRIALS, BEST_UNDER = (
@@ -65,8 +65,8 @@ class Sheet:
         return self.kind == BEST_UNDER or max(len(panel.lines) for panel in self.panels) > 1 and self.kind != TRIALS
 
 
-def names_of(workload: Workload) -> tuple[str, ...]:
-    """The archive's names that an analysis.trials.Workload goes by, the most its own first."""
+def names_of(workload: JobKey) -> tuple[str, ...]:
+    """The archive's names that an analysis.trials.JobKey goes by, the most its own first."""
     dataset, model = workload.dataset, SAME_MODEL.get(workload.model, workload.model)
     optimizer = SAME_OPTIMIZER.get(workload.optimizer, workload.optimizer)
     datasets = [f"{FOLDERS[dataset]}/{dataset}" if dataset in FOLDERS else dataset]

@@ -15,11 +15,11 @@ from ... import __version__
 from ...analysis.curves import curve_of
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
-from ...analysis.report_data import Group, Options, Section, analyse
+from ...analysis.report_data import JobResults, Options, Section, analyse
 from ...analysis.step_time import Links, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study, studies_of
-from ...analysis.trials import Trial, Workload, read_trials
+from ...analysis.trials import JobKey, Trial, read_trials
 from ...analysis.versions import versions_of
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
@@ -114,13 +114,13 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
                       skipped: Sequence[str], notes: Sequence[str], confidence: float) -> Document:
     """A page for each plan, and a chapter for each growing batch."""
     taken: set[str] = set()
-    pages = tuple((Group(workload, (), ()), tuple(_page(plan, workload, taken) for plan in own))
+    pages = tuple((JobResults(workload, (), ()), tuple(_page(plan, workload, taken) for plan in own))
                   for workload, own in group_by(plans, lambda plan: plan.workload).items() if workload)
     return Document(pages, tuple(logs), tuple(skipped), confidence,
                     tuple(_chapter(plan, taken) for plan in growing), tuple(notes), "Scaling plan")
 
 
-def _page(plan: WorkerPlan, workload: Workload, taken: set[str]) -> Page:
+def _page(plan: WorkerPlan, workload: JobKey, taken: set[str]) -> Page:
     name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
     first, tables = advice(plan), [plan_table(plan)] * bool(plan.options) + [model_table(plan)] * plan.uses_model
     return Page(tuple(map(Finding, summary(plan)[len(first):])), tuple(tables), (plan_table(plan, True),),
@@ -147,7 +147,7 @@ def give_out(document: Document, values: Callable[[], Mapping[str, object]], out
     echo(f"wrote {counted(len(written), 'file')}: {written[-1]}" + (", and more beside it" * (len(written) > 1)))
 
 
-def _refused(plans: Sequence[NoPlan], groups: Sequence[Group], timed: Collection[str]) -> list[str]:
+def _refused(plans: Sequence[NoPlan], groups: Sequence[JobResults], timed: Collection[str]) -> list[str]:
     """Why there are no plans; with ``timed`` logs for times alone, why these have none for the others."""
     only_times = {group.workload for group in groups if {trial.log for trial in group.trials} <= set(timed)}
     known = [group.workload for group in groups

@@ -8,7 +8,7 @@ from ...analysis.noise import NoiseScale
 from ...analysis.step_laws import LAWS
 from ...analysis.step_time import EXTRAPOLATED, FAR, MEASURED, SURE_WITHIN, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
-from ...analysis.trials import Workload
+from ...analysis.trials import JobKey
 from ...analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, ONE_RUN, NoPlan, Option, Request, Value,
                                      WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
@@ -389,7 +389,7 @@ def _left_out_said(plan: WorkerPlan) -> list[str]:
     return [f"Not at {_counts(workers)} worker{'s' * (workers != [1])}: {why}." for why, workers in reasons.items()]
 
 
-def not_joined_said(found: NoPlan, timed: Sequence[Workload]) -> str:
+def not_joined_said(found: NoPlan, timed: Sequence[JobKey]) -> str:
     """Why the logs of --times-from, which are of these workloads, give no times for a plan; names the nearest."""
     differing = min((_differing(found.workload, other) for other in timed), key=len)
     return (f"{_whose(found)}: no log of --times-from is of this workload. In the nearest one {listed(differing)}. "
@@ -397,7 +397,7 @@ def not_joined_said(found: NoPlan, timed: Sequence[Workload]) -> str:
             "ones, or take the times of this workload with hvdscale-scale --probe.")
 
 
-def _differing(one: Workload | None, other: Workload) -> list[str]:
+def _differing(one: JobKey | None, other: JobKey) -> list[str]:
     """``the optimizer is sgd, not lars``: each field of the other workload that differs."""
     return [f"{name} {_field(getattr(other, field))}, not {_field(getattr(one, field))}"
             for field, name in WORKLOAD_FIELDS.items() if getattr(one, field) != getattr(other, field)]

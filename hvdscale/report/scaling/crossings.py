@@ -12,7 +12,7 @@ from ...analysis.crossing import Crossing
 from ...analysis.defaults import FIRST, LASTING
 from ...analysis.intervals import geometric_mean
 from ...analysis.report_data import Options, Section
-from ...analysis.steps import Cell as RunCell
+from ...analysis.steps import RunCell
 from ...analysis.steps import crossing_of
 from ...formatting.numbers import in_brackets, percent, whole
 from ..columns import BATCH

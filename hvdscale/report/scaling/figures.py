@@ -15,9 +15,9 @@ from ...analysis.intervals import Estimate
 from ...analysis.noise import Noise, NoiseScale
 from ...analysis.regimes import BatchPoint, Batches
 from ...analysis.report_data import Section
-from ...analysis.speedup import Point, Series
+from ...analysis.speedup import Series, SpeedupPoint
 from ...analysis.step_breakdown import StepParts
-from ...analysis.steps import Cell, Run
+from ...analysis.steps import Run, RunCell
 from ...formatting.numbers import counted, exact, listed, percent
 from ..columns import MCCANDLISH, POLLUX, SHALLUE, metric_name
 from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_arrow, explain_crowded,
@@ -162,10 +162,10 @@ def _efficiency_figure(section: Section, series: Series) -> Figure:
         "(S0 B0) / (S B) and (x / x0) / (W / W0)", POLLUX, _keys(point.cell for point in points), draw)
 
 
-def _plot_ratio(axes: Axes, points: Sequence[Point], name: str, color: str, marker: str, label: str,
+def _plot_ratio(axes: Axes, points: Sequence[SpeedupPoint], name: str, color: str, marker: str, label: str,
                 aside: float = 1.0) -> None:
     """A line through a ratio at each worker count, with marks; statistics do not depend on the host."""
-    found: list[tuple[Point, Estimate]] = [(point, getattr(point, name)) for point in points]
+    found: list[tuple[SpeedupPoint, Estimate]] = [(point, getattr(point, name)) for point in points]
     known = [(point.workers * aside, ratio.value) for point, ratio in found if is_known(ratio)]
     axes.plot([x for x, _ in known], [y for _, y in known], color=color, linewidth=1)
     for point, ratio in found:
@@ -173,13 +173,13 @@ def _plot_ratio(axes: Axes, points: Sequence[Point], name: str, color: str, mark
                       name != "statistical_efficiency" and point.cell.oversubscribed, aside)
 
 
-def crowded_said(cells: Iterable[Cell]) -> str:
+def crowded_said(cells: Iterable[RunCell]) -> str:
     """What a hollow mark means, where there is one."""
     return (" Hollow marks: the host had more workers than cores, so these times do not transfer to a real cluster." *
             any(cell.oversubscribed for cell in cells))
 
 
-def _parts_figure(series: Series, parts: Sequence[tuple[Cell, StepParts]]) -> Figure:
+def _parts_figure(series: Series, parts: Sequence[tuple[RunCell, StepParts]]) -> Figure:
     cells = [cell for cell, _ in parts]
 
     def draw(axes: Axes) -> None:
@@ -331,5 +331,5 @@ def _has_curve(run: Run, metric: str, across: str = "step") -> bool:
     return metric in run.trial.metrics and len(where) > 1 and math.isfinite(where[-1])
 
 
-def _keys(cells: Iterable[Cell]) -> TrialKeys:
+def _keys(cells: Iterable[RunCell]) -> TrialKeys:
     return tuple(dict.fromkeys(key for cell in cells for key in keys_of(cell)))

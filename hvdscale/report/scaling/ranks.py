@@ -5,7 +5,7 @@ import numpy as np
 
 from ...analysis.rank_times import ELSEWHERE, NAMES, SHARE, WORK, RankTimes
 from ...analysis.report_data import Section
-from ...analysis.steps import Cell as RunCell
+from ...analysis.steps import RunCell
 from ...formatting.numbers import counted, number, percent
 from ..columns import BATCH
 from ..drawing import ORANGE, Axes, Figure, set_ticks, shade

@@ -15,7 +15,7 @@ from ...analysis.regimes import Batches
 from ...analysis.report_data import Section
 from ...analysis.speedup import Series, compare
 from ...analysis.step_breakdown import NAMES
-from ...analysis.steps import Cell as RunCell
+from ...analysis.steps import RunCell
 from ...formatting.numbers import listed, number, percent, ratio, span, spread, whole
 from ...plan.batch_schedule import BatchSchedule
 from ..columns import (BATCH, EXAMPLES, MCCANDLISH, NOISE, PERFECT, POLLUX, QUARTERS, SHALLUE, STATISTICAL, STEPS,

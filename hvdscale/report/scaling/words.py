@@ -12,9 +12,9 @@ from ...analysis.noise_against import best_known
 from ...analysis.pooled_variance import SPEED, stand_out, updates
 from ...analysis.report_data import Section
 from ...analysis.search import Search
-from ...analysis.speedup import WEAK, Point, Series, compare
+from ...analysis.speedup import WEAK, Series, SpeedupPoint, compare
 from ...analysis.step_breakdown import MOST_ROWS
-from ...analysis.steps import Cell, run_of
+from ...analysis.steps import RunCell, run_of
 from ...analysis.trials import Trial
 from ...formatting.numbers import (capital, counted, exact, in_brackets, list_first, listed, number, percent, ratio,
                                    spread, whole)
@@ -51,7 +51,7 @@ def series_kind(series: Series) -> str:
     return f"strong scaling, global batch {size if batches.is_constant else batches.in_brief()}"
 
 
-def workers_marked(cell: Cell) -> str:
+def workers_marked(cell: RunCell) -> str:
     """Its worker count, ``4#`` where its runs crowded their host."""
     return f"{cell.workers[0]}{CROWDED if cell.oversubscribed else ''}"
 
@@ -91,7 +91,7 @@ def _noise_found(section: Section) -> list[Finding]:
     return [Finding(f"{said}.")]
 
 
-def of_searches(section: Section, cells: Sequence[Cell]) -> str:
+def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
     """What the steps are where those of each cell are the fewest of a search; empty where they are not."""
     cells = [cell for cell in cells if cell.runs]
     searched = section.target and cells and all(cell.searched for cell in cells)
@@ -327,7 +327,7 @@ def _pruned_said(section: Section) -> list[str]:
     return said
 
 
-def cell_notes(section: Section, cells: Sequence[Cell], times: bool = True) -> tuple[str, ...]:
+def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -> tuple[str, ...]:
     """How to read a table of these cells."""
     repeated = [cell for cell in cells if not cell.searched]
     notes = _interval_notes(section, repeated, times)
@@ -343,7 +343,7 @@ def cell_notes(section: Section, cells: Sequence[Cell], times: bool = True) -> t
     return tuple(notes)
 
 
-def cell_warnings(section: Section, cells: Sequence[Cell], times: bool = True) -> tuple[str, ...]:
+def cell_warnings(section: Section, cells: Sequence[RunCell], times: bool = True) -> tuple[str, ...]:
     """Of a table of these cells."""
     warnings, repeated = [], [cell for cell in cells if not cell.searched]
     if any(len(cell.samples.seeds) == 1 for cell in repeated):
@@ -370,11 +370,11 @@ def cell_warnings(section: Section, cells: Sequence[Cell], times: bool = True) -
     return tuple(warnings)
 
 
-def _untimed_passes(cells: Sequence[Cell]) -> set[int]:
+def _untimed_passes(cells: Sequence[RunCell]) -> set[int]:
     return {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs}
 
 
-def _tuned(section: Section, cells: Sequence[Cell]) -> dict[int, list[Search]]:
+def _tuned(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Search]]:
     """The searches behind cells of which every setting was one drawn by them, by the cell's id."""
     found = {}
     for cell in cells if section.target else ():
@@ -385,7 +385,7 @@ def _tuned(section: Section, cells: Sequence[Cell]) -> dict[int, list[Search]]:
     return found
 
 
-def _interval_notes(section: Section, cells: Sequence[Cell], times: bool) -> list[str]:
+def _interval_notes(section: Section, cells: Sequence[RunCell], times: bool) -> list[str]:
     """What intervals claim and are based on."""
     repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
     freedom = degrees_of_freedom(section, times)
@@ -406,7 +406,7 @@ def _interval_notes(section: Section, cells: Sequence[Cell], times: bool) -> lis
     return notes
 
 
-def _spread_warnings(section: Section, cells: Sequence[Cell], times: bool) -> list[str]:
+def _spread_warnings(section: Section, cells: Sequence[RunCell], times: bool) -> list[str]:
     """At which points the spread is so large that pooling it misleads."""
     repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
     if not repeats or min(repeats) >= OWN_FROM or not degrees_of_freedom(section, times):
@@ -433,7 +433,7 @@ def _freedom(degrees: Mapping[str, int]) -> str:
     return f"{counted(count, 'degree')} of freedom for {listed(said)}"
 
 
-def crowded_warnings(cells: Sequence[Cell]) -> list[str]:
+def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
     """Which hosts had more workers than cores."""
     crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
     if not crowded:
@@ -464,12 +464,12 @@ def _kind(section: Section, series: Series) -> str:
     return capital(series_kind(series) if several else f"{series.kind} scaling")
 
 
-def _unmet_at(point: Point) -> str:
+def _unmet_at(point: SpeedupPoint) -> str:
     some = f" by most seeds ({point.cell.met} of {len(point.cell.samples.seeds)} did)" if point.cell.met else ""
     return f"W = {point.workers}{some}"
 
 
-def _timed_found(kind: str, points: Sequence[Point], planned: bool) -> list[Finding]:
+def _timed_found(kind: str, points: Sequence[SpeedupPoint], planned: bool) -> list[Finding]:
     first, last = points[0], points[-1]
     best = min(points, key=lambda point: point.cell.seconds.value)
     speedup = last.time_speedup
@@ -481,7 +481,7 @@ def _timed_found(kind: str, points: Sequence[Point], planned: bool) -> list[Find
     return found
 
 
-def _greater_loss(point: Point) -> str:
+def _greater_loss(point: SpeedupPoint) -> str:
     statistical, system = point.statistical_efficiency.value, point.system_efficiency.value
     if not 0 < statistical * system < 0.95:
         return ""
@@ -499,7 +499,7 @@ def _throughput_found(section: Section, series: Series) -> list[Finding]:
                     f"{ratio(last.system_efficiency.value)}.", (), speedup)]
 
 
-def _alone_said(section: Section, cell: Cell) -> str:
+def _alone_said(section: Section, cell: RunCell) -> str:
     where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}"
     if not cell.runs:
         return f"{capital(where)}: every trial diverged."

@@ -16,7 +16,7 @@ from ...analysis.curves import Curve, curve_of
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Options
 from ...analysis.studies import Study
-from ...analysis.trials import Workload
+from ...analysis.trials import JobKey
 from ...formatting.numbers import round_number
 from ...target import Target
 from ..drawing import Figure
@@ -111,7 +111,7 @@ def _of_family(family: Sequence[Curve], attribute: str, title: str) -> Iterator[
                             name=f"{name}-{kind}", ordered=attribute == "train_examples")
 
 
-def _all_but(curve: Curve, attribute: str) -> tuple[Workload, Target | None]:
+def _all_but(curve: Curve, attribute: str) -> tuple[JobKey, Target | None]:
     """What the curves of a family share."""
     blank: dict[str, dict[str, Any]] = {
         "dataset": {"dataset": "", "train_examples": 0}, "train_examples": {"train_examples": 0},

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ...analysis.base_rates import BaseRates, value_range
-from ...analysis.budgets import BestUnder, Point, TrialKind
+from ...analysis.budgets import BestUnder, BudgetPoint, TrialKind
 from ...analysis.quality import Quality
 from ...analysis.shares import Tolerance
 from ...formatting.numbers import capital, number
@@ -92,7 +92,7 @@ def _heading(record: BestUnder, found: Sequence[BestUnder]) -> str:
     return what if len({one.workload for one in found}) == 1 else f"{record.workload.dataset}: {what}"
 
 
-def _valued(row: Iterable[Point]) -> list[Point]:
+def _valued(row: Iterable[BudgetPoint]) -> list[BudgetPoint]:
     return [point for point in row if math.isfinite(point.best.value)]
 
 

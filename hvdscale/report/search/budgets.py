@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from ...analysis.base_rates import BaseRates
-from ...analysis.budgets import BestUnder, Budget, EarlyEnd, Point, TrialKind
+from ...analysis.budgets import BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind
 from ...formatting.numbers import capital, in_brackets, listed, number, span
 from ..columns import BATCH, SHALLUE, metric_name
 from ..file_names import column_name
@@ -64,7 +64,7 @@ def budgets_said(found: BestUnder | None) -> tuple[str, ...]:
     return tuple(_said(found, budget, points) for budget, points in zip(found.budgets, found.rows)) if found else ()
 
 
-def _said(found: BestUnder, budget: Budget | None, points: Sequence[Point]) -> str:
+def _said(found: BestUnder, budget: Budget | None, points: Sequence[BudgetPoint]) -> str:
     known = [point for point in points if point.trial is not None]
     if not known:
         return f"No trial measured the {metric_name(found.column)} {heading(budget)}."
@@ -82,7 +82,7 @@ def _said(found: BestUnder, budget: Budget | None, points: Sequence[Point]) -> s
     return said
 
 
-def best_ends(points: Sequence[Point]) -> set[EarlyEnd]:
+def best_ends(points: Sequence[BudgetPoint]) -> set[EarlyEnd]:
     """How the best trials of these points ended, of those that ended before the budget was spent."""
     return set().union(*(point.outcomes.ends([point.trial]) for point in points
                          if point.trial is not None and point.best_is_short))
@@ -95,7 +95,7 @@ def ends_said(ends: Collection[EarlyEnd], their: str = "its") -> str:
     return listed((said for end, said in words.items() if end in ends), "or")
 
 
-def at_batches(batches: Sequence[int], points: Sequence[Point]) -> str:
+def at_batches(batches: Sequence[int], points: Sequence[BudgetPoint]) -> str:
     """``at batch 8 and 16``; ``at every batch`` where it is all of the points'."""
     if len(batches) > 1 and set(batches) == {point.global_batch for point in points}:
         return "at every batch"
@@ -122,7 +122,7 @@ def warnings(found: BestUnder) -> tuple[str, ...]:
     return tuple(said)
 
 
-def best_cell(point: Point) -> Cell:
+def best_cell(point: BudgetPoint) -> Cell:
     """The best value of a batch, with its interval."""
     if point.trial is None:
         return Cell("n/a", math.nan, math.nan, math.nan)
@@ -131,14 +131,14 @@ def best_cell(point: Point) -> Cell:
                 span(point.best.low, point.best.high))
 
 
-def _of_n(point: Point, parts: int) -> Cell:
+def _of_n(point: BudgetPoint, parts: int) -> Cell:
     n = point.feasible // parts
     if not n:
         return Cell("n/a", math.nan)
     return number_cell(point.curve[n - 1].low, f"of {n}")
 
 
-def _trial(point: Point) -> str:
+def _trial(point: BudgetPoint) -> str:
     if point.trial is None:
         return "n/a"
     log, trial = point.outcomes.study.key(point.trial)

@@ -9,7 +9,7 @@ import math
 from ...analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality
 from ...analysis.best_batch import Valley
 from ...analysis.best_points import LEARNING_RATE
-from ...analysis.budgets import EarlyEnd, Point
+from ...analysis.budgets import BudgetPoint, EarlyEnd
 from ...analysis.shares import Tolerance
 from ...formatting.numbers import capital, in_brackets, listed, number, percent, span, whole
 from ..columns import BATCH, SHALLUE, metric_name
@@ -132,7 +132,7 @@ def _fitted_cells(valley: Valley, minimizes: bool) -> list[Cell]:
             for cost, more in zip(valley.fitted.tolist(), over.tolist())]
 
 
-def _rate_of(point: Point) -> float:
+def _rate_of(point: BudgetPoint) -> float:
     """The learning rate of the best trial."""
     return float("nan") if point.trial is None else float(
         point.outcomes.study.metaparameter(LEARNING_RATE)[point.trial])

@@ -8,7 +8,7 @@ from hvdscale.analysis import studies as studies_module
 from hvdscale.analysis.best_points import first_feasible
 from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.studies import Evaluations, studies_of
-from hvdscale.analysis.trials import Workload
+from hvdscale.analysis.trials import JobKey
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import counted
 from hvdscale.log.reader import read_log
@@ -110,11 +110,11 @@ def test_a_paper_that_is_not_known_is_refused_by_name():
     ("fashion_mnist", "simple_cnn", "nesterov", 0, "solution_quality/fashion_mnist/simple_cnn_base/nesterov_momentum"),
     ("mnist", "fc_64_64_64", "sgd", 55_000, "mnist/fc_64_64_64/sgd")])
 def test_logs_of_the_archive_and_of_hvdscale_itself_are_found_by_their_names(dataset, model, optimizer, examples, name):
-    assert name in shallue2019.names_of(Workload(dataset, model, "", optimizer, examples))
+    assert name in shallue2019.names_of(JobKey(dataset, model, "", optimizer, examples))
 
 
 def test_a_subset_is_not_taken_for_the_whole():
-    names = shallue2019.names_of(Workload("mnist", "simple_cnn", "", "nesterov", 6_875))
+    names = shallue2019.names_of(JobKey("mnist", "simple_cnn", "", "nesterov", 6_875))
     assert names == ("mnist_subsets/mnist_6875/simple_cnn_base/nesterov_momentum",)
 
 
