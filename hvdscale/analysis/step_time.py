@@ -117,18 +117,18 @@ class Timings:
 
 @dataclass(frozen=True)
 class Links:
-    """The network between nodes as specified by the user, and the number of model parameters; 0: as in the logs."""
+    """The network between nodes as specified by the user, and the number of model parameters; None: as in the logs."""
 
     bytes_per_second: float
     latency_seconds: float
-    parameters: float = 0
+    parameters: float | None = None
 
     def seconds(self, machine: Machine, parameters: float = 0) -> tuple[float, float]:
         """h' and v'; raises UsageError where neither the user nor the logs (``parameters``) have the number."""
-        if not (self.parameters or parameters):
+        if self.parameters is None and not parameters:
             raise UsageError("the network needs the number of the model's parameters, which no log here has; "
                              "--parameters gives it, such as 25.6M")
-        count = self.parameters or parameters
+        count = parameters if self.parameters is None else self.parameters
         return self.latency_seconds, count * machine.gradient_bytes / self.bytes_per_second
 
 

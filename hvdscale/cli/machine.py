@@ -70,12 +70,12 @@ def links_of(context: click.Context, network: Sequence[str], bandwidth: float | 
     if network and given and of_file["network"] == all(of_file[name] for name in given):
         raise UsageError(f"--network {network[0]}: gives bandwidth and latency; leave out "
                          f"{' and '.join(f'--{name}' for name in given)}")
-    count = 0.0 if parameters is None else parse_size(parameters, "--parameters")
+    count = None if parameters is None else parse_size(parameters, "--parameters")
     if network and not (given and of_file["network"]):
         from ..exchange.network import network_of
         found = network_of(network)
         return Links(found.bandwidth, found.latency, count), said(found, network)
-    if not given and not count:
+    if not given and count is None:
         return None, ""
     if len(given) < len(OF_LINKS):
         missing = [f"--{name}" for name in OF_LINKS if name not in given]

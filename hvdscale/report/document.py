@@ -370,7 +370,8 @@ def _page_of_section(section: Section, about: About | None, studies: Sequence[St
     plan, studied = _plan(section), view
     notes: tuple[str, ...] = (PLANNED,) if plan else ()
     if section.searches or not about:       # studies from elsewhere: what repeats of one setting would say is untrue
-        measured = (*tables_of(section), *tables_of_searches(section.searches))
+        searched, measured = tables_of_searches(section.searches), tables_of(section)
+        measured = (*measured, *searched) if section.target else (*searched, *measured)
         view = View((*words.findings(section, planned=bool(plan)), *studied.findings),
                     (*studied.tables, *measured) if tell_ends_alone(own) else (*measured, *studied.tables),
                     (*studied.details, *crossings_table(section)))

@@ -37,6 +37,7 @@ from .search.budgets import base_rates_table, budgets_said, budgets_table, trial
 from .search.quality import best_batch_said, quality_said, quality_table
 from .search.results import steps_table
 from .search.rules import missing_table, points_table, rules_said, rules_table
+from .table import Table
 from .view import View, present
 
 
@@ -184,14 +185,22 @@ def view_without_target(studies: Sequence[Study], options: Options, asked: Study
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
     known = [(column, better(column, ()) == SMALLER) for column in columns
              if better(column, ()) and tells(studies, column)]
-    found = [best_under(studies, *one, asked.budgets or (None,), options.confidence) for one in known]
-    quality = [view_of_quality(studies, *one, options, asked) for one in known if len(studies) > 1]
-    return View((*(finding for view in quality for finding in view.findings),
-                 *(Finding(said) for one in found for said in budgets_said(one)),
+    objectives = {(study.plan(0).get("sweep") or {}).get("objective") for study in studies if len(study)}
+    told = [one for one in known if one[0] in objectives] or known       # a search's own, or all
+    rest = [one for one in known if one not in told]
+    found = {one: best_under(studies, *one, asked.budgets or (None,), options.confidence) for one in known}
+    quality = {one: view_of_quality(studies, *one, options, asked) if len(studies) > 1 else View() for one in known}
+
+    def tables(metrics: Sequence[tuple[str, bool]]) -> tuple[Table, ...]:
+        return (*(table for one in metrics for table in quality[one].tables),
+                *present(*(budgets_table(found[one]) for one in metrics)))
+    return View((*(finding for one in told for finding in quality[one].findings),
+                 *(Finding(said) for one in told for said in budgets_said(found[one])),
                  *[Finding(ENDS_ALONE)] * tell_ends_alone(studies)),
-                (*(table for view in quality for table in view.tables), *present(*map(budgets_table, found))),
-                (*present(*map(budget_trials_table, found)), *(table for view in quality for table in view.details)),
-                lambda: chain.from_iterable(view.find() for view in quality))
+                tables(told),
+                (*tables(rest), *present(*map(budget_trials_table, found.values())),
+                 *(table for view in quality.values() for table in view.details)),
+                lambda: chain.from_iterable(quality[one].find() for one in (*told, *rest)))
 
 
 def tell_ends_alone(studies: Sequence[Study]) -> bool:

@@ -1,4 +1,5 @@
 """The best batch at a fixed budget: the valley fitted to the best losses, its interval, and the rise beyond it."""
+import json
 import math
 
 import numpy as np
@@ -94,4 +95,19 @@ def test_runs_evaluated_only_at_their_end_are_held_against_no_target():
     assert [section.target for section in group.sections] == [None]
     view = view_without_target(studies_of([made]), Options(), StudyRequest())
     assert ENDS_ALONE in view.summary and view.summary[0].startswith("Best batch within")
-    assert [figure.name for figure in view.figures] == ["best-batch"]
+    assert [figure.name for figure in view.figures] == ["best-batch-val-loss"]
+
+
+def test_a_search_without_a_target_is_told_by_its_own_objective_and_each_metric_has_its_figure():
+    made = grid(fell_and_rose())
+    made.evaluations["val/error"] = made.evaluations[LOSS] / 10
+    for objective, told in (("val/error", ["validation error"]), ("steps", ["validation error", "validation loss"])):
+        sweep = {"study": "made", "repeat": 0, "point": {}, "space": [], "objective": objective, "targets": [],
+                 "seed": 0, "trials": 8, "max_draws": 8, "prune_keep": None, "minimizes": True}
+        made.trials["plan"] = np.array([json.dumps({**json.loads(text), "sweep": {**sweep, "draw": at}})
+                                        for at, text in enumerate(made.trials["plan"])])
+        view = view_without_target(studies_of([made]), Options(), StudyRequest())
+        said = " ".join(view.summary)
+        assert [name for name in ("validation error", "validation loss") if name in said] == told
+        assert {figure.name for figure in view.figures} == {"best-batch-val-error", "best-batch-val-loss"}
+        assert len({table.name for table in (*view.tables, *view.details)}) == len((*view.tables, *view.details))

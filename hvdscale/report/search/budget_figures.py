@@ -18,6 +18,7 @@ from ...formatting.numbers import capital, number
 from ..columns import SHALLUE, metric_name
 from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Axis, Figure, Look, is_named,
                        is_positive, log2_axis, set_ticks, shade, value_axis)
+from ..file_names import column_name
 from .budgets import best_ends, ends_said
 from .curve_figures import ASIDE, heading, plain
 
@@ -81,7 +82,8 @@ def best_batch_figure(found: Quality | None, tolerance: Tolerance) -> Figure | N
         axes.set_ylabel(metric)
     caption = (f"The best {metric} at a fixed budget against the global batch: the median best of {found.n} trials; "
                f"bars: {found.confidence:.0%} intervals. Shaded: where the fit is within {tolerance} of its best.")
-    return Figure("best-batch", f"{capital(metric)} at a fixed budget\n{heading(found.workload)}", caption,
+    return Figure(f"best-batch-{column_name(found.column)}",
+                  f"{capital(metric)} at a fixed budget\n{heading(found.workload)}", caption,
                   "c + l (m - x)^p left of m, c + r (x - m)^q right of it, x = log2 B", SHALLUE,
                   tuple(dict.fromkeys(key for point in points for key in point.keys)), draw)
 
