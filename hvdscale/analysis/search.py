@@ -19,7 +19,7 @@ import numpy as np
 
 from ..log.schema import Status
 from ..plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter, acts
-from ..plan.settings import KEYS
+from ..plan.settings import KEYS, key_of
 from ..target import Target
 from .best_of_n import middle_ranks, midway
 from .grouping import group_by
@@ -102,7 +102,7 @@ class Bound:
     @property
     def final(self) -> bool:
         """Whether the nearer end is the least value allowed, so that the space cannot be widened there."""
-        key = KEYS.get(self.parameter.name)
+        key = KEYS.get(key_of(self.parameter.name))
         return not self.upper and key is not None and key.metadata["least"] == self.end
 
     @property

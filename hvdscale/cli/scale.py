@@ -11,7 +11,7 @@ import click
 from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..plan.job import refuse_changes
-from ..plan.settings import Settings
+from ..plan.settings import OPTIONS, Settings
 from ..system.cores import usable_cores
 from ..training.series import INSTEAD, PLACES, PROBE, carry_out, ended, refuse_edited, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
@@ -70,7 +70,7 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
                           ("checkpoint", "a checkpoint folder belongs to one run")):
         if name in keys:
             raise UsageError(f"{name} cannot be set for a series of runs: {instead}")
-    for name in ("steps", "epochs"):
+    for name in OPTIONS["budget"]:
         if probe and given[name] is not None:
             raise UsageError(f"--probe has {PROBE['steps']} steps at each worker count; leave out --{name}")
     if probe and repeats > 1:

@@ -14,7 +14,8 @@ import click
 from ..errors import (CheckpointError, DataError, ExitCode, FaultError, HvdscaleError, LogError, StoppedError,
                       UsageError, WorkerLostError, WorkersError)
 from ..plan.presets import read_config
-from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
+from ..plan.settings import (KEYS, LENGTHS, OPTIONS, Settings, is_key, key_of, key_type, keys_by_heading,
+                             parse_assignments)
 from ..system.files import TEMPORARY
 from ..system.hangup import heed
 from ..system.lock import Lock
@@ -23,6 +24,7 @@ from .completion import paths, presets_or_paths, words, workloads
 
 # horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
 ALSO = {"log": ("--log-file",)}
+UNLISTED = ("warmup_epochs",)       # --warmup says it
 # keys that name a file or folder
 PATHS = ("metaparameters", "data_dir", "init_from", "checkpoint", "log", "save_model")
 # options that set one entry of a table
@@ -42,26 +44,34 @@ def key_options(without=frozenset(), unlisted=frozenset()):
         command = click.option("--config", metavar="FILE|PRESET", shell_complete=presets_or_paths,
                                help="TOML file of keys, or a preset (`hvdscale-train --list` names them); options "
                                "and --set override it")(command)
-        for name, key in reversed(list(KEYS.items())):
-            if key.metadata["flag"] and name not in without:
-                kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=_option_type(name))
-                spellings = [f"--{name.replace('_', '-')}", *ALSO.get(name, ())]
-                command = click.option(*spellings, name, help=_help(key), hidden=name in unlisted,
-                                       shell_complete=_completed(name), **kind)(command)
+        for name in reversed([name for names in OPTIONS.values() for name in names if name not in without]):
+            kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=_option_type(name))
+            spellings = [f"--{name.replace('_', '-')}", *ALSO.get(name, ())]
+            command = click.option(*spellings, name, help=_help(name), hidden=name in unlisted or name in UNLISTED,
+                                   shell_complete=_completed(name), **kind)(command)
         return command
     return add
 
 
 def _completed(name: str):
     """What the shell completes behind a key's option; None: what its type says."""
-    choices = KEYS[name].metadata["choices"]
+    choices = KEYS[key_of(name)].metadata["choices"]
     return paths if name in PATHS else words(choices) if choices else None
 
 
 def _option_type(name: str):
-    """The option's click type: the key's type, or a whole number or the word allowed instead."""
-    word = KEYS[name].metadata["word"]
-    return key_type(name) if word is None else _NumberOr(word)
+    """The option's click type: the key's type, a length, or a whole number or the word allowed instead."""
+    rules = KEYS.get(name, KEYS[key_of(name)]).metadata
+    if name in KEYS and rules["units"]:
+        return _LengthType()
+    return key_type(name) if rules["word"] is None else _NumberOr(rules["word"])
+
+
+class _LengthType(click.ParamType):
+    name = "length"
+
+    def convert(self, value, param, ctx):
+        return parse_assignments([f"{param.name}={value}"])[param.name]
 
 
 class _NumberOr(click.ParamType):
@@ -104,9 +114,13 @@ def asked(workload: str | None, config: str | None, assignments, model_args=(), 
     return workload or named, [layer, {**assigned, **typed}]
 
 
-def _help(key) -> str:
+def _help(name: str) -> str:
+    if name not in KEYS:
+        key, unit = LENGTHS[name]
+        return f"{key} in {unit}"
+    key = KEYS[name]
     rules, text = key.metadata, key.metadata["help"]
-    if rules["choices"]:
+    if rules["choices"] and not all(choice in text for choice in rules["choices"]):
         text += f" ({', '.join(rules['choices'])})"
     shown = key.default not in (None, MISSING) and key.default is not False
     return f"{text} [{key.default}]" if shown else text
@@ -118,7 +132,9 @@ class Grouped(click.Command):
     def format_options(self, ctx, formatter):
         records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)
                    if isinstance(param, click.Option)}
-        groups = {"Options": [name for name in records if name not in KEYS], **keys_by_heading()}
+        groups = {"Options": [name for name in records if not is_key(name)],
+                  **{heading: [name for key in keys for name in OPTIONS.get(key, (key,))]
+                     for heading, keys in keys_by_heading().items()}}
         for heading, names in groups.items():
             rows = [records[name] for name in names if records.get(name)]
             if rows:
@@ -132,7 +148,7 @@ class _Command(Grouped):
     def format_epilog(self, ctx, formatter):
         with formatter.section("Keys for --set and the configuration file, beside the options above"):
             for heading, names in keys_by_heading().items():
-                rows = [(name, _help(KEYS[name])) for name in names if not KEYS[name].metadata["flag"]]
+                rows = [(name, _help(name)) for name in names if name not in OPTIONS]
                 with formatter.section(heading):
                     formatter.write_dl(rows)
         formatter.write_paragraph()

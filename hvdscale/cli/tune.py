@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from ..errors import ExitCode, HvdscaleError, TrialsError, UsageError, WorkersError
-from ..plan.settings import Settings, checked, parse_assignments
+from ..plan.settings import Settings, checked, key_of, parse_assignments
 from ..sweep.file import Sweep, read_sweep
 from ..sweep.ledger import Ledger
 from ..sweep.respawn import guard
@@ -77,7 +77,7 @@ def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes
     """
     free = {**parse_assignments(assignments), **({"data_dir": data_dir} if data_dir else {})}
     for name in checked(free):
-        if name not in FREE_SETTINGS:
+        if key_of(name) not in FREE_SETTINGS:
             raise UsageError(f"--set {name} would make other trials; it belongs into [settings] of {sweep}")
     return Asked(sweep, read_sweep(sweep), out or os.path.join("sweeps", Path(sweep).stem), parse_only(only),
                  parse_shard(shard), free, mode or "run", take_over, on_terminal(sys.stdout), accept_changes)

@@ -1,7 +1,6 @@
 """Legitimate reasons why a trained model depends on the number of workers or on the machine."""
 from __future__ import annotations
 
-from ..plan.settings import BATCH_SCHEDULES
 from ..training.job import Job
 from ..update.model import how_to_be_faster
 from .probe_step import Sample
@@ -10,7 +9,7 @@ from .probe_step import Sample
 def notes(job: Job, sample: Sample) -> tuple[str, ...]:
     """One sentence for each caveat that applies to the job."""
     plan, typed, found = job.plan, job.settings.typed, []
-    if not typed & {"global_batch", *BATCH_SCHEDULES}:
+    if not typed & {"global_batch", "batch_schedule"}:
         found.append(f"with --local-batch the global batch (now {plan.global_batch}) grows with the workers, and so do "
                      "the learning rate and the examples per step: a different problem at each worker count. "
                      f"--global-batch {plan.global_batch} keeps it fixed")

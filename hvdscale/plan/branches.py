@@ -17,15 +17,15 @@ from ..errors import PlanError, UsageError
 from ..target import SPLITS
 from .plan import Problem
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor
+from .settings import key_of
 
 LINEAR = ("sgd", "momentum", "nesterov")        # the optimizers whose rate grows as the batch by default
 SHARES = (0.125, 0.25, 0.5, 1.0)                # of the budget, at which there are branches by default
 STEPS = 16                                      # of a branch at the largest batch, at least, by default
 NOISE_POINTS = 50                               # measured steps of a branch at the smallest batch
 # keys of the base run that say where it writes, or act on its own batch
-OF_BASE = ("accumulate", "checkpoint", "checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds",
-           "keep_checkpoints", "resume", "log", "save_model", "overwrite", "metaparameters", "keep_going",
-           "batch_schedule_lr")
+OF_BASE = ("accumulate", "checkpoint", "checkpoint_every", "keep_checkpoints", "resume", "log", "save_model",
+           "overwrite", "metaparameters", "keep_going", "batch_schedule_lr")
 TOKEN_TOLERANCE = "0.01"        # nats, of a language model (Merrill et al. 2025)
 
 
@@ -167,7 +167,7 @@ def layers_of(branch: Branch, origin: Origin, layers: Iterable[Mapping[str, Any]
     layers  the base run's, the strongest last
     """
     problem, record = origin.problem, branch.record
-    kept = [{name: value for name, value in layer.items() if name not in OF_BASE} for layer in layers]
+    kept = [{name: value for name, value in layer.items() if key_of(name) not in OF_BASE} for layer in layers]
     own = dict(
         global_batch=branch.factor * origin.batch, ghost_batch=problem.ghost_batch,
         lr=origin.rate, base_batch=origin.batch, lr_rule=record["rule"], warmup="none", decay="constant",

@@ -24,9 +24,8 @@ from .plan import Execution, flat
 VERSION = "hvdscale"            # in place of the files of a built-in workload
 # keys of a workload's defaults that are of a place, or of how a run is carried out
 OF_PLACE = frozenset({"data_dir", "cache_dir", "metaparameters", "init_from", "log", "checkpoint", "resume",
-                      "save_model", "overwrite", "take_over", "max_local_batch", "checkpoint_every_epochs",
-                      "checkpoint_every_seconds", *(field.name for field in fields(Execution))
-                      }) - {"local_batch", "accumulate"}
+                      "save_model", "overwrite", "take_over", "max_local_batch",
+                      *(field.name for field in fields(Execution))}) - {"local_batch", "accumulate"}
 ACCEPT = "--accept-changes continues and records both"
 
 Job = Mapping[str, Any]

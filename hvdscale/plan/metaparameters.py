@@ -13,17 +13,14 @@ peak rate at that batch. Other entries in the file, such as the evidence that hv
 from __future__ import annotations
 
 from ..errors import PlanError, UsageError
-from .settings import Settings, checked, read_toml
+from .settings import Settings, checked, key_of, read_toml
 
 TUNABLE = frozenset({"optimizer", "lr", "momentum", "momentum_half_life", "lr_in_velocity", "momentum_correction",
                      "beta1", "beta1_half_life", "beta2", "beta2_half_life", "epsilon", "trust_coefficient",
-                     "adamw_lr", "muon_scale",
-                     "weight_decay", "decay_timescale", "decay_norm_and_bias", "clip_norm", "label_smoothing", "warmup",
-                     "warmup_steps", "warmup_epochs", "warmup_start_factor", "decay", "decay_steps", "decay_epochs",
-                     "decay_start_steps", "decay_start_epochs",
-                     "decay_at_steps", "decay_at_epochs", "decay_factor", "decay_metric", "decay_patience",
-                     "decay_threshold", "decay_cooldown", "end_lr_factor", "optimizer_args",
-                     "model_args", "ghost_batch"})
+                     "adamw_lr", "muon_scale", "weight_decay", "decay_timescale", "decay_norm_and_bias", "clip_norm",
+                     "label_smoothing", "warmup", "warmup_length", "warmup_start_factor", "decay", "decay_end",
+                     "decay_start", "decay_at", "decay_factor", "decay_metric", "decay_patience", "decay_threshold",
+                     "decay_cooldown", "end_lr_factor", "optimizer_args", "model_args", "ghost_batch"})
 
 
 def tuned_for(path: str, workload: str, global_batch: int) -> dict:
@@ -44,7 +41,7 @@ def tuned_for(path: str, workload: str, global_batch: int) -> dict:
                         "--lr-rule linear")
     tuned = tables[str(global_batch)]
     for name in tuned:
-        if name not in TUNABLE:
+        if key_of(name) not in TUNABLE:
             raise UsageError(f"{path}: [global_batch.{global_batch}]: {name} cannot be tuned per batch; what can: "
                              f"{', '.join(sorted(TUNABLE))}")
     if "lr" not in tuned:

@@ -25,7 +25,7 @@ def settle_plateau(settings: Settings, metrics: Mapping[str, str], target: Targe
         return None
     if not eval_every:
         raise PlanError("decay = plateau follows an evaluated metric, and eval_every = 0 evaluates none; give "
-                        "eval_every or eval_every_epochs, or another decay")
+                        "an eval_every, or another decay")
     column = settings.decay_metric or (target.column if target else None)
     split, _, name = (column or "").partition("/")
     if split not in SPLITS or name not in metrics:

@@ -16,7 +16,7 @@ from enum import Enum
 
 import numpy as np
 
-from .settings import ACTS_ONLY_WITH
+from .settings import ACTS_ONLY_WITH, key_of
 
 TYPES = ("double", "integer", "discrete")
 SCALES = ("linear", "log", "reverse_log")
@@ -163,5 +163,5 @@ def layer_of(point: dict) -> dict:
 
 def acts(name: str, point: Mapping) -> bool:
     """Whether a drawn value does anything beside the others of its point."""
-    other, values = ACTS_ONLY_WITH.get(name, (None, ()))
+    other, values = ACTS_ONLY_WITH.get(key_of(name), (None, ()))
     return other not in point or point[other] in values

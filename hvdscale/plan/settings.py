@@ -2,8 +2,10 @@
 
     settings = Settings.build(workload.defaults, read_toml("job.toml"), {"local_batch": 32, "target": "val/error<0.01"})
 
-A later layer wins over an earlier one; a key set in a later layer also unsets its alternatives (``epochs`` for
-``steps``) in the earlier ones.
+A later layer wins over an earlier one; a key set in a later layer also unsets its alternatives (``global_batch`` for
+``local_batch``) in the earlier ones. A length is a value with a unit, ``warmup = "5 epochs"``, and NAME_UNIT = v means
+NAME = "v UNIT": ``warmup_epochs = 5``. Of the budget the unit alone is a name, ``epochs = 90``. So is a length stored,
+as a number.
 """
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ from pathlib import Path
 from ..errors import UsageError
 from ..formatting.numbers import listed
 from .batch_schedule import RATES
+from .lengths import COUNTED, UNITS, Length
+from .lengths import read as read_length
 from .schedule import DECAYS, FALLING, PLATEAU, STARTED
 from .values import LARGEST_INT, WORDS, check_value, did_you_mean, none_of
 
@@ -25,14 +29,23 @@ else:
     import tomli as tomllib
 
 
-def _key(default: typing.Any, help: str, flag: bool = False, choices: tuple[str, ...] | None = None,
-         least: float | None = None, above: float | None = None, below: float | None = None,
-         word: str | None = None, pairs: bool = False) -> typing.Any:
-    """A settings field. flag: has its own command line option; least, above, below: bounds of a number; word: accepted
-    in place of a number; pairs: a list of (start, batch)."""
-    metadata = dict(help=help, flag=flag, choices=choices, least=least, above=above, below=below, word=word,
-                    pairs=pairs)
+def _key(default: typing.Any, help: str, flag: bool = False, **rules: typing.Any) -> typing.Any:
+    """A settings field. flag: has its own command line option; rules: choices; least, above, below: bounds of a number;
+    word: accepted in place of a number; and those of ``_length``."""
+    unset = dict.fromkeys(("choices", "least", "above", "below", "word", "plain", "older", "many"))
+    metadata = {**unset, "units": (), "whole": ("steps",), **rules, "help": help, "flag": flag}
     return field(metadata=metadata, **({"default_factory": dict} if default == {} else {"default": default}))
+
+
+def _length(help: str, units: tuple[str, ...] = COUNTED, **rules: typing.Any) -> typing.Any:
+    """The field of a length. units: those it may have; plain: that of a number alone; older: NAME in NAME_UNIT, if not
+    the key; whole: units in whole numbers; many: numbers, or (start, batch) pairs, of which it is a list."""
+    return _key(None, help, units=units, **rules)
+
+
+def _half_life(of: str, only: str = "") -> typing.Any:
+    return _length(f"{only}half-life of {of}, in examples unless a unit is given", COUNTED[1:], plain="examples",
+                   above=0)
 
 
 @dataclass(frozen=True)
@@ -49,14 +62,10 @@ class Settings:
         1, "forward and backward passes whose gradients a worker accumulates for one step", True, least=1)
     max_local_batch: int | None = _key(
         None, "largest pass that fits a worker's memory, in examples; sets accumulate", True, least=1)
-    batch_schedule: list | None = _key(
-        None, "a global batch that changes: each batch with its first step, such as [[0, 64], [2000, 128]]",
-        pairs=True)
-    batch_schedule_epochs: list | None = _key(
-        None, "the same by epochs: a batch begins at the first step by which that many were seen", pairs=True)
-    batch_schedule_examples: list | None = _key(None, "the same by examples", pairs=True)
-    batch_schedule_tokens: list | None = _key(
-        None, "the same by tokens, where the workload counts them", pairs=True)
+    batch_schedule: Length | None = _length(
+        "a global batch that changes: each batch with its start, such as [[0, 64], [2000, 128]], in steps, or "
+        "'[[0, 64], [5, 128]] epochs'; it begins at the first step by which so much was seen",
+        plain="steps", many="pairs")
     batch_schedule_lr: str = _key(
         "rule", "learning rate where the batch changes: by lr_rule (with it the moments of adam_sqrt); stay: as it is; "
         "seesaw: over the square root of the batch's factor, as a doubling in place of a halved rate", choices=RATES)
@@ -86,25 +95,21 @@ class Settings:
     metaparameters: str | None = _key(
         None, "TOML file of metaparameters tuned per global batch, for lr_rule tuned", True)
     warmup: str = _key(
-        "gradual", "gradual: linear ramp to the peak; constant: at the start rate; or none",
-        choices=("gradual", "constant", "none"))
-    warmup_epochs: float | None = _key(None, "length of the warmup in epochs", True, least=0)
-    warmup_steps: int | None = _key(None, "length of the warmup in steps", least=0)
+        "gradual", "gradual: linear ramp to the peak; constant: at the start rate; none; or its length, such as "
+        "'5 epochs'", True, choices=("gradual", "constant", "none"))
+    warmup_length: Length | None = _length("length of the warmup, beside its shape", older="warmup", least=0)
     warmup_start_factor: float | None = _key(
         None, "learning rate at the start of warmup, as a fraction of the peak; default: the base learning rate",
         least=0)
     decay: str = _key(
         "constant", f"after the warmup: {', '.join(DECAYS[:-1])} or {DECAYS[-1]}", choices=DECAYS)
-    decay_start_epochs: float | None = _key(
-        None, f"start of {listed(STARTED, 'or')} decay, in epochs; default: the end of the warmup. A later one keeps "
-        "the peak until then (warmup-stable-decay)", above=0)
-    decay_start_steps: int | None = _key(None, "the same in steps", least=1)
-    decay_epochs: float | None = _key(
-        None, f"end of {listed(FALLING, 'or')} decay, in epochs from the start; default: the budget", above=0)
-    decay_steps: int | None = _key(None, "the same in steps", least=1)
-    decay_at_epochs: list | None = _key(
-        None, "epochs of step decay, such as [30, 60, 80]")
-    decay_at_steps: list | None = _key(None, "the same in steps")
+    decay_start: Length | None = _length(
+        f"start of {listed(STARTED, 'or')} decay; default: the end of the warmup. A later one keeps the peak until "
+        "then (warmup-stable-decay)", above=0)
+    decay_end: Length | None = _length(
+        f"end of {listed(FALLING, 'or')} decay, from the start of training; default: the budget", older="decay",
+        above=0)
+    decay_at: Length | None = _length("where step decay reduces the rate, as '[30, 60, 80] epochs'", many="numbers")
     decay_factor: float = _key(0.1, "factor of each step decay, and of each reduction on a plateau", above=0)
     decay_metric: str | None = _key(
         None, "metric that plateau decay follows, such as val/cross_entropy; default: the target's")
@@ -122,20 +127,15 @@ class Settings:
     optimizer: str = _key(
         "nesterov", "sgd, momentum, nesterov, adam, adamw, lars, lamb, muon, or a torch optimizer's module:Class", True)
     momentum: float = _key(0.9, "momentum of momentum, nesterov, lars and muon", least=0, below=1)
-    momentum_half_life: float | None = _key(
-        None, "momentum as the examples over which a gradient's weight halves: 2^(-global batch / half-life)", above=0)
-    momentum_half_life_tokens: float | None = _key(None, "the same half-life in tokens", above=0)
+    momentum_half_life: Length | None = _half_life("the momentum")
     lr_in_velocity: bool = _key(
         False, "update momentum and nesterov as v <- m v + lr g, p <- p - v; lars always does")
     momentum_correction: bool | None = _key(
         None, "with lr_in_velocity: rescale the velocity when the learning rate changes; default: all but lars")
     beta1: float = _key(0.9, "decay of the mean gradient in adam, adamw, lamb and in muon's AdamW", least=0, below=1)
-    beta1_half_life: float | None = _key(
-        None, "beta1 by its half-life in examples, at any global batch: 2^(-global batch / half-life)", above=0)
-    beta1_half_life_tokens: float | None = _key(None, "the same half-life in tokens", above=0)
+    beta1_half_life: Length | None = _half_life("beta1's mean")
     beta2: float = _key(0.999, "decay of the mean square in adam, adamw, lamb and in muon's AdamW", least=0, below=1)
-    beta2_half_life: float | None = _key(None, "beta2 by its half-life in examples", above=0)
-    beta2_half_life_tokens: float | None = _key(None, "the same half-life in tokens", above=0)
+    beta2_half_life: Length | None = _half_life("beta2's mean")
     epsilon: float | None = _key(
         None, "added to the root mean square; default 1e-8 in adam, adamw and muon's AdamW, 1e-6 in lamb", above=0)
     trust_coefficient: float = _key(
@@ -148,9 +148,9 @@ class Settings:
     weight_decay: float = _key(
         0.0, "weight decay: added to the gradient; in adamw, muon and lamb decoupled, so times the learning rate",
         least=0)
-    decay_timescale: float | None = _key(
-        None, "weight decay of adamw by its time scale in epochs, at any batch and learning rate: global batch / "
-        "(learning rate x time scale x training examples)", above=0)
+    decay_timescale: Length | None = _length(
+        "weight decay of adamw by its time scale in epochs, at any batch and learning rate: global batch / "
+        "(learning rate x time scale x training examples)", COUNTED[1:], plain="epochs", above=0)
     decay_norm_and_bias: bool = _key(False, "also decay biases and normalization parameters")
     clip_norm: float | None = _key(None, "clip the norm of the mean gradient to this", above=0)
     optimizer_args: dict = _key({}, "further arguments of a module:Class optimizer")
@@ -158,30 +158,20 @@ class Settings:
         0.0, "probability s moved off the true class, s/(K-1) to each other class", least=0, below=1)
     average: str = _key(
         "none", "also evaluate averaged weights, as averaged_METRIC: ema (exponential, over average_half_life), tail "
-        "(mean from average_start_steps or _epochs) or none. save_model then writes the averages",
+        "(mean from average_start) or none. save_model then writes the averages",
         choices=("none", "ema", "tail"))
-    average_half_life: float | None = _key(
-        None, "ema: examples after which weights count half: each step has the factor 2^(-global batch / half-life)",
-        above=0)
-    average_half_life_tokens: float | None = _key(None, "the same half-life in tokens", above=0)
-    average_start_epochs: float | None = _key(
-        None, "tail: start of the mean, in epochs; default: half of the budget", least=0)
-    average_start_steps: int | None = _key(None, "the same in steps", least=0)
+    average_half_life: Length | None = _half_life("the weights", "ema: ")
+    average_start: Length | None = _length("tail: start of the mean; default: half of the budget", least=0)
     # how long, and what is measured
-    steps: int | None = _key(None, "budget in steps", True, least=1)
-    epochs: float | None = _key(None, "budget in epochs", True, above=0)
-    examples: int | None = _key(None, "budget in examples", least=1)
-    tokens: float | None = _key(
-        None, "budget in tokens that the loss counts, such as 1e8, at the training set's mean per example", above=0)
-    seconds: float | None = _key(None, "budget in seconds of training", above=0)
+    budget: Length | None = _length(
+        "length of the training; --steps N and --epochs N say the same", UNITS, flag=True, older="",
+        whole=("steps", "examples"), above=0)
     target: str | None = _key(
         None, "stop at the first evaluation that meets this, such as 'val/error<0.01'; 'none': no target", True)
     keep_going: bool = _key(False, "train to the end of the budget even if the target is met")
-    eval_every: int | None = _key(None, "steps between evaluations; 0: never", True, least=0)
-    eval_every_epochs: float | None = _key(None, "epochs between evaluations", above=0)
-    eval_every_examples: float | None = _key(
-        None, "examples between evaluations, each at the first step with that many", above=0)
-    eval_every_tokens: float | None = _key(None, "the same in tokens", above=0)
+    eval_every: Length | None = _length(
+        "length between evaluations, in steps unless a unit is given; 0: never; default: an epoch", flag=True,
+        plain="steps", least=0)
     eval_batch: int = _key(256, "examples per pass of an evaluation", least=1)
     eval_splits: str = _key(
         "train,val,test", "splits to evaluate; the last evaluation always includes all three")
@@ -232,10 +222,9 @@ class Settings:
     resume: str = _key(
         "none", "auto: resume from the newest intact checkpoint in the folder, if any; none: start from scratch; or "
         "the path of a checkpoint", True)
-    checkpoint_every: int | None = _key(
-        None, "steps between checkpoints; there is always one at the start, at the end and on a signal", least=1)
-    checkpoint_every_epochs: float | None = _key(None, "the same in epochs", above=0)
-    checkpoint_every_seconds: float | None = _key(None, "the same in seconds; default 300", above=0)
+    checkpoint_every: Length | None = _length(
+        "length between checkpoints; there is always one at the start, at the end and on a signal; default: 300 "
+        "seconds", UNITS, plain="steps", above=0)
     commit_every: int | None = _key(
         None, "steps between in-memory commits of an elastic job; default: as often as costs less than 1 %",
         least=1)
@@ -271,26 +260,26 @@ class Settings:
         return frozenset(name for name, value in _laid(*self.layers[1:]).items() if value is not None)
 
     def asked(self) -> dict:
-        """What the user set, by key."""
-        return {name: getattr(self, name) for name in sorted(self.typed)}
+        """What the user set, by key; lengths as numbers, by NAME_UNIT."""
+        return dict(sorted(stored(name, getattr(self, name)) for name in self.typed))
+
+    @property
+    def in_tokens(self) -> dict[str, Length]:
+        """The lengths in tokens, by key."""
+        return {name: value for name, value in vars(self).items()
+                if isinstance(value, Length) and value.unit == "tokens"}
+
+    def named(self, key: str) -> str:
+        """The key, or the NAME_UNIT that says its length."""
+        return stored(key, getattr(self, key))[0]
 
 
 BATCH = ("local_batch", "global_batch")
-BATCH_SCHEDULES = ("batch_schedule", "batch_schedule_epochs", "batch_schedule_examples", "batch_schedule_tokens")
-EVALUATION_GRIDS = ("eval_every", "eval_every_epochs", "eval_every_examples", "eval_every_tokens")
-# each may be given as NAME_half_life, in examples, or NAME_half_life_tokens
 DECAYS_PER_STEP = ("momentum", "beta1", "beta2")
-HALF_LIVES = {name: (f"{name}_half_life", f"{name}_half_life_tokens") for name in DECAYS_PER_STEP}
+HALF_LIVES = {name: f"{name}_half_life" for name in DECAYS_PER_STEP}
 # keys of which only one can be set, but for both keys of the batch if they agree
-ALTERNATIVES = (BATCH, *((name, *BATCH_SCHEDULES) for name in BATCH), ("lr", "lr_per_example"),
-                ("steps", "epochs", "examples", "seconds", "tokens"),
-                ("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs"),
-                ("decay_start_steps", "decay_start_epochs"),
-                ("average_start_steps", "average_start_epochs"), ("decay_at_steps", "decay_at_epochs"),
-                EVALUATION_GRIDS,
-                ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"),
-                *((name, *half_lives) for name, half_lives in HALF_LIVES.items()), ("weight_decay", "decay_timescale"),
-                ("average_half_life", "average_half_life_tokens"))
+ALTERNATIVES = (BATCH, *((name, "batch_schedule") for name in BATCH), ("lr", "lr_per_example"), *HALF_LIVES.items(),
+                ("weight_decay", "decay_timescale"))
 
 
 # the optimizers with a name, and the keys of each
@@ -307,18 +296,14 @@ DECOUPLED = ("adamw",)
 # keys that act only where another key has one of these values
 ACTS_ONLY_WITH = {
     **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if decay in keys))
-       for decay in OPTIMIZER_KEYS for key in (decay, *HALF_LIVES.get(decay, ()))},
+       for decay in OPTIMIZER_KEYS for key in (decay, HALF_LIVES.get(decay, decay))},
     "decay_timescale": ("optimizer", DECOUPLED),
-    **dict.fromkeys(("decay_steps", "decay_epochs"), ("decay", tuple(FALLING))),
-    "end_lr_factor": ("decay", (*FALLING, PLATEAU)),
-    **dict.fromkeys(("decay_start_steps", "decay_start_epochs"), ("decay", STARTED)),
-    **dict.fromkeys(("decay_at_steps", "decay_at_epochs"), ("decay", ("step",))),
-    "decay_factor": ("decay", ("step", PLATEAU)),
+    "decay_end": ("decay", tuple(FALLING)), "end_lr_factor": ("decay", (*FALLING, PLATEAU)),
+    "decay_start": ("decay", STARTED), "decay_at": ("decay", ("step",)), "decay_factor": ("decay", ("step", PLATEAU)),
     **dict.fromkeys(("decay_metric", "decay_patience", "decay_threshold", "decay_cooldown"), ("decay", (PLATEAU,))),
-    **dict.fromkeys(("warmup_steps", "warmup_epochs", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),
-    "metaparameters": ("lr_rule", ("tuned",)),
-    **dict.fromkeys(("average_half_life", "average_half_life_tokens"), ("average", ("ema",))),
-    **dict.fromkeys(("average_start_steps", "average_start_epochs"), ("average", ("tail",))),
+    **dict.fromkeys(("warmup_length", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),
+    "metaparameters": ("lr_rule", ("tuned",)), "average_half_life": ("average", ("ema",)),
+    "average_start": ("average", ("tail",)),
 }
 
 
@@ -326,26 +311,41 @@ def _laid(*layers: dict) -> dict:
     """The layers merged: each sets its keys (or entries of a table), and unsets their alternatives and the keys that
     they leave without effect."""
     settled: dict = {}
-    for layer in layers:
+    for layer in map(_read_layer, layers):
         for group in ALTERNATIVES:
-            given = [name for name in group if layer.get(name) is not None]
+            given = [name for name in group if name in layer]
             if len(given) > 1 and group is not BATCH:
-                raise UsageError(f"{given[0]} and {given[1]} are alternatives; give one of them")
+                first, second = (" = ".join(map(str, stored(name, layer[name]))) for name in given)
+                raise UsageError(f"{first} and {second} are alternatives; give one of them")
             if given:
                 for name in group:
                     settled.pop(name, None)
+        if "warmup_length" in layer and settled.get("warmup") == "none":
+            del settled["warmup"]
         for name, (other, values) in ACTS_ONLY_WITH.items():
             if other in layer and layer[other] not in values:
                 settled.pop(name, None)
-        for name, value in checked(layer).items():
+        for name, value in layer.items():
             settled[name] = {**settled.get(name, {}), **value} if _TYPES[name] is dict else value
     return settled
+
+
+def _read_layer(layer: typing.Mapping[str, typing.Any]) -> dict:
+    """The layer by key, every length as one; raises UsageError where two of its names say one length."""
+    found: dict = {}
+    for name, given in layer.items():
+        key, value = read(name, given)
+        if key in found:
+            other = next(f"{name} = {said}" for name, said in layer.items() if read(name, said)[0] == key)
+            raise UsageError(f"{other} and {name} = {given} are alternatives, as both set {key}; give one of them")
+        found[key] = value
+    return found
 
 
 KEYS = {f.name: f for f in fields(Settings) if f.name != "layers"}
 # what the keys are about, each heading with the first key under it
 HEADINGS = {"Batch": "local_batch", "Learning rate": "lr", "Optimizer and loss": "optimizer",
-            "Budget, target and evaluation": "steps", "Data, model and precision": "data_dir",
+            "Budget, target and evaluation": "budget", "Data, model and precision": "data_dir",
             "Execution": "device", "Checkpoints": "checkpoint", "Output": "log"}
 _TYPES = {name: [t for t in (typing.get_args(hint) or (hint,)) if t is not type(None)][0]
           for name, hint in typing.get_type_hints(Settings).items() if name != "layers"}
@@ -358,9 +358,50 @@ def keys_by_heading() -> dict[str, list[str]]:
     return {heading: names[start:stop] for heading, start, stop in zip(HEADINGS, first, first[1:])}
 
 
+# every name of a length, with its key, and the unit if that is in the name
+LENGTHS = {name: (key, unit) for key, field in KEYS.items() if field.metadata["units"] for name, unit in (
+    (key, None), *((f"{stem}_{unit}".lstrip("_"), unit) for stem in (key, field.metadata["older"]) if stem is not None
+                   for unit in UNITS))}
+# names that are options of their own, under the key that they say; those that are not listed come last
+OPTIONS = {**{key: (key,) for key, field in KEYS.items() if field.metadata["flag"]},
+           "budget": ("budget", "steps", "epochs"), "warmup": ("warmup", "warmup_epochs")}
+# keys of a shape that take a length, too, each with that length's
+SHAPES = {"warmup": "warmup_length", "decay": "decay_end"}
+
+
+def key_of(name: str) -> str:
+    """The key that a name says: that of a length for NAME_UNIT."""
+    return LENGTHS.get(name, (name, None))[0]
+
+
 def key_type(name: str) -> type:
-    """int, float, bool, str, list or dict."""
-    return _TYPES[name]
+    """int, float, bool, str, list or dict, of a NAME_UNIT too; Length for one that needs a unit."""
+    key, unit = LENGTHS.get(name, (name, None))
+    rules = KEYS[key].metadata
+    unit = unit or rules["plain"]
+    if unit is None:
+        return _TYPES[key]
+    return list if rules["many"] else int if unit in rules["whole"] else float
+
+
+def stored(key: str, value: typing.Any) -> tuple[str, typing.Any]:
+    """The name and the value with which a log and a file of tuned values have it: a length as NAME_UNIT, a number."""
+    if not isinstance(value, Length):
+        return key, value
+    rules = KEYS[key].metadata
+    name = key if rules["older"] is None else rules["older"]
+    return (name if value.unit == rules["plain"] else f"{name}_{value.unit}".lstrip("_")), value.amount
+
+
+def stored_names(key: str) -> dict[str, str | None]:
+    """The names under which logs have a key, each with the unit of its number; None: it is no length."""
+    units = KEYS[key].metadata["units"]
+    return {stored(key, Length(0, unit))[0]: unit for unit in units} if units else {key: None}
+
+
+def is_key(name: str) -> bool:
+    """Whether it is a name of a key."""
+    return key_of(name) in KEYS
 
 
 def checked(layer: dict) -> dict:
@@ -369,39 +410,77 @@ def checked(layer: dict) -> dict:
 
 
 def check(name: str, value: typing.Any) -> typing.Any:
-    """The value as the key's type; raises UsageError naming key and value where it is not one that the key takes."""
+    """The value as its name takes it: a length as the number or the text that it was given as. Raises UsageError."""
+    _, found = read(name, value)
+    return found if not isinstance(found, Length) else str(found) if isinstance(value, str) else found.amount
+
+
+def read(name: str, value: typing.Any) -> tuple[str, typing.Any]:
+    """The key that a name says, and its value; raises UsageError naming both where the key does not take it."""
+    if name in LENGTHS or name in SHAPES and isinstance(value, (str, Length)) and read_length(value):
+        key, unit = LENGTHS.get(name) or (SHAPES[name], None)
+        return key, _check_length(name, value, key, unit)
     if name not in KEYS:
-        hint = did_you_mean(name, KEYS, "`hvdscale-train --help` names them all")
+        hint = did_you_mean(name, [*KEYS, *LENGTHS], "`hvdscale-train --help` names them all")
         raise UsageError(f"there is no key {name!r}; {hint}")
     kind, rules = _TYPES[name], KEYS[name].metadata
     if value == rules["word"] is not None:
-        return value
-    word = "a list of numbers" if kind is list else WORDS[kind] + (f" or {rules['word']!r}" if rules["word"] else "")
+        return name, value
+    word = WORDS[kind] + (f" or {rules['word']!r}" if rules["word"] else "")
     value = check_value(name, value, kind, word, rules["least"], rules["above"], rules["below"])
-    if rules["pairs"] and not _is_schedule(value, whole=name == "batch_schedule"):
-        raise UsageError(f"{name} = {value!r} is not a list of (start, batch) pairs from start 0 on, in order, such as "
-                         "[[0, 64], [2000, 128]]")
-    if kind is list and not rules["pairs"] and not _grows(
-            value, (int,) if name.endswith("_steps") else (int, float)):
-        raise UsageError(f"{name} = {value!r} is not a list of growing positive numbers, such as [30, 60, 80]")
     if rules["choices"] and value not in rules["choices"]:
-        raise UsageError(f"{name} = {none_of(value, rules['choices'])}")
-    return value
+        length = "; nor is it a length, such as '5 epochs'" if name in SHAPES else ""
+        raise UsageError(f"{name} = {none_of(value, rules['choices'])}{length}")
+    return name, value
 
 
-def _grows(values: list, types: tuple) -> bool:
-    numbers = all(type(value) in types and 0 < value < math.inf for value in values)
-    return numbers and values != [] and values == sorted(values)
+def _check_length(name: str, value: typing.Any, key: str, unit: str | None) -> Length:
+    """The length that a name and its value say; raises UsageError naming both, and what is accepted."""
+    rules = KEYS[key].metadata
+    found = Length(value, unit) if unit else read_length(value)
+    count, such = {None: ("a number", "10 epochs"), "numbers": ("numbers", "[30, 60, 80] epochs"),
+                   "pairs": ("pairs", "[[0, 64], [5, 128]] epochs")}[rules["many"]]
+    accepted = f"give {count} of {listed(rules['units'], 'or')}, such as '{such}'"
+    if found is None:
+        raise UsageError(f"{name} = {value!r} is not a length in one unit: {accepted}")
+    wanted = found.unit or rules["plain"]
+    if wanted is None:
+        raise UsageError(f"{name} = {value!r} has no unit: {accepted}")
+    if wanted not in rules["units"]:
+        raise UsageError(f"{name} = {value!r} cannot be in {wanted}: {accepted}")
+    if unit or not found.unit:
+        return Length(_check_amount(name, found.amount, wanted, rules), wanted)
+    try:
+        return Length(_check_amount(wanted, found.amount, wanted, rules), wanted)
+    except UsageError as error:
+        raise UsageError(f"{name} = {value!r}: {error}") from None
 
 
-def _is_schedule(pairs: list, whole: bool) -> bool:
-    """Whether these are pairs of a start and a batch: starts grow from 0, batches are whole numbers from 1."""
-    if not pairs or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
-        return False
-    starts, batches = zip(*pairs)
-    later = list(starts[1:])
-    return (starts[0] == 0 and all(type(batch) is int and 0 < batch <= LARGEST_INT for batch in batches) and
-            (not later or _grows(later, (int,) if whole else (int, float))) and len(set(later)) == len(later))
+def _check_amount(name: str, amount: typing.Any, unit: str, rules: typing.Mapping[str, typing.Any]) -> typing.Any:
+    whole = unit in rules["whole"]
+    if not rules["many"]:
+        if not whole:
+            return check_value(name, amount, float, None, rules["least"], rules["above"])
+        amount = int(amount) if isinstance(amount, float) and amount.is_integer() else amount
+        return check_value(name, amount, int, None, rules["above"] + 1 if rules["least"] is None else rules["least"])
+    pairs = rules["many"] == "pairs"
+    check_value(name, amount, list, "a list of numbers")
+    if not amount or not _grow([0, *amount] if not pairs else amount, pairs, (int,) if whole else (int, float)):
+        raise UsageError(f"{name} = {amount!r} is not a list of " + (
+            "(start, batch) pairs from start 0 on, in order, such as [[0, 64], [2000, 128]]" if pairs else
+            "growing positive numbers, such as [30, 60, 80]"))
+    return amount
+
+
+def _grow(entries: list, pairs: bool, types: tuple) -> bool:
+    """Whether numbers of these types, or the starts of pairs with a batch, grow from 0."""
+    if pairs:
+        if not all(type(entry) is list and len(entry) == 2 and type(entry[1]) is int and 0 < entry[1] <= LARGEST_INT
+                   for entry in entries):
+            return False
+        entries = [start for start, _ in entries]
+    return entries[0] == 0 and all(type(entry) in types and math.isfinite(entry) for entry in entries) and all(
+        before < after or before == after > 0 and not pairs for before, after in zip(entries, entries[1:]))
 
 
 def read_toml(path: str | Path) -> dict:

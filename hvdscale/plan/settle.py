@@ -1,9 +1,9 @@
 """Settling a plan: from what was asked, by the user and by default, to all that a run will do."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import PlanError, UsageError
 from ..formatting.numbers import counted, listed
@@ -11,16 +11,15 @@ from ..system.checksum import sha256_of
 from ..target import SPLITS, Target
 from .averaging import settle_average, with_averaged
 from .batch_schedule import FOLLOWS_RULE, SEESAW, BatchSchedule, rate_factors
+from .lengths import Length
 from .metaparameters import tuned_for
 from .plan import Plan
 from .plateau import settle_plateau
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
 from .schedule import FALLING, INVERSE_SQRT
-from .settings import (ACTS_ONLY_WITH, BATCH_SCHEDULES, DECAYS_PER_STEP, DECOUPLED, NO_CLASS, OPTIMIZER_KEYS,
-                       OPTIMIZERS, Settings)
+from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, fewest_passes, largest_pass
 from .time_scales import decay_of, weight_decay_of
-from .tokens import count_in_examples
 from .values import none_of
 
 GLOBAL, GHOST_BATCH = "global", 32
@@ -57,7 +56,8 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
     """
     settings = count_in_examples(settings, workload.name, train_examples, train_tokens)
     batches, accumulate = settle_batches(settings, place.workers, train_examples)
-    settings = settle_tuned(settings, workload.name, batches.first)
+    settings = count_in_examples(settle_tuned(settings, workload.name, batches.first), workload.name, train_examples,
+                                 train_tokens)
     ghost_batch = batches.largest if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
     accumulate = settle_accumulate(settings, batches.largest, ghost_batch, place.workers, accumulate)
     refuse_unused(settings)
@@ -75,9 +75,8 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
         batch_schedule=None if batches.is_constant else batches.pairs, ghost_batch=ghost_batch,
         loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
         plateau=plateau, **schedule, **settle_updates(settings, stream, schedule),
-        **settle_average(settings, _in_steps(stream)(settings.average_start_steps, settings.average_start_epochs),
-                         budget_steps),
-        budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
+        **settle_average(settings, stream, budget_steps),
+        budget_steps=budget_steps, budget_seconds=_seconds(settings.budget), target=target and str(target),
         **evaluations, eval_splits=settle_splits(settings, target, plateau),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
         workers=place.workers, local_workers=place.local_workers, cores=place.cores, device=place.device,
@@ -87,27 +86,38 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
         commit_every=settings.commit_every or 0, **settle_checkpoints(settings, stream)))
 
 
+def count_in_examples(settings: Settings, workload: str, train_examples: int, train_tokens: int | None) -> Settings:
+    """The settings with every length in tokens in examples; raises PlanError if the workload counts none."""
+    in_examples: dict[str, Any] = {}
+    for name, length in settings.in_tokens.items():
+        if not train_tokens:
+            raise PlanError(f"{name} = '{length}': {workload} counts examples, not tokens; give it in examples, or let "
+                            "its training split count its tokens (count_tokens)")
+        in_examples[name] = length.divided(train_tokens / train_examples)
+    return replace(settings, **in_examples)
+
+
 def settle_batches(settings: Settings, workers: int, train_examples: int) -> tuple[BatchSchedule, int]:
     """The global batch of every step, and the accumulation at the largest; raises PlanError for one that cannot be."""
-    name = next((name for name in BATCH_SCHEDULES if getattr(settings, name) is not None), None)
-    if name is None:
+    schedule = settings.batch_schedule
+    if schedule is None:
         batch, accumulate = settle_batch(settings, workers, train_examples)
         return BatchSchedule.constant(batch), accumulate
-    pairs, examples_each = getattr(settings, name), {"batch_schedule_epochs": train_examples}.get(name, 1)
+    name = f"batch_schedule = {schedule}"
     if settings.last_batch != "carry":
-        raise PlanError(f"{name} needs last_batch = carry, under which every step has its global batch, and last_batch "
-                        f"is {settings.last_batch}; give one of the two")
+        raise PlanError(f"{name} needs last_batch = carry, under which every step has its global batch, and "
+                        f"last_batch is {settings.last_batch}; give one of the two")
     try:
-        batches = (BatchSchedule.of_pairs(pairs) if name == "batch_schedule" else
-                   BatchSchedule.by_examples([(start * examples_each, batch) for start, batch in pairs]))
+        batches = (BatchSchedule.of_pairs(schedule.amount) if schedule.unit == "steps" else
+                   BatchSchedule.by_examples(schedule.in_examples(train_examples)))
     except PlanError as error:
-        raise PlanError(f"{name} = {pairs}: {error}") from None
+        raise PlanError(f"{name}: {error}") from None
     if batches.largest > train_examples:
-        raise PlanError(f"{name} = {pairs}: a batch of {batches.largest} is larger than the training set of "
+        raise PlanError(f"{name}: a batch of {batches.largest} is larger than the training set of "
                         f"{train_examples} examples; end at a smaller one")
     if batches.smallest < workers or batches.largest < workers * settings.accumulate:
         passes = _passes(settings.accumulate) * (batches.smallest >= workers)
-        raise PlanError(f"{name} = {pairs} leaves some of {counted(workers, 'worker')}{passes} without an example at "
+        raise PlanError(f"{name} leaves some of {counted(workers, 'worker')}{passes} without an example at "
                         f"its {'largest' if passes else 'smallest'} batch; use fewer "
                         f"{'passes' if passes else 'workers'}, or larger batches")
     return batches, settings.accumulate
@@ -203,9 +213,8 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
 
 
 # keys that act only with a folder of checkpoints
-OF_CHECKPOINTS = ("resume", "checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds",
-                  "keep_checkpoints")
-CHECKPOINT_SECONDS = 300.0
+OF_CHECKPOINTS = ("resume", "checkpoint_every", "keep_checkpoints")
+CHECKPOINT_EVERY = Length(300.0, "seconds")
 
 
 def refuse_unused(settings: Settings) -> None:
@@ -215,10 +224,10 @@ def refuse_unused(settings: Settings) -> None:
         raise PlanError("noise_groups acts only with noise_every above 0; give one of the two")
     for name in OF_CHECKPOINTS:
         if name in typed and settings.checkpoint is None:
-            raise PlanError(f"{name} acts only with a folder of checkpoints; give --checkpoint DIR")
+            raise PlanError(f"{settings.named(name)} acts only with a folder of checkpoints; give --checkpoint DIR")
     for name, (other, values) in ACTS_ONLY_WITH.items():
         if name in typed and getattr(settings, other) not in values:
-            raise PlanError(f"{name} acts only with {other} = {listed(values, 'or')}, and {other} is "
+            raise PlanError(f"{settings.named(name)} acts only with {other} = {listed(values, 'or')}, and {other} is "
                             f"{getattr(settings, other)}; give one of the two")
     if "optimizer_args" in typed and settings.optimizer in OPTIMIZERS:
         raise PlanError(f"optimizer_args = {settings.optimizer_args} is for a module:Class such as torch.optim:SGD, "
@@ -228,7 +237,7 @@ def refuse_unused(settings: Settings) -> None:
                         "velocity the rate may change without a correction; leave it out")
     if "decay_norm_and_bias" in typed and not settings.weight_decay and settings.decay_timescale is None:
         raise PlanError("decay_norm_and_bias acts only with a weight_decay above 0; give one")
-    if "batch_schedule_lr" in typed and not any(getattr(settings, name) for name in BATCH_SCHEDULES):
+    if "batch_schedule_lr" in typed and settings.batch_schedule is None:
         raise PlanError("batch_schedule_lr acts only with a batch_schedule; give one, such as [[0, 64], [2000, 128]]")
     if settings.lr_per_example is not None or settings.lr_rule == TUNED:
         reason = "lr_rule = tuned" if settings.lr_per_example is None else "lr_per_example"
@@ -246,7 +255,7 @@ def settle_loss_scale(settings: Settings) -> float:
     return 1.0
 
 
-def settle_optimizer(settings: Settings, global_batch: int) -> dict:
+def settle_optimizer(settings: Settings, global_batch: int, train_examples: int) -> dict:
     """The optimizer's fields of the plan, by name, those given by a half-life as at the global batch.
 
     LARS has the rate in its velocity, uncorrected, as its paper does. Raises UsageError for a name that is none,
@@ -256,10 +265,10 @@ def settle_optimizer(settings: Settings, global_batch: int) -> dict:
     if name not in OPTIMIZERS and ":" not in name:
         raise UsageError(f"optimizer {none_of(name, OPTIMIZERS, NO_CLASS)}")
     settled = {key: getattr(settings, key) if key in OPTIMIZERS.get(name, ()) else None for key in OPTIMIZER_KEYS}
-    for key in DECAYS_PER_STEP:
-        half_life = getattr(settings, f"{key}_half_life")
-        if settled[key] is not None and half_life is not None:
-            settled[key] = decay_of(half_life, global_batch)
+    for key, half_life in HALF_LIVES.items():
+        length = getattr(settings, half_life)
+        if settled[key] is not None and length is not None:
+            settled[key] = decay_of(length.in_examples(train_examples), global_batch)
     if "epsilon" in OPTIMIZERS.get(name, ()) and settings.epsilon is None:
         settled["epsilon"] = 1e-6 if name == "lamb" else 1e-8
     corrected, settled["momentum_correction"] = settings.momentum_correction, None
@@ -275,7 +284,7 @@ def settle_updates(settings: Settings, stream: Stream, schedule: Mapping) -> dic
     batches, rule, base_batch = stream.batches, schedule["lr_rule"], schedule["base_batch"]
     found = []
     for batch, (_, factor) in zip(batches.sizes, schedule["batch_lr_factors"] or ((0, 1.0),)):
-        optimizer = settle_optimizer(settings, batch)
+        optimizer = settle_optimizer(settings, batch, stream.examples)
         at = batch if settings.batch_schedule_lr == FOLLOWS_RULE else batches.first
         optimizer |= settle_moments(settings, optimizer, rule, at, base_batch)
         if settings.optimizer == "muon":
@@ -299,9 +308,10 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
         raise PlanError(f"lr_rule = {rule} scales {', '.join(SCALED_BETAS[rule])} and epsilon, and optimizer "
                         f"{optimizer['optimizer']} has no such keys; choose --optimizer {having}, or --lr-rule sqrt")
     for name in SCALED_BETAS[rule]:
-        if getattr(settings, f"{name}_half_life") is not None:
-            raise PlanError(f"lr_rule = {rule} scales {name}, and {name}_half_life gives it at any batch; leave "
-                            f"{name}_half_life out, or choose --lr-rule sqrt beside it")
+        half_life = HALF_LIVES[name]
+        if getattr(settings, half_life) is not None:
+            raise PlanError(f"lr_rule = {rule} scales {name}, and {half_life} gives it at any batch; leave {half_life} "
+                            "out, or choose --lr-rule sqrt beside it")
     moments = {name: optimizer[name] for name in ("beta1", "beta2", "epsilon")}
     try:
         return scale_moments(rule, moments_ratio(global_batch / base_batch, settings.max_lr_factor), moments)
@@ -312,9 +322,11 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
 
 def settle_weight_decay(settings: Settings, peak_lr: float, global_batch: int, train_examples: int) -> float:
     """The weight decay as set, or from its time scale; raises PlanError for a time scale within a step."""
-    if settings.decay_timescale is None or settings.optimizer not in DECOUPLED:
+    timescale = settings.decay_timescale
+    if timescale is None or settings.optimizer not in DECOUPLED:
         return settings.weight_decay
-    return weight_decay_of(settings.decay_timescale, peak_lr, global_batch, train_examples)
+    epochs = timescale.amount if timescale.unit == "epochs" else timescale.amount / train_examples
+    return weight_decay_of(epochs, peak_lr, global_batch, train_examples)
 
 
 def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, float, float]:
@@ -346,31 +358,30 @@ def warmup_start(settings: Settings, rule: str, base_lr: float, peak_lr: float) 
 
 def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> dict:
     """The learning rate's fields of the plan, by name."""
-    steps = _in_steps(stream)
     rule, base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.batches.first)
-    warmup_steps = steps(settings.warmup_steps, settings.warmup_epochs) or 0
+    warmup_steps = _in_steps(settings.warmup_length, stream) or 0
     start_lr = warmup_start(settings, rule, base_lr, peak_lr)
     if settings.warmup == "none":
         warmup_steps = 0
     falls = settings.decay in FALLING
-    decay_steps = (steps(settings.decay_steps, settings.decay_epochs) or budget_steps) if falls else 0
-    decay_start = steps(settings.decay_start_steps, settings.decay_start_epochs)
+    decay_steps = (_in_steps(settings.decay_end, stream) or budget_steps) if falls else 0
+    decay_start = _in_steps(settings.decay_start, stream)
     if decay_start is not None and decay_start < warmup_steps:
         raise PlanError(f"{settings.decay} decay starts at step {decay_start}, within the warmup of {warmup_steps} "
-                        "steps; give a later decay_start_steps or decay_start_epochs, or leave it out")
+                        "steps; give a later decay_start, or leave it out")
     if falls and decay_steps <= (decay_start or warmup_steps):
         within, instead = f"within the warmup of {warmup_steps} steps", "warmup=none"
         if decay_start:
-            within, instead = f"before its start at step {decay_start}", "an earlier decay_start_steps"
-        raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, {within}; give decay_steps or "
-                        f"decay_epochs beyond it, or {instead}" +
+            within, instead = f"before its start at step {decay_start}", "an earlier decay_start"
+        raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, {within}; give a decay_end "
+                        f"beyond it, or {instead}" +
                         ("" if decay_steps else " (a budget in seconds has no last step)"))
     if settings.decay == INVERSE_SQRT and not (decay_start or warmup_steps):
-        raise PlanError(f"{INVERSE_SQRT} decay is peak x sqrt(start / step), and its start is step 0; give a warmup, "
-                        "decay_start_steps or decay_start_epochs")
-    decay_at = tuple(settings.decay_at_steps or (steps(None, e) for e in settings.decay_at_epochs or ()))
+        raise PlanError(f"{INVERSE_SQRT} decay is peak x sqrt(start / step), and its start is step 0; give a warmup "
+                        "or a decay_start")
+    decay_at = tuple(length.in_steps(stream) for length in settings.decay_at or ())
     if settings.decay == "step" and not decay_at:
-        raise PlanError("decay = 'step' needs decay_at_steps or decay_at_epochs, such as decay_at_epochs=[30, 60, 80]")
+        raise PlanError("decay = 'step' needs decay_at, such as decay_at = '[30, 60, 80] epochs'")
     return dict(lr_rule=rule, base_lr=base_lr, base_batch=base_batch, lr_factor=factor, peak_lr=peak_lr,
                 start_lr=start_lr if warmup_steps else peak_lr, warmup=settings.warmup if warmup_steps else "none",
                 warmup_steps=warmup_steps, decay=settings.decay, decay_steps=decay_steps, decay_at=decay_at,
@@ -402,7 +413,7 @@ def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | No
     """The target, whose metric the workload measures; none without evaluations."""
     if settings.target in (None, "none"):
         return None
-    if settings.eval_every == 0:
+    if settings.eval_every and not settings.eval_every.amount:
         if "target" in settings.typed:
             raise PlanError(f"--target {settings.target} is never held against anything under --eval-every 0; give one")
         return None
@@ -429,44 +440,44 @@ def settle_splits(settings: Settings, target: Target | None, plateau: Mapping | 
 
 def settle_evaluations(settings: Settings, stream: Stream) -> dict:
     """The plan's fields about when to evaluate, by name: a grid in steps or, where the batch changes, in examples."""
-    every, batches, examples = settle_eval_every(settings, stream), stream.batches, settings.eval_every_examples
-    if examples is None and settings.eval_every is None and not batches.is_constant:
+    every, asked, batches = settle_eval_every(settings, stream), settings.eval_every, stream.batches
+    examples = None
+    if asked and asked.unit == "examples" and every:
+        examples = float(asked.amount)
+    elif not (asked and asked.unit == "steps") and not batches.is_constant:
         examples = every * batches.first
     return dict(eval_every=every, eval_every_examples=examples)
 
 
 def settle_eval_every(settings: Settings, stream: Stream) -> int:
     """Steps between evaluations at the first batch, by default an epoch's; 0: never."""
-    if settings.eval_every is not None:
-        return settings.eval_every
-    if settings.eval_every_examples is not None:
-        return max(1, round(settings.eval_every_examples / stream.batches.first))
-    at_first = replace(stream, batches=BatchSchedule.constant(stream.batches.first))
-    return _in_steps(at_first)(None, settings.eval_every_epochs or 1.0) or 0
+    every = settings.eval_every or Length(1.0, "epochs")
+    if every.unit == "examples" and every.amount:
+        return max(1, round(every.amount / stream.batches.first))
+    return every.in_steps(replace(stream, batches=BatchSchedule.constant(stream.batches.first)))
 
 
 def settle_budget(settings: Settings, stream: Stream) -> int:
     """The budget in steps, the last one begun included; 0 where it is in seconds."""
-    if settings.examples is not None:
-        return stream.steps_holding(settings.examples)
-    if settings.steps is None and settings.epochs is None and settings.seconds is None:
-        raise PlanError("no budget: give --steps or --epochs (or the keys examples, tokens, seconds)")
-    return _in_steps(stream)(settings.steps, settings.epochs) or 0
+    if settings.budget is None:
+        raise PlanError("no budget: give --steps, --epochs or --budget, such as --budget '1e8 tokens'")
+    return _in_steps(settings.budget, stream) or 0
 
 
 def settle_checkpoints(settings: Settings, stream: Stream) -> dict:
     """The plan's fields about checkpoints, by name: an interval in steps or seconds; neither without a folder."""
     if settings.checkpoint is None:
         return dict(checkpoint_every=0, checkpoint_seconds=None, keep_checkpoints=0)
-    every = _in_steps(stream)(settings.checkpoint_every, settings.checkpoint_every_epochs) or 0
-    seconds = settings.checkpoint_every_seconds or (None if every else CHECKPOINT_SECONDS)
-    return dict(checkpoint_every=every, checkpoint_seconds=seconds, keep_checkpoints=settings.keep_checkpoints)
+    every = settings.checkpoint_every or CHECKPOINT_EVERY
+    return dict(checkpoint_every=_in_steps(every, stream) or 0, checkpoint_seconds=_seconds(every),
+                keep_checkpoints=settings.keep_checkpoints)
 
 
-def _in_steps(stream: Stream) -> Callable[[int | None, float | None], int | None]:
-    """A function of (steps, epochs), one of which is given or neither: the length in steps, at least 1, or None."""
-    def in_steps(steps: int | None, epochs: float | None) -> int | None:
-        if epochs is None:
-            return steps
-        return max(1, stream.steps_in(epochs)) if epochs else 0
-    return in_steps
+def _in_steps(length: Length | None, stream: Stream) -> int | None:
+    """The length in steps; None of none, and of seconds."""
+    return None if length is None or length.unit == "seconds" else length.in_steps(stream)
+
+
+def _seconds(length: Length | None) -> float | None:
+    """The seconds of a length in them; None of another."""
+    return length.amount if length is not None and length.unit == "seconds" else None

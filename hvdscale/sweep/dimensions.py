@@ -25,13 +25,14 @@ from ..errors import UsageError
 from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import SCALED_BETAS, exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
-from ..plan.settings import KEYS, check, key_type
+from ..plan.settings import KEYS, check, is_key, key_type, stored_names
 from ..plan.values import did_you_mean, none_of
 from .toml_errors import Table
 
 TABLES = ("model_args", "optimizer_args")       # keys whose entries can be searched
-SEARCHABLE = tuple(name for name in KEYS if name in TUNABLE - {"optimizer"}
-                   and key_type(name) in (int, float, str))
+# the names under which a log has numbers, and text of a choice
+SEARCHABLE = tuple(name for key in KEYS if key in TUNABLE - {"optimizer"} for name in stored_names(key)
+                   if key_type(name) in (int, float, str))
 FIELDS = ("type", "scale", "min", "max", "values", "scaled", "base_batch")
 OF_BATCH = ("type", "scale", "min", "max", "values")
 BUDGET = "budget"
@@ -57,7 +58,7 @@ def _refuse_name(space: Table, name: str) -> None:
     if name in SEARCHABLE or (table in TABLES and inner):
         return
     accepted = f"{', '.join(SEARCHABLE)}, and {' and '.join(f'{table}.X' for table in TABLES)}"
-    hint = did_you_mean(name, () if name in KEYS else SEARCHABLE, f"what can: {accepted}")
+    hint = did_you_mean(name, () if is_key(name) else SEARCHABLE, f"what can: {accepted}")
     raise space.wrong(f"{name} cannot be searched; {hint}", name)
 
 
@@ -90,7 +91,7 @@ def _times(bound: float, factor: float, kind: str) -> float:
 def _find_fault(name: str, value) -> str | None:
     """What is wrong with the value for the key, or with an entry of a table that is not finite; None: nothing."""
     try:
-        if name in KEYS:
+        if is_key(name):
             check(name, value)
         elif type(value) in (int, float) and not abs(value) <= sys.float_info.max:
             return f"{name} = {value!r} is not a finite number"
@@ -135,7 +136,7 @@ class Spec:
 
 def kind_of(name: str) -> type | None:
     """The type of a key of hvdscale-train; None for an entry of a table, whose type is free."""
-    return key_type(name) if name in KEYS else None
+    return key_type(name) if is_key(name) else None
 
 
 def settle(name: str, spec: Spec, batch: int) -> Dimension:
@@ -169,7 +170,7 @@ def _discrete(name: str, spec: Spec) -> Parameter:
             raise spec.wrong(f"values: {wrong or f'{value!r} is not a number, text, true or false'}", "values")
         if values.count(value) > 1:
             raise spec.wrong(f"values = {values!r} holds {value!r} twice; all are drawn alike", "values")
-    return discrete(name, [check(name, value) for value in values] if name in KEYS else values)
+    return discrete(name, [check(name, value) for value in values] if is_key(name) else values)
 
 
 def _ranged(name: str, spec: Spec, chosen: str, batch: int) -> Dimension:

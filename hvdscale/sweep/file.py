@@ -6,7 +6,7 @@
     trials = 12                                         # feasible ones of each study
     max_draws = 36                                      # default: 3 times the trials
     targets = ["val/error<0.05", "val/error<0.02"]      # or objective = "val/error"
-    epochs = 5                                          # the budget: steps, epochs, examples or seconds
+    budget = "5 epochs"                                 # or epochs = 5
     evaluations = 60                                    # over the budget, the same relative grid at every batch
     [settings]                                          # further keys of hvdscale-train
     decay = "linear"
@@ -15,7 +15,7 @@
     min = 1e-4
     max = 10.0
     [batch.2048]                                        # at that batch: budget, trials, max_draws
-    epochs = 10
+    budget = "10 epochs"
     [batch.2048.settings]
     max_local_batch = 512
     [batch.2048.space.lr]
@@ -28,15 +28,15 @@ from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..plan.search_space import STEPS_TO_TARGET, Parameter
-from ..plan.settings import KEYS, NO_CLASS, OPTIMIZERS, Settings
+from ..plan.settings import NO_CLASS, OPTIMIZERS, Settings, read
 from ..plan.values import none_of
 from ..target import Target
 from .dimensions import Dimension, Spec, parameter_tables, settle
 from .draw_files import FIRST_REPEAT
-from .settings import BUDGETS, ELSEWHERE, OF_DATA, Keys, checked_key, read_settings, refuse_untaken, takes
+from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, Keys, checked_key, read_settings, refuse_untaken,
+                       takes)
 from .toml_errors import REQUIRED, Table, read_table
 
-GRID = ("eval_every", "eval_every_epochs", "eval_every_examples")
 COUNTS = ("trials", "max_draws")
 TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",
        "repeats", "workers_per_trial", "prune", "prune_keep", "seed", "settings", "space", "batch")
@@ -114,7 +114,7 @@ class Sweep:
 def read_sweep(path: str) -> Sweep:
     """The sweep of a TOML file; raises UsageError naming file, line and key for an invalid one."""
     top = read_table(path)
-    top.only(TOP, {**dict.fromkeys(KEYS, "a key of hvdscale-train belongs in [settings]"), **ELSEWHERE})
+    top.only(TOP, {**dict.fromkeys(HVDSCALE_TRAIN, "a key of hvdscale-train belongs in [settings]"), **ELSEWHERE})
     workload, optimizers, targets = top.take("workload", str), read_optimizers(top), read_targets(top)
     objective = read_objective(top, targets)
     counts = read_counts(top)
@@ -230,8 +230,9 @@ def read_budget(table: Table) -> dict:
     """The table's budget by its key; empty if it has none."""
     given = [name for name in BUDGETS if name in table]
     if len(given) > 1:
-        raise table.wrong(f"{given[0]} and {given[1]} are alternatives; give one of them", given[1])
-    return {name: checked_key(table, name) for name in given}
+        first, second = (f"{name} = {table[name]}" for name in given[:2])
+        raise table.wrong(f"{first} and {second} are alternatives; give one of them", given[1])
+    return dict(checked_key(table, name) for name in given)
 
 
 def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
@@ -241,7 +242,7 @@ def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
         if name not in map(str, batch_sizes):
             raise tables.wrong(f"{name} is none of the batch_sizes, {', '.join(map(str, batch_sizes))}", name)
         tables.table(name).only(OF_BATCH, {
-            **dict.fromkeys(KEYS, f"a key of hvdscale-train belongs in [batch.{name}.settings]"), **ELSEWHERE,
+            **dict.fromkeys(HVDSCALE_TRAIN, f"a key of hvdscale-train belongs in [batch.{name}.settings]"), **ELSEWHERE,
             **dict.fromkeys(TOP, "it is one for all batches, at the top of the file, before the first [table]")})
         own = tables.table(name).table("settings")
         for key in OF_DATA:
@@ -277,13 +278,13 @@ def read_study(top: Table, space: dict[str, Table], own: Table, evaluations: int
     tables = [top.table("settings"), own.table("settings")]
     settings = Settings.build({}, *map(read_settings, tables)).asked()
     keys = Keys({name: value for name, value in settings.items() if takes(optimizer, name)},
-                {name: table for table in tables for name in table},
+                {read(name, value)[0]: (table, name) for table in tables for name, value in table.items()},
                 {dimension.parameter.name: dimension.parameter for dimension in dimensions}, space)
     keys.refuse_duplicates()
     keys.refuse_idle()
     budget = read_budget(own) or read_budget(top)
     if not budget:
-        raise top.wrong(f"has no budget at batch {batch}; give steps, epochs, examples or seconds")
+        raise top.wrong(f"has no budget at batch {batch}; give one, such as budget = '10 epochs'")
     refuse_grid(top, keys, evaluations, budget)
     refuse_shares(space, dimensions, budget)
     counts = read_counts(own, **{"max_draws": None, **{name: top[name] for name in COUNTS if name in top}})
@@ -304,16 +305,16 @@ def read_dimensions(space: dict[str, Table], own: Table, optimizer: str, batch: 
 
 def refuse_grid(top: Table, keys: Keys, evaluations: int | None, budget: dict) -> None:
     """Raise UsageError unless the evaluation grid is set exactly once."""
-    given = [name for name in GRID if name in keys]
+    given = "eval_every" in keys
     if evaluations is not None and given:
-        raise keys.wrong(f"{given[0]} and evaluations are alternatives; give one of them", given[0])
+        raise keys.wrong("eval_every and evaluations are alternatives; give one of them", "eval_every")
     if evaluations is not None and "seconds" in budget:
         raise top.wrong(f"evaluations = {evaluations} cannot be spread over a budget in seconds, whose last step is "
-                        "not known; give eval_every or eval_every_epochs in [settings] instead", "evaluations")
+                        "not known; give eval_every in [settings] instead", "evaluations")
     if evaluations is None and not given:
         ways = "" if "seconds" in budget else "evaluations = 60 at the top, for as many at every batch, or "
-        raise top.wrong(f"does not say when trials are evaluated; give {ways}eval_every or eval_every_epochs in "
-                        "[settings]")
+        raise top.wrong(f"does not say when trials are evaluated; give {ways}eval_every in [settings], such as '1 "
+                        "epoch'")
 
 
 def refuse_shares(space: dict[str, Table], dimensions: tuple[Dimension, ...], budget: dict) -> None:

@@ -208,9 +208,9 @@ def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[Study]:
 def settle_all(sweep: Sweep, wanted: Sequence[Study], workload: Workload, data: Data, free: dict,
                out: str | None) -> list[Settled]:
     """The settled studies, after planning each draw; raises UsageError for an invalid one."""
-    studies = [settle_study(sweep, replace(study, layer={**study.layer, **free}), workload, len(data.train), out)
-               for study in wanted]
+    studies = [settle_study(sweep, replace(study, layer={**study.layer, **free}), workload, len(data.train), out,
+                            data.train_tokens) for study in wanted]
     for settled in studies:
         for number in range(settled.study.max_draws):
-            plan_of(settled, number, workload, len(data.train), len(data.val))
+            plan_of(settled, number, workload, len(data.train), len(data.val), data.train_tokens)
     return studies

@@ -16,8 +16,8 @@ from ..plan.averaging import with_averaged
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.plan import Plan
 from ..plan.search_space import Parameter, draws, layer_of
-from ..plan.settings import Settings
-from ..plan.settle import Place, settle, settle_budget, settle_eval_every
+from ..plan.settings import Settings, key_of
+from ..plan.settle import Place, count_in_examples, settle, settle_budget, settle_eval_every
 from ..plan.shards import Stream, stream_key
 from ..workload import Workload
 from .file import Study, Sweep
@@ -72,9 +72,11 @@ class Settled:
                 "prune_keep": sweep.keep, "seed": sweep.seed}
 
 
-def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples: int, out: str | None) -> Settled:
+def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples: int, out: str | None,
+                 train_tokens: int | None = None) -> Settled:
     """The settled study with points drawn, or those stored under ``out``; raises UsageError or LogError."""
-    settings = Settings.build(workload.defaults, study.layer)
+    settings = count_in_examples(Settings.build(workload.defaults, study.layer), workload.name, train_examples,
+                                 train_tokens)
     minimizes = _minimizes(sweep, workload, settings)
     if study.global_batch > train_examples:
         raise PlanError(f"batch_sizes: {study.global_batch} is larger than the training set of {train_examples} "
@@ -85,7 +87,7 @@ def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples:
              else settle_eval_every(settings, stream))
     space = study.space(budget_steps)
     facts = {"train_examples": train_examples, "budget_steps": budget_steps, "eval_every": every,
-             **{name: value for name, value in study.layer.items() if name not in FREE_SETTINGS},
+             **{name: value for name, value in study.layer.items() if key_of(name) not in FREE_SETTINGS},
              **{f"space.{parameter.name}": parameter.record() for parameter in space}}
     drawn = draws(space, study.max_draws, stream_key(sweep.seed, f"draws/{study.name}"))
     if out is not None:
@@ -108,11 +110,12 @@ def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:
     return metrics[metric] == "min"
 
 
-def plan_of(settled: Settled, number: int, workload: Workload, train_examples: int, val_examples: int) -> Plan:
+def plan_of(settled: Settled, number: int, workload: Workload, train_examples: int, val_examples: int,
+            train_tokens: int | None = None) -> Plan:
     """The plan of a trial on one worker; raises UsageError naming study and draw for an invalid point."""
     try:
         settings = Settings.build(workload.defaults, *settled.layers(number, "none"))
-        return settle(settings, workload, train_examples, val_examples, Place())
+        return settle(settings, workload, train_examples, val_examples, Place(), train_tokens)
     except UsageError as error:
         point = ", ".join(f"{name} = {value}" for name, value in settled.points[settled.draw_of(number)[0]].items())
         raise type(error)(f"{settled.name}, draw {number} ({point}): {error}") from None

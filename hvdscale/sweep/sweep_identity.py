@@ -9,6 +9,7 @@ import os
 
 from ..errors import UsageError
 from ..plan.job import changes_of, note_version, refuse_changes
+from ..plan.settings import key_of
 from .file import COUNTS, Sweep
 from .ledger import read_record, write_file
 from .settings import FREE_SETTINGS, takes
@@ -83,4 +84,4 @@ def _may_differ(key: tuple[str, ...], common: dict[str, set]) -> bool:
     if key[0] in ("settings", "space") and not any(takes(optimizer, key[1]) for optimizer in common["optimizers"]):
         return True
     return key[0] in (*COUNTS, "batch_sizes", "optimizers", "repeats", "workers_per_trial") or (
-        key[0] == "settings" and key[1] in FREE_SETTINGS)
+        key[0] == "settings" and key_of(key[1]) in FREE_SETTINGS)

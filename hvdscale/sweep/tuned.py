@@ -23,16 +23,15 @@ from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import SCALED_BETAS
 from ..plan.schedule import FALLING
 from ..plan.search_space import STEPS_TO_TARGET
-from ..plan.settings import DECAYS_PER_STEP
+from ..plan.settings import key_of, stored_names
 from .ledger import write_file
 
 # further keys that change updates; they belong to the problem, so tables of tuned values may not set them
 OF_PROBLEM = ("last_batch", "precision", "compression", "loss_scale", "group_by_group", "unused_parameters",
               "init_from", "train_subset", "data_args")
 NOTES = {
-    "lr": "the peak rate", "decay_timescale": "epochs",
-    **{f"{part}_{unit}": unit for part in ("warmup", "decay_start", "decay") for unit in ("steps", "epochs")},
-    **dict.fromkeys((f"{name}_half_life" for name in DECAYS_PER_STEP), "examples"),
+    "lr": "the peak rate",
+    **{name: unit for key in sorted(TUNABLE) for name, unit in stored_names(key).items() if unit},
     "steps": "done at the first evaluation that met the target",
     "steps_before": "at the evaluation before, which did not", "value": "the best at any evaluation",
     "at_step": "steps done then", "trial": "its number in the log", "diverged_share": "of the draws",
@@ -70,13 +69,13 @@ def tuned_keys(search: Search) -> dict:
     """The best trial's TUNABLE values, as keys of hvdscale-train, except the workload's defaults."""
     plan = search.best.trial.plan
     asked, problem = plan["asked"], plan["problem"]
-    keys = {name: asked[name] for name in sorted(asked) if name in TUNABLE}
+    keys = {name: asked[name] for name in sorted(asked) if key_of(name) in TUNABLE}
     keys["lr"] = problem["peak_lr"]
     if "adamw_lr" in keys:
         keys["adamw_lr"] = problem["adamw_lr"]
     if problem["lr_rule"] in SCALED_BETAS:      # the rule tuned scales nothing
         keys |= {name: problem[name] for name in (*SCALED_BETAS[problem["lr_rule"]], "epsilon")}
-    if problem["decay"] in FALLING and not {"decay_steps", "decay_epochs"} & set(asked):
+    if problem["decay"] in FALLING and "decay_end" not in map(key_of, asked):
         keys["decay_steps"] = problem["decay_steps"]    # derived from the budget, which may change
     if problem.get("plateau"):
         keys["decay_metric"] = problem["plateau"]["metric"]     # by default the target's, which may change

@@ -10,6 +10,7 @@ from torch import nn
 
 from .. import __version__
 from ..plan.job import OF_PLACE, VERSION
+from ..plan.settings import key_of
 from ..system.source import digest_of, digest_source
 from ..workload import Data, Workload
 
@@ -20,7 +21,7 @@ ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 def identify(name: str, workload: Workload, data: Data | None, model: nn.Module | None) -> dict:
     """The part ``job`` of the plans of a workload of this name, module:object or built-in; None: unknown."""
     own = ":" in name
-    defaults = {key: value for key, value in workload.defaults.items() if key not in OF_PLACE}
+    defaults = {key: value for key, value in workload.defaults.items() if key_of(key) not in OF_PLACE}
     found = {"source": digest_source(sys.modules[name.partition(":")[0]]) if own else {VERSION: __version__},
              "defaults": json.loads(json.dumps(defaults, default=repr)),
              "model": {} if model is None else describe_model(model, with_lines=own),

@@ -15,7 +15,6 @@ from ..plan.job import changes_of
 from ..plan.plan import Plan
 from ..plan.settings import KEYS, Settings
 from ..plan.settle import Place, settle
-from ..plan.tokens import IN_EXAMPLES
 from ..target import SPLITS
 from ..update.averages import WeightAverage
 from ..update.model import fit_to_groups, make_model, share_model
@@ -137,7 +136,7 @@ def sketch(name: str, layers: list[dict], workers: Workers) -> str | None:
         workload = find(name)
         card = workload.card
         settings = settings_of(workload, layers)
-        if card is None or settings.data_dir is not None or IN_EXAMPLES.keys() & settings.typed:
+        if card is None or settings.data_dir is not None or settings.in_tokens:
             return None                             # a card has no number of tokens
         device = group.device(settings.device, workers.local_rank)
         place = Place(workers.size, *_host_share(hosts, 0), device.type, workers.transport)

@@ -10,6 +10,7 @@ from hvdscale.cli import scale
 from hvdscale.errors import HvdscaleError, UsageError
 from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
+from hvdscale.plan.lengths import Length
 from hvdscale.plan.settings import Settings, parse_assignments
 from hvdscale.training.series import PROBE_STEPS, Run, carry_out, ended, runs_of, toml
 from tests.wording import naming
@@ -45,7 +46,7 @@ def test_a_probe_is_one_run_of_a_few_steps_without_evaluation_or_target():
 @pytest.mark.parametrize("typed", [{"epochs": 3.0}, {"seconds": 2.0}, {"eval_every_epochs": 0.5}, {"examples": 100}])
 def test_a_probe_unsets_what_its_steps_stand_for(typed):
     run, = runs_of([1], 1, True, typed, "out")
-    assert Settings.build({}, run.keys).steps == PROBE_STEPS
+    assert Settings.build({}, run.keys).budget == Length(PROBE_STEPS, "steps")
 
 
 @pytest.mark.parametrize("keys", [
@@ -160,7 +161,7 @@ def test_runs_that_are_there_are_not_run_again_unless_asked(scaled, logged, tmp_
 
 @pytest.mark.parametrize("arguments, said", [
     (["--workers", "a"], "--workers 'a'"), (["--set", "lr=fast"], "lr = 'fast'"),
-    (["--steps", "3", "--epochs", "3"], "steps and epochs")])
+    (["--steps", "3", "--epochs", "3"], "steps = 3 and epochs")])
 def test_misuse_is_found_before_anything_runs(scaled, arguments, said):
     output, carried, _ = scaled(*arguments, exit_code=2)
     assert output.startswith(f"Error: {said}") and carried == []

@@ -15,7 +15,8 @@ from hvdscale.cli.train import asked, command
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from hvdscale.plan.settings import KEYS, Settings, key_type
+from hvdscale.plan.lengths import Length
+from hvdscale.plan.settings import KEYS, OPTIONS, Settings, key_type
 from hvdscale.workloads import names
 from tests.conftest import command_environment, heed_ctrl_c
 from tests.wording import naming
@@ -33,10 +34,11 @@ def parsed(*arguments):
 
 def test_every_flag_sets_its_key():
     sample = {int: ("3", 3), float: ("0.5", 0.5), str: ("text", "text")}
-    for name, key in KEYS.items():
-        if key.metadata["flag"] and key_type(name) is not bool:
-            written, value = sample[key_type(name)]
+    for name in (name for names in OPTIONS.values() for name in names):
+        if key_type(name) is not bool:
+            written, value = sample.get(key_type(name), ("5 epochs", "5 epochs"))
             assert parsed("w", f"--{name.replace('_', '-')}", written) == ("w", [{}, {name: value}], False)
+    assert parsed("w", "--eval-every", "5 epochs")[1][1] == {"eval_every": "5 epochs"}
     assert parsed("w", "--overwrite", "--dry-run") == ("w", [{}, {"overwrite": True}], True)
     assert parsed("w", "--allow-missing")[1][1] == {"allow_missing": True}
     assert parsed("w", "--log-file", "a.h5")[1][1] == {"log": "a.h5"}         # for horovodrun
@@ -56,7 +58,7 @@ def test_a_configuration_file_lies_under_the_command_line(tmp_path):
     (tmp_path / "job.toml").write_text("lr = 0.5\nepochs = 3\nseed = 1\n")
     _, layers, _ = parsed("w", "--config", str(tmp_path / "job.toml"), "--steps", "7", "--set", "seed=2")
     settings = Settings.build({"lr": 0.1}, *layers)
-    assert (settings.lr, settings.steps, settings.epochs, settings.seed) == (0.5, 7, None, 2)
+    assert (settings.lr, settings.budget, settings.seed) == (0.5, Length(7, "steps"), 2)
 
 
 def test_a_flag_and_set_may_say_the_same_and_not_different_things():
@@ -106,8 +108,8 @@ def test_the_help_names_every_key_without_loading_torch(run):
             "print('LOADED', {'torch', 'horovod', 'mpi4py', 'h5py', 'scipy', 'matplotlib'} & sys.modules.keys())\n")
     text = run(sys.executable, "-c", code).stdout
     assert "LOADED set()" in text
-    for name, key in KEYS.items():
-        spelling = rf"--{name.replace('_', '-')}\b" if key.metadata["flag"] else rf"^ +{name}\b"
+    for name in KEYS:
+        spelling = rf"--{name.replace('_', '-')}\b" if name in OPTIONS else rf"^ +{name}\b"
         assert re.search(spelling, text, re.M), name
     assert "object at 0x" not in text and re.search(r"seed of every random stream\s+\[0\]", text)
     assert "Exit codes: 0 done, 1 error, 2 misuse, 3 diverged" in text
@@ -182,7 +184,7 @@ def test_the_help_lists_options_under_headings(module, more):
     command = getattr(module, "command", None) or module.main
     output = CliRunner().invoke(command, ["--help"]).output
     sections = dict(re.findall(r"^(\w[^\n]*):\n((?:  .*\n)+)", output, re.M))
-    for heading, option in {"Options": more[0], "Batch": "--local-batch", "Learning rate": "--warmup-epochs",
+    for heading, option in {"Options": more[0], "Batch": "--local-batch", "Learning rate": "--warmup ",
                             "Budget, target and evaluation": "--target", "Execution": "--device"}.items():
         assert option in sections[heading]
     assert ("Checkpoints" in sections) == (module is train)

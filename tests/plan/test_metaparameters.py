@@ -95,7 +95,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("keys, said", [
     ("lr = -1", "lr = -1.0 must be above 0"), ("lr = 'a'", "lr = 'a' is not a number"),
-    ("lr = 1\nwarmup_steps = 1\nwarmup_epochs = 1", "warmup_steps and warmup_epochs are alternatives")])
+    ("lr = 1\nwarmup_steps = 1\nwarmup_epochs = 1", "warmup_steps = 1 and warmup_epochs = 1 are alternatives")])
 def test_a_value_that_its_key_does_not_take_is_named_with_the_file(written, keys, said):
     with pytest.raises(UsageError, match=rf"tuned.toml: \[global_batch.64\]: {said}"):
         tuned_for(written(f"[global_batch.64]\n{keys}\n"), "made/net", 64)

@@ -228,7 +228,7 @@ def test_without_any_workload_all_commands_say_how_to_name_one(tmp_path):
 def test_a_presets_keys_lie_under_the_command_line():
     _, layers, _ = typed(train.command, "--config", "horovod-resnet50", "--epochs", "3", "--model-arg", "width=0.5")
     settings = Settings.build({}, *layers)
-    assert (settings.epochs, settings.lr, settings.seed) == (3, 0.0125, 42)
+    assert (settings.budget.amount, settings.lr, settings.seed) == (3, 0.0125, 42)
     assert settings.model_args == {**load("horovod-resnet50")[0]["model_args"], "width": 0.5}
 
 

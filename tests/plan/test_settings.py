@@ -2,17 +2,19 @@
 import pytest
 
 from hvdscale.errors import UsageError
+from hvdscale.plan.lengths import Length
 from hvdscale.plan.settings import ALTERNATIVES, BATCH, KEYS, Settings, check, key_type, parse_assignments, read_toml
 
 SAMPLES = {int: 3, float: 0.5, bool: True, str: "text", list: [3, 5], dict: {"a": 1}}
+LENGTHS = {None: 5.0, "numbers": [3, 5], "pairs": [[0, 3], [5, 6]]}
 
 
 def sample(name):
     """Some value that the key takes."""
-    choices = KEYS[name].metadata["choices"]
-    if KEYS[name].metadata["pairs"]:
-        return [[0, 3], [5, 6]]
-    return choices[0] if choices else SAMPLES[key_type(name)]
+    rules = KEYS[name].metadata
+    if rules["units"]:
+        return Length(LENGTHS[rules["many"]], "epochs")
+    return rules["choices"][0] if rules["choices"] else SAMPLES[key_type(name)]
 
 
 def test_a_later_layer_wins_over_an_earlier_one():
@@ -36,7 +38,7 @@ def test_a_key_unsets_its_alternatives_of_earlier_layers(earlier, later):
 
 @pytest.mark.parametrize("group", [group for group in ALTERNATIVES if group is not BATCH], ids="-".join)
 def test_two_alternatives_in_one_layer_are_an_error_naming_both(group):
-    with pytest.raises(UsageError, match=f"{group[0]} and {group[1]} are alternatives"):
+    with pytest.raises(UsageError, match=f"{group[0]}.* and {group[1]}.* are alternatives"):
         Settings.build({}, {group[1]: sample(group[1]), group[0]: sample(group[0])})
 
 
@@ -47,7 +49,7 @@ def test_local_and_global_batch_may_stand_in_one_layer():
 
 def test_what_the_user_set_and_still_stands_is_what_was_asked():
     settings = Settings.build({"lr": 0.1, "epochs": 5}, {"epochs": 2, "seed": 3}, {"steps": 7})
-    assert settings.typed == {"seed", "steps"}
+    assert settings.typed == {"seed", "budget"}
     assert settings.asked() == {"seed": 3, "steps": 7}
 
 
@@ -58,7 +60,7 @@ def test_a_workloads_default_that_the_user_types_again_counts_as_asked():
 def test_a_tuned_layer_lies_over_the_defaults_and_under_what_was_typed():
     settings = Settings.build({"lr": 0.1, "momentum": 0.5, "warmup_epochs": 2.0}, {"momentum": 0.8})
     tuned = settings.over({"lr": 0.7, "momentum": 0.99, "warmup_steps": 30})
-    assert (tuned.lr, tuned.momentum, tuned.warmup_steps, tuned.warmup_epochs) == (0.7, 0.8, 30, None)
+    assert (tuned.lr, tuned.momentum, tuned.warmup_length) == (0.7, 0.8, Length(30, "steps"))
     assert tuned.asked() == {"momentum": 0.8}
 
 
@@ -168,7 +170,7 @@ def test_a_file_that_is_no_toml_is_named_with_the_place_of_the_error(tmp_path, c
 def test_a_key_lapses_where_a_later_layer_sets_what_it_does_not_act_beside():
     preset = {"decay": "step", "decay_at_epochs": [30, 60], "optimizer": "nesterov", "momentum": 0.8}
     settings = Settings.build({}, preset, {"decay": "cosine", "optimizer": "adam"})
-    assert settings.decay_at_epochs is None and settings.asked() == {"decay": "cosine", "optimizer": "adam"}
-    assert Settings.build({}, preset, {"decay": "step"}).decay_at_epochs == [30, 60]
+    assert settings.decay_at is None and settings.asked() == {"decay": "cosine", "optimizer": "adam"}
+    assert Settings.build({}, preset, {"decay": "step"}).decay_at == Length([30, 60], "epochs")
     refused = Settings.build({}, preset, {"optimizer": "adam", "momentum": 0.5})         # by the plan
     assert "momentum" in refused.typed

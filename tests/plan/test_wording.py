@@ -50,7 +50,8 @@ UNSETTLED = [
     dict(target="val/error<0.1", eval_every=0)]
 MISUSED = [
     dict(lr_rule="cubic"), dict(optimizer="adam", beta2=0.9, beta2_half_life=600), dict(target="val/error"),
-    dict(steps=5, epochs=3), dict(localbatch=1), dict(learning_rate=1)]
+    dict(steps=5, epochs=3), dict(budget=10), dict(budget="ten epochs"), dict(budget="2.5 steps"), dict(warmup="5 min"),
+    dict(warmup="slow"), dict(decay_at="60, 30 epochs"), dict(localbatch=1), dict(learning_rate=1)]
 WRONG_VALUES = [dict(name=name, value=value) for name, value in (
     ("local_batch", 0), ("local_batch", 2.5), ("lr", 0), ("lr", float("nan")), ("momentum", 1), ("seed", 2**63),
     ("keep_going", 1), ("target", 0.01), ("model_args", 3), ("decay_at_epochs", 30), ("decay_at_epochs", [60, 30]),

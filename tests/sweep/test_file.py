@@ -8,6 +8,7 @@ import pytest
 
 from hvdscale.errors import UsageError
 from hvdscale.plan.search_space import draws
+from hvdscale.plan.lengths import Length
 from hvdscale.plan.settings import Settings, tomllib
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.sweep_identity import check_same
@@ -156,7 +157,8 @@ def test_a_warmup_that_is_searched_climbs_from_0(read):
     sweep = read(SMALL + LR + "[space.warmup]\nvalues = ['none', 'gradual']\n[settings]\nwarmup_steps = 3\n")
     for kind, start in (("none", None), ("gradual", 0.0)):
         settings = Settings.build({}, sweep.studies[0].layer, {"warmup": kind})
-        assert (settings.warmup_start_factor, settings.warmup_steps) == (start, 3 if kind == "gradual" else None)
+        assert settings.warmup_start_factor == start
+        assert settings.warmup_length == (Length(3, "steps") if kind == "gradual" else None)
 
 
 def test_targets_are_ordered_from_the_easiest_to_the_strictest(read):
@@ -319,8 +321,8 @@ TOP = [
     ("trials = 3", "trials = 3\nobjective = 'vel/error'", "objective", "objective = 'vel/error' is neither"),
     ("trials = 3", "trials = 3\nobjective = 'val/error'\nprune = true", "prune",
      "prune = true stops trials that have lost the race .* the best val/error may come at the end of the budget"),
-    ("steps = 100", "", None, "has no budget at batch 4; give steps, epochs, examples or seconds"),
-    ("steps = 100", "steps = 100\nepochs = 1", "epochs", "steps and epochs are alternatives"),
+    ("steps = 100", "", None, "has no budget at batch 4; give one, such as"),
+    ("steps = 100", "steps = 100\nepochs = 1", "epochs", "steps = 100 and epochs = 1 are alternatives"),
     ("steps = 100", "steps = 0", "steps = 0", "steps = 0 must be at least 1"),
     ("steps = 100", "seconds = 60", "evaluations", "evaluations = 10 cannot be spread over a budget in seconds"),
     ("evaluations = 10", "", None, "does not say when trials are evaluated; give evaluations = 60 .* or eval_every"),
@@ -362,12 +364,12 @@ TABLES = [
     ("[settings]\neval_every = 3", "eval_every", "settings: eval_every and evaluations are alternatives"),
     ("[settings]\neval_every = 0", "eval_every", "settings: eval_every = 0 never evaluates"),
     ("[settings]\nwarmup_steps = 3\nwarmup_epochs = 1", "[settings]",
-     "settings: warmup_steps and warmup_epochs are alternatives"),
+     "settings: warmup_steps = 3 and warmup_epochs = 1 are alternatives"),
     ("[settings]\nmodel_args = {a = 1979-05-27}", "model_args", "settings: model_args holds a date or a time"),
     ("[settings]\ndecay = 'constant'\ndecay_steps = 3", "decay_steps",
      "settings: decay_steps acts only with decay = linear, .* or 1-sqrt, and decay is constant; leave decay_steps out"),
     ("[settings]\nwarmup_start_factor = 0.1", "warmup_start",
-     "settings: warmup_start_factor acts only with .* and warmup is none; give warmup_steps or warmup_epochs"),
+     "settings: warmup_start_factor acts only with .* and warmup is none; give its length"),
     ("[settings]\nwarmup = 'constant'", "warmup",
      "settings: warmup = 'constant' stays at .*; give warmup_start_factor"),
     ("[space.warmup]\nvalues = ['constant']", "[space.warmup]", "space.warmup: warmup = 'constant' stays at"),
@@ -376,7 +378,7 @@ TABLES = [
     ("[batch.16]\nseed = 3", "seed", "batch.16: there is no key 'seed'; it is one for all batches, at the top"),
     ("[batch.16]\ntrails = 3", "trails", "batch.16: there is no key 'trails'; did you mean trials"),
     ("[batch.16]\ntrials = 3\nmax_draws = 2", "max_draws", "batch.16: max_draws = 2 are too few for trials = 3"),
-    ("[batch.16]\nsteps = 3\nseconds = 2", "seconds", "batch.16: steps and seconds are alternatives"),
+    ("[batch.16]\nsteps = 3\nseconds = 2", "seconds", "batch.16: steps = 3 and seconds = 2 are alternatives"),
     ("[batch.16]\nseconds = 2", "evaluations", "evaluations = 10 cannot be spread over a budget in seconds"),
     ("[batch.16.settings]\nlr = 3", "lr = 3", "batch.16.settings: lr is not a setting of a sweep"),
     ("[batch.16.settings]\nbeta1 = 0.5", "beta1", "batch.16.settings: beta1 acts only with adam, adamw, lamb or muon"),
