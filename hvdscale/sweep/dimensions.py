@@ -25,7 +25,7 @@ from ..errors import UsageError
 from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import SCALED_BETAS, exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
-from ..plan.settings import KEYS, check, is_key, key_type, stored_names
+from ..plan.settings import KEYS, check, is_key, key_of, key_type, stored_names
 from ..plan.values import did_you_mean, none_of
 from .toml_errors import Table
 
@@ -177,7 +177,7 @@ def _ranged(name: str, spec: Spec, chosen: str, batch: int) -> Dimension:
     scale = spec.choice("scale", "linear", SCALES)
     if scale == "reverse_log" and chosen == "integer":
         raise spec.wrong("scale = 'reverse_log' is for doubles below 1, not integers; choose linear or log", "scale")
-    factor = _factor(spec, batch)
+    factor = _factor(name, spec, batch)
     shares = factor is None
     low, high = (_bound(name, spec, word, chosen, scale, factor, batch) for word in ("min", "max"))
     if low > high or (low == high and "scaled" not in spec):
@@ -206,9 +206,13 @@ def _bound(name: str, spec: Spec, word: str, chosen: str, scale: str, factor: fl
     return bound
 
 
-def _factor(spec: Spec, batch: int) -> float | None:
+def _factor(name: str, spec: Spec, batch: int) -> float | None:
     """The factor of the bounds at this batch; None if they are shares of the budget."""
     rule = spec.take("scaled", str, None)
+    unit = stored_names(key_of(name)).get(name, "steps") if is_key(name) else None
+    if rule == BUDGET and unit not in (None, "steps"):
+        raise spec.wrong(f"scaled = 'budget' gives shares of the steps, and {name} is in {unit}; search it in "
+                         "steps", "scaled")
     if "base_batch" in spec and rule in (None, BUDGET):
         beside = "without scaled, such as scaled = 'sqrt'" if rule is None else "beside scaled = 'budget'"
         raise spec.wrong(f"base_batch does nothing {beside}", "base_batch")

@@ -38,10 +38,11 @@ class Estimate:
 
     @property
     def trial_seconds(self) -> float:
-        """Of a trial that uses its whole budget."""
+        """Of a trial that uses its whole budget; a larger batch takes longer in proportion at most."""
         if not self.settled.budget_steps:
             return self.settled.study.layer["seconds"]
-        return self.settled.budget_steps * self.step_seconds + self.evaluations * self.evaluation_seconds
+        steps = self.settled.budget_examples / self.settled.study.global_batch
+        return steps * self.step_seconds + self.evaluations * self.evaluation_seconds
 
     @property
     def seconds(self) -> float:
@@ -87,13 +88,12 @@ def _counts(found: list[Estimate]) -> list[str]:
     """The number of trials; with budgets in steps also the steps and examples."""
     counts = [f"{sum(e.trials for e in found):,} trials"]
     if all(e.settled.budget_steps for e in found):
-        steps = [(e.trials * e.settled.budget_steps, e.settled.study.global_batch) for e in found]
-        counts += [f"{sum(count for count, _ in steps):,} steps",
-                   f"{sum(count * batch for count, batch in steps):,} examples"]
+        counts += [f"{sum(e.trials * e.settled.budget_steps for e in found):,} steps",
+                   f"{sum(e.trials * e.settled.budget_examples for e in found):,} examples"]
     return counts
 
 
 def _budget(settled: Settled) -> tuple[str, str]:
     if not settled.budget_steps:
         return "by time", "by time"
-    return f"{settled.budget_steps:,}", f"{settled.budget_steps * settled.study.global_batch:,}"
+    return f"{settled.budget_steps:,}", f"{settled.budget_examples:,}"

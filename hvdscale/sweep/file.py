@@ -27,6 +27,7 @@ import re
 from dataclasses import dataclass
 
 from ..errors import UsageError
+from ..plan.batch_schedule import STAYS
 from ..plan.search_space import STEPS_TO_TARGET, Parameter
 from ..plan.settings import NO_CLASS, OPTIMIZERS, Settings, read
 from ..plan.values import none_of
@@ -47,6 +48,7 @@ OF_BATCH = (*BUDGETS, *COUNTS, "settings", "space")
 class Study:
     """The search at one global batch with one optimizer.
 
+    global_batch    of the first step, where a batch_schedule in the settings changes it
     trials      feasible ones, of at most max_draws
     layer       settings shared by all trials, for Settings.build: without lr, seed, target and evaluation grid
     dimensions  of the space; those in shares of the budget are settled later
@@ -288,8 +290,15 @@ def read_study(top: Table, space: dict[str, Table], own: Table, evaluations: int
     refuse_grid(top, keys, evaluations, budget)
     refuse_shares(space, dimensions, budget)
     counts = read_counts(own, **{"max_draws": None, **{name: top[name] for name in COUNTS if name in top}})
-    layer = {**keys.layer(), **budget, "optimizer": optimizer, "global_batch": batch}
-    Settings.build({}, layer)
+    layer = {**keys.layer(), **budget, "optimizer": optimizer}
+    schedule = Settings.build({}, layer).batch_schedule
+    if schedule is None:
+        layer["global_batch"] = batch
+    elif schedule.amount[0][1] != batch:
+        raise keys.wrong(f"batch_schedule = {schedule} begins at another batch than that of the study, {batch}; give "
+                         "it in the [batch.N.settings] of the batch at which it begins", "batch_schedule")
+    elif layer["lr_rule"] == "none":
+        layer.setdefault("batch_schedule_lr", STAYS)        # the same, and so said in tuned.toml
     return Study(optimizer, batch, layer=layer, dimensions=dimensions, **counts)
 
 

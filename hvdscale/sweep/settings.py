@@ -20,7 +20,6 @@ ELSEWHERE = {
     "optimizer": "optimizers = [...] at the top of the file says it",
     **dict.fromkeys(("global_batch", "local_batch"), "batch_sizes says it; workers_per_trial shares a batch out, and "
                     "max_local_batch bounds what a worker takes at once"),
-    **dict.fromkeys(("batch_schedule", "batch_schedule_lr"), "a study is of one batch; hvdscale-train takes it"),
     **dict.fromkeys(("lr", "lr_per_example"), "the learning rate is searched, in [space.lr]"),
     "seed": "seed at the top of the file says it",
     **dict.fromkeys(BUDGETS, "the budget belongs at the top of the file, or in [batch.N]"),

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 from ..errors import LogError, PlanError, UsageError
 from ..plan.averaging import with_averaged
-from ..plan.batch_schedule import BatchSchedule
 from ..plan.plan import Plan
 from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings, key_of
-from ..plan.settle import Place, count_in_examples, settle, settle_budget, settle_eval_every
+from ..plan.settle import Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every
 from ..plan.shards import Stream, stream_key
 from ..workload import Workload
 from .file import Study, Sweep
@@ -33,6 +32,7 @@ class Settled:
     """A study with everything that depends on the data's size.
 
     budget_steps  0: the budget is in seconds
+    budget_examples  in those steps
     eval_every    steps between evaluations, on one relative grid at all batch sizes
     minimizes     whether smaller values of the objective are better
     points        of each draw, by key
@@ -41,6 +41,7 @@ class Settled:
     sweep: Sweep
     study: Study
     budget_steps: int
+    budget_examples: int
     eval_every: int
     minimizes: bool
     space: tuple[Parameter, ...]
@@ -58,9 +59,11 @@ class Settled:
         """The settings of a trial with this checkpoint folder, the strongest layer last."""
         sweep, (draw, _) = self.sweep, self.draw_of(number)
         target = str(sweep.targets[-1]) if sweep.targets else "none"
+        in_steps = sweep.evaluations or "global_batch" in self.study.layer      # else as set, over a changing batch
         return [UNTIMED, dict(self.study.layer), {
             "seed": sweep.seed + number, "target": target, "keep_going": not sweep.by_steps,
-            "eval_every": self.eval_every, "checkpoint": checkpoint, **layer_of(self.points[draw])}]
+            **({"eval_every": self.eval_every} if in_steps else {}), "checkpoint": checkpoint,
+            **layer_of(self.points[draw])}]
 
     def record(self, number: int) -> dict:
         """The search's entry in a trial's plan."""
@@ -81,7 +84,8 @@ def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples:
     if study.global_batch > train_examples:
         raise PlanError(f"batch_sizes: {study.global_batch} is larger than the training set of {train_examples} "
                         "examples; leave it out")
-    stream = Stream(train_examples, BatchSchedule.constant(study.global_batch), settings.seed, settings.last_batch)
+    batches, _ = settle_batches(settings, 1, train_examples)
+    stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
     every = (max(1, round(budget_steps / sweep.evaluations)) if sweep.evaluations
              else settle_eval_every(settings, stream))
@@ -92,7 +96,8 @@ def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples:
     drawn = draws(space, study.max_draws, stream_key(sweep.seed, f"draws/{study.name}"))
     if out is not None:
         _keep(os.path.join(out, "points", f"{study.name}.json"), json.loads(json.dumps(facts)), drawn)
-    return Settled(sweep, study, budget_steps, every, minimizes, space, tuple(drawn))
+    return Settled(sweep, study, budget_steps, stream.examples_before(budget_steps), every, minimizes, space,
+                   tuple(drawn))
 
 
 def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:

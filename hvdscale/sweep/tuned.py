@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.search import Search
+from ..plan.batch_schedule import BatchSchedule
 from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import SCALED_BETAS
 from ..plan.schedule import FALLING
@@ -28,7 +29,7 @@ from .ledger import write_file
 
 # further keys that change updates; they belong to the problem, so tables of tuned values may not set them
 OF_PROBLEM = ("last_batch", "precision", "compression", "loss_scale", "group_by_group", "unused_parameters",
-              "init_from", "train_subset", "data_args")
+              "init_from", "train_subset", "data_args", "batch_schedule", "batch_schedule_lr")
 NOTES = {
     "lr": "the peak rate",
     **{name: unit for key in sorted(TUNABLE) for name, unit in stored_names(key).items() if unit},
@@ -53,7 +54,7 @@ def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:
     """The file's text, with logs named relative to ``folder``, the file's folder."""
     by_batch: dict[int, list[Search]] = {}
     for search in searches:
-        by_batch.setdefault(search.global_batch, []).append(search)
+        by_batch.setdefault(_first_batch(search), []).append(search)
     plans = [draw.trial.plan for search in searches for draw in search.draws if draw.trial]
     names = {plan["problem"]["workload"] for plan in plans}
     if len(names) > 1:
@@ -63,6 +64,12 @@ def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:
     if not any(_best(found) for found in by_batch.values()):
         entries.append("[global_batch]\n")
     return "\n".join([_usage(plans), *head, *entries])
+
+
+def _first_batch(search: Search) -> int:
+    """The global batch of the first step, for which the metaparameters are looked up."""
+    problems = (draw.trial.plan["problem"] for draw in search.draws if draw.trial)
+    return BatchSchedule.of_problem(next(problems, {}), search.global_batch).first
 
 
 def tuned_keys(search: Search) -> dict:
@@ -104,7 +111,7 @@ def _entry(batch, searches, folder):
         return "".join(f"# [global_batch.{batch}]: {_escape(one.study)}: {len(one.feasible)} feasible of "
                        f"{len(one.draws)} drawn, none of which {_escape(_describe_goal(one))}\n" for one in searches)
     asked = search.best.trial.plan["asked"]
-    others = {name: asked[name] for name in OF_PROBLEM if name in asked}
+    others = {name: asked[name] for key in OF_PROBLEM for name in asked if key_of(name) == key}
     comment = [f"# its trials also had, which must be set again: {_value(others)[1:-1]}"] if others else []
     return "\n".join([f"[global_batch.{batch}]", *comment, *_lines(tuned_keys(search)), "", f"[evidence.{batch}]",
                       *_lines(_evidence(search, folder)), ""])

@@ -3,16 +3,19 @@ import copy
 import json
 import random
 import re
+from types import SimpleNamespace
 
 import pytest
 
-from hvdscale.errors import UsageError
-from hvdscale.plan.search_space import draws
+from hvdscale.errors import PlanError, UsageError
 from hvdscale.plan.lengths import Length
+from hvdscale.plan.search_space import draws
 from hvdscale.plan.settings import Settings, tomllib
 from hvdscale.sweep.file import read_sweep
+from hvdscale.sweep.studies import plan_of, settle_study
 from hvdscale.sweep.sweep_identity import check_same
 from hvdscale.sweep.toml_errors import key_lines
+from tests.factories.plans import WORKLOAD
 
 WHOLE = """\
 workload = "mnist/simple_cnn"
@@ -66,6 +69,9 @@ steps = 100
 evaluations = 10
 """
 LR = "[space.lr]\nscale = 'log'\nmin = 0.1\nmax = 2\n"
+
+
+JOB = SimpleNamespace(**vars(WORKLOAD), defaults={})
 
 
 @pytest.fixture
@@ -159,6 +165,36 @@ def test_a_warmup_that_is_searched_climbs_from_0(read):
         settings = Settings.build({}, sweep.studies[0].layer, {"warmup": kind})
         assert settings.warmup_start_factor == start
         assert settings.warmup_length == (Length(3, "steps") if kind == "gradual" else None)
+
+
+def test_lengths_are_texts_or_numbers_by_their_older_names(read):
+    older = read(SMALL + LR + "[settings]\nwarmup_epochs = 2\n[batch.16]\nepochs = 3\n")
+    newer = read(SMALL.replace("steps = 100", 'budget = "100 steps"') + LR + '[settings]\nwarmup = "2 epochs"\n'
+                 '[batch.16]\nbudget = "3 epochs"\n')
+    assert newer == older and newer.record() == older.record()
+
+
+def test_a_sweep_counts_tokens_and_searches_them(read):
+    text = SMALL.replace("steps = 100", 'budget = "1e4 tokens"').replace("evaluations = 10\n", "") + LR
+    text += '[settings]\neval_every = "1e3 tokens"\n[space.warmup_tokens]\nmin = 100\nmax = 400\n'
+    study = read(text).studies[0]
+    assert study.layer["tokens"] == 1e4 and study.layer["warmup"] == "gradual"
+    settled = settle_study(read(text), study, JOB, 1000, None, 12_500)
+    assert (settled.budget_steps, settled.eval_every) == (200, 20) and study.global_batch == 4
+    plan = plan_of(settled, 0, JOB, 1000, 200, 12_500)
+    assert plan.warmup_steps == -(-settled.points[0]["warmup_tokens"] // (12.5 * 4))
+    with pytest.raises(PlanError, match="counts examples, not tokens"):
+        settle_study(read(text), study, JOB, 1000, None)
+
+
+def test_the_batch_of_a_study_may_grow_from_it(read):
+    ramp = '[batch.4.settings]\nbatch_schedule = [[0, 4], ["0.5 epochs", 8]]\n'
+    sweep = read(SMALL + LR + ramp)
+    settled = settle_study(sweep, sweep.studies[0], JOB, 100, None)
+    plan = plan_of(settled, 0, JOB, 100, 20)
+    assert str(plan.batches) == "4, 8 from step 13" and settled.budget_examples == 13 * 4 + 87 * 8
+    refused(read, SMALL + LR + ramp.replace("batch.4", "batch.16"), "batch_schedule",
+            "batch.16.settings: batch_schedule = .* begins at another batch than that of the study, 16; give it")
 
 
 def test_targets_are_ordered_from_the_easiest_to_the_strictest(read):
@@ -441,6 +477,8 @@ SPACES = [
     ("warmup_steps", "min = 0\nmax = 9\nscale = 'log'", "min", "space.warmup_steps: min = 0 must be above 0 on a log"),
     ("warmup_steps", "min = -0.5\nmax = 1\nscaled = 'budget'", "min",
      "space.warmup_steps: min = -0.5 must be at least 0"),
+    ("warmup_epochs", "min = 0.5\nmax = 1\nscaled = 'budget'", "scaled",
+     "space.warmup_epochs: scaled = 'budget' gives shares of the steps, and warmup_epochs is in epochs; search it in"),
     ("warmup_steps", "min = 0.5\nmax = 1\nscaled = 'budget'\nbase_batch = 3", "base_batch",
      "space.warmup_steps: base_b"),
     ("decay_steps", "min = 0\nmax = 1\nscaled = 'budget'", "[space.decay_steps]",

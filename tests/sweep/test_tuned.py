@@ -39,6 +39,15 @@ def tried(number=0, met=300, batch=64, workload=WORKLOAD, asked={}, budget=BUDGE
     return drawn(number, met, batch=batch, point=point, problem=record["problem"], asked=record["asked"], **changes)
 
 
+def grown(schedule):
+    """A trial of a study whose batch grows."""
+    typed = {name: value for name, value in COMMON.items() if name != "global_batch"}
+    settings = Settings.build(DEFAULTS, {**typed, **BUDGET, "batch_schedule": schedule, "batch_schedule_lr": "stay"})
+    record = settle(settings, WORKLOAD, TRAIN, VAL, Place()).as_record({"workload": "typed/name", **settings.asked()})
+    return drawn(0, 300, batch=schedule[-1][1], point={"lr": typed["lr"]}, problem=record["problem"],
+                 asked=record["asked"])
+
+
 def searches(*trials):
     """Those of trials in one log a batch."""
     by_batch = {}
@@ -52,7 +61,18 @@ def read(text):
     return tomllib.loads(text)
 
 
+def test_what_was_tuned_over_a_growing_batch_is_found_at_its_first(tmp_path):
+    schedule = [[0, 64], [20, 128]]
+    write_tuned(tmp_path / "tuned.toml", searches(grown(schedule)))
+    text = (tmp_path / "tuned.toml").read_text()
+    assert [*read(text)["global_batch"]] == ["64"]
+    again = read(f'x = {{{text.partition("set again: ")[2].splitlines()[0]}}}')["x"]
+    used = plan_under({**again, "lr_rule": "tuned", "metaparameters": str(tmp_path / "tuned.toml")})
+    assert used.peak_lr == COMMON["lr"] and str(used.batches) == "64, 128 from step 20"
+
+
 @pytest.mark.parametrize("asked", [
+    {"warmup": "gradual", "warmup_examples": 4000.0, "warmup_start_factor": 0.0},
     {"momentum": 1 - 1 / 3e3}, {"decay": "linear", "end_lr_factor": 1e-2 / 3}, {"decay": "cosine", "decay_steps": 333},
     {"decay": "linear", "decay_epochs": 2.5}, {"decay": "step", "decay_at_steps": [100, 200], "decay_factor": 0.3},
     {"warmup": "gradual", "warmup_steps": 40, "warmup_start_factor": 0.0},
