@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Container
 from dataclasses import MISSING
 from importlib.resources import files
 
@@ -24,6 +25,7 @@ from .completion import paths, presets_or_paths, words, workloads
 
 # horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
 ALSO = {"log": ("--log-file",)}
+METAVARS = {int: "N", float: "X"}
 UNLISTED = ("warmup_epochs",)       # --warmup says it
 # keys that name a file or folder
 PATHS = ("metaparameters", "data_dir", "init_from", "checkpoint", "log", "save_model")
@@ -40,53 +42,36 @@ def key_options(without=frozenset(), unlisted=frozenset()):
         command = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set any key")(command)
         for option, table in ARGUMENTS.items():
             command = click.option(option, table, multiple=True, metavar="NAME=VALUE",
-                                   help=f"one of the {KEYS[table].metadata['help'].partition(',')[0]}")(command)
+                                   help=f"an entry of {table}, the {KEYS[table].metadata['help'].partition(',')[0]}"
+                                   )(command)
         command = click.option("--config", metavar="FILE|PRESET", shell_complete=presets_or_paths,
                                help="TOML file of keys, or a preset (`hvdscale-train --list` names them); options "
                                "and --set override it")(command)
         for name in reversed([name for names in OPTIONS.values() for name in names if name not in without]):
-            kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=_option_type(name))
             spellings = [f"--{name.replace('_', '-')}", *ALSO.get(name, ())]
-            command = click.option(*spellings, name, help=_help(name), hidden=name in unlisted or name in UNLISTED,
-                                   shell_complete=_completed(name), **kind)(command)
+            command = click.option(*spellings, name, help=_help(name), hidden=name in {*unlisted, *UNLISTED},
+                                   **_kind(name))(command)
         return command
     return add
 
 
-def _completed(name: str):
-    """What the shell completes behind a key's option; None: what its type says."""
-    choices = KEYS[key_of(name)].metadata["choices"]
-    return paths if name in PATHS else words(choices) if choices else None
+def _kind(name: str) -> dict:
+    """How click takes the option of a name: a length, or a word in place of a number, as --set does."""
+    rules, kind = KEYS[key_of(name)].metadata, key_type(name)
+    if kind is bool:
+        return dict(is_flag=True, default=None)
+    if name in PATHS:
+        return dict(metavar="PATH", shell_complete=paths)
+    if rules["word"] or name in KEYS and rules["units"]:
+        return dict(type=_AsSet(), metavar=f"N|{rules['word']}" if rules["word"] else "LENGTH")
+    return dict(type=kind, metavar=METAVARS.get(kind), shell_complete=rules["choices"] and words(rules["choices"]))
 
 
-def _option_type(name: str):
-    """The option's click type: the key's type, a length, or a whole number or the word allowed instead."""
-    rules = KEYS.get(name, KEYS[key_of(name)]).metadata
-    if name in KEYS and rules["units"]:
-        return _LengthType()
-    return key_type(name) if rules["word"] is None else _NumberOr(rules["word"])
-
-
-class _LengthType(click.ParamType):
-    name = "length"
+class _AsSet(click.ParamType):
+    name = "value"
 
     def convert(self, value, param, ctx):
         return parse_assignments([f"{param.name}={value}"])[param.name]
-
-
-class _NumberOr(click.ParamType):
-    name = "integer"
-
-    def __init__(self, word: str):
-        self.word = word
-
-    def get_metavar(self, param, ctx=None):
-        return f"INTEGER|{self.word}"
-
-    def convert(self, value, param, ctx):
-        if value != self.word and not str(value).isdecimal():
-            self.fail(f"{value!r} is neither a whole number nor {self.word!r}", param, ctx)
-        return value if value == self.word else int(value)
 
 
 def asked(workload: str | None, config: str | None, assignments, model_args=(), data_args=(),
@@ -126,37 +111,40 @@ def _help(name: str) -> str:
     return f"{text} [{key.default}]" if shown else text
 
 
+def _list_key(name: str) -> tuple[str, str]:
+    return name + " LENGTH" * (key_of(name) in LENGTHS), _help(name)
+
+
 class Grouped(click.Command):
     """A command that lists its options under headings."""
+
+    keys: Container[str] = ()           # those that are listed, too, without options
 
     def format_options(self, ctx, formatter):
         records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)
                    if isinstance(param, click.Option)}
-        groups = {"Options": [name for name in records if not is_key(name)],
-                  **{heading: [name for key in keys for name in OPTIONS.get(key, (key,))]
-                     for heading, keys in keys_by_heading().items()}}
+        groups = {"Options": [name for name in records if not is_key(name)]}
+        for heading, keys in keys_by_heading().items():
+            options = [name for key in keys for name in OPTIONS.get(key, (key,)) if name in records]
+            groups[heading] = [*options, *(key for key in keys if key in self.keys and key not in records)]
         for heading, names in groups.items():
-            rows = [records[name] for name in names if records.get(name)]
-            if rows:
+            rows = [records[name] if name in records else _list_key(name) for name in names]
+            if any(rows):
                 with formatter.section(heading):
-                    formatter.write_dl(rows)
+                    formatter.write_dl(filter(None, rows))
 
 
 class _Command(Grouped):
     """The command with every other key listed under its options."""
 
+    keys = KEYS
+
     def format_epilog(self, ctx, formatter):
-        with formatter.section("Keys for --set and the configuration file, beside the options above"):
-            for heading, names in keys_by_heading().items():
-                rows = [(name, _help(name)) for name in names if name not in OPTIONS]
-                with formatter.section(heading):
-                    formatter.write_dl(rows)
-        formatter.write_paragraph()
-        formatter.write_text("A workload's defaults override values in brackets; --dry-run prints the settled plan.")
-        formatter.write_paragraph()
-        formatter.write_text("Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), 75 stopped "
-                             "by a signal or a closed terminal; horovodrun --gloo and torchrun return 1 instead of "
-                             "3 and 75.")
+        for text in ("A workload's defaults override values in brackets; --dry-run prints the settled plan.",
+                     "Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), 75 stopped by a "
+                     "signal or a closed terminal; horovodrun --gloo and torchrun return 1 instead of 3 and 75."):
+            formatter.write_paragraph()
+            formatter.write_text(text)
 
 
 @click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -176,6 +164,10 @@ def command(workload, dry_run, list_workloads, **given):
       hvdscale-train digits/fc
       horovodrun -np 8 hvdscale-train mnist/simple_cnn --data-dir mnist --local-batch 32 --target "val/error<0.01"
       hvdscale-train --config goyal2017-resnet50 --dry-run
+
+    What has no -- is a key for --set KEY=VALUE and the configuration file, as all options are. A LENGTH is a number
+    with its unit: steps, epochs, examples, tokens or, of a budget and between checkpoints, s, min or h, such as
+    "10 epochs". NAME_UNIT = v says the same as NAME = "v UNIT": warmup_epochs=5.
     """
     if list_workloads:
         echo(files(__package__).joinpath("workloads.txt").read_text("utf-8").rstrip("\n"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from ..errors import ExitCode, HvdscaleError, TrialsError, UsageError, WorkersError
-from ..plan.settings import Settings, checked, key_of, parse_assignments
+from ..plan.settings import Settings, key_of, parse_assignments
 from ..sweep.file import Sweep, read_sweep
 from ..sweep.ledger import Ledger
 from ..sweep.respawn import guard
@@ -76,7 +76,7 @@ def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes
     Exit codes: 0 done, 1 error, 2 misuse, 75 stopped by a signal.
     """
     free = {**parse_assignments(assignments), **({"data_dir": data_dir} if data_dir else {})}
-    for name in checked(free):
+    for name in Settings.build({}, free).asked():
         if key_of(name) not in FREE_SETTINGS:
             raise UsageError(f"--set {name} would make other trials; it belongs into [settings] of {sweep}")
     return Asked(sweep, read_sweep(sweep), out or os.path.join("sweeps", Path(sweep).stem), parse_only(only),

@@ -13,7 +13,7 @@ peak rate at that batch. Other entries in the file, such as the evidence that hv
 from __future__ import annotations
 
 from ..errors import PlanError, UsageError
-from .settings import Settings, checked, key_of, read_toml
+from .settings import Settings, key_of, read_toml
 
 TUNABLE = frozenset({"optimizer", "lr", "momentum", "momentum_half_life", "lr_in_velocity", "momentum_correction",
                      "beta1", "beta1_half_life", "beta2", "beta2_half_life", "epsilon", "trust_coefficient",
@@ -47,7 +47,6 @@ def tuned_for(path: str, workload: str, global_batch: int) -> dict:
     if "lr" not in tuned:
         raise UsageError(f"{path}: [global_batch.{global_batch}]: has no lr")
     try:
-        Settings.build(tuned)
-        return checked(tuned)
+        return Settings.build({}, tuned).asked()
     except UsageError as error:
         raise UsageError(f"{path}: [global_batch.{global_batch}]: {error}") from None

@@ -43,9 +43,8 @@ def _length(help: str, units: tuple[str, ...] = COUNTED, **rules: typing.Any) ->
     return _key(None, help, units=units, **rules)
 
 
-def _half_life(of: str, only: str = "") -> typing.Any:
-    return _length(f"{only}half-life of {of}, in examples unless a unit is given", COUNTED[1:], plain="examples",
-                   above=0)
+def _half_life(help: str) -> typing.Any:
+    return _length(f"{help}, in examples if no unit is given", COUNTED[1:], plain="examples", above=0)
 
 
 @dataclass(frozen=True)
@@ -54,189 +53,161 @@ class Settings:
 
     # the batch: B = W * b * k
     local_batch: int | None = _key(
-        None, "examples per worker and forward pass; the global batch then grows with the workers "
-        "(an elastic job keeps the global batch of its first start)", True, least=1)
+        None, "examples per worker and forward pass; the global batch grows with the workers, but keeps that of the "
+        "first start in an elastic job", True, least=1)
     global_batch: int | None = _key(
-        None, "examples per step over all workers, fixed; workers may get uneven shares", True, least=1)
-    accumulate: int = _key(
-        1, "forward and backward passes whose gradients a worker accumulates for one step", True, least=1)
+        None, "examples per step over all workers, fixed; shares may be uneven", True, least=1)
+    accumulate: int = _key(1, "passes whose gradients a worker accumulates for one step", True, least=1)
     max_local_batch: int | None = _key(
-        None, "largest pass that fits a worker's memory, in examples; sets accumulate", True, least=1)
+        None, "examples of the largest pass that fits a worker's memory; sets accumulate", True, least=1)
     batch_schedule: Length | None = _length(
-        "a global batch that changes: each batch with its start, such as [[0, 64], [2000, 128]], in steps, or "
-        "'[[0, 64], [5, 128]] epochs'; it begins at the first step by which so much was seen",
-        plain="steps", many="pairs")
+        "a batch that changes: (start, batch) pairs, such as [[0, 64], [2000, 128]] in steps, or '[[0, 64], [5, 128]] "
+        "epochs'", plain="steps", many="pairs")
     batch_schedule_lr: str = _key(
-        "rule", "learning rate where the batch changes: by lr_rule (with it the moments of adam_sqrt); stay: as it is; "
-        "seesaw: over the square root of the batch's factor, as a doubling in place of a halved rate", choices=RATES)
+        "rule", "rate where the batch changes: by lr_rule (with adam_sqrt's moments); stay: as it is; seesaw: over the "
+        "square root of the batch's factor, as a doubling in place of a halved rate", choices=RATES)
     ghost_batch: int | str | None = _key(
-        None, "examples that share batch-norm statistics and a dropout stream, at any worker count: a number, or "
-        "global; default 32, or fewer where the model runs one ghost group at a time", True, least=2, word="global")
+        None, "examples that share batch-norm statistics and a dropout stream, or global; default: 32, or fewer where "
+        "the model runs one ghost group at a time", True, least=2, word="global")
     group_by_group: str = _key(
-        "auto", "run one ghost group per pass: always, never, or auto (if the model has torch's own batch-norm or "
-        "draws random numbers itself)", choices=("auto", "always", "never"))
+        "auto", "one ghost group per pass: always, never, or auto (if the model has torch's batch-norm or draws random "
+        "numbers itself)", choices=("auto", "always", "never"))
     unused_parameters: str = _key(
-        "error", "a parameter without a gradient on some worker: an error, or zeros there",
-        choices=("error", "zeros"))
+        "error", "a parameter without a gradient on some worker: an error, or zeros there", choices=("error", "zeros"))
     last_batch: str = _key(
-        "carry", "examples left over at the end of an epoch: carry them into the next, take a short batch, or drop "
-        "them", choices=("carry", "short", "drop"))
+        "carry", "what is left of an epoch: carry it into the next, a short batch, or drop it",
+        choices=("carry", "short", "drop"))
     # the learning rate
     lr: float | None = _key(None, "base learning rate, tuned at the base batch", True, above=0)
-    lr_per_example: float | None = _key(
-        None, "learning rate per example; multiplied by the global batch", above=0)
-    base_batch: int | None = _key(
-        None, "global batch at which the base learning rate was tuned", True, least=1)
+    lr_per_example: float | None = _key(None, "learning rate per example, times the global batch", above=0)
+    base_batch: int | None = _key(None, "global batch at which the base learning rate was tuned", True, least=1)
     lr_rule: str = _key(
-        "linear", "how the learning rate follows the batch: linear, sqrt, none, power:P, adam_sqrt (beta1, beta2 and "
-        "epsilon follow too), adam_sqrt:beta2 (beta1 stays), or tuned (needs metaparameters)", True)
+        "linear", "how the rate follows the batch: linear, sqrt, none, power:P, adam_sqrt (beta1, beta2 and epsilon "
+        "follow, too), adam_sqrt:beta2 (beta1 stays), or tuned (needs metaparameters)", True)
     max_lr_factor: float | None = _key(
-        None, "largest factor the rule may apply; adam_sqrt then scales all as at that factor", above=0)
-    metaparameters: str | None = _key(
-        None, "TOML file of metaparameters tuned per global batch, for lr_rule tuned", True)
+        None, "largest factor of the rule; adam_sqrt scales all as at that factor", above=0)
+    metaparameters: str | None = _key(None, "TOML file of what was tuned per global batch, for lr_rule tuned", True)
     warmup: str = _key(
-        "gradual", "gradual: linear ramp to the peak; constant: at the start rate; none; or its length, such as "
-        "'5 epochs'", True, choices=("gradual", "constant", "none"))
-    warmup_length: Length | None = _length("length of the warmup, beside its shape", older="warmup", least=0)
+        "gradual", "its length, or its shape: gradual (linear ramp to the peak), constant (at the start rate) or none",
+        True, choices=("gradual", "constant", "none"))
+    warmup_length: Length | None = _length("length of the warmup, where warmup is its shape", older="warmup", least=0)
     warmup_start_factor: float | None = _key(
-        None, "learning rate at the start of warmup, as a fraction of the peak; default: the base learning rate",
-        least=0)
-    decay: str = _key(
-        "constant", f"after the warmup: {', '.join(DECAYS[:-1])} or {DECAYS[-1]}", choices=DECAYS)
+        None, "rate at the start of warmup, as a fraction of the peak; default: the base rate", least=0)
+    decay: str = _key("constant", f"after the warmup: {', '.join(DECAYS[:-1])} or {DECAYS[-1]}", choices=DECAYS)
     decay_start: Length | None = _length(
-        f"start of {listed(STARTED, 'or')} decay; default: the end of the warmup. A later one keeps the peak until "
-        "then (warmup-stable-decay)", above=0)
+        f"start of {listed(STARTED, 'or')} decay; default: the end of the warmup. Until then the peak is kept "
+        "(warmup-stable-decay)", above=0)
     decay_end: Length | None = _length(
-        f"end of {listed(FALLING, 'or')} decay, from the start of training; default: the budget", older="decay",
-        above=0)
+        f"end of {listed(FALLING, 'or')} decay, from step 0; default: the budget", older="decay", above=0)
     decay_at: Length | None = _length("where step decay reduces the rate, as '[30, 60, 80] epochs'", many="numbers")
     decay_factor: float = _key(0.1, "factor of each step decay, and of each reduction on a plateau", above=0)
-    decay_metric: str | None = _key(
-        None, "metric that plateau decay follows, such as val/cross_entropy; default: the target's")
-    decay_patience: int = _key(
-        10, "evaluations without improvement that plateau decay allows; one more reduces the rate", least=0)
+    decay_metric: str | None = _key(None, "metric of plateau decay, such as val/cross_entropy; default: the target's")
+    decay_patience: int = _key(10, "evaluations without improvement before a reduction on a plateau", least=0)
     decay_threshold: float = _key(
-        1e-4, "improvement over the best value so far that counts on a plateau, as a fraction of it", least=0,
-        below=1)
-    decay_cooldown: int = _key(
-        0, "evaluations after a reduction on a plateau that are not counted as without improvement", least=0)
+        1e-4, "improvement that counts on a plateau, as a fraction of the best value", least=0, below=1)
+    decay_cooldown: int = _key(0, "evaluations after a reduction on a plateau that do not count", least=0)
     end_lr_factor: float = _key(
-        0.0, f"learning rate at the end of {listed(FALLING, 'or')} decay, and the lowest of plateau decay, as a "
-        "fraction of the peak", least=0)
+        0.0, f"rate at the end of {listed(FALLING, 'or')} decay, and lowest of plateau decay, as a fraction of the "
+        "peak", least=0)
     # the optimizer and the loss
     optimizer: str = _key(
         "nesterov", "sgd, momentum, nesterov, adam, adamw, lars, lamb, muon, or a torch optimizer's module:Class", True)
     momentum: float = _key(0.9, "momentum of momentum, nesterov, lars and muon", least=0, below=1)
-    momentum_half_life: Length | None = _half_life("the momentum")
-    lr_in_velocity: bool = _key(
-        False, "update momentum and nesterov as v <- m v + lr g, p <- p - v; lars always does")
+    momentum_half_life: Length | None = _half_life("half-life of the momentum")
+    lr_in_velocity: bool = _key(False, "momentum, nesterov: v <- m v + lr g, p <- p - v; lars always does")
     momentum_correction: bool | None = _key(
-        None, "with lr_in_velocity: rescale the velocity when the learning rate changes; default: all but lars")
+        None, "with lr_in_velocity: rescale the velocity as the rate changes; default: all but lars")
     beta1: float = _key(0.9, "decay of the mean gradient in adam, adamw, lamb and in muon's AdamW", least=0, below=1)
-    beta1_half_life: Length | None = _half_life("beta1's mean")
+    beta1_half_life: Length | None = _half_life("half-life of beta1's mean")
     beta2: float = _key(0.999, "decay of the mean square in adam, adamw, lamb and in muon's AdamW", least=0, below=1)
-    beta2_half_life: Length | None = _half_life("beta2's mean")
+    beta2_half_life: Length | None = _half_life("half-life of beta2's mean")
     epsilon: float | None = _key(
-        None, "added to the root mean square; default 1e-8 in adam, adamw and muon's AdamW, 1e-6 in lamb", above=0)
-    trust_coefficient: float = _key(
-        0.001, "lars: norm of a layer's update over the norm of its weights, at a learning rate of 1", above=0)
+        None, "added to the root mean square; default: 1e-8 in adam, adamw and muon's AdamW, 1e-6 in lamb", above=0)
+    trust_coefficient: float = _key(0.001, "lars: norm of a layer's update over its weights', at rate 1", above=0)
     adamw_lr: float | None = _key(
-        None, "muon: base learning rate of what AdamW updates: embeddings, biases, normalization; default: lr", above=0)
+        None, "muon: base rate of AdamW, for embeddings, biases, normalization; default: lr", above=0)
     muon_scale: str = _key(
         "match_rms_adamw", "muon: factor of a matrix's update. match_rms_adamw: 0.2 sqrt(max(rows, columns)), for "
         "AdamW's rates; original: sqrt(max(1, rows / columns))", choices=("match_rms_adamw", "original"))
     weight_decay: float = _key(
-        0.0, "weight decay: added to the gradient; in adamw, muon and lamb decoupled, so times the learning rate",
-        least=0)
+        0.0, "added to the gradient; in adamw, muon and lamb decoupled, so times the rate", least=0)
     decay_timescale: Length | None = _length(
-        "weight decay of adamw by its time scale in epochs, at any batch and learning rate: global batch / "
-        "(learning rate x time scale x training examples)", COUNTED[1:], plain="epochs", above=0)
+        "adamw: weight decay by its time scale, in epochs if no unit is given: batch / (rate x time scale x training "
+        "examples)", COUNTED[1:], plain="epochs", above=0)
     decay_norm_and_bias: bool = _key(False, "also decay biases and normalization parameters")
     clip_norm: float | None = _key(None, "clip the norm of the mean gradient to this", above=0)
     optimizer_args: dict = _key({}, "further arguments of a module:Class optimizer")
     label_smoothing: float = _key(
         0.0, "probability s moved off the true class, s/(K-1) to each other class", least=0, below=1)
     average: str = _key(
-        "none", "also evaluate averaged weights, as averaged_METRIC: ema (exponential, over average_half_life), tail "
-        "(mean from average_start) or none. save_model then writes the averages",
-        choices=("none", "ema", "tail"))
-    average_half_life: Length | None = _half_life("the weights", "ema: ")
+        "none", "also evaluate averaged weights, as averaged_METRIC, and save them: ema (exponential), tail (mean from "
+        "average_start) or none", choices=("none", "ema", "tail"))
+    average_half_life: Length | None = _half_life("ema: half-life of the weights")
     average_start: Length | None = _length("tail: start of the mean; default: half of the budget", least=0)
     # how long, and what is measured
     budget: Length | None = _length(
-        "length of the training; --steps N and --epochs N say the same", UNITS, flag=True, older="",
-        whole=("steps", "examples"), above=0)
+        "how long to train", UNITS, flag=True, older="", whole=("steps", "examples"), above=0)
     target: str | None = _key(
-        None, "stop at the first evaluation that meets this, such as 'val/error<0.01'; 'none': no target", True)
+        None, "stop at the first evaluation that meets this, such as 'val/error<0.01'; or none", True)
     keep_going: bool = _key(False, "train to the end of the budget even if the target is met")
     eval_every: Length | None = _length(
-        "length between evaluations, in steps unless a unit is given; 0: never; default: an epoch", flag=True,
-        plain="steps", least=0)
+        "between evaluations, in steps if no unit is given; 0: never; default: an epoch", flag=True, plain="steps",
+        least=0)
     eval_batch: int = _key(256, "examples per pass of an evaluation", least=1)
-    eval_splits: str = _key(
-        "train,val,test", "splits to evaluate; the last evaluation always includes all three")
+    eval_splits: str = _key("train,val,test", "splits to evaluate; at the end always all three")
     train_eval_examples: int | None = _key(
         None, "training examples evaluated, a fixed subset; default: as many as in validation", least=1)
     noise_every: int | None = _key(
-        None, "steps between measurements of the gradient noise scale; 0: never; default 10, with one worker 100",
+        None, "steps between measurements of the gradient noise scale; 0: never; default: 10, or 100 with one worker",
         least=0)
     noise_groups: bool = _key(False, "also measure the noise scale of each top-level module")
     # the problem's data and model
     data_dir: str | None = _key(None, "folder with the data set's files", True)
     data_args: dict = _key({}, "arguments of the data set, such as data_args.sequence=128")
-    allow_missing: bool = _key(
-        False, "train even if parts of the data set are missing; the log lists them", True)
-    cache_dir: str | None = _key(
-        None, "folder for the prepared data set; default: hvdscale in $XDG_CACHE_HOME or ~/.cache")
+    allow_missing: bool = _key(False, "train even if parts of the data set are missing; the log lists them", True)
+    cache_dir: str | None = _key(None, "folder for the prepared data set; default: hvdscale in ~/.cache")
     train_subset: int | None = _key(None, "train on the first N examples", True, least=1)
-    init_from: str | None = _key(None, "file with the model's initial state dict, written by torch.save", True)
+    init_from: str | None = _key(None, "the model's initial state dict, written by torch.save", True)
     model_args: dict = _key({}, "arguments of the model, such as model_args.dropout=0.2")
     seed: int = _key(0, "seed of every random stream", True, least=0)
     precision: str = _key(
-        "fp32", "arithmetic; tf32: fp32 with factors rounded by the GPU; bf16 and fp16: mixed precision, with "
-        "parameters and optimizer in fp32", True, choices=("fp32", "tf32", "bf16", "fp16", "fp64"))
-    compression: str = _key(
-        "none", "reduce gradients in their own type (none) or as fp16", choices=("none", "fp16"))
-    loss_scale: float = _key(
-        65536.0, "initial loss scale where gradients are computed or reduced in fp16; it then adapts",
-        above=0)
+        "fp32", "fp64, fp32, tf32 (factors rounded by the GPU) or, with parameters and optimizer in fp32, bf16 or fp16",
+        True, choices=("fp32", "tf32", "bf16", "fp16", "fp64"))
+    compression: str = _key("none", "reduce gradients in their own type (none) or as fp16", choices=("none", "fp16"))
+    loss_scale: float = _key(65536.0, "initial loss scale of fp16 gradients, computed or reduced; it adapts", above=0)
     # how it is carried out
     device: str = _key(
-        "auto", "auto: the GPU of the local rank, else the CPU", True, choices=("auto", "cpu", "cuda"))
+        "auto", "cpu, cuda, or auto: the GPU of the local rank, else the CPU", True, choices=("auto", "cpu", "cuda"))
     transport: str = _key(
-        "auto", "what joins the workers: horovod, torch (torch.distributed), or auto (torch under torchrun; elsewhere "
+        "auto", "what joins the workers: horovod, torch (torch.distributed), or auto (torch under torchrun, else "
         "horovod if it is installed)", choices=("auto", "horovod", "torch"))
     deterministic: bool = _key(
-        False, "deterministic GPU kernels: bit-identical reruns; slower; fails for operations without one", True)
+        False, "deterministic GPU kernels: slower, reruns equal to the bit; fails for operations without one", True)
     threads: int | None = _key(
-        None, "threads per worker; default: OMP_NUM_THREADS, else the host's cores divided by its workers", least=1)
+        None, "threads per worker; default: OMP_NUM_THREADS, else the host's cores / its workers", least=1)
     bucket_mib: float = _key(
-        0.0, "size of the gradient buckets reduced during the backward pass; 0: one allreduce after it", least=0)
-    loader_workers: int = _key(
-        0, "processes per worker that read a map-style data set; 0: the worker reads it itself", least=0)
-    untimed_passes: int = _key(
-        3, "untimed warm-up passes before the first step; they leave the model unchanged", least=0)
-    stall_seconds: float = _key(
-        120.0, "abort the job when a worker waits longer than this for the others", above=0)
+        0.0, "gradient buckets reduced during the backward pass; 0: one allreduce after it", least=0)
+    loader_workers: int = _key(0, "processes per worker that read a map-style data set; 0: the worker itself", least=0)
+    untimed_passes: int = _key(3, "untimed passes before the first step; they leave the model unchanged", least=0)
+    stall_seconds: float = _key(120.0, "abort the job when a worker waits longer than this for others", above=0)
     checkpoint: str | None = _key(None, "folder for checkpoints", True)
     resume: str = _key(
-        "none", "auto: resume from the newest intact checkpoint in the folder, if any; none: start from scratch; or "
-        "the path of a checkpoint", True)
+        "none", "auto: from the newest intact checkpoint in the folder, if any; none: from scratch; or the path of a "
+        "checkpoint", True)
     checkpoint_every: Length | None = _length(
-        "length between checkpoints; there is always one at the start, at the end and on a signal; default: 300 "
-        "seconds", UNITS, plain="steps", above=0)
+        "between checkpoints, in steps if no unit is given, beside those at the start, at the end and on a signal; "
+        "default: 5 min", UNITS, plain="steps", above=0)
     commit_every: int | None = _key(
-        None, "steps between in-memory commits of an elastic job; default: as often as costs less than 1 %",
-        least=1)
+        None, "steps between in-memory commits of an elastic job; default: as costs less than 1 %", least=1)
     keep_checkpoints: int = _key(2, "number of checkpoints to keep", least=1)
     log: str | None = _key(
-        None, "log file; default: runs/WORKLOAD-TIME.h5; under horovodrun and torchrun use --log-file", True)
+        None, "log file; default: runs/WORKLOAD-TIME.h5; horovodrun and torchrun need --log-file", True)
     save_model: str | None = _key(None, "write the final model's state dict to this file", True)
     overwrite: bool = _key(False, "replace an existing log", True)
     take_over: bool = _key(False, "write the log even where the file system refuses locks", False)
     accept_changes: bool = _key(
-        False, "continue although the job was edited: its source, defaults, model or data; the log records both", True)
-    accepted: dict = _key({}, "earlier jobs that count as this one, by digest; set by hvdscale-scale and hvdscale-tune")
+        False, "continue although the job was edited (source, defaults, model, data); the log has both", True)
+    accepted: dict = _key({}, "earlier jobs that count as this one, by digest; other commands set it")
 
     layers: tuple = field(default=(), repr=False)
 
@@ -404,11 +375,6 @@ def is_key(name: str) -> bool:
     return key_of(name) in KEYS
 
 
-def checked(layer: dict) -> dict:
-    """The layer with every value of its key's type and within its bounds; raises UsageError naming key and value."""
-    return {name: check(name, value) for name, value in layer.items()}
-
-
 def check(name: str, value: typing.Any) -> typing.Any:
     """The value as its name takes it: a length as the number or the text that it was given as. Raises UsageError."""
     _, found = read(name, value)
@@ -438,49 +404,36 @@ def _check_length(name: str, value: typing.Any, key: str, unit: str | None) -> L
     """The length that a name and its value say; raises UsageError naming both, and what is accepted."""
     rules = KEYS[key].metadata
     found = Length(value, unit) if unit else read_length(value)
-    count, such = {None: ("a number", "10 epochs"), "numbers": ("numbers", "[30, 60, 80] epochs"),
-                   "pairs": ("pairs", "[[0, 64], [5, 128]] epochs")}[rules["many"]]
-    accepted = f"give {count} of {listed(rules['units'], 'or')}, such as '{such}'"
-    if found is None:
-        raise UsageError(f"{name} = {value!r} is not a length in one unit: {accepted}")
-    wanted = found.unit or rules["plain"]
-    if wanted is None:
-        raise UsageError(f"{name} = {value!r} has no unit: {accepted}")
-    if wanted not in rules["units"]:
-        raise UsageError(f"{name} = {value!r} cannot be in {wanted}: {accepted}")
-    if unit or not found.unit:
-        return Length(_check_amount(name, found.amount, wanted, rules), wanted)
-    try:
-        return Length(_check_amount(wanted, found.amount, wanted, rules), wanted)
-    except UsageError as error:
-        raise UsageError(f"{name} = {value!r}: {error}") from None
+    wanted = found.unit or rules["plain"] if found else None
+    if found is None or wanted not in rules["units"]:
+        wrong = f"cannot be in {wanted}" if wanted else "has no unit" if found else "is not a length in one unit"
+        such = {None: "a number of {}, such as '10 epochs'", "numbers": "numbers of {}, such as '[30, 60, 80] epochs'",
+                "pairs": "pairs in {}, such as '[[0, 64], [5, 128]] epochs'"}[rules["many"]]
+        raise UsageError(f"{name} = {value!r} {wrong}: give {such.format(listed(rules['units'], 'or'))}")
+    said = name if unit or not found.unit else f"{name} = {value!r}: {wanted}"
+    return Length(_check_amount(said, found.amount, wanted in rules["whole"], rules), wanted)
 
 
-def _check_amount(name: str, amount: typing.Any, unit: str, rules: typing.Mapping[str, typing.Any]) -> typing.Any:
-    whole = unit in rules["whole"]
+def _check_amount(name: str, amount: typing.Any, whole: bool, rules: typing.Mapping[str, typing.Any]) -> typing.Any:
     if not rules["many"]:
         if not whole:
             return check_value(name, amount, float, None, rules["least"], rules["above"])
         amount = int(amount) if isinstance(amount, float) and amount.is_integer() else amount
         return check_value(name, amount, int, None, rules["above"] + 1 if rules["least"] is None else rules["least"])
-    pairs = rules["many"] == "pairs"
     check_value(name, amount, list, "a list of numbers")
-    if not amount or not _grow([0, *amount] if not pairs else amount, pairs, (int,) if whole else (int, float)):
+    pairs = rules["many"] == "pairs"
+    starts = [0, *amount] if not pairs else [entry[0] for entry in amount if _is_pair(entry)]
+    grow = all(type(start) in ((int,) if whole else (int, float)) and math.isfinite(start) for start in starts) and all(
+        before < after or before == after > 0 and not pairs for before, after in zip(starts, starts[1:]))
+    if not amount or len(starts) < len(amount) or not grow or starts[0]:
         raise UsageError(f"{name} = {amount!r} is not a list of " + (
             "(start, batch) pairs from start 0 on, in order, such as [[0, 64], [2000, 128]]" if pairs else
             "growing positive numbers, such as [30, 60, 80]"))
     return amount
 
 
-def _grow(entries: list, pairs: bool, types: tuple) -> bool:
-    """Whether numbers of these types, or the starts of pairs with a batch, grow from 0."""
-    if pairs:
-        if not all(type(entry) is list and len(entry) == 2 and type(entry[1]) is int and 0 < entry[1] <= LARGEST_INT
-                   for entry in entries):
-            return False
-        entries = [start for start, _ in entries]
-    return entries[0] == 0 and all(type(entry) in types and math.isfinite(entry) for entry in entries) and all(
-        before < after or before == after > 0 and not pairs for before, after in zip(entries, entries[1:]))
+def _is_pair(entry: typing.Any) -> bool:
+    return type(entry) is list and len(entry) == 2 and type(entry[1]) is int and 0 < entry[1] <= LARGEST_INT
 
 
 def read_toml(path: str | Path) -> dict:
