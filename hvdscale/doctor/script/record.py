@@ -17,13 +17,16 @@ MOST_INDICES = 50_000           # of a subset that are kept
 RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Draws:
     """Random generators around a piece of work: a digest of each global one's state before, and those that moved;
     ``own`` among them stands for all that the script has made."""
 
     before: dict[str, str]
     moved: frozenset[str]
+
+
+NOTHING = Draws({}, frozenset())
 
 
 @dataclass
@@ -118,10 +121,10 @@ class LossCall:
 class Pass:
     """One backward pass: local numbers, before any reduction over ranks.
 
-    loss     the value that was differentiated
-    fetched  batches that each iteration over a loader had returned by then, those of training
-    drew     whether generators moved between the batch, or the pass before, and the first call of a module
-    line     of the call
+    loss      the value that was differentiated
+    fetched   batches that each iteration over a loader had returned by then, those of training
+    prepared  between the batch, or the pass before, and the first call of a module
+    line      of the call
     """
 
     loss: float
@@ -131,7 +134,7 @@ class Pass:
     draws: Draws            # between the first call of a module and the backward pass
     rough: bool             # computed in less than 32 bits
     line: str
-    drew: bool = False
+    prepared: Draws = NOTHING
 
 
 @dataclass
@@ -198,7 +201,7 @@ class Record:
     broadcasts_buffers: bool = False                                # before each forward pass of a wrapper
     fetched: int = 0                                                # batches of all loaders
     combined: list[tuple[int, str]] = field(default_factory=list)   # where ranks' values were: ``fetched``, the call
-    drew_in_workers: bool = False
+    drew_in_workers: frozenset[str] = frozenset()                   # generators of loader workers and their states
     sharded: str = ""                                               # what divides parameters among the ranks
     remarks: list[str] = field(default_factory=list)                # of what a watcher cannot follow
     instead: list[str] = field(default_factory=list)                # of what the script had in place of a GPU

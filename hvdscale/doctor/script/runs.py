@@ -169,7 +169,8 @@ def _collect(asked: Asked, workers: int, workplace: Workplace, folder: Path, lat
     """The records of all ranks; raises ScriptError where one failed, or none made an update."""
     records = [load(folder, rank, workers) for rank in range(workers)]
     for record in records:
-        record.drew_in_workers = (folder / f"rank{record.rank}.drew").exists()
+        drew = folder / f"rank{record.rank}.drew"
+        record.drew_in_workers = frozenset(drew.read_text().splitlines() if drew.exists() else ())
     failed = _first_failure(records, folder)
     on = f"on {counted(workers, 'worker')}"
     if failed is not None:

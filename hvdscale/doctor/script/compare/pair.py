@@ -124,7 +124,7 @@ class Pair:
         """Whether random numbers entered the first update of either run, of any optimizer."""
         passes = [one for record in self.records for each in record.optimizers for one in passes_of(each.updates[:1])]
         return (any(record.drew_in_workers for record in self.records)
-                or any(one.drew or one.draws.moved for one in passes)
+                or any(one.prepared.moved or one.draws.moved for one in passes)
                 or any(batch.draws and batch.draws.moved for record in self.records
                        for batch in self.batches(record, 0)))
 

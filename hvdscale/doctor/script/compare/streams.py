@@ -14,14 +14,15 @@ OF = {"torch": "torch", "numpy": "numpy", "random": "Python's random", "cuda": "
 def random_numbers(pair: Pair) -> Finding:
     """Whether ranks that draw random numbers draw different ones."""
     model = [_draws_in_model(pair, record) for record in pair.many]
+    preparing = [_draws_in_preparing(pair, record) for record in pair.many]
     reading = [_draws_in_reading(pair, record) for record in pair.many]
     drew_in_workers = any(record.drew_in_workers for record in pair.many)
-    moved = {name for ranks in (*model, *reading) for draws in ranks for name in draws.moved}
+    moved = {name for ranks in (*model, *preparing, *reading) for draws in ranks for name in draws.moved}
     if moved == {OWN} and not drew_in_workers:
         return Finding(NAME, Verdict.UNSEEN, "generators that the script made drew numbers, and whether those of the "
                        "ranks are meant to differ is not known")
     if not moved and not drew_in_workers:
-        return Finding(NAME, Verdict.NOT_APPLICABLE, "no global generator moved in model, loss and reading")
+        return Finding(NAME, Verdict.NOT_APPLICABLE, "no global generator moved in reading, model and loss")
     looked_at = f"the generators' states in {counted(len(model[0]), 'pass', 'passes')} on {pair.workers} ranks"
     same = _same_stream(model)
     if same:
@@ -31,14 +32,25 @@ def random_numbers(pair: Pair) -> Finding:
                        cause="every rank has the same seed",
                        remedy="after the model is built, torch.manual_seed(seed + rank)",
                        where=pair.at(0)[0].passes[0].line if pair.updates and pair.at(0)[0].passes else "")
-    same = _same_stream(reading)
-    if same or drew_in_workers and _same_seeds(pair):
+    same = _same_stream(preparing) - {"random"}         # by which scripts decide for all ranks alike
+    if same:
         return Finding(NAME, Verdict.WARNED, looked_at,
-                       "reading draws the same numbers on all ranks"
-                       f"{f' ({_names(same)})' if same else ' (loader workers)'}: the examples at one place of each "
-                       "local batch are augmented alike",
-                       cause="every rank has the same seed" + ("" if same else ", from which workers get theirs"),
-                       remedy="torch.manual_seed(seed + rank) before the loader is read",
+                       f"between batch and model all ranks draw the same numbers ({_names(same)}): the examples at one "
+                       "place of each local batch get the same noise",
+                       cause="every rank has the same seed; right if one draw is meant for all examples",
+                       remedy="after the model is built, torch.manual_seed(seed + rank)",
+                       where=pair.at(0)[0].passes[0].line)
+    same, in_workers = _same_stream(reading), _same_in_workers(pair)
+    if same or in_workers:
+        by_number = in_workers and not _same_seeds(pair)
+        return Finding(NAME, Verdict.WARNED, looked_at,
+                       f"reading draws the same numbers on all ranks ({_names(same or in_workers)}"
+                       f"{'' if same else ', in loader workers'}): the examples at one place of each local batch are "
+                       "augmented alike",
+                       cause="worker_init_fn seeds by the number of the loader worker alone" if by_number else
+                       "every rank has the same seed" + ("" if same else ", from which workers get theirs"),
+                       remedy="seed by torch.initial_seed() in worker_init_fn" if by_number else
+                       "torch.manual_seed(seed + rank) before the loader is read",
                        where=trained(pair.many[0])[0].line)
     return Finding(NAME, Verdict.PASSED, f"{looked_at}: ranks that draw are in different states")
 
@@ -48,7 +60,19 @@ def by_rank(pair: Pair) -> bool:
     reading = [_draws_in_reading(pair, record) for record in pair.many]
     drew = any(draws and draws.moved for ranks in reading for draws in ranks)
     drew_in_workers = any(record.drew_in_workers for record in pair.many)
-    return drew and not _same_stream(reading) or drew_in_workers and not _same_seeds(pair)
+    return drew and not _same_stream(reading) or drew_in_workers and not _same_in_workers(pair)
+
+
+def _same_in_workers(pair: Pair) -> set[str]:
+    """Generators that most loader workers of all ranks first drew from in the same states."""
+    common = frozenset.intersection(*(record.drew_in_workers for record in pair.many))
+    least = min((record.drew_in_workers for record in pair.many), key=len)
+    names = {each.split()[0] for each in common} - {OWN}
+    return {name for name in names if 2 * _count(common, name) > _count(least, name)}
+
+
+def _count(states: frozenset[str], name: str) -> int:
+    return sum(each.split()[0] == name for each in states)
 
 
 def _same_seeds(pair: Pair) -> bool:
@@ -58,6 +82,12 @@ def _same_seeds(pair: Pair) -> bool:
 
 def _draws_in_model(pair: Pair, record: Record) -> list[Draws]:
     return [one.draws for update in pair.steps(record).updates[:pair.updates] for one in update.passes]
+
+
+def _draws_in_preparing(pair: Pair, record: Record) -> list[Draws]:
+    """Of examples from a loader: others are drawn there, which ranks may share out."""
+    return [one.prepared for update in pair.steps(record).updates[:pair.updates] for one in update.passes
+            if trained(record)]
 
 
 def _draws_in_reading(pair: Pair, record: Record) -> list[Draws]:

@@ -29,6 +29,7 @@ class Batches(Listener):
         self._read: list[str] = []                              # digests of examples that were read last
         self._drawn: Draws | None = None                        # in reading them
         self._before = snapshot()
+        self._noted: frozenset[str] = frozenset()               # generators that this loader worker has drawn from
         self._loaders: dict[int, int] = {}                      # by id of an iteration: what its loader samples by
         # that returned a batch since the last backward pass, by whether the model was in evaluation mode
         self._since: dict[bool, list[Iteration]] = {False: [], True: []}
@@ -101,8 +102,10 @@ class Batches(Listener):
         moved = moved_since(self._before)
         if self.session.here:
             self._drawn = Draws(self._before[0], moved)
-        elif moved:
-            (self.session.folder / f"rank{self.session.record.rank}.drew").touch()
+        elif moved - self._noted:
+            with open(self.session.folder / f"rank{self.session.record.rank}.drew", "a") as file:
+                file.writelines(f"{name} {self._before[0].get(name)}\n" for name in moved - self._noted)
+            self._noted |= moved
 
     def examples(self, examples):
         self._read = digests_of(examples)

@@ -8,7 +8,7 @@ import torch
 
 from ....watch.generators import moved_since, snapshot
 from ....watch.listener import Listener
-from ..record import Clip, Draws, Pass, Steps, Update
+from ..record import NOTHING, Clip, Draws, Pass, Steps, Update
 from .batches import Batches
 from .losses import Losses
 from .session import Session
@@ -64,9 +64,8 @@ class Updates(Listener):
         self._optimizers: list[Optimizer] = []
         self._schedules: weakref.WeakSet = weakref.WeakSet()
         self._before: tuple[dict[str, str], dict[int, str]] | None = None       # the generators, at the first forward
-        self._drawn = Draws({}, frozenset())
+        self._drawn = self._prepared = NOTHING
         self._idle: tuple[dict[str, str], dict[int, str]] | None = None         # at the last batch or pass
-        self._drew_before = False
         self._line = ""
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Optimizer:
@@ -98,7 +97,7 @@ class Updates(Listener):
             self._idle = snapshot()
 
     def forward_begins(self):
-        self._drew_before = bool(self._idle and moved_since(self._idle))
+        self._prepared = Draws(self._idle[0], moved_since(self._idle)) if self._idle else NOTHING
         self._before = snapshot()
 
     def pass_begins(self, roots):
@@ -110,7 +109,7 @@ class Updates(Listener):
     def _draws(self) -> Draws:
         """What drew since the first module was called; nothing where none was."""
         if self._before is None:
-            return Draws({}, frozenset())
+            return NOTHING
         return Draws(self._before[0], moved_since(self._before))
 
     def gradient(self, parameter, gradient):
@@ -119,7 +118,7 @@ class Updates(Listener):
         self._local[id(parameter)] = sample(gradient)
 
     def pass_ends(self, roots, line):
-        drew, self._drew_before, self._before, self._idle = self._drew_before, False, None, snapshot()
+        prepared, self._prepared, self._before, self._idle = self._prepared, NOTHING, None, snapshot()
         if not self._local and not self.session.record.sharded:
             return
         loss = sum(local(root.detach()).double().sum().item() for root in roots) / self.scale
@@ -129,7 +128,7 @@ class Updates(Listener):
                 each / self.scale for each in (call.total, call.lowest, call.highest))
         gradients = {at: values / self.scale for at, values in self._local.items()}
         for optimizer in self._optimizers:
-            one = Pass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line, drew)
+            one = Pass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line, prepared)
             optimizer.add_pass(one, gradients, self._fresh, bool(self.session.record.sharded), self.scale)
         self.scale, self._local = 1.0, {}
 
