@@ -1,9 +1,12 @@
-"""Parameters that are divided among the ranks: FullyShardedDataParallel and fully_shard, with its local gradients."""
+"""Parameters that are divided among the ranks: FullyShardedDataParallel, fully_shard with its local gradients, and
+tensor parallelism."""
 from __future__ import annotations
 
 from types import ModuleType
 
 from .listener import Watch
+
+TENSOR_PARALLEL = "parallelize_module"
 
 
 def install(watch: Watch) -> None:
@@ -33,6 +36,8 @@ def install(watch: Watch) -> None:
     if watch.details:
         watch.patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_param_group", follow_reduction)
     watch.patches.when_imported("torch.distributed.fsdp.fully_sharded_data_parallel", follow_class)
+    for name in ("torch.distributed.tensor.parallel.api", "torch.distributed.tensor.parallel"):
+        watch.patches.when_imported(name, lambda module: watch.patches.replace(module, TENSOR_PARALLEL, noting))
     for name in ("torch.distributed.fsdp._fully_shard._fully_shard", "torch.distributed.fsdp._fully_shard",
                  "torch.distributed.fsdp"):
         watch.patches.when_imported(name, follow_function)

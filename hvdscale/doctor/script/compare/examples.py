@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 
 from ....formatting.numbers import counted, percent
+from ....watch.sharding import TENSOR_PARALLEL
 from ...finding import Finding, Verdict
 from ..record import Iteration, Record
 from .pair import Pair, trained
@@ -30,9 +31,22 @@ def examples(pair: Pair) -> Finding:
     if not all(keys):
         return Finding(NAME, Verdict.UNSEEN, "the examples cannot be distinguished: neither indices nor contents are "
                        "known for all batches")
+    if any(record.sharded == TENSOR_PARALLEL for record in pair.many):
+        return _of_one_model(keys, looked_at, pair)
     return (_over_the_epoch(pair) or _shared(pair, keys, taken, looked_at) or _whole(pair, looked_at)
             or _other_batch(pair, looked_at)
             or Finding(NAME, Verdict.PASSED, f"{looked_at}: {_apart(pair)}{_against_one(pair)}"))
+
+
+def _of_one_model(keys: list[list[list]], looked_at: str, pair: Pair) -> Finding:
+    """The finding of ranks that have parts of one model, and so need the same examples."""
+    if all(one == ranks[0] for ranks in keys for one in ranks):
+        return Finding(NAME, Verdict.PASSED, f"{looked_at}: all ranks took the same, as the parts of one model must")
+    return Finding(NAME, Verdict.WARNED, looked_at, "ranks took different examples",
+                   cause=f"{TENSOR_PARALLEL} divides layers among ranks, which have to have one input: right only "
+                         "between ranks with different parts of the data",
+                   remedy="num_replicas and rank of the sampler from the data-parallel dimension of the mesh alone",
+                   where=trained(pair.many[0])[0].line)
 
 
 def _apart(pair: Pair) -> str:

@@ -12,6 +12,7 @@ from . import scale
 from .pair import Pair, apart, passes_of
 from .reduction import ACTIVE, Reduction, Weighing, find_reduction, weigh
 from .shards import is_joined
+from .state import LOCAL_STEPS, averaged
 
 NAME = scale.NAME
 DDP = "wrap the model in DistributedDataParallel and call the wrapper, not .module"
@@ -56,6 +57,8 @@ def _apart(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: 
     """The ranks took different gradients."""
     if one.spread <= pair.limit:
         return None
+    if _moved_as_one(pair, at):
+        return _combined_in_step(pair, looked_at)
     passes = [update.passes for update in pair.at(at)]
     not_reduced, reduced = _by_parameter(pair, one)
     alone = _passes_alone(one)
@@ -72,11 +75,40 @@ def _apart(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: 
         cause = (f"accumulation: of {one.weights.shape[2]} passes an update, {listed([each + 1 for each in alone])} "
                  "stayed local, such as under no_sync or on .module")
         remedy = "leave no_sync for the last pass of each update; DistributedDataParallel then reduces the whole sum"
+    elif averaged(pair) is not None:
+        verdict, cause, remedy = Verdict.WARNED, LOCAL_STEPS, DDP
     else:
         cause, remedy = "nothing averages the gradients over the ranks", DDP
     return Finding(NAME, verdict, looked_at, f"update {at + 1}: each rank's optimizer took another gradient",
                    by=one.spread, limit=pair.limit, cause=cause, remedy=remedy,
                    where=passes[0][(alone or [-1])[-1]].line)
+
+
+def _moved_as_one(pair: Pair, at: int) -> bool:
+    """Whether the ranks' steps changed their parameters, and to the same."""
+    after = {update.digest_after for update in pair.at(at)}
+    return len(after) == 1 and after != {update.digest for update in pair.at(at)}
+
+
+def _combined_in_step(pair: Pair, looked_at: str) -> Finding:
+    """Of an optimizer whose step combines the gradients: judged by what the first one did to the parameters."""
+    hidden = "the optimizer combines the ranks' gradients within its step"
+    if not scale.comparable(pair) or pair.updates < 2 or pair.on_one(0).rates != pair.at(0)[0].rates:
+        return Finding(NAME, Verdict.UNSEEN, f"{hidden}, and update 1 cannot be compared with that of one worker")
+    one, many = (steps[1].parameters - steps[0].parameters for steps in (
+        [pair.on_one(at) for at in (0, 1)], [pair.at(at)[0] for at in (0, 1)]))
+    factor = scale.factor(one, many)
+    if factor is None:
+        return Finding(NAME, Verdict.UNSEEN, f"{hidden}, and update 1 is none of one worker's times a factor")
+    if math.isclose(factor, 1, rel_tol=scale.CLOSE):
+        return Finding(NAME, Verdict.PASSED, f"{hidden}; update 1 is that of one worker", by=apart(one, many),
+                       limit=scale.CLOSE)
+    return Finding(NAME, Verdict.FAILED, looked_at,
+                   f"update 1 is {number(factor)} times that of one worker, of the same examples and parameters",
+                   by=abs(factor - 1), limit=scale.CLOSE,
+                   cause=f"{hidden}, and takes their sum" if math.isclose(factor, pair.workers, rel_tol=scale.CLOSE)
+                   else f"{hidden}, and scales them by the number of workers",
+                   remedy="take their mean", where=pair.at(0)[0].line)
 
 
 def _by_parameter(pair: Pair, one: Reduction) -> tuple[list[str], list[str]]:

@@ -84,7 +84,7 @@ def weigh(updates: list[Update], reduction: Reduction) -> Weighing | None:
     counts = np.array([[call.count for call in row] for row in calls])
     totals = np.array([[call.total for call in row] for row in calls])
     weights = reduction.weights[0]
-    scale = float((weights * totals).sum())
+    scale = float(f"{(weights * totals).sum():.6g}")       # without what rounding adds
     exact = sum(scale * counts[rank, at] / counts.sum() / totals[rank, at] * one.gradient
                 for rank, update in enumerate(updates) for at, one in enumerate(update.passes))
     return Weighing(scale, counts, weights * totals, apart(exact, reduction.gradients[0]))

@@ -199,8 +199,8 @@ def _against_one(pair: Pair, at: int, one: Reduction, by: Weighing | None, looke
     error = alone and apart(alone.gradients[0], one.gradients[0])
     if not alone or not error or error <= pair.limit:
         return None
-    factor = _factor(alone.gradients[0], one.gradients[0])
-    if factor is None:
+    times = factor(alone.gradients[0], one.gradients[0])
+    if times is None:
         return Finding(NAME, Verdict.FAILED, looked_at,
                        f"update 1: of the same examples and parameters, {pair.workers} workers have another gradient "
                        "than one", by=error, limit=pair.limit,
@@ -208,14 +208,14 @@ def _against_one(pair: Pair, at: int, one: Reduction, by: Weighing | None, looke
                              "padding do, or on the number of workers",
                        remedy="compute what mixes examples over the global batch, or keep the local batch fixed",
                        where=_line(pair, at))
-    cause, remedy = _cause_of(pair, at, one, factor, None if by is None else 1.0)
+    cause, remedy = _cause_of(pair, at, one, times, None if by is None else 1.0)
     return Finding(NAME, Verdict.FAILED, looked_at,
-                   f"update 1: of the same examples and parameters, {pair.workers} workers have {number(factor)} times "
-                   "the gradient of one", by=abs(factor - 1), limit=CLOSE, cause=cause, remedy=remedy,
+                   f"update 1: of the same examples and parameters, {pair.workers} workers have {number(times)} times "
+                   "the gradient of one", by=abs(times - 1), limit=CLOSE, cause=cause, remedy=remedy,
                    where=_line(pair, at))
 
 
-def _factor(one: np.ndarray, many: np.ndarray) -> float | None:
+def factor(one: np.ndarray, many: np.ndarray) -> float | None:
     """How many times one gradient the other is; None where it points elsewhere."""
     lengths = float(np.linalg.norm(one) * np.linalg.norm(many))
     if not lengths or one @ many / lengths < PARALLEL:

@@ -29,5 +29,6 @@ def join(records: Sequence[Record]) -> None:
 def is_joined(records: Sequence[Record]) -> bool:
     """Whether the gradient of every update is known, before and after the reduction."""
     every = [update for record in records for one in record.optimizers for update in one.updates]
-    return all(not np.isnan(update.gradient).any() and all(one.gradient.any() for one in update.passes)
+    return all(not np.isnan(update.gradient).any() and all(
+        one.gradient.any() and not np.isnan(one.gradient).any() for one in update.passes)
                for update in every)

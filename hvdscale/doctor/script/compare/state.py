@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....formatting.numbers import counted, list_first, listed
+from ....formatting.numbers import counted, list_first, listed, number
 from ...finding import Finding, Verdict
 from .pair import Pair, apart
 from .shards import is_joined
 
 PARAMETERS, BATCH_NORM = "parameters", "batch-norm"
+ALIKE = 0.15            # of a factor of parameters, which the last step has changed as well, relative
+LOCAL_STEPS = ("ranks take steps of their own, and their parameters are averaged (local SGD): another algorithm than on "
+               "one worker; right if that is meant")
 
 
 def parameters(pair: Pair) -> Finding:
@@ -20,6 +23,9 @@ def parameters(pair: Pair) -> Finding:
     if sharded or not pair.updates:
         return Finding(PARAMETERS, Verdict.UNSEEN, f"{sharded[0]} divides them among the ranks" if sharded else
                        "the optimizer made no update on some rank")
+    again = averaged(pair)
+    if again is not None and len({update.digest for update in pair.at(0)}) == 1:
+        return _averaged(pair, again, looked_at)
     apart_at = [at for at in range(pair.updates) if len({update.digest for update in pair.at(at)}) > 1]
     if apart_at:
         return _different(pair, apart_at[0], looked_at)
@@ -72,6 +78,27 @@ def _why_they_drift(pair: Pair, at: int) -> tuple[str, str]:
                 "a checkpoint or averaging weights", "do it on all ranks, or broadcast the parameters afterwards")
     return ("gradients and learning rates are the same: the optimizers' states or settings differ by rank, such as "
             "momentum that one rank has loaded", "load or broadcast the optimizer's state on all ranks")
+
+
+def averaged(pair: Pair) -> int | None:
+    """The first update before which parameters that the step before had moved apart are the same on all ranks."""
+    return next((at for at in range(1, pair.updates) if len({update.digest_after for update in pair.at(at - 1)}) > 1
+                 and len({update.digest for update in pair.at(at)}) == 1), None)
+
+
+def _averaged(pair: Pair, at: int, looked_at: str) -> Finding:
+    """Of parameters that are averaged in place of gradients."""
+    mean = sum(update.parameters for update in pair.at(at - 1)) / pair.workers
+    now, where = pair.at(at)[0].parameters, pair.at(at - 1)[0].line
+    factor = float(now @ mean / max(mean @ mean, 1e-300))
+    if abs(factor / pair.workers - 1) < ALIKE:
+        return Finding(PARAMETERS, Verdict.FAILED, looked_at,
+                       f"before update {at + 1} they are {number(factor)} times the mean of what the ranks had",
+                       cause="the parameters of the ranks are summed", remedy="divide them by the number of workers",
+                       where=where)
+    return Finding(PARAMETERS, Verdict.WARNED, looked_at,
+                   f"they differ by rank after update {at}, and are the same before update {at + 1}",
+                   cause=LOCAL_STEPS, remedy="else average the gradients before each step", where=where)
 
 
 def _different_buffers(pair: Pair) -> list[str]:
