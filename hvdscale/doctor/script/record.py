@@ -197,7 +197,7 @@ class Record:
     subsets: list[tuple[int, ...]] = field(default_factory=list)    # indices in the underlying data set
     optimizers: list[Steps] = field(default_factory=list)           # in the order of their first steps
     batch_norms: dict[int, int] = field(default_factory=dict)       # examples -> calls, in training
-    buffers: dict[str, str] | None = None                           # digests, before the first batch
+    untrained: dict[str, str] | None = None     # digests of buffers and frozen parameters, before the first batch
     broadcasts_buffers: bool = False                                # before each forward pass of a wrapper
     fetched: int = 0                                                # batches of all loaders
     combined: list[tuple[int, str]] = field(default_factory=list)   # where ranks' values were: ``fetched``, the call

@@ -78,7 +78,8 @@ def _apart(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: 
     elif averaged(pair) is not None:
         verdict, cause, remedy = Verdict.WARNED, LOCAL_STEPS, DDP
     else:
-        cause, remedy = "nothing averages the gradients over the ranks", DDP
+        cause, remedy = ("nothing averages the gradients over the ranks, nor their parameters within "
+                         f"{counted(pair.updates, 'update')}", DDP)
     return Finding(NAME, verdict, looked_at, f"update {at + 1}: each rank's optimizer took another gradient",
                    by=one.spread, limit=pair.limit, cause=cause, remedy=remedy,
                    where=passes[0][(alone or [-1])[-1]].line)

@@ -9,10 +9,13 @@ from ....formatting.numbers import counted, listed, number
 from ...finding import Finding, Verdict
 from .pair import Pair, apart, passes_of
 from .reduction import Reduction, Weighing, find_reduction, weigh
+from .state import different_untrained
 
 NAME = "gradient"
 CLOSE = 0.02            # of a factor, relative
 PARALLEL = 0.9995       # cosine of gradients that differ by a factor alone, where rounding has its part
+DIVIDE_BY_ALL = ("take the sum of the losses, divide by the number of targets of the whole update (all_reduce it), and "
+                 "multiply by the number of workers, by which DistributedDataParallel divides")
 ALIKE = 0.15            # of losses on the same examples that random numbers or batch-norm enter, relative
 
 
@@ -96,6 +99,10 @@ def _ratio(pair: Pair, at: int, by: Weighing | None) -> float | None:
 
 def _cause_of(pair: Pair, at: int, one: Reduction, ratio: float, alone: float | None) -> tuple[str, str]:
     """Why the gradient is ``ratio`` times that of one worker, and what to do; ``alone``: its scale there, if known."""
+    by_pass = one.weights[0].mean(axis=0)
+    if len(by_pass) > 1 and math.isclose(by_pass[-2], pair.workers * by_pass[-1], rel_tol=CLOSE):
+        return ("the sum over the passes is reduced after each of them, so what an earlier pass added is summed again",
+                "reduce once an update, after its last pass")
     if _is_sum(pair, one):
         return "the gradients of the ranks are summed", "divide the sum by the number of workers"
     if math.isclose(ratio, pair.workers, rel_tol=CLOSE):
@@ -158,7 +165,7 @@ def _unequal(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at
     if by.error <= pair.limit or len(set(counts)) == 1 and not _accumulates(pair, at, by):
         return None
     if len(set(by.counts.reshape(-1))) == 1:
-        return _weighted(pair, at, by, looked_at)
+        return _weighted(pair, at, one, by, looked_at)
     differ = "ranks" if len(set(counts)) > 1 else "passes"
     shown = listed([f"{count:,.0f}" for count in (counts if differ == "ranks" else by.counts[0])])
     return Finding(NAME, Verdict.FAILED, looked_at,
@@ -166,18 +173,23 @@ def _unequal(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at
                    by=by.error, limit=pair.limit,
                    cause=f"each of the {differ} divides by its own number of targets, so a target counts for more "
                          "where there are few",
-                   remedy="take the sum of the losses, divide by the number of targets of the whole update (all_reduce "
-                          "it), and multiply by the number of workers, by which DistributedDataParallel divides",
-                   where=_line(pair, at))
+                   remedy=DIVIDE_BY_ALL, where=_line(pair, at))
 
 
-def _weighted(pair: Pair, at: int, by: Weighing, looked_at: str) -> Finding:
+def _weighted(pair: Pair, at: int, one: Reduction, by: Weighing, looked_at: str) -> Finding:
     weights = listed([number(each) for each in (by.weights / by.weights.max()).reshape(-1)])
-    return Finding(NAME, Verdict.WARNED, looked_at,
-                   f"update {at + 1}: ranks and passes have as many targets, but they count {weights}",
+    norms = np.array([[np.linalg.norm(each.gradient) for each in update.passes] for update in pair.at(at)])
+    clipped = np.allclose(norms * one.weights[0], (norms * one.weights[0])[0, 0], rtol=CLOSE)
+    by_rank = not np.allclose(one.weights[0], one.weights[0][0], rtol=CLOSE)
+    return Finding(NAME, Verdict.FAILED if by_rank and clipped else Verdict.WARNED, looked_at,
+                   f"update {at + 1}: ranks and passes have as many targets, but they count {weights}"
+                   + ", so that their gradients have one norm" * (by_rank and clipped),
                    by=by.error, limit=pair.limit,
-                   cause="the losses have factors; right if they are weights that the script means to give",
-                   remedy="look for a factor that follows the rank or the number of the pass", where=_line(pair, at))
+                   cause="the script scales each rank's gradient before the reduction, as clipping by hand does: a rank "
+                         "with a large one counts for less" if by_rank else
+                   "the losses have factors; right if they are weights that the script means to give",
+                   remedy="clip what the reduction gives" if by_rank else
+                   "look for a factor that follows the rank or the number of the pass", where=_line(pair, at))
 
 
 def _unequal_examples(pair: Pair, at: int, looked_at: str) -> Finding | None:
@@ -200,19 +212,38 @@ def _against_one(pair: Pair, at: int, one: Reduction, by: Weighing | None, looke
     if not alone or not error or error <= pair.limit:
         return None
     times = factor(alone.gradients[0], one.gradients[0])
+    shares = _shares(pair, alone.gradients[0])
+    if shares:
+        return Finding(NAME, Verdict.FAILED, looked_at,
+                       f"update 1: of the same examples and parameters, the ranks' gradients count {listed(shares)} in "
+                       "that of one worker, and here alike", by=error, limit=pair.limit,
+                       cause="each of the ranks divides by its own number of targets, tokens or weights, so one counts "
+                             "for more where there are few", remedy=DIVIDE_BY_ALL, where=_line(pair, at))
     if times is None:
+        untrained = different_untrained(pair)
         return Finding(NAME, Verdict.FAILED, looked_at,
                        f"update 1: of the same examples and parameters, {pair.workers} workers have another gradient "
                        "than one", by=error, limit=pair.limit,
-                       cause="the loss depends on the other examples of its rank's batch, as contrastive losses and "
-                             "padding do, or on the number of workers",
-                       remedy="compute what mixes examples over the global batch, or keep the local batch fixed",
+                       cause="buffers or frozen parameters differ by rank" if untrained else
+                       "the loss depends on the other examples of its rank's batch, as contrastive losses and padding "
+                       "do, or on the number of workers",
+                       remedy="see the check 'parameters'" if untrained else
+                       "compute what mixes examples over the global batch, with its gradient "
+                       "(torch.distributed.nn.functional.all_gather), or keep the local batch fixed",
                        where=_line(pair, at))
     cause, remedy = _cause_of(pair, at, one, times, None if by is None else 1.0)
     return Finding(NAME, Verdict.FAILED, looked_at,
                    f"update 1: of the same examples and parameters, {pair.workers} workers have {number(times)} times "
                    "the gradient of one", by=abs(times - 1), limit=CLOSE, cause=cause, remedy=remedy,
                    where=_line(pair, at))
+
+
+def _shares(pair: Pair, alone: np.ndarray) -> list[str]:
+    """With which weights the mean of the ranks' local gradients is that of one worker; empty where there are none."""
+    local = np.stack([sum(each.gradient for each in update.passes) for update in pair.at(0)], axis=1)
+    weights = np.linalg.lstsq(local, alone, rcond=None)[0]
+    fits = apart(local @ weights, alone) <= pair.limit and math.isclose(weights.sum(), 1, rel_tol=CLOSE)
+    return [number(each) for each in weights] if fits and weights.min() > 0 else []
 
 
 def factor(one: np.ndarray, many: np.ndarray) -> float | None:

@@ -29,12 +29,14 @@ def parameters(pair: Pair) -> Finding:
     apart_at = [at for at in range(pair.updates) if len({update.digest for update in pair.at(at)}) > 1]
     if apart_at:
         return _different(pair, apart_at[0], looked_at)
-    buffers = _different_buffers(pair)
-    if buffers:
+    untrained = different_untrained(pair)
+    if untrained:
         return Finding(PARAMETERS, Verdict.WARNED, looked_at,
-                       f"before the first batch, buffers differ by rank: {list_first(buffers, 3)}",
-                       cause="they are drawn or computed by rank, and nothing broadcasts them",
-                       remedy="register them in the module that DistributedDataParallel wraps, or seed them alike")
+                       "before the first batch, buffers or frozen parameters differ by rank: "
+                       f"{list_first(untrained, 3)}",
+                       cause="they are drawn, computed or copied by rank, and nothing broadcasts them, as for a teacher "
+                             "that is copied before DistributedDataParallel wraps the student",
+                       remedy="make them from the wrapped module, broadcast them, or seed them alike")
     return Finding(PARAMETERS, Verdict.PASSED, f"{looked_at}: the same, bit by bit")
 
 
@@ -101,9 +103,11 @@ def _averaged(pair: Pair, at: int, looked_at: str) -> Finding:
                    cause=LOCAL_STEPS, remedy="else average the gradients before each step", where=where)
 
 
-def _different_buffers(pair: Pair) -> list[str]:
-    found = [record.buffers or {} for record in pair.many]
-    return sorted(name for name in found[0] if len({each.get(name) for each in found}) > 1)
+def different_untrained(pair: Pair) -> list[str]:
+    """Buffers and frozen parameters that all ranks have, each its own."""
+    found = [record.untrained or {} for record in pair.many]
+    return sorted(name for name in found[0] if all(name in each for each in found) and len(
+        {each[name] for each in found}) > 1)
 
 
 def batch_norm(pair: Pair) -> Finding:

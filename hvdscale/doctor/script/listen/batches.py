@@ -16,7 +16,7 @@ from ....watch.listener import Listener
 from ....watch.loaders import rest_of
 from ..record import MOST_INDICES, Batch, Draws, Iteration, Sampling
 from .session import Session
-from .tensors import digest_buffers, digest_statistics
+from .tensors import digest_statistics, digest_untrained
 
 LARGEST = 1 << 26               # bytes of a batch whose contents are digested
 
@@ -120,8 +120,8 @@ class Batches(Listener):
             self._drawn))
         self._read, self._drawn = [], None
         iteration.whole = not iteration.iterable and len(iteration.batches) >= _length(iterator)
-        if record.buffers is None:
-            record.buffers = digest_buffers()
+        if record.untrained is None:
+            record.untrained = digest_untrained()
         if torch.is_grad_enabled():
             self._since[self.evaluating and not iteration.trained].append(iteration)
         self.session.save(soon=True)

@@ -67,10 +67,11 @@ def outermost_modules() -> list[torch.nn.Module]:
     return [module for module in modules if id(module) not in inner]
 
 
-def digest_buffers() -> dict[str, str]:
-    """A digest of each buffer in the process, by the class of the outermost module and the name in it."""
+def digest_untrained() -> dict[str, str]:
+    """A digest of each buffer and frozen parameter in the process, by the class of the outermost module and the name in
+    it."""
     return {f"{type(module).__name__}.{name}": digest([values]) for module in outermost_modules()
-            for name, values in module.named_buffers()}
+            for name, values in (*module.named_buffers(), *module.named_parameters()) if not values.requires_grad}
 
 
 def digest_statistics() -> str:
