@@ -25,6 +25,9 @@ class Listener:
     def forward_begins(self) -> None:
         """The first module since the last backward pass is called with gradients enabled."""
 
+    def inference(self, module: torch.nn.Module) -> None:
+        """A module that is part of no other one's call is called with gradients disabled."""
+
     def loss(self, name: str, value: torch.Tensor, given: dict[str, Any], line: str) -> None:
         """One of torch's loss functions returned a value that has a gradient; ``given``: its arguments by name."""
 

@@ -11,10 +11,11 @@ from .listener import Watch
 
 
 class Passes:
-    """The state of the passes: whether one runs, and whether a forward pass has begun since the last one."""
+    """The state of the passes: whether one runs, whether a forward pass has begun since the last one, and whether a
+    module is called without gradients."""
 
     def __init__(self, watch: Watch):
-        self.watch, self.running, self.forward = watch, False, False
+        self.watch, self.running, self.forward, self.inference = watch, False, False, False
         self._followed = WeakTensorKeyDictionary()          # parameters with a hook
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
@@ -61,10 +62,19 @@ def install(watch: Watch) -> None:
 
     def noting_forward(original):
         def __call__(module, *args, **options):
-            if not passes.forward and not torch.compiler.is_compiling() and torch.is_grad_enabled():
-                passes.forward = True
-                watch.tell("forward_begins")
-            return original(module, *args, **options)
+            if torch.compiler.is_compiling() or not torch.is_grad_enabled() and passes.inference:
+                return original(module, *args, **options)
+            if torch.is_grad_enabled():
+                if not passes.forward:
+                    passes.forward = True
+                    watch.tell("forward_begins")
+                return original(module, *args, **options)
+            watch.tell("inference", module)
+            passes.inference = True
+            try:
+                return original(module, *args, **options)
+            finally:
+                passes.inference = False
         return __call__
 
     def noting_scale(original):

@@ -78,6 +78,7 @@ class Iteration:
     cut       after how many updates the watcher ended it; None: it did not
     seed      that loader workers are seeded from; None: no loader workers
     buffers   a digest of batch-norm's statistics in the process when it ended; empty unless it was evaluated
+    models    of the parameters of each model that was evaluated in it
     line      of the loop over it
     listed    whether it was read whole before a backward pass that no other loader had a batch for
     """
@@ -95,6 +96,7 @@ class Iteration:
     cut: int | None = None
     whole: bool = False
     buffers: str = ""
+    models: tuple[str, ...] = ()
     line: str = ""
     listed: bool = False
 

@@ -45,10 +45,13 @@ def evaluation(pair: Pair) -> Finding:
     apart = next((each for each in rounds if _statistics_differ(each)), None)
     if apart is not None:
         return _of_several_models(pair, apart)
+    apart = next((each for each in rounds if _models_differ(each)), None)
+    if apart is not None and _trained_alike(pair):
+        return _of_other_parameters(pair, apart)
     on_one = {each.key: _taken(each.ranks[0]) for each in rounds_of([pair.one]) if each.ended}
     for each in rounds:
         if same_data(pair.records, each.key[1]) is False:
-            return Finding(NAME, Verdict.UNSEEN, "the ranks evaluate data sets of their own")
+            return _of_own_data(pair, each)
         expected = set(on_one.get(each.key) or range(each.key[1][1]))
         fault = _fault(pair, each, expected)
         if fault is not None:
@@ -68,6 +71,28 @@ def _of_several_models(pair: Pair, each: Round) -> Finding:
                    "they differ by rank: each rank evaluates another model", cause=cause,
                    remedy="SyncBatchNorm.convert_sync_batchnorm(model), or broadcast_buffers=True and evaluate by "
                           "calling the wrapper", where=_line(each))
+
+
+def _of_other_parameters(pair: Pair, each: Round) -> Finding:
+    """The finding of ranks that share an evaluation out, and call models that the optimizers do not train."""
+    return Finding(NAME, Verdict.FAILED, f"the models in an evaluation on {_takers(each)} of {pair.workers} ranks",
+                   "their parameters differ by rank, though those that are trained do not: each rank evaluates its "
+                   "examples by another model",
+                   cause="an average of the parameters (EMA, SWA) or a checkpoint is kept or loaded on some ranks only",
+                   remedy="update it on all ranks, broadcast it, or evaluate all examples on one rank", where=_line(each))
+
+
+def _models_differ(each: Round) -> bool:
+    found = {rank[-1].models for rank in each.ranks if rank}
+    shared_out = any(len(_taken(rank)) < each.examples for rank in each.ranks if rank)
+    return shared_out and len(found) > 1 and len({len(models) for models in found}) == 1
+
+
+def _trained_alike(pair: Pair) -> bool:
+    """Whether what the optimizers train is the same on all ranks before and after each update."""
+    return all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
+               for optimizers in zip(*(record.optimizers for record in pair.many))
+               for updates in zip(*(one.updates for one in optimizers)))
 
 
 def _statistics_differ(each: Round) -> bool:
@@ -97,6 +122,17 @@ def rounds_of(records: list[Record]) -> list[Round]:
 
 def _is_evaluation(one: Iteration) -> bool:
     return not (one.trained or one.listed or one.iterable) and bool(one.batches) and one.data[1] >= 0
+
+
+def _of_own_data(pair: Pair, each: Round) -> Finding:
+    """The finding of ranks with validation sets of their own, which together may be that of one worker."""
+    whole = next((one.examples for one in rounds_of([pair.one]) if one.key[0] == each.key[0] and one.ended), 0)
+    rounds = [one for one in rounds_of(pair.many) if one.key[0] == each.key[0]]
+    sizes = [sum(len(_taken(one.ranks[rank])) for one in rounds) for rank in range(pair.workers)]
+    if sum(sizes) != whole or min(sizes) == 0 or any(
+            _combining(record, one) for record, rank in zip(pair.many, each.ranks) for one in rank):
+        return Finding(NAME, Verdict.UNSEEN, "the ranks evaluate data sets of their own")
+    return _own_share(each, 0, sizes[0], whole, f"an evaluation of {counted(whole, 'example')} on {pair.workers} ranks")
 
 
 def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:

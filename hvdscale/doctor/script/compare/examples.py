@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 
-from ....formatting.numbers import counted, percent
+from ....formatting.numbers import counted, listed, percent
 from ....watch.sharding import TENSOR_PARALLEL
 from ...finding import Finding, Verdict
 from ..record import Iteration, Record
@@ -33,8 +33,8 @@ def examples(pair: Pair) -> Finding:
                        "known for all batches")
     if any(record.sharded == TENSOR_PARALLEL for record in pair.many):
         return _of_one_model(keys, looked_at, pair)
-    return (_over_the_epoch(pair) or _shared(pair, keys, taken, looked_at) or _whole(pair, looked_at)
-            or _other_batch(pair, looked_at)
+    return (_by_loader_workers(pair, looked_at) or _over_the_epoch(pair) or _shared(pair, keys, taken, looked_at) or _whole(pair, looked_at)
+            or _skipped(pair, looked_at) or _other_batch(pair, looked_at)
             or Finding(NAME, Verdict.PASSED, f"{looked_at}: {_apart(pair)}{_against_one(pair)}"))
 
 
@@ -70,6 +70,19 @@ def _without_loader(pair: Pair) -> Finding:
         return Finding(NAME, Verdict.PASSED, "the gradient of update 1, as the examples come from no DataLoader: it is "
                        "that of one worker")
     return Finding(NAME, Verdict.UNSEEN, "the script takes its training examples from no DataLoader")
+
+
+def _by_loader_workers(pair: Pair, looked_at: str) -> Finding | None:
+    """A failed finding, where the workers of a rank's loader all read the same stream: they give a batch each in turn."""
+    first = trained(pair.many[0])[0]
+    contents = [batch.contents for batch in first.batches[:2]]
+    if not first.iterable or first.seed is None or len(contents) < 2 or contents[0] != contents[1] or len(
+            {*contents[0]}) < 2:
+        return None
+    return Finding(NAME, Verdict.FAILED, looked_at, "the first two batches of rank 0 have the same examples: each of its "
+                   "loader's workers reads all of its share", cause="its IterableDataset is not shared out by loader "
+                   "worker", remedy="in __iter__, share it out by torch.utils.data.get_worker_info() as well",
+                   where=first.line)
 
 
 def _shared(pair: Pair, keys: list[list[list]], taken: int, looked_at: str) -> Finding | None:
@@ -197,6 +210,21 @@ def _other_batch(pair: Pair, looked_at: str) -> Finding | None:
                    cause=cause, remedy="have one global batch in both runs: put {local} where the script takes a "
                    "worker's share, or leave it out if the script divides, and compare again",
                    where=trained(pair.many[0])[0].line)
+
+
+def _skipped(pair: Pair, looked_at: str) -> Finding | None:
+    """A warning, where an update follows more batches on one rank than on another, of as many backward passes."""
+    for at in pair.whole:
+        batches = [len(pair.batches(record, at)) for record in pair.many]
+        passes = {len(update.passes) for update in pair.at(at)}
+        if len({*batches}) > 1 and len(passes) == 1:
+            return Finding(NAME, Verdict.WARNED, looked_at,
+                           f"the ranks read {listed(batches)} batches for update {at + 1}, of as many backward passes",
+                           cause="a rank leaves batches out by itself, such as for their loss: in the end others wait "
+                                 "for its updates. Right only if the script stops all ranks together",
+                           remedy="decide on all ranks alike: all_reduce what is decided by",
+                           where=trained(pair.many[0])[0].line)
+    return None
 
 
 def _against_one(pair: Pair) -> str:

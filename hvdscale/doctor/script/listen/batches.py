@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from ....watch.listener import Listener
 from ....watch.loaders import rest_of
 from ..record import MOST_INDICES, Batch, Draws, Iteration, Sampling
 from .session import Session
-from .tensors import digest_statistics, digest_untrained
+from .tensors import digest, digest_statistics, digest_untrained
 
 LARGEST = 1 << 26               # bytes of a batch whose contents are digested
 
@@ -28,6 +29,7 @@ class Batches(Listener):
         self.session, self.evaluating = session, False
         self._read: list[str] = []                              # digests of examples that were read last
         self._drawn: Draws | None = None                        # in reading them
+        self._evaluated: list[weakref.ref] = []                 # models that were called without gradients
         self._before = snapshot()
         self._noted: frozenset[str] = frozenset()               # generators that this loader worker has drawn from
         self._loaders: dict[int, int] = {}                      # by id of an iteration: what its loader samples by
@@ -68,6 +70,7 @@ class Batches(Listener):
             self._subset_of(iterator._dataset), line=line_of_call())
         iterator._iteration = iteration
         self._loaders[id(iteration)] = id(iterator._index_sampler)
+        self._evaluated = []
         self.session.record.iterations.append(iteration)
 
     def _subset_of(self, dataset: Any) -> int | None:
@@ -90,9 +93,12 @@ class Batches(Listener):
         return True
 
     def iteration_ends(self, iterator):
-        iterator._iteration.ended = True
-        if not iterator._iteration.trained and self.evaluating:
-            iterator._iteration.buffers = digest_statistics()
+        iteration = iterator._iteration
+        iteration.ended = True
+        if not iteration.trained and self.evaluating:
+            iteration.buffers = digest_statistics()
+        if not iteration.trained and not self.session.record.sharded:
+            iteration.models = tuple(digest(one.parameters()) for each in self._evaluated if (one := each()) is not None)
         self.session.save()
 
     def reading(self, begins):
@@ -125,6 +131,10 @@ class Batches(Listener):
         if torch.is_grad_enabled():
             self._since[self.evaluating and not iteration.trained].append(iteration)
         self.session.save(soon=True)
+
+    def inference(self, module):
+        if all(each() is not module for each in self._evaluated):
+            self._evaluated.append(weakref.ref(module))
 
     def mode(self, training):
         self.evaluating = not training
