@@ -512,6 +512,7 @@ CHANGES = {
     "idle": [(STEP + "    schedule.step()\n", LOSS)],
     "spawning": [("dist.init_process_group", "torch.multiprocessing.spawn(print)\ndist.init_process_group")],
     "hanging": [("    loss.backward()\n", "    loss.backward()\n    dist.barrier() if rank else None\n")],
+    "unlike": [("    optimizer.zero_grad()\n", "    optimizer.zero_grad()\n    dist.all_reduce(torch.ones(12 + 4 * rank))\n")],
 }
 WHOLE = {"imagenet": IMAGENET, "mingpt": MINGPT}
 

@@ -1,6 +1,7 @@
 """One rank's process of the examined script: it is forked from the doctor's, runs the script and ends with a record."""
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import random
@@ -75,6 +76,11 @@ def output_of(records: Path, rank: int) -> str:
         return ""
 
 
+def stack_of(records: Path, rank: int) -> Path:
+    """The file in which the rank's process writes where it stands, each time it gets SIGUSR1."""
+    return records / f"rank{rank}.stack"
+
+
 def _detach(task: Task, rank: int) -> None:
     """Take the process out of the doctor's group, signals and streams."""
     os.setsid()
@@ -98,6 +104,7 @@ def _watch(task: Task, rank: int, workers: int, local_workers: int) -> int:
     gc.enable()
     os.chdir(task.folder)
     sys.dont_write_bytecode = True
+    faulthandler.register(signal.SIGUSR1, open(stack_of(task.records, rank), "w"))
     session = Session(Record(rank, workers), task.records, task.updates, lambda: _leave(session, workers))
     batches, losses = Batches(session), Losses()
     listeners = batches, losses, Updates(session, batches, losses), Calls(session, task.folder)

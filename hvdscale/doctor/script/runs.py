@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Mapping
@@ -11,19 +12,25 @@ from functools import reduce
 from pathlib import Path
 
 from ...errors import HvdscaleError
-from ...formatting.numbers import counted
+from ...formatting.numbers import counted, listed
 from ...system.cores import usable_cores
 from ...system.files import write_whole
+from ...watch.lines import is_own
 from ...watch.spawning import PROCESSES
 from ...workers.launch import Process
 from ..played import bare
-from .child import Task, fork, output_of
+from .child import Task, fork, output_of, stack_of
 from .folder import Workplace, copy_of, make_workplace
 from .meeting import free_port, meeting, of_horovodrun, of_torchrun, rendezvous
 from .place import POLL_SECONDS, await_path
-from .record import FAILED, RUNNING, Record, load
+from .record import ENDED, FAILED, RUNNING, STOPPED, Record, load
 
 GRACE_SECONDS = 15.0            # that the other ranks have once one has ended
+STACK_SECONDS = 0.5             # that a rank has to write where it stands
+STANDS = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
+WAITING = re.compile(r"torch/(distributed|nn/parallel|autograd)/|/horovod/")      # of the innermost call
+MISMATCH = "op.preamble.length <= op.nbytes"
+OF_OTHERS = "a rank makes a call that another one leaves out, as where only some ranks evaluate, stop or skip"
 # where a worker's batch, that of all together, and the number of workers are in the script's arguments
 LOCAL, GLOBAL, WORKERS = "{local}", "{global}", "{workers}"
 
@@ -148,6 +155,9 @@ def _await(started: Mapping[int, int], seconds: float, records: Path | None = No
                 until = min(until, time.monotonic() + GRACE_SECONDS)
             if time.monotonic() > until:
                 late = until == latest
+                for child in running:
+                    os.kill(child, signal.SIGUSR1)              # where it stands
+                time.sleep(STACK_SECONDS)
                 break
             time.sleep(POLL_SECONDS)
     finally:
@@ -174,11 +184,16 @@ def _collect(asked: Asked, workers: int, workplace: Workplace, folder: Path, lat
     failed = _first_failure(records, folder)
     on = f"on {counted(workers, 'worker')}"
     if failed is not None:
-        made = f"after {counted(len(failed.updates), 'update')}" if failed.updates else "before its first update"
-        last = (failed.error.strip().splitlines() or ["it was killed"])[-1]
+        last = _mismatch(records, folder) or _error_of(failed)
+        if any(record.state == ENDED for record in records):
+            last += f". Another rank had ended: {OF_OTHERS}"
         said = failed.error if failed.error.startswith("Traceback") else output_of(folder, failed.rank)
-        raise ScriptError(f"{asked.script} {on}, rank {failed.rank}, {made}: {last}",
+        raise ScriptError(f"{asked.script} {on}, rank {failed.rank}, {_after(failed)}: {last}",
                           said.replace(str(workplace.folder), str(workplace.original)))
+    waiting = _waiting(records, folder)
+    if waiting:
+        raise ScriptError(f"{asked.script} {on} hangs {_after(min(records, key=lambda record: record.made))}: {waiting}; "
+                          f"{OF_OTHERS}", "")
     if not all(record.updates for record in records):
         counts = ", ".join(f"rank {record.rank} made {len(record.updates)}" for record in records)
         why = f"within {asked.seconds:g} s ({counts}); --seconds allows more" if late else \
@@ -188,10 +203,45 @@ def _collect(asked: Asked, workers: int, workplace: Workplace, folder: Path, lat
     return Run(records, workplace, workplace.written(), late)
 
 
+def _error_of(record: Record) -> str:
+    """The line of its traceback that names the error."""
+    lines = record.error.strip().splitlines() or ["it was killed"]
+    return next((line for line in reversed(lines) if re.match(r"[\w.]+: ", line)), lines[-1])
+
+
+def _after(record: Record) -> str:
+    return f"after {counted(record.made, 'update')}" if record.made else "before its first update"
+
+
+def _waiting(records: list[Record], folder: Path) -> str:
+    """Where the ranks stood that had not ended, if each of them waited for others, at another line or for a rank that
+    has ended; else empty."""
+    running, found = [record.rank for record in records if record.state == RUNNING], {}
+    for rank in running:
+        path = stack_of(folder, rank)
+        frames = STANDS.findall(path.read_text() if path.exists() else "")
+        own = [f"{os.path.basename(file)}:{line}" for file, line in frames if is_own(file)]
+        if not own or not WAITING.search(frames[0][0]):
+            return ""
+        found[rank] = own[0]
+    ended = [f"rank {record.rank} has ended" for record in records if record.state == ENDED]
+    stopped = any(record.state == STOPPED for record in records)
+    if not running or stopped or len({*found.values()}) < 2 and not ended:
+        return ""
+    return listed([*(f"rank {rank} waits at {line}" for rank, line in found.items()), *ended])
+
+
+def _mismatch(records: list[Record], folder: Path) -> str:
+    """What Gloo says of collectives of different sizes, by which it ends a process; empty where it does not."""
+    found = any(MISMATCH in output_of(folder, record.rank) for record in records)
+    return f"the ranks' collectives have different sizes: {OF_OTHERS}" if found else ""
+
+
 def _first_failure(records: list[Record], folder: Path) -> Record | None:
     """The record of the rank that failed first: the others lose their connection to it."""
     failed = [record for record in records if record.state == FAILED]
-    stopped = any(record.state not in (FAILED, RUNNING) for record in records)
+    stopped = any(record.state == STOPPED or record.state == ENDED and any(
+        one.cut is not None for one in record.iterations) for record in records)
     if not failed or stopped and all(record.updates for record in records):
         return None
     return min(failed, key=lambda record: (folder / f"rank{record.rank}.record").stat().st_mtime_ns)

@@ -91,7 +91,8 @@ def _shared(pair: Pair, keys: list[list[list]], taken: int, looked_at: str) -> F
     twice, padded = _repeated(ranks), max(one.sampling.padded for record in pair.many for one in trained(record))
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     first = trained(pair.many[0])[0]
-    if twice <= padded or not same and (_replaces(pair) or first.sampling.name in WHOLE):
+    own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
+    if twice <= max(padded, 2 * own) or not same and (_replaces(pair) or not own and first.sampling.name in WHOLE):
         return None                     # an order of its own on each rank
     if not pair.known_by_index and twice <= BY_CHANCE * max(
             len(each) - len({*each}) for each in (*ranks, alone)):
@@ -108,6 +109,9 @@ def _shared(pair: Pair, keys: list[list[list]], taken: int, looked_at: str) -> F
 
 
 def _why_shared(pair: Pair, first: Iteration, same: bool) -> tuple[str, str]:
+    if pair.same_data is False and not first.iterable:
+        return ("the ranks' data sets overlap, as of a list that each rank shuffles in its own way before it takes its "
+                "share", "shuffle by one seed on all ranks: random.Random(seed).shuffle(files)")
     sampling, remedy = first.sampling, "sampler=DistributedSampler(dataset) in the training loader, after " \
         "init_process_group"
     if first.iterable:

@@ -64,7 +64,8 @@ def _different(pair: Pair, at: int, looked_at: str) -> Finding:
                        f"the same at first; before update {at + 1} they differ by rank", by=by, limit=0.0,
                        cause=cause, remedy=remedy, where=pair.at(at - 1)[0].line)
     return Finding(PARAMETERS, Verdict.FAILED, looked_at, "the ranks start from different parameters", by=by, limit=0.0,
-                   cause="each rank draws its own (another seed a rank, or none), and nothing broadcasts rank 0's",
+                   cause="each rank draws its own (another seed a rank, or none), and nothing broadcasts rank 0's; "
+                         "or one rank loads them after that",
                    remedy="wrap the model in DistributedDataParallel, which broadcasts them, or dist.broadcast each; "
                           "under Horovod, hvd.broadcast_parameters", where=updates[0].line)
 

@@ -52,7 +52,11 @@ def unseen(pair: Pair) -> list[str]:
     if any(one.iterable for record in pair.many for one in record.iterations):
         found.append("which examples an IterableDataset holds beyond those that were read, and whether ranks share "
                      "them out without gaps")
-    if not all(trained(record) for record in (pair.one, *pair.many)):
+    seen = all(map(trained, pair.records))
+    if seen and trained(pair.one)[0].data != trained(pair.many[0])[0].data and not trained(pair.one)[0].iterable:
+        found.append("what the ranks' own data sets hold beyond the examples that were read, and whether these are "
+                     "prepared alike")
+    if not seen:
         found.append("which examples were trained on: they come from no DataLoader")
     if not all(map(only_call, passes)):
         found.append("how the loss weighs examples or tokens: a pass has none, or several, of torch's loss functions")
