@@ -55,6 +55,14 @@ def _order(pair: Pair) -> Finding:
             first.sampling.replicas):
         return Finding(NAME, Verdict.NOT_APPLICABLE, f"{first.sampling.name} does not shuffle the training examples")
     both = [_two(record) for record in pair.many]
+    kept = [at for at in range(pair.updates) if not pair.batches(pair.many[0], at)]
+    if not all(both) and first.ended and kept:
+        return Finding(NAME, Verdict.WARNED, looked_at,
+                       f"update {kept[0] + 1} and later ones take no new batch of the loader, whose epoch has ended",
+                       cause="the script keeps its batches, as itertools.cycle does: they come again in the same order, "
+                             "with the same augmentation",
+                       remedy="loop over the loader again for each epoch, after sampler.set_epoch(epoch)",
+                       where=first.line)
     if not all(both):
         return Finding(NAME, Verdict.UNSEEN, "the script did not begin a second epoch")
     begins = [[_begin(one) for one in each] for each in both]

@@ -80,9 +80,18 @@ def _apart(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: 
     else:
         cause, remedy = ("nothing averages the gradients over the ranks, nor their parameters within "
                          f"{counted(pair.updates, 'update')}", DDP)
+        if _reduces(pair, at):
+            cause += "; all_reduce is called, but does not change them before the step"
+            remedy = f"wait() for what async_op=True returns; or {remedy}"
     return Finding(NAME, verdict, looked_at, f"update {at + 1}: each rank's optimizer took another gradient",
                    by=one.spread, limit=pair.limit, cause=cause, remedy=remedy,
                    where=passes[0][(alone or [-1])[-1]].line)
+
+
+def _reduces(pair: Pair, at: int) -> bool:
+    """Whether rank 0 calls all_reduce itself between the batches of an update and the next ones."""
+    numbers = {batch.number for batch in pair.batches(pair.many[0], at)}
+    return any(number in numbers and call == "all_reduce" for number, call in pair.many[0].combined)
 
 
 def _moved_as_one(pair: Pair, at: int) -> bool:
