@@ -200,6 +200,7 @@ class Record:
     optimizers: list[Steps] = field(default_factory=list)           # in the order of their first steps
     batch_norms: dict[int, int] = field(default_factory=dict)       # examples -> calls, in training
     untrained: dict[str, str] | None = None     # digests of buffers and frozen parameters, before the first batch
+    untaken: list[str] = field(default_factory=list)    # parameters with a gradient that no optimizer has
     broadcasts_buffers: bool = False                                # before each forward pass of a wrapper
     fetched: int = 0                                                # batches of all loaders
     combined: list[tuple[int, str]] = field(default_factory=list)   # where ranks' values were: ``fetched``, the call

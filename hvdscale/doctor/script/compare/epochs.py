@@ -56,7 +56,7 @@ def _order(pair: Pair) -> Finding:
         return Finding(NAME, Verdict.NOT_APPLICABLE, f"{first.sampling.name} does not shuffle the training examples")
     both = [_two(record) for record in pair.many]
     kept = [at for at in range(pair.updates) if not pair.batches(pair.many[0], at)]
-    if not all(both) and first.ended and kept:
+    if not all(both) and first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)]:
         return Finding(NAME, Verdict.WARNED, looked_at,
                        f"update {kept[0] + 1} and later ones take no new batch of the loader, whose epoch has ended",
                        cause="the script keeps its batches, as itertools.cycle does: they come again in the same order, "

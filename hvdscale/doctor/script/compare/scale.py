@@ -16,6 +16,7 @@ CLOSE = 0.02            # of a factor, relative
 PARALLEL = 0.9995       # cosine of gradients that differ by a factor alone, where rounding has its part
 DIVIDE_BY_ALL = ("take the sum of the losses, divide by the number of targets of the whole update (all_reduce it), and "
                  "multiply by the number of workers, by which DistributedDataParallel divides")
+DEPARTED = 0.05         # of a later gradient, relative, where rounding has grown
 ALIKE = 0.15            # of losses on the same examples that random numbers or batch-norm enter, relative
 
 
@@ -238,6 +239,27 @@ def _against_one(pair: Pair, at: int, one: Reduction, by: Weighing | None, looke
                    where=_line(pair, at))
 
 
+def _departs(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:
+    """A later update has another gradient than one worker's, though the first has not, and nothing else differs."""
+    before = range(at + 1)
+    if at == 0 or not comparable(pair) or not matches_one(pair) or not all(map(pair.same_examples_at, before)):
+        return None
+    if any(pair.on_one(each).rates != pair.at(each)[0].rates for each in before) or any(
+            each.prepared.moved or each.draws.moved for record in pair.records
+            for each in passes_of(pair.steps(record).updates[:at + 1])):
+        return None
+    alone = find_reduction([pair.on_one(at)], pair.limit)
+    error = alone and apart(alone.gradients[0], one.gradients[0])
+    if not error or error <= max(DEPARTED, pair.limit):
+        return None
+    return Finding(NAME, Verdict.WARNED, looked_at,
+                   f"update {at + 1}: {pair.workers} workers have another gradient than one, though update 1 has the "
+                   "same", by=error, limit=DEPARTED,
+                   cause="something that is kept from update to update, or that the optimizer is given, depends on the "
+                         "number of workers: a queue of earlier examples, a running mean, weight decay",
+                   remedy="compute it over the examples of all ranks", where=_line(pair, at))
+
+
 def _shares(pair: Pair, alone: np.ndarray) -> list[str]:
     """With which weights the mean of the ranks' local gradients is that of one worker; empty where there are none."""
     local = np.stack([sum(each.gradient for each in update.passes) for update in pair.at(0)], axis=1)
@@ -281,7 +303,7 @@ def _losses(pair: Pair) -> list[float]:
     return found if pair.batch is not None and pair.same_start else []
 
 
-CHECKS = _undivided, _remainder, _scaled, _unequal, _other_denominator, _against_one, _scaled_losses
+CHECKS = _undivided, _remainder, _scaled, _unequal, _other_denominator, _against_one, _departs, _scaled_losses
 
 
 def judge(pair: Pair, found: list[Reduction], weighed: list[Weighing | None], looked_at: str) -> Finding:

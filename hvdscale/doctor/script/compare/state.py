@@ -29,6 +29,12 @@ def parameters(pair: Pair) -> Finding:
     apart_at = [at for at in range(pair.updates) if len({update.digest for update in pair.at(at)}) > 1]
     if apart_at:
         return _different(pair, apart_at[0], looked_at)
+    untaken = pair.many[0].untaken
+    if untaken and not pair.optimizer:
+        return Finding(PARAMETERS, Verdict.WARNED, looked_at,
+                       f"no optimizer has {list_first(untaken, 3)}, which have a gradient",
+                       cause="the optimizer was made before modules were added, replaced or wrapped; right if they are "
+                             "meant to stay as they are", remedy="make the optimizer last", where=pair.at(0)[0].line)
     untrained = different_untrained(pair)
     if untrained:
         return Finding(PARAMETERS, Verdict.WARNED, looked_at,

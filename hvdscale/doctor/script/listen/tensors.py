@@ -74,6 +74,16 @@ def digest_untrained() -> dict[str, str]:
             for name, values in (*module.named_buffers(), *module.named_parameters()) if not values.requires_grad}
 
 
+def untaken(parameters: Iterable[torch.Tensor]) -> list[str]:
+    """The names of the parameters that have a gradient and are none of these, in modules that have some of these."""
+    found, taken = {}, {id(one) for one in parameters}
+    for module in outermost_modules():
+        named = {name.replace("module.", ""): one for name, one in module.named_parameters() if one.grad is not None}
+        if any(id(one) in taken for one in named.values()):
+            found.update({id(one): name for name, one in named.items() if id(one) not in taken})
+    return sorted(found.values())
+
+
 def digest_statistics() -> str:
     """One digest of the running statistics of all normalization in the process; empty where there are none."""
     found = {id(values): values for module in outermost_modules() for name, values in module.named_buffers()

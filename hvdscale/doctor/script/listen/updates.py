@@ -12,7 +12,7 @@ from ..record import NOTHING, Clip, Draws, Pass, Steps, Update
 from .batches import Batches
 from .losses import Losses
 from .session import Session
-from .tensors import digest, local, names_of, sample, sampled
+from .tensors import digest, local, names_of, sample, sampled, untaken
 
 Samples = dict[int, np.ndarray]         # by id of the parameter
 
@@ -162,6 +162,8 @@ class Updates(Listener):
         parameters = of.parameters()
         if of.steps is None:
             names = names_of(parameters)
+            if not self.session.record.optimizers:
+                self.session.record.untaken = untaken(each for one in self._optimizers for each in one.parameters())
             of.steps = Steps(type(optimizer).__name__, [(names[id(one)], sampled(one)) for one in parameters])
         places = {id(one): sampled(one) for one in parameters}
 
