@@ -77,7 +77,7 @@ ERRORS = {
     "exiting": "train.py on 1 worker, rank 0, before its first update: it ended with exit code 3",
     "idle": "train.py on 1 worker made no update before it ended: no torch.optim.Optimizer made a step",
     "spawning": "train.py:15: it starts 1 worker, and this run has 2; take the number from",
-    "hanging": "hangs before its first update: rank 0 waits at train.py:30 and rank 1 waits at train.py:33; a rank makes",
+    "hanging": "hangs before its first update: rank 0 waits at train.py:30 and rank 1 waits at train.py:33; a rank",
     "unlike": "the ranks' collectives have different sizes: a rank makes a call that another one leaves out",
 }
 
@@ -256,7 +256,7 @@ def test_a_script_like_torchs_imagenet_example_has_warnings_alone(examined):
     assert code == 0 and {check for check, verdict in verdicts.items() if verdict == "warned"} == {
         "batch-norm", "random numbers"}, out
     assert "over 16 examples on one worker, and over 8 on each of 2" in block(out, "batch-norm")
-    assert "on all ranks (loader workers)" in block(out, "random numbers")
+    assert "on all ranks (torch, in loader workers)" in block(out, "random numbers")
     out = " ".join(out.split())
     assert "There it wrote checkpoint.pth.tar." in out and "the process group ran over Gloo" in out
 

@@ -119,13 +119,14 @@ def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
     batch = Batch((3, "'key'"), ("c0", "c1"), 2, 1, draws)
     sampling = Sampling("RandomSampler", None, None, True, False, 0, 1, True)
     loss = LossCall("mse_loss", 2.0, float("nan"), -float("inf"), 0.1)
-    one = Pass(0.25, np.array([0.1, np.nan, -0.0]), [loss], {0: 3}, draws, False, "train.py:7")
+    one = Pass(0.25, np.array([0.1, np.nan, -0.0]), [loss], {0: 3}, draws, False, "train.py:7", draws)
     update = Update(np.array([1e-300]), np.array([np.pi]), np.empty(0), "d", (0.1, 0.2), (4,), [one],
                     [Clip(float("inf"), 1.0, 1, "train.py:8")], "train.py:9", "e")
-    iteration = Iteration(("Data\udce9", 9), False, sampling, 0, 7, 0, [batch], [(1, "k")], True, cut=4)
+    iteration = Iteration(("Data\udce9", 9), False, sampling, 0, 7, 0, [batch], [(1, "k")], True, cut=4,
+                          models=("m",))
     record = Record(1, 2, "ended", [iteration], [(4, 2)], [Steps("SGD", [("weight", 1)], [update])], {8: 2, 16: 1},
-                    {"BatchNorm.mean": "e"}, True, 3, [(2, "all_reduce")], True, "fully_shard", ["r"], ["i"], ["w"],
-                    "Traceback")
+                    {"BatchNorm.mean": "e"}, ["head"], True, 3, [(2, "all_reduce")], frozenset({"numpy ab"}),
+                    "fully_shard", ["r"], ["i"], ["w"], "Traceback")
     record.save(tmp_path)
     read = load(tmp_path, 1, 2)
     assert repr(read) == repr(record)

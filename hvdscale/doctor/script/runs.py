@@ -192,8 +192,8 @@ def _collect(asked: Asked, workers: int, workplace: Workplace, folder: Path, lat
                           said.replace(str(workplace.folder), str(workplace.original)))
     waiting = _waiting(records, folder)
     if waiting:
-        raise ScriptError(f"{asked.script} {on} hangs {_after(min(records, key=lambda record: record.made))}: {waiting}; "
-                          f"{OF_OTHERS}", "")
+        last = min(records, key=lambda record: record.made)
+        raise ScriptError(f"{asked.script} {on} hangs {_after(last)}: {waiting}; {OF_OTHERS}", "")
     if not all(record.updates for record in records):
         counts = ", ".join(f"rank {record.rank} made {len(record.updates)}" for record in records)
         why = f"within {asked.seconds:g} s ({counts}); --seconds allows more" if late else \

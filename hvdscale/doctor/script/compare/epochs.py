@@ -59,8 +59,8 @@ def _order(pair: Pair) -> Finding:
     if not all(both) and first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)]:
         return Finding(NAME, Verdict.WARNED, looked_at,
                        f"update {kept[0] + 1} and later ones take no new batch of the loader, whose epoch has ended",
-                       cause="the script keeps its batches, as itertools.cycle does: they come again in the same order, "
-                             "with the same augmentation",
+                       cause="the script keeps its batches, as itertools.cycle does: they come again in the same "
+                             "order, with the same augmentation",
                        remedy="loop over the loader again for each epoch, after sampler.set_epoch(epoch)",
                        where=first.line)
     if not all(both):

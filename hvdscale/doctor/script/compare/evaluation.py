@@ -79,7 +79,8 @@ def _of_other_parameters(pair: Pair, each: Round) -> Finding:
                    "their parameters differ by rank, though those that are trained do not: each rank evaluates its "
                    "examples by another model",
                    cause="an average of the parameters (EMA, SWA) or a checkpoint is kept or loaded on some ranks only",
-                   remedy="update it on all ranks, broadcast it, or evaluate all examples on one rank", where=_line(each))
+                   remedy="update it on all ranks, broadcast it, or evaluate all examples on one rank",
+                   where=_line(each))
 
 
 def _models_differ(each: Round) -> bool:

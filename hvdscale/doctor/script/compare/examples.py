@@ -33,8 +33,8 @@ def examples(pair: Pair) -> Finding:
                        "known for all batches")
     if any(record.sharded == TENSOR_PARALLEL for record in pair.many):
         return _of_one_model(keys, looked_at, pair)
-    return (_by_loader_workers(pair, looked_at) or _over_the_epoch(pair) or _shared(pair, keys, taken, looked_at) or _whole(pair, looked_at)
-            or _skipped(pair, looked_at) or _other_batch(pair, looked_at)
+    return (_by_loader_workers(pair, looked_at) or _over_the_epoch(pair) or _shared(pair, keys, taken, looked_at)
+            or _whole(pair, looked_at) or _skipped(pair, looked_at) or _other_batch(pair, looked_at)
             or Finding(NAME, Verdict.PASSED, f"{looked_at}: {_apart(pair)}{_against_one(pair)}"))
 
 
@@ -73,15 +73,16 @@ def _without_loader(pair: Pair) -> Finding:
 
 
 def _by_loader_workers(pair: Pair, looked_at: str) -> Finding | None:
-    """A failed finding, where the workers of a rank's loader all read the same stream: they give a batch each in turn."""
+    """A failed finding, where a loader's workers, which give a batch each in turn, all read the same stream."""
     first = trained(pair.many[0])[0]
     contents = [batch.contents for batch in first.batches[:2]]
     if not first.iterable or first.seed is None or len(contents) < 2 or contents[0] != contents[1] or len(
             {*contents[0]}) < 2:
         return None
-    return Finding(NAME, Verdict.FAILED, looked_at, "the first two batches of rank 0 have the same examples: each of its "
-                   "loader's workers reads all of its share", cause="its IterableDataset is not shared out by loader "
-                   "worker", remedy="in __iter__, share it out by torch.utils.data.get_worker_info() as well",
+    return Finding(NAME, Verdict.FAILED, looked_at, "the first two batches of rank 0 have the same examples: each of "
+                   "its loader's workers reads all of its share",
+                   cause="its IterableDataset is not shared out by loader worker",
+                   remedy="in __iter__, share it out by torch.utils.data.get_worker_info() as well",
                    where=first.line)
 
 

@@ -186,8 +186,8 @@ def _weighted(pair: Pair, at: int, one: Reduction, by: Weighing, looked_at: str)
                    f"update {at + 1}: ranks and passes have as many targets, but they count {weights}"
                    + ", so that their gradients have one norm" * (by_rank and clipped),
                    by=by.error, limit=pair.limit,
-                   cause="the script scales each rank's gradient before the reduction, as clipping by hand does: a rank "
-                         "with a large one counts for less" if by_rank else
+                   cause="the script scales each rank's gradient before the reduction, as clipping by hand does: a "
+                         "rank with a large one counts for less" if by_rank else
                    "the losses have factors; right if they are weights that the script means to give",
                    remedy="clip what the reduction gives" if by_rank else
                    "look for a factor that follows the rank or the number of the pass", where=_line(pair, at))
@@ -213,7 +213,7 @@ def _against_one(pair: Pair, at: int, one: Reduction, by: Weighing | None, looke
     if not alone or not error or error <= pair.limit:
         return None
     times = factor(alone.gradients[0], one.gradients[0])
-    shares = _shares(pair, alone.gradients[0])
+    shares = _shares(pair, alone.gradients[0]) if times is None else []
     if shares:
         return Finding(NAME, Verdict.FAILED, looked_at,
                        f"update 1: of the same examples and parameters, the ranks' gradients count {listed(shares)} in "

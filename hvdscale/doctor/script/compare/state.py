@@ -10,8 +10,8 @@ from .shards import is_joined
 
 PARAMETERS, BATCH_NORM = "parameters", "batch-norm"
 ALIKE = 0.15            # of a factor of parameters, which the last step has changed as well, relative
-LOCAL_STEPS = ("ranks take steps of their own, and their parameters are averaged (local SGD): another algorithm than on "
-               "one worker; right if that is meant")
+LOCAL_STEPS = ("ranks take steps of their own, and their parameters are averaged (local SGD): another algorithm than "
+               "on one worker; right if that is meant")
 
 
 def parameters(pair: Pair) -> Finding:
@@ -40,8 +40,8 @@ def parameters(pair: Pair) -> Finding:
         return Finding(PARAMETERS, Verdict.WARNED, looked_at,
                        "before the first batch, buffers or frozen parameters differ by rank: "
                        f"{list_first(untrained, 3)}",
-                       cause="they are drawn, computed or copied by rank, and nothing broadcasts them, as for a teacher "
-                             "that is copied before DistributedDataParallel wraps the student",
+                       cause="they are drawn, computed or copied by rank, and nothing broadcasts them, such as a "
+                             "teacher that is copied before DistributedDataParallel wraps the student",
                        remedy="make them from the wrapped module, broadcast them, or seed them alike")
     return Finding(PARAMETERS, Verdict.PASSED, f"{looked_at}: the same, bit by bit")
 
@@ -50,13 +50,13 @@ def _parts(pair: Pair, looked_at: str) -> Finding:
     """Whether anything but the optimizer wrote the parameters of some ranks only, where each has its own part."""
     ranks = [pair.steps(record).updates for record in pair.many]
     trained = [at for at, updates in enumerate(ranks) if any(one.digest != one.digest_after for one in updates)]
-    for number in range(1, pair.updates):
-        written = [at for at in trained if ranks[at][number].digest != ranks[at][number - 1].digest_after]
+    for after in range(1, pair.updates):
+        written = [at for at in trained if ranks[at][after].digest != ranks[at][after - 1].digest_after]
         if written and len(written) < len(trained):
             return Finding(PARAMETERS, Verdict.FAILED, looked_at,
-                           f"between update {number} and {number + 1} something wrote them on rank {listed(written)} "
+                           f"between update {after} and {after + 1} something wrote them on rank {listed(written)} "
                            "alone", cause="a write on some ranks only, such as loading a checkpoint",
-                           remedy="do it on all ranks", where=ranks[written[0]][number].line)
+                           remedy="do it on all ranks", where=ranks[written[0]][after].line)
     return Finding(PARAMETERS, Verdict.PASSED, f"{looked_at}; between {counted(pair.updates, 'update')} nothing wrote "
                    "those of some ranks only")
 
@@ -70,8 +70,8 @@ def _different(pair: Pair, at: int, looked_at: str) -> Finding:
                        f"the same at first; before update {at + 1} they differ by rank", by=by, limit=0.0,
                        cause=cause, remedy=remedy, where=pair.at(at - 1)[0].line)
     return Finding(PARAMETERS, Verdict.FAILED, looked_at, "the ranks start from different parameters", by=by, limit=0.0,
-                   cause="each rank draws its own (another seed a rank, or none), and nothing broadcasts rank 0's; "
-                         "or one rank loads them after that",
+                   cause="each rank draws its own (another seed a rank, or none), and nothing broadcasts rank 0's, "
+                         "or not after they were loaded",
                    remedy="wrap the model in DistributedDataParallel, which broadcasts them, or dist.broadcast each; "
                           "under Horovod, hvd.broadcast_parameters", where=updates[0].line)
 

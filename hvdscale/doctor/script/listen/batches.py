@@ -98,7 +98,8 @@ class Batches(Listener):
         if not iteration.trained and self.evaluating:
             iteration.buffers = digest_statistics()
         if not iteration.trained and not self.session.record.sharded:
-            iteration.models = tuple(digest(one.parameters()) for each in self._evaluated if (one := each()) is not None)
+            models = [one for each in self._evaluated if (one := each()) is not None]
+            iteration.models = tuple(digest(one.parameters()) for one in models)
         self.session.save()
 
     def reading(self, begins):
