@@ -166,6 +166,11 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(0))
 
 
+def but_slow(values, slow):
+    """The values of a test's parameter, those in ``slow`` for -m slow alone."""
+    return [pytest.param(value, marks=pytest.mark.slow) if value in slow else value for value in values]
+
+
 def lacks(what, reason):
     """Skip the test, or fail it where HVDSCALE_REQUIRE names the program, or the data set, that it lacks."""
     if what in os.environ.get("HVDSCALE_REQUIRE", "").split():

@@ -77,8 +77,8 @@ def failures(name, **layer):
 @pytest.mark.parametrize("name, layer", [
     ("sound", {}), ("torchs_own", {}), ("digits/fc", {}), ("sound", dict(last_batch="short", ghost_batch="global")),
     ("sound", dict(precision="bf16", optimizer="lamb", decay="cosine", accumulate=2)),
-    ("pairs", dict(group_by_group="always")), ("packed", {}), ("masked_attention", {}), ("masked_mean", {}),
-    ("masked_convolution", {}), ("even_gru", {}), ("by_global_generator", {}),
+    ("pairs", dict(group_by_group="always")), ("packed", {}), ("masked_attention", {}), ("by_global_generator", {}),
+    *(pytest.param(name, {}, marks=pytest.mark.slow) for name in ("masked_mean", "masked_convolution", "even_gru")),
     ("torchs_own", dict(last_batch="short", optimizer="adamw", train_subset=30))])
 def test_a_sound_job_passes_every_check(name, layer):
     assert failures(name, **layer) == {}
@@ -104,7 +104,8 @@ def test_a_sound_job_passes_every_check(name, layer):
     ("metric_mean", {}, "evaluation", "train/error between the two chunk sizes", "a mean where a sum is expected"),
     ("own_generator", {}, "random numbers", r"layers.4 \(OwnGenerator\)", "of its own.*layers.4 holds a Generator"),
     ("own_generator", {}, "gradients", "the mean gradient of", "generator of its own"),
-    ("mean_loss_with_noise", {}, "losses", "the loss of the whole batch", "a mean where a sum is expected"),
+    pytest.param("mean_loss_with_noise", {}, "losses", "the loss of the whole batch", "a mean where a sum is expected",
+                 marks=pytest.mark.slow),
     ("unseeded", {}, "random numbers", "their gradients", "without a seed"),
     ("noise_for_the_batch", {}, "losses", "the loss of the whole batch", "loss, draws random numbers .* as a whole"),
     ("noise_for_the_batch", {}, "gradients", "the mean gradient of", "loss, draws random numbers .* as a whole"),
@@ -113,10 +114,12 @@ def test_a_sound_job_passes_every_check(name, layer):
     ("padding_in_gru", {}, "padding", r"the loss is .*; it enters in gru \(GRU\)", "how far a batch is padded"),
     ("padding_in_gru", {}, "losses", "the loss of the whole batch is", "how far a batch is padded"),
     ("padding_in_gru", {}, "evaluation", "train/cross_entropy between", "how far a batch is padded"),
-    ("padding_in_gru", dict(group_by_group="never"), "padding", "the loss is", "how far a batch is padded"),
+    pytest.param("padding_in_gru", dict(group_by_group="never"), "padding", "the loss is", "how far a batch is padded",
+                 marks=pytest.mark.slow),
     ("padding_in_attention", {}, "padding", r"in attention \(MultiheadAttention\)", "how far a batch is padded"),
     ("padding_in_mean", {}, "padding", r"before drop \(Dropout\), or in it", "how far a batch is padded"),
-    ("padding_in_convolution", {}, "padding", r"convolutions.2 \(Conv1d\)", "how far a batch is padded"),
+    pytest.param("padding_in_convolution", {}, "padding", r"convolutions.2 \(Conv1d\)", "how far a batch is padded",
+                 marks=pytest.mark.slow),
     ("padding_in_measure", {}, "padding", r"the count of error is \d+ and \d+", "how far a batch is padded"),
     ("padding_in_measure", {}, "evaluation", "the count of train/error is", "how far a batch is padded"),
     ("not_a_number", {}, "evaluation", "^train/error is NaN", "the NaN of one example"),

@@ -14,8 +14,6 @@ from hvdscale.doctor.probe_step import make_sample
 from hvdscale.errors import UsageError
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.single import SingleWorker
-from tests.factories import ddp_scripts
-from tests.factories.examinations import Doctor
 
 FAILED = Finding("gradient", Verdict.FAILED, "4 updates", "twice <the> mean", 1.0, 0.02, "a sum", "divide",
                  where="src/train.py:34")
@@ -99,35 +97,3 @@ print("later")
 def test_what_a_job_prints_is_not_among_what_machines_read(run):
     done = run(sys.executable, "-c", PRINTS)
     assert done.stdout == "{}\nlater\n" and sorted(done.stderr.splitlines()) == ["by C", "by Python"]
-
-
-@pytest.fixture(scope="module")
-def doctor():
-    with Doctor() as doctor:
-        yield doctor
-
-
-@pytest.fixture
-def examined(doctor, tmp_path):
-    def examined(name, *words):
-        (tmp_path / "train.py").write_text(ddp_scripts.script(name))
-        return doctor.run(tmp_path, "train.py", *words, "--batch", "16", "--", "--batch", "{local}")
-    return examined
-
-
-def test_of_a_script_the_exit_code_follows_from_the_asked_checks(examined):
-    code, out, err = examined("undivided", "--format", "json", "--checks", "gradient,examples")
-    said = json.loads(out)
-    assert (code, said["exit_code"], err) == (1, 1, "") and said["global_batch"] == 16
-    assert [(one["check"], one["verdict"], one["where"]) for one in said["checks"]] == [
-        ("examples", "passed", ""), ("gradient", "failed", "train.py:34")]
-    code, out, _ = examined("undivided", "--checks", "examples")
-    assert code == 0 and "16 in both runs: 1 check over " in " ".join(out.split()) and "gradient" not in out
-
-
-@pytest.mark.parametrize("name, words, code, said", [
-    ("raising", ["--format", "junit"], 1, "ValueError: of rank 1"),
-    ("honest", ["--format", "json", "--checks", "losses"], 2, "there is no check 'losses'; choose from examples, ep")])
-def test_an_error_leaves_stdout_empty_for_machines(examined, name, words, code, said):
-    ended = examined(name, *words)
-    assert ended[:2] == (code, "") and said in ended.err

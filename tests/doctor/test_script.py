@@ -1,4 +1,6 @@
 """hvdscale-doctor script: honest scripts pass, a planted fault is found, and no script is changed by being watched."""
+import functools
+import json
 import os
 import re
 import shutil
@@ -10,8 +12,8 @@ from hvdscale.doctor.script.folder import make_workplace
 from hvdscale.doctor.script.report import files_of
 from hvdscale.errors import UsageError
 from tests import guides
+from tests.conftest import but_slow
 from tests.factories import ddp_scripts
-from tests.factories.examinations import Doctor
 
 CHECKS = ["examples", "epochs", "gradient", "parameters", "batch-norm", "learning rate", "schedule", "random numbers",
           "evaluation"]
@@ -72,6 +74,10 @@ WARNINGS = {
 SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "ahead", "next", "with_replacement",
          "evaluated_on_one", "added_losses", "closure", "several_evaluations", "own_loss", "two_optimizers", "split",
          "shared_stream", "own_sampler", "own_files", "own_masks", "unused", "noise", "peeking", "listed", "filled_up")
+# slow: another one of SOUND, FAULTS or WARNINGS is close to it
+LIKE_OTHERS = {"ahead", "listed", "peeking", "with_replacement", "added_losses", "several_evaluations", "own_files",
+               "noise", "filled_up", "scaled_closure", "scaled_evaluations", "masked", "last_pass_local",
+               "own_loss_summed", "same_replacement", "second_not_averaged", "clipped_scaled"}
 ERRORS = {
     "raising": "train.py on 2 workers, rank 1, before its first update: ValueError: of rank 1",
     "exiting": "train.py on 1 worker, rank 0, before its first update: it ended with exit code 3",
@@ -83,21 +89,16 @@ ERRORS = {
 
 
 @pytest.fixture(scope="module")
-def doctor():
-    with Doctor() as doctor:
-        yield doctor
-
-
-@pytest.fixture
-def examined(doctor, tmp_path):
-    """Examine a script by its name or text; gives the exit code, both outputs and the verdicts."""
+def examined(doctor, tmp_path_factory):
+    """Examine a script, once, by its name or text; gives the exit code, both outputs and the verdicts."""
+    @functools.cache
     def examined(script, *words):
-        text = ddp_scripts.script(script) if "\n" not in script else script
-        (tmp_path / "train.py").write_text(text)
-        said = doctor.run(tmp_path, "train.py", *words)
+        text, folder = ddp_scripts.script(script) if "\n" not in script else script, tmp_path_factory.mktemp("script")
+        (folder / "train.py").write_text(text)
+        said = doctor.run(folder, "train.py", *words)
         verdicts = dict(re.findall(r"^  (\S.{13})  (passed|warned|FAILED|unseen|-)", said.out, re.M))
-        assert (tmp_path / "train.py").read_text() == text
-        assert {path.name for path in tmp_path.iterdir()} == {"train.py", ".out", ".err"}
+        assert (folder / "train.py").read_text() == text
+        assert {path.name for path in folder.iterdir()} == {"train.py", ".out", ".err"}
         return said.code, said.out, said.err, {check.strip(): verdict for check, verdict in verdicts.items()}
     return examined
 
@@ -107,7 +108,7 @@ def block(out, check):
     return " ".join(re.search(rf"^(?:FAILED|warned): {check}\n((?:  .*\n)+)", out, re.M)[1].split())
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", but_slow(SOUND, LIKE_OTHERS))
 def test_an_honest_script_raises_no_alarm(examined, name):
     code, out, err, verdicts = examined(name, *MARKED)
     assert (code, err) == (0, "") and list(verdicts) == CHECKS
@@ -117,7 +118,7 @@ def test_an_honest_script_raises_no_alarm(examined, name):
         assert "and each update has those it has on one worker" in " ".join(out.split())
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", but_slow(FAULTS, LIKE_OTHERS))
 def test_a_planted_fault_is_found_and_no_other(examined, name):
     check, differs, cause = FAULTS[name]
     code, out, _, verdicts = examined(name, *MARKED)
@@ -214,7 +215,7 @@ def test_the_guide_has_an_excerpt_for_each_cause():
     assert len(SHOWN) == len(re.findall(r"^::$", GUIDE, re.M)) == len(causes)
 
 
-@pytest.mark.parametrize("name", WARNINGS)
+@pytest.mark.parametrize("name", but_slow(WARNINGS, LIKE_OTHERS))
 def test_what_may_be_intended_is_a_warning(examined, name):
     check, differs, cause = WARNINGS[name]
     code, out, _, verdicts = examined(name, *MARKED)
@@ -245,6 +246,24 @@ def test_without_a_marked_batch_only_what_holds_at_any_is_checked(examined):
 def test_a_batch_and_its_place_are_given_together(examined, words, said):
     code, out, err, _ = examined("honest", *words)
     assert (code, out) == (2, "") and said in err
+
+
+def test_of_a_script_the_exit_code_follows_from_the_asked_checks(examined):
+    code, out, err, _ = examined("undivided", "--format", "json", "--checks", "gradient,examples", *MARKED)
+    said = json.loads(out)
+    assert (code, said["exit_code"], err) == (1, 1, "") and said["global_batch"] == 16
+    assert [(one["check"], one["verdict"], one["where"]) for one in said["checks"]] == [
+        ("examples", "passed", ""), ("gradient", "failed", "train.py:34")]
+    code, out, _, _ = examined("undivided", "--checks", "examples", *MARKED)
+    assert code == 0 and "16 in both runs: 1 check over " in " ".join(out.split()) and "gradient" not in out
+
+
+@pytest.mark.parametrize("name, words, code, said", [
+    ("raising", ["--format", "junit"], 1, "ValueError: of rank 1"),
+    ("honest", ["--format", "json", "--checks", "losses"], 2, "there is no check 'losses'; choose from examples, ep")])
+def test_an_error_leaves_stdout_empty_for_machines(examined, name, words, code, said):
+    ended, out, err, _ = examined(name, *words, *MARKED)
+    assert (ended, out) == (code, "") and said in err
 
 
 def test_a_script_like_torchs_imagenet_example_has_warnings_alone(examined):

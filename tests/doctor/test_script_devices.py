@@ -5,19 +5,12 @@ import pytest
 import torch
 
 from tests.factories import ddp_scripts, gpu_scripts
-from tests.factories.examinations import Doctor
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU nothing is redirected")
 OWN_WORKERS = ("spawning", "no_sampler", "by_gpu")
 FAULTS = {"no_sampler": ("examples", "all ranks took the same examples: 80 of 160 count"),
           "not_averaged": ("gradient", "each rank's optimizer took another gradient"),
           "clipped_while_scaled": ("gradient", "clipped while multiplied by 65,500")}
-
-
-@pytest.fixture(scope="module")
-def doctor():
-    with Doctor() as doctor:
-        yield doctor
 
 
 def examine(doctor, folder, text, *words):
