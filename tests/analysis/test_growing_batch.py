@@ -55,8 +55,14 @@ def everything():
             *(grown(w, seed) for w in WORKERS for seed in (0, 1))]
 
 
-def test_steps_examples_time_and_speed_are_counted_by_each_steps_batch(everything):
-    *_, growing = groups_of(*everything)
+@pytest.fixture(scope="module")
+def groups(everything):
+    """What is known of all of them."""
+    return groups_of(*everything)
+
+
+def test_steps_examples_time_and_speed_are_counted_by_each_steps_batch(groups):
+    *_, growing = groups
     examples = 100 * 32 + 100 * 64 + 50 * 128
     for cell in growing.sections[0].cells:
         seconds = sum(clock(cell.workers[0], RAMP.at(step)) for step in range(GROWN))
@@ -67,17 +73,17 @@ def test_steps_examples_time_and_speed_are_counted_by_each_steps_batch(everythin
         assert cell.step_seconds.value == pytest.approx(seconds / GROWN)
 
 
-def test_constant_batches_know_nothing_of_a_growing_one(everything):
+def test_constant_batches_know_nothing_of_a_growing_one(everything, groups):
     alone, = groups_of(*everything[:-len(WORKERS) * 2])
-    beside, growing = groups_of(*everything)
+    beside, growing = groups
     assert [cell.global_batch for cell in beside.sections[0].cells] == [
         cell.global_batch for cell in alone.sections[0].cells]
     assert beside.sections[0].batches.points[0].steps == alone.sections[0].batches.points[0].steps
     assert growing.workload.batch_schedule == RAMP.pairs and growing.sections[0].batches is None
 
 
-def test_the_parts_of_a_scaling_by_workers_multiply_to_its_speedup(everything):
-    *_, growing = groups_of(*everything)
+def test_the_parts_of_a_scaling_by_workers_multiply_to_its_speedup(groups):
+    *_, growing = groups
     series, = growing.sections[0].series
     for point in series.points:
         product = point.statistical_efficiency.value * point.system_efficiency.value
@@ -85,8 +91,8 @@ def test_the_parts_of_a_scaling_by_workers_multiply_to_its_speedup(everything):
         assert point.statistical_efficiency.value == pytest.approx(1, rel=1e-12)
 
 
-def test_the_report_holds_it_against_its_smallest_and_largest_batch(everything):
-    *_, growing = groups_of(*everything)
+def test_the_report_holds_it_against_its_smallest_and_largest_batch(groups):
+    *_, growing = groups
     table = next(one for one in tables_of(growing.sections[0]) if one.name == "growing-batch")
     keys = [column.key for column in table.columns]
     rows = [dict(zip(keys, (cell.value for cell in row.cells))) for row in table.rows]
@@ -100,8 +106,8 @@ def test_the_report_holds_it_against_its_smallest_and_largest_batch(everything):
         [row["workers"] * row["seconds_to_target"] for row in rows])
 
 
-def test_the_plan_adds_up_the_pieces_at_each_worker_count(everything):
-    plan, = growing_plans(groups_of(*everything), Request((1, 2, 4, 64), price=2.0))
+def test_the_plan_adds_up_the_pieces_at_each_worker_count(groups):
+    plan, = growing_plans(groups, Request((1, 2, 4, 64), price=2.0))
     assert [option.workers for option in plan.options] == list(WORKERS) and plan.batches == RAMP
     assert not plan.predicted and plan.left_out == ((64, "batch 32 has fewer examples than workers"),)
     for option in plan.options:
@@ -134,15 +140,15 @@ def test_a_growing_batch_alone_has_a_plan_without_ratios():
 
 # workers that change with the batch
 
-def phased(trials, **request):
-    [plan] = growing_plans(groups_of(*trials), Request(WORKERS, **request))
+def phased(groups, **request):
+    [plan] = growing_plans(groups, Request(WORKERS, **request))
     return plan
 
 
 @pytest.mark.parametrize("relaunch", [0.0, 0.05, 10.0])
-def test_the_workers_of_each_batch_are_those_that_no_other_ones_beat(everything, relaunch):
+def test_the_workers_of_each_batch_are_those_that_no_other_ones_beat(groups, relaunch):
     """All ways by hand: 100, 100 and 50 steps at batch 32, 64 and 128."""
-    plan, pieces = phased(everything, relaunch=relaunch), ((100, 32), (100, 64), (50, 128))
+    plan, pieces = phased(groups, relaunch=relaunch), ((100, 32), (100, 64), (50, 128))
     ways = []
     for workers in itertools.product(WORKERS, repeat=3):
         times = [steps * clock(w, batch) + relaunch * (at > 0 and w != workers[at - 1])

@@ -10,6 +10,7 @@ from hvdscale.analysis.step_time import (BOUNDED, EXTRAPOLATED, FAR, INTERPOLATE
                                          Timing, fit_steps, timings_of)
 from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import hull
+from tests.conftest import but_slow
 from tests.factories import timings as made_timings
 from tests.factories.logs import log, trial
 from tests.factories.timings import LOCAL, SHAPES, STRONG, WEAK, coverage
@@ -168,7 +169,7 @@ def test_intervals_cover_in_every_design(design):
     assert covered(design, 150, 200) >= 0.9
 
 
-@pytest.mark.parametrize("law", made_timings.LAWS)
+@pytest.mark.parametrize("law", but_slow(made_timings.LAWS, ("tree", "linear", "overlap")))
 def test_intervals_cover_whatever_law_the_step_time_follows(law):
     found = coverage(law, WEAK, 0.01, 10, asked=(64, 256))
     assert min(share for share, _ in found.values()) >= 0.9
@@ -180,7 +181,7 @@ def test_a_tree_known_from_two_batch_sizes_is_covered_at_16_times():
     assert share >= 0.9 and width < 20
 
 
-@pytest.mark.parametrize("design", (LOCAL, STRONG))
+@pytest.mark.parametrize("design", but_slow((LOCAL, STRONG), (STRONG,)))
 def test_a_pass_that_is_flat_until_the_device_is_full_is_covered_beyond_the_batches_timed(design):
     found = coverage("ring", design, 0.01, 4, asked=(32, 64), shape=np.inf)
     assert min(share for share, _ in found.values()) == 1 and found[32][1] < 4
@@ -192,7 +193,7 @@ def test_beyond_the_largest_pass_that_was_timed_a_step_grows_at_most_in_proporti
     assert 0.045 < low < 0.06 and 0.3 < high < 0.55
 
 
-@pytest.mark.parametrize("pauses", (0.01, 0.05))
+@pytest.mark.parametrize("pauses", but_slow((0.01, 0.05), (0.01,)))
 def test_workers_that_pause_are_covered_at_4_and_16_times(pauses):
     found = coverage("ring", WEAK, 0.01, 5, asked=(64, 256), pauses=pauses)
     assert min(share for share, _ in found.values()) == 1 and found[64][1] < 3
