@@ -1,3 +1,4 @@
+import shutil
 from functools import partial
 from io import StringIO
 
@@ -29,3 +30,20 @@ def train(tmp_path, monkeypatch):
         return _run("toy/net", [{}, keys], dry_run, SingleWorker())
     yield train
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    """Where the uninterrupted run is kept."""
+    return tmp_path_factory.mktemp("kept") / "whole"
+
+
+@pytest.fixture
+def whole(train, kept, tmp_path):
+    """The uninterrupted run of ``train()``, made once: its checkpoints in whole/ and its log in whole.h5."""
+    if not kept.exists():
+        assert train(checkpoint="whole", log="whole.h5") == 0
+        kept.mkdir()
+        shutil.copytree(tmp_path / "whole", kept / "whole")
+        shutil.copy(tmp_path / "whole.h5", kept)
+    shutil.copytree(kept, tmp_path, dirs_exist_ok=True)

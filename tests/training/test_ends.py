@@ -99,8 +99,8 @@ def test_a_model_that_cannot_be_written_is_written_by_the_same_command(train, mo
     assert_same_state(model("m.pt"), model("whole.pt"))
 
 
+@pytest.mark.usefixtures("whole")
 def test_a_last_checkpoint_that_cannot_be_written_is_an_error(train, monkeypatch):
-    train(checkpoint="whole", log="whole.h5")
     write = checkpoint.write
 
     def refuse_the_last(path, state):
@@ -118,10 +118,10 @@ def test_a_last_checkpoint_that_cannot_be_written_is_an_error(train, monkeypatch
     assert_same_state(state_of("ck"), state_of("whole"))
 
 
+@pytest.mark.usefixtures("whole")
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_log_that_says_complete_without_the_last_weights_is_gone_on_with(train, lost):
     """As a killed run of an earlier version left it."""
-    train(checkpoint="whole", log="whole.h5", keep_checkpoints=9)
     train(keep_checkpoints=9)
     for _, path in listed("ck")[:lost]:
         os.unlink(path)
@@ -139,8 +139,8 @@ def test_the_log_says_complete_once_the_last_weights_are_saved(train, monkeypatc
     assert seen == [30] and outcome()["status"] == "COMPLETE"
 
 
+@pytest.mark.usefixtures("whole")
 def test_a_log_that_cannot_be_merged_is_merged_by_the_same_command(train, monkeypatch):
-    train(checkpoint="whole", log="whole.h5")
     train(signal_at=12)
     with monkeypatch.context() as patched:
         patched.setattr("hvdscale.log.compact_file.SafeFile.sync", raise_no_space)
@@ -169,8 +169,8 @@ def test_seconds_that_are_spent_are_spent_after_a_kill_too(train, monkeypatch):
         assert log.evaluations["step"].tolist()[-1] == last and np.isfinite(log.evaluations["test/error"][-1])
 
 
+@pytest.mark.usefixtures("whole")
 def test_a_target_that_is_met_ends_the_run_after_a_kill_too(train, monkeypatch):
-    train(checkpoint="whole", log="whole.h5")
     with read_log("whole.h5") as log:
         target = f"train/cross_entropy<={log.evaluations['train/cross_entropy'][2]}"
     train(checkpoint="short", log="short.h5", target=target, eval_splits="val")
