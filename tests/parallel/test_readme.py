@@ -14,7 +14,7 @@ from hvdscale.cli.log import main as log
 from hvdscale.cli.plan import main as plan
 from hvdscale.cli.report import main as report
 from tests import guides
-from tests.conftest import DATA, ROOT, command_environment, launcher_command
+from tests.conftest import DATA, ROOT, but_slow, command_environment, launcher_command
 from tests.factories.edited_jobs import forget
 from tests.factories.found_runs import write_runs
 from tests.factories.logs import save
@@ -69,6 +69,9 @@ LONG = (SERIES, "hvdscale-scale digits/fc --workers", "hvdscale-scale job:worklo
         "hvdscale-branch digits/fc --out runs/branched", "hvdscale-report runs/branched",
         "mpirun -np 2 hvdscale-tune sweep.toml", "hvdscale-report sweeps/digits",
         "hvdscale-train digits/fc --global-batch 64 --lr-rule tuned --metaparameters sweeps/digits/tuned.toml")
+# whose commands take longest; test_guides holds their options by default, and the commands' own tests what they do
+LONG_GUIDES = ("hvdscale/workloads/README.rst", "hvdscale/doctor/README.rst", "hvdscale/training/README.rst",
+               "hvdscale/analysis/README.rst")
 # those that run in the tests' own process, unless the shell has something to say in them
 OFFLINE = {"hvdscale-report": report, "hvdscale-plan": plan, "hvdscale-log": log}
 SHELLS = set("|;&<>$`*") | {"--watch"}
@@ -146,7 +149,7 @@ def folder(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("path", guides.PATHS)
+@pytest.mark.parametrize("path", but_slow(guides.PATHS, LONG_GUIDES))
 @pytest.mark.parametrize("left_out", [LONG, pytest.param((SERIES,), marks=pytest.mark.slow)],
                          ids=["but the longest", "all"])
 def test_every_command_but_those_of_other_tests_runs_as_written(folder, carry_out, path, left_out):

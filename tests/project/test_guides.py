@@ -1,5 +1,6 @@
 """README.rst and the guides: they are valid, their links lead somewhere, and what they list is what there is."""
 import re
+from importlib import import_module
 
 import pytest
 
@@ -40,6 +41,24 @@ def test_the_readme_leads_to_every_guide_and_is_short():
 def test_every_command_says_how_long_it_takes(path):
     assert not [each.command for each in guides.typed(path)
                 if not re.match(TIME, each.time) and not each.command.startswith("export ")]
+
+
+def options_of(name, *words):
+    """The options that hvdscale-NAME has before these words."""
+    module = {("script",): f"{name}_script", ("compare",): "compare"}.get(words[:1], name)
+    module = import_module(f"hvdscale.cli.{module}")
+    command = getattr(module, "command", None) or module.main
+    command = getattr(command, "commands", {}).get(words[0] if words else "", command)
+    return {option for each in command.params for option in (*each.opts, *each.secondary_opts, "--help")}
+
+
+@pytest.mark.parametrize("path", LINKED)
+def test_every_option_of_a_command_is_one_that_it_has(path):
+    """tests/parallel/test_readme.py runs the commands, those that take long by -m slow."""
+    for command in [*(each.command for each in guides.typed(path)), *guides.named(path)]:
+        for name, words in re.findall(r"\bhvdscale-(\w+)((?: [^|;&>]+)?)", command):
+            words = words.partition(" -- ")[0].split()
+            assert {word for word in words if word.startswith("--")} <= options_of(name, *words), command
 
 
 @pytest.mark.parametrize("path", ["README.rst", "hvdscale/workloads/README.rst"])
