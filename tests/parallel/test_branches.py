@@ -41,7 +41,7 @@ def test_branches_are_the_same_at_any_number_of_workers(base, here, run, np_):
 
 def test_a_killed_command_goes_on_and_repeats_no_branch_that_has_ended(base, here):
     words = ["--from", "ck", "--at", "40", "--out", "killed", "--factors", "1,2,4", "--orders", "1",
-             "--branch-examples", "24000"]
+             "--branch-examples", "12000"]
     command = [sys.executable, "-m", "hvdscale.cli.branch", *words]
     process = subprocess.Popen(command, cwd=base, env=command_environment(), stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, text=True)

@@ -57,6 +57,7 @@ def test_two_workers_are_held_against_all_the_cores_that_they_have(run, tmp_path
 
 
 @TWO
+@pytest.mark.slow
 def test_a_group_of_two_counts_the_cores_of_the_other_groups(run, tmp_path):
     launcher_command("mpirun", 2)
     bound = ["mpirun", "--oversubscribe", "--bind-to", "core:overload-allowed", "-np", "4"]

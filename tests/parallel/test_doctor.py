@@ -73,19 +73,15 @@ def alone(job):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job, differs, cause", [
     ("build_by_RANK", "the model's layers.5.bias, as built, is not the same on rank 1 as on rank 0", RANK),
     ("loss_by_process", "under the same seed is not the same on rank 1 as on rank 0", PROCESS),
-    pytest.param("loss_by_SLURM_PROCID", "under the same seed is not the same on rank 1 as on rank 0", RANK,
-                 marks=pytest.mark.slow),
-    pytest.param("read_by_RANK", "example 0 of train is not the same on rank 1 as on rank 0", RANK,
-                 marks=pytest.mark.slow),
-    pytest.param("load_by_import", "example 0 of train is not the same on rank 1 as on rank 0", PROCESS,
-                 marks=pytest.mark.slow),
-    pytest.param("loss_by_host", "under the same seed is not the same on rank 1 as on rank 0", RANK,
-                 marks=pytest.mark.slow),
-    pytest.param("measure_by_LOCAL_RANK", "by the same model is not the same on rank 1 as on rank 0", RANK,
-                 marks=pytest.mark.slow)])
+    ("loss_by_SLURM_PROCID", "under the same seed is not the same on rank 1 as on rank 0", RANK),
+    ("read_by_RANK", "example 0 of train is not the same on rank 1 as on rank 0", RANK),
+    ("load_by_import", "example 0 of train is not the same on rank 1 as on rank 0", PROCESS),
+    ("loss_by_host", "under the same seed is not the same on rank 1 as on rank 0", RANK),
+    ("measure_by_LOCAL_RANK", "by the same model is not the same on rank 1 as on rank 0", RANK)])
 def test_a_rank_in_a_seed_is_found_without_a_launcher(job, differs, cause):
     found = alone(job)
     assert (found.verdict, found.cause) == (Verdict.FAILED, cause) and found.differs.endswith(differs)

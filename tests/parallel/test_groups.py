@@ -22,7 +22,8 @@ def grouped(run, tmp_path):
     return grouped
 
 
-@pytest.mark.parametrize("launcher", [pytest.param("mpirun", marks=pytest.mark.slow), "torchrun"])
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_groups_of_two_sum_separately_and_can_be_formed_again(grouped, launcher):
     code, saw, said = grouped("apart", launcher=launcher)
     assert code == 0, said

@@ -10,6 +10,7 @@ import pytest
 
 from tests.parallel.launched_job import Job, held
 from tests.parallel.sweeps import sweep_file
+from tests.parallel.test_ports import assert_no_worker_listens
 
 STALL, STARTED, GONE = 30, 180, 120
 ENDLESS = ["digits/fc", "--steps", 10**6, "--eval-every", 10**6, "--target", "none", "--log-file", "w.h5",
@@ -59,6 +60,8 @@ def test_a_job_whose_terminal_is_closed_keeps_a_checkpoint_and_ends(started, lau
         ("horovodrun", signal.SIGKILL), ("horovodrun", signal.SIGTERM), ("gloo", signal.SIGKILL)))])
 def test_a_job_whose_launcher_is_signalled_keeps_a_checkpoint_and_ends(started, launcher, number):
     job = started(launcher=launcher)
+    if launcher == "mpirun":
+        assert_no_worker_listens(job)
     os.kill(job.process.pid, number)
     assert_stopped(job)
 
@@ -89,10 +92,10 @@ def test_a_job_whose_output_is_read_no_more_keeps_a_checkpoint_and_ends(started)
     assert_stopped(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher, number", [
-    ("mpirun", signal.SIGKILL), *(pytest.param(*each, marks=SLOW) for each in (
-        ("horovodrun", signal.SIGKILL), ("gloo", signal.SIGKILL), ("torchrun", signal.SIGKILL),
-        ("horovodrun", signal.SIGHUP), ("mpirun", signal.SIGHUP), (None, signal.SIGHUP)))])
+    ("mpirun", signal.SIGKILL), ("horovodrun", signal.SIGKILL), ("gloo", signal.SIGKILL), ("torchrun", signal.SIGKILL),
+    ("horovodrun", signal.SIGHUP), ("mpirun", signal.SIGHUP), (None, signal.SIGHUP)])
 def test_a_sweep_whose_launcher_is_killed_ends(started, tmp_path, launcher, number):
     """A trial takes longer than the time that mpirun waits before it passes SIGHUP on as SIGTERM."""
     sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.5}", high="0.4")
@@ -113,8 +116,8 @@ def test_a_sweep_of_groups_whose_launcher_is_killed_ends(started, tmp_path, laun
     job.wait_for_its_end(GONE)
 
 
-@pytest.mark.parametrize("launcher", [
-    "mpirun", *(pytest.param(each, marks=SLOW) for each in ("horovodrun", "horovodrun-gloo", "torchrun"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "horovodrun-gloo", "torchrun"])
 def test_the_workers_of_a_series_end_with_it(started, launcher):
     job = started("digits/fc", "--steps", 10**6, "--eval-every", 10**6, "--target", "none", "--workers", 2,
                   "--launcher", launcher, "--out", "out", launcher=None, module="hvdscale.cli.scale",

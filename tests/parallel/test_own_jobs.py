@@ -48,8 +48,9 @@ def test_a_padded_job_of_two_workers_is_one_ghost_group_of_both(launch, alone):
         assert np.linalg.norm(np.subtract(rank[0][0], wanted)) <= 1e-10 * np.linalg.norm(wanted)
 
 
-@pytest.mark.parametrize("asked", ["", pytest.param("1", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", ["load", pytest.param("summarize", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ["", "1"])
+@pytest.mark.parametrize("method", ["load", "summarize"])
 def test_a_user_error_is_one_line_on_two_workers_and_one_traceback_if_asked_for(run, tmp_path, method, asked):
     done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:MISTAKEN",
                "--log", "w.h5", check=False, MISTAKE=method, HVDSCALE_TRACEBACK=asked)
@@ -92,8 +93,9 @@ def test_a_batch_without_a_count_has_no_mean_and_a_pass_adds_nothing():
         assert np.linalg.norm(np.subtract(half, whole)) <= 1e-12 * np.linalg.norm(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault, said", [
-    pytest.param("train:kill", "a loader worker was lost: ", marks=pytest.mark.slow),
+    ("train:kill", "a loader worker was lost: "),
     ("val:raise", "example 5 of Faulty cannot be read: OSError: no such sentence (")])
 def test_what_one_ranks_loader_worker_meets_is_one_error_of_all(run, tmp_path, fault, said):
     done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:FAULTY", "--set",

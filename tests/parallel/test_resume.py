@@ -67,8 +67,23 @@ KILLS = {
 FEW = [("SIGTERM 1 step 24", 26), ("SIGKILL 0 removal 0", 28)]
 
 
-@pytest.mark.parametrize("np_, options, kills", [
-    (2, GROWING, FEW), *(pytest.param(w, [], kills, marks=pytest.mark.slow) for w, kills in KILLS.items())])
+def test_a_job_stopped_on_one_transport_and_killed_on_the_other_makes_the_same(runs, tmp_path, monkeypatch):
+    """As the uninterrupted one makes: by mpirun, then by torchrun, which starts the workers again."""
+    monkeypatch.setenv("PET_MAX_RESTARTS", "1")
+    folder = tmp_path / "moved"
+    code, output = runs.start(2, folder, kill="SIGTERM 1 step 24")
+    assert code == 75 and "transport      H" in output, output
+    code, output = runs.start(2, folder, kill="SIGKILL 1 step 37", launcher="torchrun")
+    assert code == 0 and "transport      torch.d" in output, output
+    assert re.findall(r"resumes +from ck/step-(\d+).pt", output) == ["26", "35"], output
+    assert_same_run(folder, runs.whole(2))
+    assert [path.name for path in folder.glob("*.h5*")] == ["w.h5"]
+    with read_log(folder / "w.h5") as log:
+        assert log.restarts.rows == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("np_, options, kills", [(2, GROWING, FEW), *((w, [], kills) for w, kills in KILLS.items())])
 def test_a_job_killed_again_and_again_makes_what_the_uninterrupted_one_makes(runs, tmp_path, np_, options, kills):
     folder, before = tmp_path / "killed", None
     for kill, goes_on_at in [*kills, ("", None)]:
@@ -101,16 +116,16 @@ def parameters(folder):
 
 
 def test_a_job_goes_on_at_another_number_of_workers_with_the_same_global_batch(runs, tmp_path):
-    """Float64, 20 steps: 3 workers, then 2, against 1. The noise scale's columns are of each worker's own share."""
+    """Float64, 20 steps: 2 workers, then 1, against 1. The noise scale's columns are of each worker's own share."""
     options = ["--precision", "fp64", "--steps", "20", "--global-batch", "8"]
     folder, whole = tmp_path / "moved", runs.whole(1, *options)
-    assert runs.start(3, folder, *options, kill="SIGKILL 2 step 9")[0] != 0
-    code, output = runs.start(2, folder, *options)
-    assert code == 0 and "note: workers was 3, is now 2" in output, output
+    assert runs.start(2, folder, *options, kill="SIGKILL 1 step 9")[0] != 0
+    code, output = runs.start(1, folder, *options)
+    assert code == 0 and "note: workers was 2, is now 1" in output, output
     difference = np.linalg.norm(parameters(folder) - parameters(whole)) / np.linalg.norm(parameters(whole))
     assert difference <= 1e-10
     with read_log(folder / "w.h5") as log, read_log(whole / "w.h5") as reference:
-        assert log.restarts["workers"].tolist() == [3, 2] and log.restarts["first_step"].tolist() == [0, 7]
+        assert log.restarts["workers"].tolist() == [2, 1] and log.restarts["first_step"].tolist() == [0, 7]
         for table, other in zip(log.tables[2:], reference.tables[2:]):
             assert table["step"].tolist() == other["step"].tolist()
             for name in table:
@@ -118,6 +133,7 @@ def test_a_job_goes_on_at_another_number_of_workers_with_the_same_global_batch(r
                     np.testing.assert_allclose(table[name], other[name], rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_plateau_decay_acts_at_the_same_steps_at_any_number_of_workers(runs):
     options = ["--precision", "fp64", "--global-batch", "8", "--set", "decay=plateau", "--set", "decay_factor=0.5",
                "--set", "decay_metric=val/cross_entropy", "--set", "decay_patience=0"]

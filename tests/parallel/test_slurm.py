@@ -31,9 +31,9 @@ def submit(cluster, checkout, tmp_path):
     return submit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher, transport", [
-    ("srun", "auto"), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-        ("mpirun", "auto"), ("torchrun", "auto"), ("srun", "torch"), ("mpirun", "torch")))])
+    ("srun", "auto"), ("mpirun", "auto"), ("torchrun", "auto"), ("srun", "torch"), ("mpirun", "torch")])
 def test_the_template_trains_on_two_nodes_with_two_ranks_each(submit, request, tmp_path, launcher, transport):
     if launcher == "srun":
         request.getfixturevalue("pmix")
@@ -58,6 +58,7 @@ def test_the_sbatch_command_of_the_readme_runs(submit):
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
 
 
+@pytest.mark.slow
 def test_inside_an_allocation_a_series_runs_on_its_nodes(cluster, tmp_path):
     """The guide's allocation, of two cores a node."""
     launcher_command("mpirun", 1)

@@ -45,6 +45,7 @@ def started(tmp_path):
         job.end()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_started_again_and_the_job_resumes_to_the_last_bit(restarting, tmp_path):
     runs = Runs(tmp_path)
     code, output = runs.start(2, tmp_path / "killed", kill="SIGKILL 1 step 16", launcher="torchrun")

@@ -15,7 +15,8 @@ GIVEN = [*CONFIGURATIONS[::6], dict(steps=20, precision="fp64", global_batch=24,
 ALONE = "import sys; sys.modules.update(dict.fromkeys({without})); from hvdscale.cli.train import main; main()"
 
 
-@pytest.mark.parametrize("np_", [3, *(pytest.param(w, marks=pytest.mark.slow) for w in (1, 2, 4))])
+@pytest.mark.slow
+@pytest.mark.parametrize("np_", [1, 2, 3, 4])
 def test_any_worker_count_under_torchrun_makes_the_updates_of_one_worker(launch, np_):
     references = [alone(json.dumps({**configuration, "accumulate": 1})) for configuration in GIVEN]
     assert_close(launch("trajectories", np_, GIVEN, "torchrun"), references)
@@ -39,8 +40,8 @@ def assert_close(ranks, references):
         np.testing.assert_allclose(got[0], reference[0], rtol=1e-9)
 
 
-@pytest.mark.parametrize("launchers", [
-    ("torchrun", "mpirun"), pytest.param(("mpirun", "torchrun", "mpirun", "torchrun"), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("launchers", [("torchrun", "mpirun"), ("mpirun", "torchrun", "mpirun", "torchrun")])
 def test_a_run_begun_on_one_transport_resumes_exactly_on_the_other(tmp_path, launchers):
     runs = Runs(tmp_path)
     for number, launcher in enumerate(launchers, 1):
@@ -52,7 +53,7 @@ def test_a_run_begun_on_one_transport_resumes_exactly_on_the_other(tmp_path, lau
 
 
 @pytest.mark.parametrize("launcher, missing, settings, said", [
-    ("torchrun", ("horovod", "mpi4py"), [], "torch.distributed"),
+    pytest.param("torchrun", ("horovod", "mpi4py"), [], "torch.distributed", marks=pytest.mark.slow),
     ("mpirun", ("horovod", "mpi4py"), [], "torch.distributed"),
     pytest.param("mpirun", (), ["--set", "transport=torch"], "torch", marks=pytest.mark.slow),
     pytest.param("mpirun", ("horovod",), [], "torch.distributed", marks=pytest.mark.slow),

@@ -9,7 +9,9 @@ import pytest
 
 from hvdscale.log.reader import read_log
 from hvdscale.plan.settings import read_toml
+from hvdscale.system.cores import usable_cores
 from tests.conftest import launcher_command
+from tests.parallel.test_cores import executions
 from tests.parallel.sweeps import (assert_same_sweep, carry_out, exit_code, kill_after, search_in, start, sweep_file,
                                    tune, until)
 
@@ -24,11 +26,12 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize("ranks, workers, launcher", [
-    (4, 2, "mpirun"), *(pytest.param(*few, marks=pytest.mark.slow) for few in (
-        (2, 1, "mpirun"), (4, 1, "mpirun"), (2, 2, "mpirun"), (2, 1, "torchrun"), (4, 2, "torchrun")))])
+    (4, 2, "torchrun"), *(pytest.param(*few, marks=pytest.mark.slow) for few in (
+        (2, 1, "mpirun"), (4, 1, "mpirun"), (2, 2, "mpirun"), (2, 1, "torchrun"), (4, 2, "mpirun")))])
 def test_any_number_of_ranks_and_groups_finds_the_same(tmp_path, run, alone, ranks, workers, launcher):
     sweep = sweep_file(tmp_path, high="0.4", repeats=1, workers_per_trial=workers)
     tune(run, sweep, tmp_path / "out", ranks=ranks, launcher=launcher)
+    assert set(executions(tmp_path / "out")) == {(workers, ranks, len(usable_cores()))}
     split = ("trials/workers", "trials/local_batch", "restarts/workers") if workers > 1 else ()
     assert_same_sweep(tmp_path / "out", alone[0], split, 1e-9 if workers > 1 else 0)
 
