@@ -13,7 +13,7 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
-from tests.conftest import command_environment, small_disk
+from tests.conftest import but_slow, command_environment, small_disk
 from tests.factories.log_files import begin, finished, open_log, step, write
 
 KILLS = {"steady": 6, "busy": 5, "create": 4, "finish": 5}     # 20 in all
@@ -47,10 +47,11 @@ def last(lines, what, before=float("inf")):
     return max((number for w, number, seconds in lines if w == what and seconds < before), default=0)
 
 
-@pytest.mark.parametrize("mode", KILLS)
-def test_a_log_whose_writer_is_killed_reads_with_all_that_was_flushed(mode, tmp_path):
+@pytest.mark.parametrize("mode, kills", [*((mode, 2) for mode in KILLS), *(
+    pytest.param(*one, marks=pytest.mark.slow) for one in KILLS.items())])
+def test_a_log_whose_writer_is_killed_reads_with_all_that_was_flushed(mode, kills, tmp_path):
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda seed: kill_at_a_random_moment(mode, tmp_path, seed), range(KILLS[mode])))
+        results = list(pool.map(lambda seed: kill_at_a_random_moment(mode, tmp_path, seed), range(kills)))
     for path, lines, killed in results:
         if len(lines) < 2 and not os.path.exists(path):
             continue                                   # killed before the log was there
@@ -62,7 +63,7 @@ def test_a_log_whose_writer_is_killed_reads_with_all_that_was_flushed(mode, tmp_
         assert log.writer() is None
 
 
-@pytest.mark.parametrize("limit", [15_000, 150_000, 400_000, 600_000])
+@pytest.mark.parametrize("limit", but_slow([15_000, 150_000, 400_000, 600_000], [400_000, 600_000]))
 def test_a_file_size_limit_is_a_log_error_and_the_log_reads(limit, tmp_path):
     path = tmp_path / "w.h5"
     process = start("busy", str(path), str(tmp_path / "notes"), limit)
@@ -90,8 +91,8 @@ def test_a_reader_can_follow_a_live_log(tmp_path):
     path = tmp_path / "w.h5"
     process = start("busy", str(path), str(tmp_path / "notes"))
     try:
-        rows, deadline = 0, time.monotonic() + 20
-        while rows < 8_000 and time.monotonic() < deadline:
+        rows, deadline = 0, time.monotonic() + 120
+        while rows < 3_000 and time.monotonic() < deadline:
             if not path.exists():
                 continue
             log = read_log(path)
@@ -99,7 +100,7 @@ def test_a_reader_can_follow_a_live_log(tmp_path):
             rows = log.steps.rows
             np.testing.assert_array_equal(log.steps["loss"], 1 / log.steps["step"])
             assert log.writer()["pid"] == process.pid
-        assert rows >= 8_000
+        assert rows >= 3_000
     finally:
         process.kill()
         process.communicate()

@@ -11,7 +11,7 @@ from hvdscale.errors import LogError, UsageError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED, Status
-from tests.conftest import command_environment, launcher_command
+from tests.conftest import but_slow, command_environment, launcher_command
 from tests.log.test_writing import Clock
 
 ABOUT = dict(dataset="digits", model="mine", optimizer="adamw", global_batch=32, lr=0.1, metrics={"val/error": "min"})
@@ -180,7 +180,7 @@ def test_a_log_that_cannot_be_written_is_an_error_at_the_end_and_not_of_the_loop
     assert run.steps == 3
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+@pytest.mark.parametrize("launcher", but_slow(["mpirun", "torchrun"], ["torchrun"]))
 def test_the_first_of_several_workers_writes_the_log(launcher, tmp_path):
     script = tmp_path / "loop.py"
     script.write_text("import hvdscale\n"

@@ -260,6 +260,7 @@ def test_the_guides_code_runs(readme_log):
     assert len(names["evaluations"]) == names["runs"].evaluations.rows
 
 
+@pytest.mark.slow
 def test_the_notebook_of_the_examples_runs(readme_log, tmp_path, run):
     printed = run(sys.executable, ROOT / "tools/examples/notebook.py").stdout
     assert "runs/mnist.h5, trial 0: val/error" in printed and "Fastest: 2 workers" in printed
