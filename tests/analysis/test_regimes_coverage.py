@@ -14,7 +14,7 @@ from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.regimes import BatchEstimate, regimes_of
 from hvdscale.report.findings import sentences_of
 from hvdscale.report.scaling.regimes import batch_said, fit_said, regimes_found
-from tests.conftest import ROOT
+from tests.conftest import ROOT, but_slow
 from tests.factories.curves import KNEE, coverage, repeated, searched, searched_unevenly
 
 BATCHES = [32, 64, 128, 256, 512]
@@ -233,7 +233,7 @@ def too_low(found, least, names=FITTED):
     return {name: found[name].share for name in names if found[name].share < least}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", but_slow(SHAPES, (2.0, 4.0)))
 @pytest.mark.parametrize("sweep", [partial(searched, n=20), partial(repeated, seeds=3)], ids=["best of 20", "3 seeds"])
 def test_intervals_hold_what_they_are_of(sweep, shape):
     """40 sweeps of a known curve: 0.82 is 4 standard deviations below 0.95."""

@@ -39,6 +39,7 @@ def test_branches_are_the_same_at_any_number_of_workers(base, here, run, np_):
                                            err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_and_repeats_no_branch_that_has_ended(base, here):
     words = ["--from", "ck", "--at", "40", "--out", "killed", "--factors", "1,2,4", "--orders", "1",
              "--branch-examples", "12000"]

@@ -12,6 +12,7 @@ SCALE = (sys.executable, "-c", "from hvdscale.cli.scale import main; main()", "j
          "--out", "out")
 
 
+@pytest.mark.slow
 def test_two_workers_refuse_to_resume_an_edited_job_with_one_message(run, here, tmp_path):
     """The job is that of one worker, which is sooner begun; accepting the edit is one worker's, too."""
     whole = (*TRAIN[3:], "--global-batch", "16")

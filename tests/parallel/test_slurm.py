@@ -72,10 +72,10 @@ def test_inside_an_allocation_a_series_runs_on_its_nodes(cluster, tmp_path):
     assert local_workers == (2 if cluster.layout == "hosts" else 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code, says, options", [
     (3, "INFEASIBLE: diverged", ["--lr", "1e30", "--lr-rule", "none"]),
-    pytest.param(2, "Error: --global-batch 20 is not", ["--global-batch", "20", "--local-batch", "8"],
-                 marks=pytest.mark.slow)])
+    (2, "Error: --global-batch 20 is not", ["--global-batch", "20", "--local-batch", "8"])])
 def test_the_exit_code_of_training_is_the_jobs(submit, code, says, options):
     job, output = submit(["-N2", "--ntasks-per-node=1"], "digits/fc", "--steps", "20", *options)
     assert (job["JobState"], job["ExitCode"]) == ("FAILED", f"{code}:0"), output
@@ -108,6 +108,7 @@ def test_the_workers_of_srun_end_with_it(cluster, tmp_path, number):
         cluster.repair()
 
 
+@pytest.mark.slow
 def test_ranks_that_srun_does_not_join_are_an_error_not_lone_runs(cluster, checkout, tmp_path):
     launcher_command("mpirun", 1)
     done = cluster.run("srun", "-N2", "--mpi=none", checkout / ".venv/bin/hvdscale-train", "digits/fc", "--steps", "2",
