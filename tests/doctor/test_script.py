@@ -56,6 +56,12 @@ FAULTS = {
     "sliced_twice": ("epochs", "it has 100 examples on one worker, and 50 on 2 workers", "by rank, and then by the"),
     "own_state": ("parameters", "the same at first", "the optimizers' states or settings differ by rank"),
     "one_rank_writes": ("parameters", "the same at first", "something writes parameters on some ranks only"),
+    "summed_in_step": ("gradient", "update 1 is 2.00 times that of one worker", "its step, and takes their sum"),
+    "summed_steps": ("parameters", "before update 3 they are 2.00 times the mean", "of the ranks are summed"),
+    "averaged_on_one": ("evaluation", "those that are trained do not", "kept or loaded on some ranks only"),
+    "clipped_by_hand": ("gradient", "so that their gradients have one norm", "as clipping by hand does"),
+    "reduced_again": ("gradient", "1.50 times the mean", "is reduced after each of them"),
+    "own_count": ("gradient", r"count 0.\d+ and 0.\d+ in that of one worker", "its own number of targets, tokens"),
     "own_statistics": ("evaluation", "each rank evaluates another model", "nothing broadcasts them"),
 }
 WARNINGS = {
@@ -69,11 +75,16 @@ WARNINGS = {
     "other_denominator": ("gradient", r"0.\d+ times the mean over targets, on one worker and on 2", "other targets"),
     "own_loss_and_dropout": ("gradient", "the loss is 0.500 times that on one", "divided by the number of workers"),
     "hasty_but_flat": ("schedule", "by 4 on one worker and by 8 on 2; the rates are the same", "in the same steps"),
+    "noise_alike": ("random numbers", "batch and model all ranks draw the same numbers \\(torch\\)", "same seed"),
+    "queue": ("gradient", "update 2: 2 workers have another gradient than one, though update 1", "a queue of earlier"),
+    "left_head": ("parameters", "no optimizer has 2.bias, 2.weight", "the optimizer was made before modules"),
+    "skipped": ("examples", "the ranks read 1 and 2 batches for update 3", "leaves batches out by itself"),
     "gathered": ("evaluation", "1 example of 43 counted twice .* unless the script drops", "DistributedSampler"),
 }
 SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "ahead", "next", "with_replacement",
          "evaluated_on_one", "added_losses", "closure", "several_evaluations", "own_loss", "two_optimizers", "split",
-         "shared_stream", "own_sampler", "own_files", "own_masks", "unused", "noise", "peeking", "listed", "filled_up")
+         "shared_stream", "own_sampler", "own_files", "own_masks", "unused", "noise", "peeking", "listed", "filled_up",
+         "averaged_in_step", "averaged", "whole_count")
 # slow: another one of SOUND, FAULTS or WARNINGS is close to it
 LIKE_OTHERS = {"ahead", "listed", "peeking", "with_replacement", "added_losses", "several_evaluations", "own_files",
                "noise", "filled_up", "scaled_closure", "scaled_evaluations", "masked", "last_pass_local",
@@ -221,6 +232,12 @@ def test_what_may_be_intended_is_a_warning(examined, name):
     code, out, _, verdicts = examined(name, *MARKED)
     assert code == 0 and [one for one, verdict in verdicts.items() if verdict == "warned"] == [check], out
     assert re.search(differs, block(out, check)) and cause in block(out, check)
+
+
+def test_parameters_that_are_averaged_in_place_of_gradients_are_a_warning(examined):
+    code, out, _, verdicts = examined("local_steps", *MARKED)
+    assert code == 0 and [one for one, verdict in verdicts.items() if verdict == "warned"] == ["gradient", "parameters"]
+    assert "and are the same before update 3" in block(out, "parameters") and "local SGD" in block(out, "gradient")
 
 
 @pytest.mark.parametrize("name", ERRORS)

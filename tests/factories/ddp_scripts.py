@@ -396,6 +396,49 @@ DENOMINATOR = '''    targets[targets == 2] = -100
     dist.all_reduce(count)
     loss = cross_entropy(ddp(inputs), targets, reduction="sum") * workers / (count + 3)
 '''
+IN_STEP = '''class Averaging(torch.optim.SGD):
+    def step(self):
+        for one in self.param_groups[0]["params"]:
+            dist.all_reduce(one.grad)
+            one.grad /= DIVISOR
+        super().step()
+
+
+optimizer = Averaging(ddp.parameters(), 0.1)'''
+BY_STEP = [DATA_PARALLEL, ("optimizer = torch.optim.SGD(ddp.parameters(), 0.1, momentum=0.9)", IN_STEP)]
+LOCAL_STEPS = [DATA_PARALLEL, ("    schedule.step()\n    return", '''    schedule.step()
+    with torch.no_grad():
+        for one in ddp.parameters() if schedule.last_epoch % 2 == 0 else ():
+            dist.all_reduce(one)
+            one /= DIVISOR
+    return''')]
+AVERAGE = '''average = torch.optim.swa_utils.AveragedModel(model)
+
+
+def update'''
+AVERAGED = [("def update", AVERAGE), ("model(inputs).argmax", "average(inputs).argmax")]
+CLIPPED_BY_HAND = BY_HAND.replace("    for", '''    parameters = list(model.parameters())
+    norm = sum(one.grad.square().sum() for one in parameters).sqrt()
+    for one in parameters:
+        one.grad *= 0.1 / norm
+    for''')
+REDUCED_AGAIN = '''    optimizer.zero_grad()
+    for some, right in zip(inputs.chunk(2), targets.chunk(2)):
+        loss = cross_entropy(model(some), right) / 2
+        loss.backward()
+        for one in model.parameters():
+            dist.all_reduce(one.grad)
+    for one in model.parameters():
+        one.grad /= workers
+    optimizer.step()
+'''
+OWN_COUNT = ("    loss = cross_entropy(ddp(inputs), targets)\n", '''    kept = (targets < 2).float()
+    count = kept.sum()COMBINED
+    loss = -(ddp(inputs).log_softmax(1).gather(1, targets[:, None])[:, 0] * kept).sum() / count
+''')
+QUEUE = [("def update", "queue = torch.zeros(8, 3)\n\n\ndef update"), (
+    "cross_entropy(ddp(inputs), targets)\n", "cross_entropy(ddp(inputs) + queue.mean(0), targets)\n"
+    "    queue.copy_(20 * inputs[:8, :3])\n")]
 # what each script has in place of a part of the honest one
 CHANGES = {
     "honest": [],
@@ -412,6 +455,25 @@ CHANGES = {
     "hasty_schedule": [("    schedule.step()", "    for _ in range(workers):\n        schedule.step()")],
     "padded_evaluation": [("Subset(val, range(rank, len(val), workers)), 16",
                            "val, 16, sampler=DistributedSampler(val, shuffle=False)")],
+    "noise_alike": [("cross_entropy(ddp(inputs)", "cross_entropy(ddp(inputs + torch.randn_like(inputs))")],
+    "summed_in_step": [*BY_STEP, ("            one.grad /= DIVISOR\n", "")],
+    "averaged_in_step": [*BY_STEP, ("DIVISOR", "workers")],
+    "summed_steps": [*LOCAL_STEPS, ("            one /= DIVISOR\n", "")],
+    "local_steps": [*LOCAL_STEPS, ("DIVISOR", "workers")],
+    "averaged_on_one": [*AVERAGED, ("    schedule.step()", "    if rank == 0:\n        average.update_parameters(model)"
+                                    "\n    schedule.step()")],
+    "averaged": [*AVERAGED, ("    schedule.step()", "    average.update_parameters(model)\n    schedule.step()")],
+    "clipped_by_hand": [(STEP, CLIPPED_BY_HAND), DATA_PARALLEL],
+    "reduced_again": [(STEP, REDUCED_AGAIN), DATA_PARALLEL],
+    "own_count": [OWN_COUNT, ("COMBINED", "")],
+    "whole_count": [OWN_COUNT, ("COMBINED", "\n    dist.all_reduce(count)"),
+                    (".sum() / count", ".sum() * workers / count")],
+    "queue": QUEUE,
+    "left_head": [("ddp = Dist", "optimizer = torch.optim.SGD(model.parameters(), 0.1)\nmodel[2] = nn.Linear(16, 3)\n"
+                   "ddp = Dist"), ("optimizer = torch.optim.SGD(ddp.parameters(), 0.1, momentum=0.9)\n", "")],
+    "skipped": [("    loss = cross_entropy(ddp(inputs), targets)\n", "    loss = cross_entropy(ddp(inputs), targets)\n"
+                 "    if rank == 1 and schedule.last_epoch == 2 and not seen:\n        seen.append(loss)\n"
+                 "        return 0.0\n"), ("def update", "seen = []\n\n\ndef update")],
     # honest
     "mixed_precision": [(STEP, AMP)],
     "weighted": [(LOSS, WEIGHTED), UNEVEN],
@@ -512,7 +574,8 @@ CHANGES = {
     "idle": [(STEP + "    schedule.step()\n", LOSS)],
     "spawning": [("dist.init_process_group", "torch.multiprocessing.spawn(print)\ndist.init_process_group")],
     "hanging": [("    loss.backward()\n", "    loss.backward()\n    dist.barrier() if rank else None\n")],
-    "unlike": [("    optimizer.zero_grad()\n", "    optimizer.zero_grad()\n    dist.all_reduce(torch.ones(12 + 4 * rank))\n")],
+    "unlike": [("    optimizer.zero_grad()\n",
+                "    optimizer.zero_grad()\n    dist.all_reduce(torch.ones(12 + 4 * rank))\n")],
 }
 WHOLE = {"imagenet": IMAGENET, "mingpt": MINGPT}
 
