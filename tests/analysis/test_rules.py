@@ -14,7 +14,7 @@ from hvdscale.analysis.rules import (BEYOND, FEW, KEPT, LOST, OPEN, OUTSIDE, RUN
 from hvdscale.analysis.steps import Estimate
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import ratio, whole
-from hvdscale.plan.settings import KEYS, Settings
+from hvdscale.plan.settings import Settings, is_key
 from hvdscale.plan.settle import Place, settle
 from hvdscale.plan.time_scales import half_life_of
 from hvdscale.report.search.rules import command_of, missing_table, points_table, rules_said, rules_table
@@ -335,7 +335,7 @@ def test_the_missing_run_of_adam_sqrt_has_the_moments_of_the_base(asked):
     command = command_of(missing)
     assert "--lr-rule adam_sqrt" in command and "--base-batch 4" in command and "half_life" not in command
     assert "beta1=0.9 " in command and "beta2=0.999 " in command
-    taken = Settings.build({}, {name: value for name, value in missing.asked.items() if name in KEYS})
+    taken = Settings.build({}, {name: value for name, value in missing.asked.items() if is_key(name)})
     plan = settle(taken, WORKLOAD, TRAIN, VAL, Place())
     assert (plan.beta1, plan.beta2, plan.epsilon, plan.peak_lr) == pytest.approx(
         (values["beta1"], values["beta2"], values["epsilon"], missing.rate))

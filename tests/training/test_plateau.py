@@ -93,7 +93,7 @@ def test_branches_have_the_reduced_rate_of_their_checkpoint(train):
 
 
 @pytest.mark.parametrize("keys, said", [
-    (dict(eval_every=0), "eval_every = 0 evaluates none; give eval_every or eval_every_epochs"),
+    (dict(eval_every=0), "eval_every = 0 evaluates none; give an eval_every"),
     (dict(decay_metric="val/loss"), "decay_metric = 'val/loss' is none of its metrics; give decay_metric, train or"),
     (dict(decay_metric="error"), "decay_metric = 'error' is none of its metrics.* such as val/cross_entropy"),
     (dict(decay_metric=None, target="none"), "there is no target to take it from; give decay_metric"),
