@@ -39,6 +39,12 @@ def named(path):
     return re.findall(r"``((?:tools/|salloc |hvdscale-\w+ -|hvdscale-data )[^`]*)``", read(path))
 
 
+def completion():
+    """README's line that lets the shell complete the commands."""
+    [line] = [shown.command for shown in typed("README.rst") if "_COMPLETE=" in shown.command]
+    return line
+
+
 def block(path, language):
     """The document's first block in a language, without the indentation; None if there is none."""
     found = re.search(rf"\.\. code-block:: {language}\n\n((?:    .*\n|\n)+)", read(path))

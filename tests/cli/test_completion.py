@@ -11,7 +11,7 @@ from tests import guides
 from tests.conftest import ROOT, command_environment
 
 COMMANDS = re.findall(r"^    hvdscale-(\w+) = ", (ROOT / "setup.cfg").read_text(), re.M)
-[LINE] = [shown.command for shown in guides.typed("README.rst") if "_COMPLETE=" in shown.command]
+LINE = guides.completion()
 
 
 def test_the_readmes_line_completes_every_command():

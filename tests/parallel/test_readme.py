@@ -56,6 +56,7 @@ ELSEWHERE = {
     **dict.fromkeys(("hvdscale-scale script train.py --workers 1,2 --batch 6 --out runs/mine -- --batch {local}",
                      "hvdscale-plan runs/mine --steps 5000@12 --workers 1,2 --price 2"),
                     "test_the_commands_of_the_guide_time_a_script_and_name_a_section_of_one_rank"),
+    guides.completion(): "test_the_readmes_line_completes_every_command",
     "tools/test": None,                                 # runs this one
 }
 SERIES = "hvdscale-scale mnist/simple_cnn --data-dir mnist"
