@@ -221,12 +221,14 @@ def seconds_of(text: str, option: str = "--deadline") -> float:
 def schedule_of(text: str) -> BatchSchedule:
     """The batches of ``[[0, 64], [2000, 128]]``; raises UsageError."""
     from ..plan.batch_schedule import BatchSchedule
-    from ..plan.settings import check, parse_assignments
+    from ..plan.settings import Settings, parse_assignments
     try:
-        pairs = check("batch_schedule", parse_assignments([f"batch_schedule={text}"])["batch_schedule"])
+        schedule = Settings.build({}, parse_assignments([f"batch_schedule={text}"])).batch_schedule
     except UsageError as error:
         raise UsageError(f"--batch-schedule: {error}") from None
-    return BatchSchedule.of_pairs(pairs)
+    if schedule.unit != "steps":
+        raise UsageError(f"--batch-schedule {text}: a plan knows no {schedule.unit}; give the starts in steps")
+    return BatchSchedule.of_pairs(schedule.amount)
 
 
 def steps_of(text: str) -> StepsPoint:

@@ -14,7 +14,7 @@ from ...analysis.intervals import Estimate
 from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Exponent,
                                Missing, Rule, RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import capital, counted, in_brackets, listed, number, percent, ratio, span, whole
-from ...plan.settings import OPTIONS, key_of
+from ...plan.settings import OPTIONS
 from ..columns import BATCH, SHALLUE, STEPS
 from ..table import Cell, Column, Row, Table, count_cell, interval_cell, interval_of, number_cell
 from .words import best_of_interval
@@ -110,7 +110,7 @@ def command_of(run: Missing) -> str:
 def _option(name: str, value: object) -> list[str]:
     if isinstance(value, dict):
         return [word for entry, inner in value.items() for word in ("--set", f"{name}.{entry}={_text(inner)}")]
-    if name not in OPTIONS.get(key_of(name), ()):
+    if not any(name in names for names in OPTIONS.values()):
         return ["--set", f"{name}={_text(value)}"]
     flag = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
