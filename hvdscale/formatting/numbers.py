@@ -148,5 +148,5 @@ def counted(count, noun, plural=None) -> str:
 def _significant(value, digits):
     if value == 0:
         return "0"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{round(value, places):,.{max(0, places)}f}"
+    rounded = round(value, digits - 1 - math.floor(math.log10(abs(value))))         # perhaps a digit longer: 0.9999
+    return f"{rounded:,.{max(0, digits - 1 - math.floor(math.log10(abs(rounded))))}f}"
