@@ -283,7 +283,7 @@ def test_worker_counts_that_are_none_are_refused(text):
     (["--local-batch", 8, "--global-batch", 64], "choose one"), (["--deadline", "soon"], "such as 90m"),
     (["--bandwidth", 10], "--latency is missing"),
     (["--bandwidth", 10, "--latency", 5], "--parameters"), (["--parameters", "1M"], "--bandwidth and --latency are"),
-    (["--bandwidth", 10, "--latency", 5, "--parameters", "many"], "25.6M"), (["--steps", "860"], "860@32"),
+    (["--bandwidth", 10, "--latency", 5, "--parameters", "many"], "1.2B"), (["--steps", "860"], "860@32"),
     (["--target", "val/loss<1"], "no log has val/loss"), (["--noise-scale", 0], "--noise-scale 0")])
 def test_bad_values_are_named_with_what_would_do(series, arguments, message):
     assert message in said(series, *arguments, code=2)
