@@ -115,7 +115,7 @@ def test_a_rank_whose_rank_0_makes_no_folder_says_where_it_waited(shared):
 
 
 def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
-    draws = Draws({"torch": "ab"}, frozenset({"torch", "numpy"}))
+    draws = Draws({"torch": "ab"}, frozenset({"torch"}))
     batch = Batch((3, "'key'"), ("c0", "c1"), 2, 1, draws)
     sampling = Sampling("RandomSampler", None, None, True, False, 0, 1, True)
     loss = LossCall("mse_loss", 2.0, float("nan"), -float("inf"), 0.1)
