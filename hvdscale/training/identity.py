@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 
@@ -34,7 +35,7 @@ def describe_model(model: nn.Module, with_lines: bool) -> dict:
     cannot be printed, or its parameters are not made yet."""
     try:
         shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
-        count = sum(parameter.numel() for parameter in model.parameters())
+        count = sum(math.prod(shape) for _, shape in shapes)
         lines = [line[:LONGEST_LINE] for line in ADDRESS.sub("0x", repr(model)).splitlines()] if with_lines else []
     except Exception:                                           # of the user's __repr__
         return {}

@@ -12,13 +12,19 @@ from tests.factories.runs import KEYS, WORKLOAD, Signalled
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch):
-    """Train the toy workload in tmp_path under these keys, with a signal at a step; gives the exit code. What the last
-    run displayed is ``train.said()``."""
+def signalled(tmp_path, monkeypatch):
+    """Runs in tmp_path take steps that can signal; torch's threads are afterwards as before."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Signalled)
     threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
+
+@pytest.fixture
+def train(signalled, monkeypatch):
+    """Train the toy workload in tmp_path under these keys, with a signal at a step; gives the exit code. What the last
+    run displayed is ``train.said()``."""
     def train(signal_at=-1, workload=WORKLOAD, dry_run=False, **keys):
         monkeypatch.setattr("hvdscale.training.prepare.find", lambda name: workload)
         monkeypatch.setattr(Signalled, "at", signal_at)
@@ -28,8 +34,7 @@ def train(tmp_path, monkeypatch):
         keys = {**KEYS, "checkpoint": "ck", "log": "w.h5", "resume": "auto", **keys}
         keys = {name: value for name, value in keys.items() if value is not None}
         return _run("toy/net", [{}, keys], dry_run, SingleWorker())
-    yield train
-    torch.set_num_threads(threads)
+    return train
 
 
 @pytest.fixture(scope="session")

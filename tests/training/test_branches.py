@@ -26,14 +26,11 @@ NAMES = [f"at{step}-k{factor}-r1" for step in (10, 20) for factor in (1, 2)]
 
 
 @pytest.fixture
-def branch(tmp_path, monkeypatch):
+def branch(signalled, monkeypatch):
     """Carry the command out on the toy workload in tmp_path, with a signal at a step; gives the exit code."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Signalled)
     monkeypatch.setattr("hvdscale.training.outputs.Display", partial(Display, out=StringIO()))
     for room in ("prepare", "branches"):
         monkeypatch.setattr(f"hvdscale.training.{room}.find", lambda name: WORKLOAD)
-    threads = torch.get_num_threads()
 
     def branch(asked=ASKED, out="out", source=None, signal_at=-1, shard=(0, 1), overwrite=False, **keys):
         monkeypatch.setattr(Signalled, "at", signal_at)
@@ -41,8 +38,7 @@ def branch(tmp_path, monkeypatch):
         layer = {name: value for name, value in {**KEYS, **keys}.items() if value is not None}
         return Branching("toy/net", [layer], asked, Places(out, source), shard, overwrite,
                          SingleWorker()).carry_out()
-    yield branch
-    torch.set_num_threads(threads)
+    return branch
 
 
 @pytest.fixture(scope="module")

@@ -130,8 +130,8 @@ def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndar
     own = study.metaparameter(size.name)
     if np.isfinite(own).any():
         return own
-    if size.name == TOKENS and not np.isnan(spent := _tokens(study, study.budget_steps)).all():
-        return np.array([budgets.get(one, np.nan) for one in spent.tolist()])
+    if size.name == TOKENS and (each := _tokens_a_step(study)) > 0 and study.budget_steps.any():
+        return np.array([budgets.get(steps * each, np.nan) for steps in study.budget_steps.tolist()])
     value = _of_workload(study, size.name)
     if not value > 0:
         there = [*study.metaparameters, *_arguments(study.workload), *[EXAMPLES] * bool(study.workload.train_examples),
@@ -142,20 +142,18 @@ def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndar
     return np.full(len(study), value)
 
 
-def _tokens(study: Study, steps: np.ndarray) -> np.ndarray:
-    """The tokens of so many steps of each trial; NaN: unknown."""
-    plan = study.plan(0)
-    of_set = (plan.get("measurement") or {}).get("train_tokens") or np.nan
-    examples = study.workload.train_examples or np.nan
-    return np.where(study.budget_steps > 0, steps * study.global_batch * of_set / examples, np.nan)
+def _tokens_a_step(study: Study) -> float:
+    """NaN: unknown."""
+    of_set = (study.plan(0).get("measurement") or {}).get("train_tokens") or np.nan
+    return float(study.global_batch * of_set / (study.workload.train_examples or np.nan))
 
 
 def _budgets(studies: Sequence[Study]) -> dict[float, float]:
     """For the tokens of each budget, which is whole steps, the fewest of those that may have been asked for alike."""
-    ends = {pair for study in studies for pair in zip(
-        _tokens(study, study.budget_steps).tolist(), _tokens(study, study.budget_steps - 1).tolist())}
+    ends = {(steps * each, (steps - 1) * each) for study in studies if (each := _tokens_a_step(study)) > 0
+            for steps in study.budget_steps.tolist() if steps}
     found, fewest = {}, 0.0
-    for spent, before in sorted(pair for pair in ends if np.isfinite(pair[0])):
+    for spent, before in sorted(ends):
         if before >= fewest:
             fewest = spent
         found[spent] = fewest

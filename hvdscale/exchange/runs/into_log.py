@@ -28,6 +28,7 @@ from .formats import read_runs
 from .mapping import LOSS, PER_DEVICE, RATE, SETTINGS, TIMED, UNKNOWN, RunMapping, guess, way_of
 from .run import FoundRun
 
+COUNTS, NAMES = ("batch", "workers", "nodes"), ("dataset", "model", "optimizer")      # of settings
 SHOWN = 3               # runs of which it is said how they are read
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
 PROPORTIONAL = "seconds are in proportion to steps, from the time of the whole training without its evaluations"
@@ -100,10 +101,9 @@ def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str
 def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, object]]) -> Iterable[str]:
     parameters = sorted({name for run in runs for name in run.parameters})
     there = f"parameters are {list_first(parameters, 12)}" if parameters else "the runs have no parameters"
-    for name in ("batch", "workers", "nodes", "dataset", "model", "optimizer"):
-        count = name in ("batch", "workers", "nodes")
+    for name in (*COUNTS, *NAMES):
         wrong = [(run, found.get(name)) for run, found in zip(runs, settings) if (name in found or name == "batch") and
-                 (not _is_count(found.get(name)) if count else found[name] is None)]
+                 (not _is_count(found.get(name)) if name in COUNTS else found[name] is None)]
         if wrong:
             run, value = wrong[0]
             what = "not known" if value is None else f"{value!r}, not a whole number, 1 or more,"
@@ -221,7 +221,7 @@ def _searched(trials: Sequence[FoundTrial]) -> set[tuple]:
 
 
 def _study(trial: FoundTrial) -> tuple:
-    return tuple(trial.settings.get(name) for name in ("dataset", "model", "optimizer", "batch"))
+    return tuple(trial.settings.get(name) for name in (*NAMES, "batch"))
 
 
 def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: RunMapping, sources: Sequence[str], *,
@@ -250,7 +250,7 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
     ids = log.trials({
         "status": np.full(1, status, np.int8), "global_batch": trial.batch, "local_batch": -(-trial.batch // workers),
         "stop_reason": "the run's files say no more" if status == Status.COMPLETE else f"the last loss is {loss}",
-        **{name: str(trial.settings[name]) for name in ("dataset", "model", "optimizer")},
+        **{name: str(trial.settings[name]) for name in NAMES},
         "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": 0, "workers": workers,
         "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)}, [trial.points])
     steps = np.array(trial.evaluated, np.int64)

@@ -7,18 +7,16 @@ from __future__ import annotations
 import ast
 import json
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..files import WrongFile
-from .run import STEP, FoundRun, constants, is_number, text_of
+from .run import STEP, FoundRun, constants, head_of, is_number, text_of
 
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out")
 WHOLE = ENDS[:2]            # of files in which every line is an object
-HEAD = 1 << 16              # characters that have two objects where a file has any
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
 COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
@@ -27,11 +25,8 @@ CLOCK = re.compile(r"(?:(?P<days>\d+) days?, )?(?P<hours>\d+):(?P<minutes>\d\d):
 
 def recognises(path: str) -> bool:
     """Whether lines near a file's start are objects that count steps, or what else shows how far a run is."""
-    if not path.endswith(ENDS) or not os.path.isfile(path):
-        return False
-    with open(path, encoding="utf-8", errors="replace") as file:
-        found = filter(None, map(_object_of, file.read(HEAD).splitlines()))
-        return sum(any(COUNT.search(tag) and is_number(value) for tag, value in one.items()) for one in found) > 1
+    found = filter(None, map(_object_of, head_of(path, ENDS)))
+    return sum(any(COUNT.search(tag) and is_number(value) for tag, value in one.items()) for one in found) > 1
 
 
 def read(path: str) -> Iterator[FoundRun]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..files import WrongFile
 
+HEAD = 1 << 16                          # characters of a file by which its format is known
 STEP, SECONDS = "step", "seconds"       # tags of formats that have steps and times of their own
 
 
@@ -88,6 +89,14 @@ def text_of(path: str, most: int = 1 << 30) -> str:
         raise WrongFile(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise WrongFile(f"{path}: is not text in UTF-8: {error}") from None
+
+
+def head_of(path: str, ends: tuple[str, ...]) -> list[str]:
+    """The first lines of a file whose name has one of these ends; [] of any other path."""
+    if not path.endswith(ends) or not os.path.isfile(path):
+        return []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(HEAD).splitlines()
 
 
 def csv_rows(path: str) -> tuple[list[str], list[list[str]]]:

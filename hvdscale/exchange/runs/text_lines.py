@@ -6,14 +6,13 @@ no such line has a metric of validation or test, a line that names one is of the
 """
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 
-from .run import STEP, FoundRun, constants, number, text_of, value_of
+from .run import STEP, FoundRun, constants, head_of, number, text_of, value_of
 
 NAME = "lines"
-_LINE = (r"^(?P<before>(?:.*[\s|])?)(?:{})[ :=#\[]+(?P<step>\d+)(?:\s*/\s*\d+)?\]?\s*[:|,]?\s*(?P<rest>.*)$")
+_LINE = r"^(?P<before>(?:.*[\s|])?)(?:{})[ :=#\[]+(?P<step>\d+)(?:\s*/\s*\d+)?\]?\s*[:|,]?\s*(?P<rest>.*)$"
 LINE = re.compile(_LINE.format(r"steps?|iter(?:ation)?|num_updates"), re.I)
 EPOCH = re.compile(_LINE.format("epoch"), re.I)
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf"
@@ -21,16 +20,12 @@ PAIR = re.compile(rf"([A-Za-z_][\w/@ ]*?)(?: \((ms|s)\))?\s*[ :=]\s*({NUMBER})(?
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?)|test)\b", re.I)
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|test)(?=[_/ ])", re.I)      # a tag with its split
 SETTING = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$", re.M)         # of Megatron-LM's arguments
-HEAD = 1 << 16          # characters in which a log must have such a line
 
 
 def recognises(path: str, line: re.Pattern | None = None) -> bool:
     """Whether a text file has such a line near its start."""
-    if not path.endswith((".log", ".txt", ".out")) or not os.path.isfile(path):
-        return False
-    with open(path, encoding="utf-8", errors="replace") as file:
-        lines = file.read(HEAD).splitlines()
-        return any(form.search(text) for form in ((line,) if line else (LINE, EPOCH)) for text in lines)
+    forms = (line,) if line else (LINE, EPOCH)
+    return any(form.search(text) for text in head_of(path, (".log", ".txt", ".out")) for form in forms)
 
 
 def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:

@@ -17,7 +17,6 @@ from .run import SECONDS, STEP, FoundRun, text_of
 NAME = "trainer_state.json"
 SETTINGS = {"train_batch_size": "per_device_train_batch_size", "max_steps": "max_steps",
             "num_train_epochs": "num_train_epochs"}
-RUNTIME = ("_runtime", "_per_second")       # ends of names that are of evaluations, not of the model
 
 
 def recognises(path: str) -> bool:
@@ -63,5 +62,5 @@ def _timed(rows: Sequence[dict[str, float]]) -> list[Mapping[str, Any]]:
     for row in rows:
         if "train_runtime" not in row:
             time = {SECONDS: max(0.0, total - evaluated) * row[STEP] / last} if total is not None and last else {}
-            found.append({tag: value for tag, value in {**row, **time}.items() if not tag.endswith(RUNTIME)})
+            found.append({**row, **time})
     return found

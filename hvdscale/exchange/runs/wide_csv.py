@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..files import WrongFile
-from .run import FoundRun, csv_rows, number, text_of, value_of, yaml_parameters
+from .run import FoundRun, csv_rows, head_of, number, text_of, value_of, yaml_parameters
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
-HEAD = 1 << 16                                      # characters of a line
 _CHART = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+?)(?P<end>__MIN|__MAX)?")        # of W&B's charts
 _BESIDE = ("params.json", "flags.json", "config.json")
 
@@ -21,12 +20,9 @@ _BESIDE = ("params.json", "flags.json", "config.json")
 def recognises(path: str) -> bool:
     """Whether it is a CSV file, by its name or, of a log, by its first two lines; what the columns mean is not looked
     at."""
-    if not os.path.isfile(path) or not path.endswith((*ENDS, *LOGS)):
-        return False
     if path.endswith(ENDS):
-        return True
-    with open(path, encoding="utf-8", errors="replace") as file:
-        header, row = (file.readline(HEAD).strip().split(",") for _ in range(2))
+        return os.path.isfile(path)
+    header, row = (line.strip().split(",") for line in (*head_of(path, LOGS), "", "")[:2])
     return (1 < len(header) == len(row) and not any(map(number, header)) and any(
         number(cell) is not None for cell in row) and all(re.fullmatch(r"\s*[\w/@. -]+\s*", name) for name in header))
 
