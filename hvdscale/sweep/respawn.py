@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ from ..system.parent import ending_with_this_process
 from ..workers.launch import Process
 
 MOST = 20                   # killed children
+LOOK_SECONDS = 0.1          # between looks at a child, when signals are heard
 
 
 def guard(process: Process, note: Callable[[int], bool] = lambda pid: False) -> int:
@@ -74,10 +76,11 @@ class _Child:
 
     def wait(self) -> int:
         """Wait for the end; returns the status."""
-        status = os.waitpid(self.pid, 0)[1]
+        while not (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            select.select([], [], [], LOOK_SECONDS)     # not for ever: a signal just before would be heard after it
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        return status
+        return ended[1]
 
     def _pass_on(self, number: int, frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
