@@ -271,7 +271,7 @@ class _Way:
 def phases_of(batches: BatchSchedule, steps: StepsAt, times: StepTimes, request: Request) -> tuple[Phases, ...]:
     """The Pareto front in time and cost of worker counts by batch, the fastest first; () where some batch has none.
 
-    A change of workers takes ``request.relaunch`` seconds of the workers that come.
+    A change of workers takes ``request.relaunch`` seconds, 0 where unknown, of the workers that come.
     """
     grown = Drawn(steps.value, steps.draws)
     pieces = [(start, batch, grown.within(start, end)) for start, end, batch in batches.pieces()]
@@ -288,7 +288,7 @@ def phases_of(batches: BatchSchedule, steps: StepsAt, times: StepTimes, request:
 
 def _further(way: _Way, workers: int, seconds: float, request: Request) -> _Way:
     if way.workers and way.workers[-1] != workers:
-        seconds += request.relaunch
+        seconds += request.relaunch or 0
     return _Way((*way.workers, workers), way.seconds + seconds, way.cost + seconds * request.paid(workers))
 
 
@@ -308,7 +308,8 @@ def _phases(way: _Way, pieces: Sequence[tuple[int, int, Drawn]], clocks: Sequenc
     def known(one: Drawn) -> Value:
         return Value(float(one.value), *hull(one.draws, request.confidence, laws))
     spent = [taken.times(clock[workers]) for (_, _, taken), clock, workers in zip(pieces, clocks, way.workers)]
-    again = [request.relaunch * (at > 0 and workers != way.workers[at - 1]) for at, workers in enumerate(way.workers)]
+    changed = [other not in (None, workers) for other, workers in zip((None, *way.workers), way.workers)]
+    again = [(request.relaunch or 0) * one for one in changed]
     phases = tuple(Phase(batch, workers, request.nodes(workers), start, known(taken), known(own),
                          clock[workers].mark)
                    for (start, batch, taken), workers, own, clock in zip(pieces, way.workers, spent, clocks))

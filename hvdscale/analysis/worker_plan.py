@@ -39,7 +39,8 @@ class Request:
     deadline         in seconds;  budget  in the price's currency
     local_batch      examples per worker and pass, or global_batch; with neither, the best batch at each worker count
     max_local_batch  that fits a worker's memory; None: the largest in the logs
-    relaunch         seconds that it takes to go on with other workers, where their number changes with the batch
+    relaunch         seconds to relaunch with other workers, where their number changes with the batch; None: unknown
+    starts           processes whose median start-up that is; 0: it was given
     memory           bytes of a worker, which bound the local batch by the memory that the logs measured
     accumulate       whether a step may take several passes
     knee             percent of cost that one percent of time is worth
@@ -61,7 +62,8 @@ class Request:
     runs: int = 1
     power: float | None = None
     memory: float | None = None
-    relaunch: float = 0.0
+    relaunch: float | None = None
+    starts: int = 0
 
     def nodes(self, workers: int) -> int:
         """That are paid for; without per_node each worker for itself."""

@@ -76,8 +76,8 @@ OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "glob
               "was held against a target.")
 @click.option("--batch-schedule", metavar="LIST", help="Also predict a batch that grows, such as "
               "'[[0, 64], [2000, 128]]': each batch with its first step. Those in the logs are shown as measured.")
-@click.option("--relaunch", metavar="TIME", help="That it takes to go on with other workers, such as 90s, where their "
-              "number changes with the batch.")
+@click.option("--relaunch", metavar="TIME", help="To relaunch with other workers, queue included, such as 90s, where "
+              "their number changes with the batch. Without it the logs' median start-up.")
 @click.option("--size", "wanted", multiple=True, metavar="NAME=VALUE",
               help="Plan for a size that was not run, such as parameters=7e9, from laws over those that were: batch, "
                    "rate, steps and workers, without times and costs. May be given several times.")
@@ -148,8 +148,7 @@ def request_of(context: click.Context, asked) -> Request:
     memory = asked["memory"] and asked["memory"] * 2 ** 30
     deadline, relaunch = (seconds_of(asked[name], f"--{name}") if asked[name] is not None else None
                           for name in ("deadline", "relaunch"))
-    return Request(**{**asked, "workers": workers, "deadline": deadline, "memory": memory,
-                      "relaunch": relaunch or 0.0})
+    return Request(**{**asked, "workers": workers, "deadline": deadline, "memory": memory, "relaunch": relaunch})
 
 
 def _counts_of(context: click.Context, nodes: str | None, workers: str, per_node: int | None) -> tuple[int, ...]:

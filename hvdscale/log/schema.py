@@ -80,6 +80,8 @@ RESTARTS = (
     Column("device", "text", "1", "what the workers compute on"),
     Column("time", "float", "seconds", "start of the process, since 1970-01-01 UTC"),
     Column("previous_end", "text", "1", "why the process before this one ended; empty for the first"),
+    Column("startup_seconds", "float", "seconds", "from the process's start to its first step: imports, data, state",
+           optional=True),
 )
 EVALUATIONS = (
     Column("trial", "int", "1", "the trial's id"),
@@ -173,7 +175,7 @@ def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping
     better = metrics if isinstance(metrics, Mapping) else {}
     return {
         "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
-        "restarts": RESTARTS,
+        "restarts": tuple(c for c in RESTARTS if not c.optional or c.name in optional_steps),
         "evaluations": EVALUATIONS + tuple(metric_column(name, better.get(name, "")) for name in metrics),
         "steps": tuple(c for c in STEPS if not c.optional or c.name in optional_steps)
         + tuple(c for group in layer_groups for c in layer_group_columns(group)) + rank_columns(ranks),
@@ -181,4 +183,4 @@ def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping
 
 
 KNOWN = {table: {column.name: column for column in found}
-         for table, found in columns(optional_steps=[column.name for column in STEPS]).items()}
+         for table, found in columns(optional_steps=[column.name for column in (*RESTARTS, *STEPS)]).items()}

@@ -1,9 +1,12 @@
 """The processes above this one, as /proc shows them."""
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,19 @@ def find_process(pid: int) -> SystemProcess | None:
     except (OSError, ValueError):
         return None
     return None if state in "ZX" else SystemProcess(pid, int(parent), rest[17])
+
+
+@cache
+def _of_this_process() -> Iterator[float]:
+    own = find_process(os.getpid())
+    if own and own.started:
+        yield time.clock_gettime(time.CLOCK_BOOTTIME) - int(own.started) / os.sysconf("SC_CLK_TCK")
+
+
+def startup_seconds() -> float:
+    """Since this process started, where it is asked for the first time: what comes later is no start-up, NaN. NaN, too,
+    where /proc hides it."""
+    return next(_of_this_process(), math.nan)
 
 
 def ancestors() -> Iterator[SystemProcess]:

@@ -18,6 +18,7 @@ from ..log.schema import DIRECTIONS, Status
 from ..log.writer import LogWriter
 from ..plan.averaging import with_averaged
 from ..plan.plan import Plan
+from ..system.ancestors import startup_seconds
 from ..system.version import commit_of
 from ..target import SPLITS
 from ..update.step import StepResult
@@ -37,7 +38,7 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
     metrics = with_averaged(metrics, plan.average)
     columns = {f"{split}/{name}": DIRECTIONS[way] for split in SPLITS for name, way in metrics.items()}
     return LogWriter(path, metrics=columns, metaparameters=(*plan.metaparameters(), *more),
-                     optional_steps=tuple(optional_steps), layer_groups=tuple(layer_groups),
+                     optional_steps=("startup_seconds", *optional_steps), layer_groups=tuple(layer_groups),
                      attributes={"versions": {**versions(), **group}, **commit()}, **how)
 
 
@@ -67,7 +68,7 @@ class RunLog:
             **{f"metaparameters/{name}": value for name, value in {**plan.metaparameters(), **more}.items()})
         writer.append("restarts", trial=trial, first_step=start.step, workers=plan.workers,
                       host=socket.gethostname(), device=device_name(plan.device), time=time.time(),
-                      previous_end=start.previous_end)
+                      previous_end=start.previous_end, startup_seconds=startup_seconds())
         if self.starts_on_disk:
             writer.flush(sync=True)
 

@@ -187,6 +187,21 @@ def test_the_jobs_of_the_phases_follow_each_other(saved, tmp_path):
     assert "--dependency=afterok:$job" in lines[-1] and "--steps" not in lines[-1].replace("sbatch", "")
 
 
+def test_a_relaunch_takes_the_median_start_up_of_the_logs_unless_it_is_given(everything, tmp_path):
+    made = log(*everything)
+    made.restarts["startup_seconds"] = np.full(made.restarts.rows, np.nan)
+    made.restarts["startup_seconds"][:3] = 0.001, 0.002, 0.004
+    path = save(made, tmp_path / "started.h5")
+
+    def planned(*options):
+        done = CliRunner().invoke(plan_command, [path, "--workers", "1,2,4", *options])
+        assert done.exit_code == 0, done.output
+        return " ".join(done.output.split())
+    assert "0.00200 s for each relaunch counted in, the median start-up of 3 runs here" in planned()
+    given = planned("--relaunch", "0.001s")
+    assert "0.00100 s for each relaunch counted in" in given and "median start-up" not in given
+
+
 def with_tokens(made, each):
     """The log with so many tokens in each example of each step."""
     made.steps["tokens"] = np.array([each * RAMP.at(step - 1) for step in made.steps["step"]], float)

@@ -115,6 +115,7 @@ def check_log(log, outcome):
     for name, value in settled.metaparameters().items():
         np.testing.assert_equal(trials[f"metaparameters/{name}"][0], value)
     assert (log.restarts.rows, log.restarts["first_step"][0], log.restarts["previous_end"][0]) == (1, 0, "")
+    assert "startup_seconds" in log.restarts
 
     assert steps["step"].tolist() == list(range(1, outcome.step + 1))
     assert steps["lr"].tolist() == [settled.schedule.lr_at(step) for step in range(outcome.step)]

@@ -37,9 +37,10 @@ def phases_said(plan: GrowingPlan) -> tuple[str, ...]:
     found, alone = plan.phases_at_knee, plan.knee
     if found is None or alone is None or len(found.phases) < 2:
         return ()
-    relaunch = plan.request.relaunch
-    counted_in = f"{duration(relaunch)} for each relaunch counted in" if relaunch else (
-        "relaunching not counted in; --relaunch says how long it takes")
+    relaunch, starts = plan.request.relaunch, plan.request.starts
+    counted_in = "relaunching not counted in; --relaunch says how long it takes" if relaunch is None else (
+        f"{duration(relaunch)} for each relaunch counted in" + (
+            f", the median start-up of {counted(starts, 'run')} here, without the queue" if starts else ""))
     if not found.changes:
         return (f"No change of workers with the batch pays ({counted_in}): "
                 f"{counted(found.phases[0].workers, 'worker')} throughout.",)

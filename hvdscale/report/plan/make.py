@@ -25,6 +25,7 @@ from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans
 from ...errors import LogError, UsageError
 from ...formatting.numbers import counted, finite, listed
 from ...log.plan_text import OF_SEARCH
+from ...log.reader import Log
 from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
@@ -68,6 +69,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         studies = studies_of(runs.logs, versions.of)
         ran, joined = join_scripts(ran, timed)
         groups = analyse(ran, targets, options)
+        request = _with_relaunch(request, [log for log in runs.logs if not times_from or log.path in timed])
         found = [plan for group in groups if not group.workload.batch_schedule
                  for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
                                       steps=lambda section: steps_of(section, studies))]
@@ -90,6 +92,15 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         for line in job_lines(plan):
             echo(line)
     return plans
+
+
+def _with_relaunch(request: Request, logs: Sequence[Log]) -> Request:
+    """With the median start-up of the logs' processes, where some were timed and no other time is given."""
+    found = np.concatenate([np.empty(0), *(log.restarts["startup_seconds"] for log in logs)])
+    found = found[found > 0]
+    if request.relaunch is not None or not len(found):
+        return request
+    return replace(request, relaunch=float(np.median(found)), starts=len(found))
 
 
 def join_scripts(trials: Sequence[Trial], timed: Collection[str]) -> tuple[list[Trial], list[str]]:
