@@ -34,6 +34,7 @@ from .csv_file import FLAGS, GAPS, ROWS, TYPES, CsvFile, repeats
 from .csv_rules import CsvRows, LeftOut, apply_rules
 from .files import LARGEST_INT, WrongFile, json_object, new_folder
 from .imported import beyond_errors, skipped_note, widen
+from .runs.run import head_of
 
 FORMAT = "hvdscale-csv"
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
@@ -113,7 +114,10 @@ def plain_values(values: np.ndarray, spec: Column) -> np.ndarray | list:
 
 
 def is_tables(path) -> bool:
-    return os.path.isfile(os.path.join(path, "trials.csv"))
+    """Whether a folder has tables of trials, rather than, say, Optuna's of its own."""
+    trials, evaluations = (os.path.join(path, name) for name in ("trials.csv", "evaluations.csv"))
+    return os.path.isfile(trials) and (os.path.isfile(evaluations) or any(
+        "global_batch" in line for line in head_of(trials, (".csv",))[:1]))
 
 
 def import_tables(source, out, *, left_out: list[str] | None = None, overlap: str | None = None,

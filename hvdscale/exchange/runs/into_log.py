@@ -3,7 +3,8 @@
     trials = settle(runs, mapping)              raises LogError that names all that lacks
     write(trials, "log.h5", mapping)
 
-A trial counts as COMPLETE, as the files do not say how a run ended, or as INFEASIBLE where its last loss is not finite.
+A trial counts as COMPLETE where the files do not say how a run ended, as INFEASIBLE where its last loss is not finite,
+and as INCOMPLETE where it crashed, was stopped or still runs.
 """
 from __future__ import annotations
 
@@ -63,13 +64,17 @@ class FoundTrial:
     def describe(self) -> str:
         """How the run is read, in a line."""
         seed, workers = self.settings.get("seed"), self.settings.get("workers")
-        values = [f"{column} {list(found.values())[0]:g} to {list(found.values())[-1]:g}"
-                  for column, found in self.evaluations.items() if found]
+        values = [f"{column} {_ends(list(found.values()), 'g')}" for column, found in self.evaluations.items() if found]
         steps = self.evaluated
         return (f"{self.run.path} ({self.run.format}): batch {self.batch}, "
                 f"{counted(workers, 'worker') if workers else 'workers unknown'}, "
                 f"seed {UNKNOWN if seed is None else seed}; {counted(len(steps), 'evaluation')}"
-                + (f" at steps {steps[0]:,} to {steps[-1]:,}: {list_first(values, 3)}" if steps else ""))
+                + (f" at {'steps' if len(steps) > 1 else 'step'} {_ends(steps, ',')}: {list_first(values, 3)}"
+                   if steps else ""))
+
+
+def _ends(values: Sequence[float], write: str) -> str:
+    return " to ".join(format(value, write) for value in dict.fromkeys((values[0], values[-1])))
 
 
 def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
@@ -86,7 +91,8 @@ def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str
     tags = sorted({tag for run in runs for tag in run.tags})
     there = f"there are the tags {list_first(tags, 12)}"
     if not mapping.step:
-        yield f"  step: no tag is named like a step: {did_you_mean('step', tags, there)}"
+        yield (f"  step: no tag is named like a step: {did_you_mean('step', tags, there)}; a number, such as 2000, is "
+               "that of every run")
     if not mapping.tags:
         yield f"  tags: none is named like a metric of a split, such as val/error or eval_loss: {there}"
     columns = [metric.column for metric in mapping.tags.values()]
@@ -148,17 +154,18 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
 
 def _steps_done(run: FoundRun, row: Mapping[str, float], mapping: RunMapping, batch: int) -> int | None:
     """The steps done when a row was logged; None where it does not say. Raises LogError for a number that is none."""
-    if mapping.step not in row:
+    logged = row.get(mapping.step) if isinstance(mapping.step, str) else mapping.step
+    if logged is None:
         return None
-    count = row[mapping.step] + mapping.step_offset
+    count = logged + mapping.step_offset
     if not 0 <= count <= MOST:
-        raise LogError(f"{run.path}: {mapping.step} is {row[mapping.step]:g}, not a count from 0 to {MOST:,}")
+        raise LogError(f"{run.path}: {mapping.step} is {logged:g}, not a count from 0 to {MOST:,}")
     if mapping.step_unit == "epochs":
         return round(count * math.ceil((mapping.train_examples or 0) / batch))
     if mapping.step_unit != "steps":
         return math.ceil(count / batch / ((mapping.tokens_per_example or 1) if mapping.step_unit == "tokens" else 1))
     if count != int(count):
-        raise LogError(f"{run.path}: {mapping.step} is {row[mapping.step]:g}, not a whole number of steps; step_unit "
+        raise LogError(f"{run.path}: {mapping.step} is {logged:g}, not a whole number of steps; step_unit "
                        "says what it counts")
     return int(count)
 
@@ -245,11 +252,14 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
     assumed = {} if trial.settings.get("workers") else {"workers": None}
     source = {"path": trial.run.path, "imported": "runs", **assumed}
     loss = next(reversed(trial.steps.get(LOSS, {0: 0.0}).values()))
-    status = Status.COMPLETE if math.isfinite(loss) else Status.INFEASIBLE
+    status = (Status.INFEASIBLE if not math.isfinite(loss) else
+              Status.INCOMPLETE if trial.run.unfinished else Status.COMPLETE)
+    reason = {Status.COMPLETE: "the run's files say no more", Status.INFEASIBLE: f"the last loss is {loss}",
+              Status.INCOMPLETE: f"its state is {trial.run.unfinished}"}[status]
     seed = trial.settings.get("seed")
     ids = log.trials({
         "status": np.full(1, status, np.int8), "global_batch": trial.batch, "local_batch": -(-trial.batch // workers),
-        "stop_reason": "the run's files say no more" if status == Status.COMPLETE else f"the last loss is {loss}",
+        "stop_reason": reason,
         **{name: str(trial.settings[name]) for name in NAMES},
         "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": 0, "workers": workers,
         "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)}, [trial.points])

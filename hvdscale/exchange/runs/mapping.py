@@ -36,18 +36,23 @@ ABSENT = {"batch": "?      examples in a step of all workers", "workers": "8    
 WAYS = {way: name for name, way in DIRECTIONS.items()}           # min and max by the log's words
 
 # names of tags and parameters, the likeliest first
-_STEPS = (STEP, "trainer/global_step", "train/global_step", "global_step", "Step", "steps", "iteration", "iter",
-          "training_iteration", "current_steps", "num_updates", "_step")
+STEP_NAMES = (STEP, "trainer/global_step", "train/global_step", "global_step", "Step", "steps", "iteration", "iter",
+              "training_iteration", "current_steps", "num_updates", "_step")
+EPOCH_NAMES = ("epoch", "Epoch")
+_LENGTHS = ("max_steps", "num_steps", "train_steps", "total_steps")     # of whole runs, in tables with a row a run
+_EPOCHS = ("epochs", "num_epochs", "max_epochs", "n_epochs", "num_train_epochs")
+BATCH_NAMES = ("global_batch", "global_batch_size", "global batch size", "total_batch_size", "train_batch_size",
+               "batch_size", "batch", "bs", "train/batch_size", "training.batch_size", "bsz")
 TIMED = ("train_seconds", "accumulated_submission_time", "train_time step_seconds")      # evaluations left out
-_TIMES = (SECONDS, "_runtime", "time_total_s", "Relative Time (Process)", "elapsed", "elapsed_time", "total_duration")
+_TIMES = (SECONDS, "_runtime", "Runtime", "time_total_s", "Relative Time (Process)", "elapsed", "elapsed_time",
+          "total_duration")
 _STEP_TIMES = ("step_seconds", "step_time", "time_per_step", "train/step_time", "perf/step_time", "time step_seconds",
                "dt step_seconds", "elapsed time per iteration step_seconds", "iter time step_seconds")
 _LOSSES = ("loss", "train/loss", "train_loss", "train_loss_step", "training_loss", "train/loss_step", "Train/loss",
            "lm loss", "total_loss")
 _RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
 _PARAMETERS = {
-    "batch": ("global_batch", "global_batch_size", "global batch size", "total_batch_size", "train_batch_size",
-              "batch_size", "batch", "bs", "train/batch_size", "training.batch_size", "bsz"),
+    "batch": BATCH_NAMES,
     "workers": ("workers", "data_parallel_size", "world_size", "n_gpus", "num_gpus", "gpus", "devices", "num_devices"),
     "nodes": ("nodes", "num_nodes", "n_nodes"), "seed": ("seed", "random_seed", "rng_seed"),
     "dataset": ("dataset", "data", "dataset_name", "experiment"), "model": ("model", "model_name", "arch"),
@@ -109,7 +114,7 @@ class RunMapping:
     """How runs are read; the fields are the keys of the file."""
 
     settings: Mapping[str, Source] = field(default_factory=dict)
-    step: str = ""                          # the tag of steps
+    step: str | int = ""                    # the tag of steps, or those of every run in a table of their ends
     step_unit: str = "steps"
     step_offset: float = 0
     train_examples: int | None = None       # an epoch
@@ -155,8 +160,8 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
     for name, value in (("seed", UNKNOWN), ("dataset", named), ("model", UNKNOWN),
                         ("optimizer", UNKNOWN)):
         settings.setdefault(name, Source(value))
-    step = _first(_STEPS, tags) or _first(("epoch", "Epoch"), tags)
-    unit = "epochs" if step.lower() == "epoch" else "steps"
+    step = _first((*STEP_NAMES, *EPOCH_NAMES, *_LENGTHS, *_EPOCHS), tags)
+    unit = "epochs" if step in (*EPOCH_NAMES, *_EPOCHS) else "steps"
     loss = _first(_LOSSES, tags) if unit == "steps" else ""
     rate = _first(_RATES, tags) or next((tag for tag in tags if tag.startswith("lr-")), "")
     metrics = {tag: metric for tag in tags if tag not in (loss, rate, step) and (metric := _guess_metric(tag))}
@@ -246,7 +251,8 @@ def read_mapping(path: str, guessed: RunMapping, runs: Sequence[FoundRun]) -> Ru
             except _WrongValueError as error:
                 wrong.append(f"{path}: {error}")
     tags = {tag for run in runs for tag in run.tags}
-    named = [*mapping.tags, *mapping.steps.values(), mapping.step, mapping.seconds, mapping.step_seconds]
+    named = [*mapping.tags, *mapping.steps.values(), mapping.seconds, mapping.step_seconds,
+             *[mapping.step] * isinstance(mapping.step, str)]
     wrong += [f"{path}: no run has the tag {tag!r}: {did_you_mean(tag, tags, 'there are ' + ', '.join(sorted(tags)))}"
               for tag in dict.fromkeys(named) if tag and tag not in tags]
     if wrong:
@@ -335,7 +341,8 @@ def _is_count(value: Any) -> bool:
 
 
 _PLAIN: dict[str, tuple] = {
-    **dict.fromkeys(("step", "seconds", "step_seconds"), (lambda value: isinstance(value, str), "the name of a tag")),
+    **dict.fromkeys(("seconds", "step_seconds"), (lambda value: isinstance(value, str), "the name of a tag")),
+    "step": (lambda value: isinstance(value, str) or _is_count(value), "the name of a tag, or a number of steps"),
     "step_unit": (UNITS.__contains__, f"one of {', '.join(UNITS)}"), "keep": (KEEPS.__contains__, "first or last"),
     "step_offset": (lambda value: type(value) in (int, float), "a number"),
     **dict.fromkeys(("train_examples", "tokens_per_example"), (_is_count, "a whole number, 1 or more")),

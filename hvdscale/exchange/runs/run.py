@@ -24,6 +24,7 @@ class FoundRun:
     rows        in the order in which they were logged: values by tag. Where a format has them, STEP is the step and
                 SECONDS the seconds since the run's start, evaluations included
     counts_done whether the format's steps count those done; otherwise that is not known
+    unfinished  the state of a run that is said not to have finished, such as crashed
     """
 
     path: str
@@ -31,6 +32,7 @@ class FoundRun:
     parameters: Mapping[str, Any]
     rows: Sequence[Mapping[str, float]]
     counts_done: bool = False
+    unfinished: str = ""
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """CSV files with a row a step or an evaluation: Lightning's CSVLogger, Keras' CSVLogger, Ray's progress.csv, AlgoPerf's
-measurements.csv, and W&B's exports, be it of a run's history or of a chart, which has a column a run.
+measurements.csv, and W&B's exports, be it of a run's history or of a chart, which has a column a run. A file may have
+several runs, of a row or more each: W&B's table of runs, Optuna's and Ray's dataframes, MLflow's search, spreadsheets.
 """
 from __future__ import annotations
 
@@ -7,14 +8,22 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
+from ...analysis.grouping import group_by
 from ..files import WrongFile
-from .run import FoundRun, csv_rows, head_of, number, text_of, value_of, yaml_parameters
+from .mapping import BATCH_NAMES, EPOCH_NAMES, STEP_NAMES
+from .run import FoundRun, constants, csv_rows, head_of, number, text_of, value_of, yaml_parameters
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
 _CHART = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+?)(?P<end>__MIN|__MAX)?")        # of W&B's charts
-_BESIDE = ("params.json", "flags.json", "config.json")
+_BESIDE = ("params.json", "flags.json", "config.json", "args.json", "hparams.json")
+_FLAT = ("hparams.yaml", "args.yaml", "params.yaml", "config.yaml")
+_RUN = ("run", "run_id", "run_name", "name", "trial", "trial_id", "id", "number", "experiment", "tags.mlflow.runname")
+_STATE = ("state", "status")
+_WHOLE = ("", "finished", "complete", "completed", "terminated", "success", "succeeded", "done")
+_GROUP = re.compile(r"(?:params?|config|hparams|hyperparameters|metrics|summary|user_attrs)[./_](?=.)")
 
 
 def recognises(path: str) -> bool:
@@ -34,12 +43,53 @@ def read(path: str) -> Iterator[FoundRun]:
     if any(charted) and all(charted[1:]):
         yield from _runs_of_chart(path, header[0], charted, lines)
         return
-    cells = [[number(cell) for cell in line] for line in lines]
+    cells, beside = [[number(cell) for cell in line] for line in lines], _parameters(os.path.dirname(path))
+    names = _runs_of_rows(header, lines, cells)
+    if len(set(names)) > 1:
+        yield from _runs_of_table(path, header, lines, names, beside)
+        return
     texts = {name: line[at] for line in lines[:1] for at, name in enumerate(header)
              if name and line[at] and all(row[at] is None for row in cells)}
-    rows = [{name: value for name, value in zip(header, row) if name and value is not None} for row in cells]
-    parameters = {**_parameters(os.path.dirname(path)), **{name: value_of(text) for name, text in texts.items()}}
-    yield FoundRun(path, NAME, parameters, rows)
+    yield FoundRun(path, NAME, {**beside, **{name: value_of(text) for name, text in texts.items()}},
+                   [_numbers(header, line) for line in lines])
+
+
+def _numbers(header: Sequence[str], line: Sequence[str]) -> dict[str, float]:
+    return {name: value for name, text in zip(header, line) if name and (value := number(text)) is not None}
+
+
+def _runs_of_rows(header: Sequence[str], lines: Sequence[Sequence[str]], cells: Sequence[Sequence[float | None]]
+                  ) -> list[str]:
+    """The name of each row's run: by a column that names runs or, where the batch changes though no step rises, by the
+    row's number; "" of all rows of one run."""
+    rising = any(_rises([row[at] for row in cells]) for at, name in enumerate(header)
+                 if name in (*STEP_NAMES, *EPOCH_NAMES))
+    for at, name in enumerate(header):
+        found = [line[at] for line in lines]
+        numbered = any(row[at] is not None for row in cells)
+        if name.lower().replace(" ", "_") in _RUN and all(found) and not (rising and numbered):
+            return found
+    varies = any(len({row[at] for row in cells}) > 1 for at, name in enumerate(header)
+                 if _GROUP.sub("", name) in BATCH_NAMES)
+    return [str(at) for at in range(len(lines))] if varies and not rising else [""] * len(lines)
+
+
+def _rises(column: Sequence[float | None]) -> bool:
+    found = [value for value in column if value is not None]
+    return len(found) > 1 and all(one < other for one, other in zip(found, found[1:]))
+
+
+def _runs_of_table(path: str, header: Sequence[str], lines: Sequence[Sequence[str]], names: Sequence[str],
+                   beside: dict) -> Iterator[FoundRun]:
+    """The runs of a table of several: what never changes in a run's rows is a parameter of it, too."""
+    short = [_GROUP.sub("", name, count=1) for name in header]
+    header = short if len(set(short)) == len(short) else header
+    for run, own in group_by(zip(names, lines), itemgetter(0)).items():
+        rows = [dict(zip(header, line)) for _, line in own]
+        parameters = {name: value_of(text) for name, text in constants(rows).items() if name and text}
+        state = next((str(parameters[name]) for name in header if name.lower() in _STATE and name in parameters), "")
+        yield FoundRun(f"{path}:{run}", NAME, {**beside, **parameters}, [_numbers(header, line) for _, line in own],
+                       unfinished="" if state.lower() in _WHOLE else state)
 
 
 def _runs_of_chart(path: str, axis: str, charted: Sequence[re.Match[str] | None], lines: Sequence[Sequence[str]]
@@ -56,8 +106,8 @@ def _runs_of_chart(path: str, axis: str, charted: Sequence[re.Match[str] | None]
 
 
 def _parameters(folder: str) -> dict:
-    """The scalars of a file with settings that lies beside."""
-    found = yaml_parameters(folder)
+    """The scalars of the files with settings that lie beside."""
+    found = {key: value for name in _FLAT for key, value in yaml_parameters(folder, name).items()}
     for name in _BESIDE:
         path = os.path.join(folder, name)
         if os.path.isfile(path):

@@ -4,6 +4,7 @@ import pytest
 
 from hvdscale.exchange.runs.formats import read_runs
 from hvdscale.log.check import check
+from hvdscale.log.schema import Status
 from tests.exchange.test_tables_and_rcp import call
 from tests.factories import found_runs
 from tests.factories.found_runs import RUNS, csv_text, curve, steps_to_target, write_runs
@@ -103,6 +104,48 @@ def test_a_chart_exported_from_wandb_has_a_run_a_column(tmp_path):
         assert log.trials["global_batch"].tolist() == [8, 16] and log.trials["workers"].tolist() == [1, 2]
         assert log.evaluations["val/error"].tolist() == [0.5, 0.25, 0.375]
         assert log.evaluations["step"].tolist() == [100, 200, 200]
+
+
+# tables of several runs: header, a row for each (number, batch, rate), {batch: its evaluations} and what --map says
+TABLES = {
+    "W&B's runs": ("Name,State,Runtime,batch_size,lr,_step,val/error", "swift-{0},finished,60,{1},{2},1000,0.{0}1", ""),
+    "Optuna": ("number,value,params_batch_size,params_lr,state", "{0},0.{0}1,{1},{2},COMPLETE",
+               'step = 1000\n[tags]\nvalue = "val/error min"\n'),
+    "MLflow's search": ("run_id,status,metrics.val_error,metrics.steps,params.batch_size,params.lr",
+                        "a{0},FINISHED,0.{0}1,1000,{1},{2}", ""),
+    "a spreadsheet": ("batch_size,lr,steps,val_error", "{1},{2},1000,0.{0}1", ""),
+    "histories": ("name,step,batch_size,lr,val_error", "x{0},500,{1},{2},0.9\nx{0},1000,{1},{2},0.{0}1", "")}
+
+
+@pytest.mark.parametrize("of", TABLES)
+def test_a_table_of_runs_has_a_trial_for_each(of, tmp_path):
+    header, row, mapping = TABLES[of]
+    runs = [(at, batch, rate) for at, (batch, rate) in enumerate((b, r) for b in (32, 64) for r in (0.1, 0.2, 0.3))]
+    (tmp_path / "trials.csv").write_text("\n".join([header, *(row.format(*run) for run in runs), ""]))
+    (tmp_path / "map.toml").write_text(mapping)
+    code, said = call("import", tmp_path, tmp_path / "log.h5", *["--map", tmp_path / "map.toml"] * bool(mapping))
+    assert code == 0, said
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials["global_batch"].tolist() == [batch for _, batch, _ in runs]
+        assert log.trials["metaparameters/learning_rate"].tolist() == [rate for *_, rate in runs]
+        for at, *_ in runs:
+            assert log.evaluations.of_trial("step", at)[-1] == 1000
+            assert log.evaluations.of_trial("val/error", at)[-1] == pytest.approx(float(f"0.{at}1"))
+
+
+def test_runs_that_a_table_says_have_crashed_are_incomplete(tmp_path):
+    (tmp_path / "runs.csv").write_text("Name,State,batch_size,_step,val/error\na,finished,32,9,0.1\n"
+                                       "b,crashed,32,9,0.2\n")
+    assert call("import", tmp_path, tmp_path / "log.h5")[0] == 0
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials["stop_reason"].tolist() == ["the run's files say no more", "its state is crashed"]
+        assert [Status(one).name for one in log.trials["status"]] == ["COMPLETE", "INCOMPLETE"]
+
+
+def test_a_history_with_a_batch_that_grows_is_one_run(tmp_path):
+    (tmp_path / "log.csv").write_text("id,step,batch_size,val/error\n0,10,32,0.5\n1,20,64,0.4\n2,30,64,0.3\n")
+    [run] = read_runs([str(tmp_path)])
+    assert [row["step"] for row in run.rows] == [10, 20, 30]
 
 
 def test_epochs_of_keras_are_steps_once_the_size_of_the_set_is_known(tmp_path):

@@ -113,14 +113,14 @@ def test_a_report_on_what_can_be_imported_names_the_command(name, tmp_path):
     path = tmp_path / name
     if name == "tables":
         path.mkdir()
-    (path / "trials.csv" if name == "tables" else path).write_text("step,val/error\n1,0.5\n")
+    (path / "trials.csv" if name == "tables" else path).write_text("step,val/error,global_batch\n1,0.5,8\n")
     done = CliRunner().invoke(report, [str(path)])
     assert done.exit_code == 1 and f"'hvdscale-log import {path} LOG.h5'" in done.stderr
 
 
 def test_each_kind_is_imported_by_itself(tmp_path):
     runs = write(tmp_path / "runs", "b8", ("step", "val_error"), [(1, 0.5)])
-    tables = write(tmp_path / "tables", "trials", ("id",), [(1,)])
+    tables = write(tmp_path / "tables", "trials", ("id", "global_batch"), [(1, 8)])
     code, said = call("import", runs, tables, tmp_path / "log.h5")
     assert code == 2 and "is of kind runs, and others are of kind csv" in said
     code, said = call("import", tables, tables, tmp_path / "log.h5")
