@@ -206,7 +206,7 @@ def _document(pages: Sequence[tuple[JobResults, tuple[Page, ...]]], whole: About
                     (*notes, *imported_said(logs), *joining))
 
 
-IMPORTED = ("search", "workers", "overlap", "batch", "times")       # what an import says of a log's trials
+IMPORTED = ("search", "workers", "overlap", "batch", "times", "metric")       # what an import says of a log's trials
 
 
 def imported_said(logs: Iterable[LogFacts | Log]) -> tuple[str, ...]:

@@ -211,6 +211,9 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if mapping.search is None and _searched(trials):
         said["search"] = ("a search, guessed: metaparameters vary within a batch; search = false in the mapping says "
                           "otherwise")
+    if mapping.steps.get(LOSS) in mapping.tags:
+        said["metric"] = ("no metric of a validation set: the training loss of single steps is held against targets; "
+                          "--crossing lasting of a report does not take a lucky step for the target")
     repeats = sum(trial.repeats for trial in trials)
     if repeats:
         said["overlap"] = f"left out: {repeats:,} values that repeat steps of their run (keep = {mapping.keep!r})"

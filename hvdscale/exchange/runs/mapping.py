@@ -167,6 +167,8 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
     metrics = {tag: metric for tag in tags if tag not in (loss, rate, step) and (metric := _guess_metric(tag))}
     if unit == "epochs" and "loss" in tags:
         metrics["loss"] = Metric("train/loss", "min")
+    elif loss and not metrics:
+        metrics[loss] = Metric("train/loss", "min")
     mapping = RunMapping(settings, step, unit, 0, seconds=_first((*TIMED, *_TIMES), tags),
                          step_seconds=_first(_STEP_TIMES, tags), tags=metrics, metaparameters=_guess_points(runs),
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})

@@ -32,6 +32,12 @@ def test_what_is_guessed_is_printed_before_as_the_file_that_says_so(tmp_path):
         assert one.evaluations["train_seconds"].tolist() == two.evaluations["train_seconds"].tolist()
 
 
+def test_runs_with_nothing_but_a_training_loss_are_read_and_it_is_said(tmp_path):
+    runs = write(tmp_path, "b8", ("step", "loss"), [(1, 0.5), (2, 0.4)])
+    code, said = call("import", runs, tmp_path / "log.h5")
+    assert code == 0 and "no metric of a validation set" in said and "train/loss 0.5 to 0.4" in said
+
+
 def test_all_that_lacks_is_named_at_once(tmp_path):
     source = write(tmp_path / "made", "one", ("stp", "epoch_time", "my_err"), [(1, 2, 0.5)])
     (source / "config.json").write_text('{"batchsize": 32}')

@@ -38,9 +38,14 @@ def test_a_tag_that_names_a_split_is_a_metric_with_its_better_way(tag, column, w
     assert guess([found(rows=[{"step": 1.0, tag: 0.5}])]).tags == {tag: Metric(column, way)}
 
 
-@pytest.mark.parametrize("tag", ["val_loss_step", "evaluate/loss", "lr", "loss", "eval", "trainer/global_step"])
+@pytest.mark.parametrize("tag", ["val_loss_step", "evaluate/loss", "lr", "eval", "trainer/global_step"])
 def test_other_tags_are_no_metrics(tag):
     assert not guess([found(rows=[{"step": 1.0, tag: 0.5}])]).tags
+
+
+def test_the_loss_of_a_step_is_a_metric_where_there_is_no_other():
+    assert guess([found(rows=[{"step": 1.0, "loss": 0.5}])]).tags == {"loss": Metric("train/loss", "min")}
+    assert [*guess([found(rows=[{"step": 1.0, "loss": 0.5, "val_loss": 1.0}])]).tags] == ["val_loss"]
 
 
 def test_steps_count_from_zero_where_a_loss_was_logged_at_step_zero():
