@@ -1,5 +1,6 @@
 """Logs of lines such as ``step 250: train loss 2.51, val loss 2.63``: of nanoGPT and its kin, Megatron-LM, torchtitan,
-fairseq, DeepSpeed; or ``Epoch 3: train loss 0.21, test acc 97.1`` where no line names a step.
+fairseq, DeepSpeed; or ``Epoch 3: train loss 0.21, test acc 97.1`` where no line names a step. Lines with an indent
+below such a line, as OLMo prints them, are of the same step.
 
 Evaluations there count the steps done; nanoGPT's loss of ``iter 0`` is that of the first step, which is left out. Where
 no such line has a metric of validation or test, a line that names one is of the step, or the epoch, before it.
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from .run import STEP, FoundRun, constants, head_of, number, text_of, value_of
 
 NAME = "lines"
-_LINE = r"^(?P<before>(?:.*[\s|])?)(?:{})[ :=#\[]+(?P<step>\d+)(?:\s*/\s*\d+)?\]?\s*[:|,]?\s*(?P<rest>.*)$"
+_LINE = r"^(?P<before>(?:.*[\s|\[])?)(?:{})[ :=#\[]+(?P<step>\d+)(?:\s*/\s*\d+)?\]?\s*[:|,]?\s*(?P<rest>.*)$"
 LINE = re.compile(_LINE.format(r"steps?|iter(?:ation)?|num_updates"), re.I)
 EPOCH = re.compile(_LINE.format("epoch"), re.I)
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf"
@@ -47,6 +48,11 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
 def _rows(lines: Sequence[str], form: re.Pattern, tag: str) -> list[dict[str, float]]:
     matches = [form.search(text) for text in lines]
     rows = [found and {tag: float(found["step"]), **_pairs(found)} for found in matches]
+    above: dict[str, float] | None = None
+    for text, row in zip(lines, rows):
+        above = row or (above if text[:1].isspace() else None)
+        if above and not row:
+            above |= _named(text, "")
     names = {name for row in rows if row for name in row}
     if not any(map(NAMED.match, names)):
         at: dict[str, float] = {}
