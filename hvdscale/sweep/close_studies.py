@@ -10,11 +10,11 @@ from ..analysis.trials import read_trials
 from ..log.reader import read_log
 from ..report.search.words import lines
 from ..system.lock import Lock
-from .collect import LOCK_ATTEMPTS, Chosen, collect
+from .collect import LOCK_ATTEMPTS, collect
 from .farm import SweepState
 from .file import Sweep
-from .pruning import RETRIED
-from .studies import Settled
+from .ledger import RETRIED, DrawResult
+from .studies import Study
 from .tuned import write_tuned
 
 
@@ -31,19 +31,19 @@ class Finisher:
 
     def close_any(self) -> bool:
         """Close a study with results that is not done; False if there is none."""
-        return self._close_first(lambda settled: self.state.ledger.results(settled.name))
+        return self._close_first(lambda study: self.state.ledger.results(study.name))
 
-    def _close_first(self, may_close: Callable[[Settled], object]) -> bool:
-        for name, settled in self.state.studies.items():
-            if name not in self._closed and may_close(settled):
+    def _close_first(self, may_close: Callable[[Study], object]) -> bool:
+        for name, study in self.state.studies.items():
+            if name not in self._closed and may_close(study):
                 self._closed.add(name)
-                self._close(settled)
+                self._close(study)
                 return True
         return False
 
     def missing(self) -> str:
         """The number of trials without a result, by study."""
-        counts = {name: len(self.state.open(settled)) for name, settled in self.state.studies.items()}
+        counts = {name: len(self.state.open(study)) for name, study in self.state.studies.items()}
         return ", ".join(f"{count} of {name}" for name, count in counts.items() if count)
 
     def failed(self) -> str:
@@ -57,32 +57,27 @@ class Finisher:
         names = ["tuned.toml", *(f"tuned-{optimizer}.toml" for optimizer in self.sweep.optimizers)]
         return [path for path in (os.path.join(self.out, name) for name in names) if os.path.exists(path)]
 
-    def _close(self, settled: Settled) -> None:
-        path = collect(self.out, settled.name, lambda: self._choose(settled),
-                       {"sweep": json.dumps(settled.sweep.record())},
-                       {"trials": settled.study.trials, "max_draws": settled.study.max_draws})
+    def _close(self, study: Study) -> None:
+        path = collect(self.out, study.name, lambda: self._choose(study),
+                       {"sweep": json.dumps(study.sweep.record())},
+                       {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
         found = searches_in(path)
         self.say("\n".join(line for search in found for line in lines(search)) or
-                 f"{settled.name}: no trial has begun; {self._last_reason(settled)}")
-        write_best(self.out, self.sweep, {settled.name: found})
+                 f"{study.name}: no trial has begun; {self._last_reason(study)}")
+        write_best(self.out, self.sweep, {study.name: found})
 
-    def _choose(self, settled: Settled) -> list[Chosen]:
+    def _choose(self, study: Study) -> list[DrawResult]:
         """The study's trials with rows, and the repeats of its winner."""
-        state, results = self.state.of(settled), self.state.ledger.results(settled.name)
-        chosen = [Chosen(o.number, o.status, o.reason, o.stop_step, results[o.number].pieces) for o in state.outcomes]
-        for number in self.state.repeats(settled, state):
-            if number in results:
-                result = results[number]
-                chosen.append(Chosen(number, result.status, result.reason, result.last_step, result.pieces))
-        return [one for one in chosen if one.pieces]
+        results = self.state.ledger.results(study.name)
+        repeats = [results[number] for number in self.state.repeats(study) if number in results]
+        return [one for one in (*self.state.of(study).results, *repeats) if one.pieces]
 
-    def _last_reason(self, settled: Settled) -> str:
-        results = self.state.ledger.results(settled.name)
+    def _last_reason(self, study: Study) -> str:
+        results = self.state.ledger.results(study.name)
         return results[max(results)].reason if results else "none has ended"
 
-    def _is_done(self, settled: Settled) -> bool:
-        state, results = self.state.of(settled), self.state.ledger.results(settled.name)
-        return state.done and all(number in results for number in self.state.repeats(settled, state))
+    def _is_done(self, study: Study) -> bool:
+        return self.state.of(study).done and not self.state.open(study)
 
 
 def searches_in(path: str) -> tuple[Search, ...]:
@@ -99,11 +94,11 @@ def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) ->
     tuned = os.path.join(out, "tuned.toml")
     with Lock.take(tuned, attempts=LOCK_ATTEMPTS):
         by_optimizer: dict[str, list[Search]] = {}
-        for study in sweep.studies:
-            path = os.path.join(out, f"{study.name}.h5")
+        for spec in sweep.studies:
+            path = os.path.join(out, f"{spec.name}.h5")
             if os.path.exists(path):
-                by_optimizer.setdefault(study.name.rpartition("-b")[0], []).extend(
-                    known[study.name] if study.name in known else searches_in(path))
+                by_optimizer.setdefault(spec.name.rpartition("-b")[0], []).extend(
+                    known[spec.name] if spec.name in known else searches_in(path))
         write_tuned(tuned, [search for found in by_optimizer.values() for search in found])
         for optimizer, found in by_optimizer.items() if len(sweep.optimizers) > 1 else ():
             write_tuned(os.path.join(out, f"tuned-{optimizer}.toml"), found)

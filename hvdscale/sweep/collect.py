@@ -1,6 +1,6 @@
 """Build a study's log from the logs of the worker groups, with every trial as if run in sequence.
 
-    collect("runs/sweep", "sgd-b32", lambda: [Chosen(7, Status.COMPLETE, "met", 400, (("node1.h5", 3),)), ...], {})
+    collect("runs/sweep", "sgd-b32", lambda: [DrawResult(7, pieces=(("node1.h5", 3),), ...), ...], {})
 
 Rows are ordered by trial, then step, so the log does not depend on which group ran which trial.
 """
@@ -19,9 +19,10 @@ from ..log.closed_file import show
 from ..log.compact_file import CompactFile
 from ..log.merge import joined, source_of
 from ..log.reader import Log, Table, absent, current_rows, read_log
-from ..log.schema import SOURCE, TABLES, Column, Status, columns
+from ..log.schema import SOURCE, TABLES, Column, columns
 from ..system.files import TEMPORARY, writing
 from ..system.lock import WAIT_SECONDS, Lock
+from .ledger import DrawResult
 
 LOGS = "logs"                                   # folder of the groups' logs in the sweep's folder
 LOCK_ATTEMPTS = round(60 / WAIT_SECONDS)        # a minute, as another job may collect the same study
@@ -29,24 +30,6 @@ NAMED = 12                                      # trials listed in an error
 STEP_COLUMNS = {"restarts": "first_step", "evaluations": "step", "steps": "step"}
 PIECE = np.dtype([("id", "i8"), ("number", "i8"), ("attempt", "i8"), ("last", "?"), ("stop_step", "i8"),
                   ("status", "i1"), ("reason", "O")])
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A trial of a study, as the study counts it.
-
-    number     of the draw or repeat: its id in the study's log
-    status     with reason, for /trials, whatever the groups' logs say
-    stop_step  the last step that counts; later rows are left out
-    pieces     (file name of a group's log, the trial's id in it) by attempt; each resumes a checkpoint of an earlier
-               one. Empty: the trial never began, and no log has it
-    """
-
-    number: int
-    status: Status
-    reason: str
-    stop_step: int
-    pieces: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -58,11 +41,12 @@ class Rows:
     attempt: np.ndarray
 
 
-def collect(out: str, study: str, choose: Callable[[], Iterable[Chosen]], attributes: Mapping,
+def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], attributes: Mapping,
             wanted: Mapping = {}) -> str:
     """Rewrite OUT/STUDY.h5 from the logs in OUT/logs named by the trials' pieces; returns its path.
 
-    choose      returns the trials; called under the lock, so that the last process to collect the study has all trials
+    choose      returns the results of the trials, as the study counts them, whatever the groups' logs say; called under
+                the lock, so that the last process to collect the study has all trials
     wanted      current values for "sweep" in every trial's plan, such as the number of trials
 
     Columns are the union over these logs, NaN where a log lacks one; ``source`` and ``source_trial`` say where a
@@ -91,7 +75,7 @@ def _pieces(chosen) -> dict[str, np.ndarray]:
     for trial in chosen:
         for attempt, (log, number) in enumerate(trial.pieces):
             rows.setdefault(log, []).append((number, trial.number, attempt, attempt == len(trial.pieces) - 1,
-                                             trial.stop_step, trial.status, trial.reason))
+                                             trial.last_step, trial.status, trial.reason))
     return {log: np.array(sorted(rows[log]), PIECE) for log in sorted(rows)}
 
 

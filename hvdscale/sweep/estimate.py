@@ -14,7 +14,7 @@ from ..training.prepare import prepare
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from ..workload import Data
-from .studies import Settled
+from .studies import Study
 
 MEASURED_STEPS = 5          # after a warm-up pass
 
@@ -23,25 +23,25 @@ MEASURED_STEPS = 5          # after a warm-up pass
 class Estimate:
     """A study's seconds per step and per evaluation on this group, and upper bounds for its trials."""
 
-    settled: Settled
+    study: Study
     step_seconds: float
     evaluation_seconds: float
 
     @property
     def evaluations(self) -> int:
-        settled = self.settled
-        return math.ceil(settled.budget_steps / settled.eval_every) + 1 if settled.eval_every else 0
+        study = self.study
+        return math.ceil(study.budget_steps / study.eval_every) + 1 if study.eval_every else 0
 
     @property
     def trials(self) -> int:
-        return self.settled.study.trials + self.settled.sweep.repeats
+        return self.study.spec.trials + self.study.sweep.repeats
 
     @property
     def trial_seconds(self) -> float:
         """Of a trial that uses its whole budget; a larger batch takes longer in proportion at most."""
-        if not self.settled.budget_steps:
-            return self.settled.study.layer["seconds"]
-        steps = self.settled.budget_examples / self.settled.study.global_batch
+        if not self.study.budget_steps:
+            return self.study.spec.layer["seconds"]
+        steps = self.study.budget_examples / self.study.spec.global_batch
         return steps * self.step_seconds + self.evaluations * self.evaluation_seconds
 
     @property
@@ -49,11 +49,11 @@ class Estimate:
         return self.trials * self.trial_seconds
 
 
-def estimates(studies: list[Settled], workload: str, data: Data, group: Workers) -> Iterator[Estimate]:
+def estimates(studies: list[Study], workload: str, data: Data, group: Workers) -> Iterator[Estimate]:
     """Measure some steps and an evaluation of each study's first draw; a collective of the group."""
-    for settled in studies:
-        job = prepare(workload, settled.layers(0, "none"), group, data)
-        yield Estimate(settled, *_measure(job, group))
+    for study in studies:
+        job = prepare(workload, study.layers(0, "none"), group, data)
+        yield Estimate(study, *_measure(job, group))
 
 
 def _measure(job, group: Workers) -> tuple[float, float]:
@@ -73,7 +73,7 @@ def _measure(job, group: Workers) -> tuple[float, float]:
 
 def table(found: list[Estimate], groups: int) -> str:
     head = ("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")
-    rows = [(e.settled.name, f"{e.trials}", f"{e.settled.study.max_draws}", *_budget(e.settled), f"{e.evaluations}",
+    rows = [(e.study.name, f"{e.trials}", f"{e.study.spec.max_draws}", *_budget(e.study), f"{e.evaluations}",
              f"{e.step_seconds:.2g}", duration(e.seconds / groups, rough=True)) for e in found]
     lines = aligned([head, *rows], left=(0,))
     lines.insert(1, "-" * len(lines[0]))
@@ -87,13 +87,13 @@ def table(found: list[Estimate], groups: int) -> str:
 def _counts(found: list[Estimate]) -> list[str]:
     """The number of trials; with budgets in steps also the steps and examples."""
     counts = [f"{sum(e.trials for e in found):,} trials"]
-    if all(e.settled.budget_steps for e in found):
-        counts += [f"{sum(e.trials * e.settled.budget_steps for e in found):,} steps",
-                   f"{sum(e.trials * e.settled.budget_examples for e in found):,} examples"]
+    if all(e.study.budget_steps for e in found):
+        counts += [f"{sum(e.trials * e.study.budget_steps for e in found):,} steps",
+                   f"{sum(e.trials * e.study.budget_examples for e in found):,} examples"]
     return counts
 
 
-def _budget(settled: Settled) -> tuple[str, str]:
-    if not settled.budget_steps:
+def _budget(study: Study) -> tuple[str, str]:
+    if not study.budget_steps:
         return "by time", "by time"
-    return f"{settled.budget_steps:,}", f"{settled.budget_examples:,}"
+    return f"{study.budget_steps:,}", f"{study.budget_examples:,}"

@@ -7,17 +7,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from ..errors import FaultError, TrialsError, WorkerLostError
-from ..log.schema import Status
 from ..plan.search_space import DrawEnd
 from ..training.display import Display
 from ..workers.group import Workers
-from .ledger import Ledger, Owner, Result
+from .ledger import DrawResult, Ledger, Owner
 from .draw_files import FIRST_REPEAT
-from .pruning import RETRIED, Settling, State, failed_alike, threshold, winner
-from .studies import Settled
+from .pruning import StudyState, failed_alike, threshold, winner
+from .studies import Study
 from .trial import Trials
 
 POLL_SECONDS = 0.5
@@ -53,88 +51,60 @@ WAIT, NONE = "wait", "none"
 class SweepState:
     """The state of the studies according to the ledger at the time of the call. Methods raise LogError."""
 
-    def __init__(self, studies: Sequence[Settled], ledger: Ledger):
-        self.studies = {settled.name: settled for settled in studies}
+    def __init__(self, studies: Sequence[Study], ledger: Ledger):
+        self.studies = {study.name: study for study in studies}
         self.ledger = ledger
-        self._known: dict[str, Known] = {}
+        self._states: dict[str, tuple[Mapping[int, DrawResult], StudyState]] = {}      # each of these results
 
-    def target(self, settled: Settled) -> str | None:
+    def target(self, study: Study) -> str | None:
         """The target that ranks a study's trials; None: another objective does."""
-        sweep = settled.sweep
-        return str(sweep.targets[-1]) if sweep.by_steps else None
+        return str(study.sweep.targets[-1]) if study.sweep.by_steps else None
 
-    def of(self, settled: Settled) -> State:
-        return self._update(settled).settling.state
+    def of(self, study: Study) -> StudyState:
+        results, spec = self.ledger.results(study.name), study.spec
+        known, state = self._states.get(study.name, (None, None))
+        if state is None or known is not results:
+            state = StudyState(spec.trials, spec.max_draws, self.target(study), study.sweep.keep)
+            self._states[study.name] = results, state
+        return state.extend(results)
 
-    def _update(self, settled: Settled) -> Known:
-        """What is known of a study by now."""
-        results, known = self.ledger.results(settled.name), self._known.get(settled.name)
-        if known is None or known.results is not results:
-            study = settled.study
-            settling = Settling(study.trials, study.max_draws, self.target(settled), settled.sweep.keep)
-            known = self._known[settled.name] = Known(results, settling)
-        known.update()
-        return known
-
-    def winner(self, settled: Settled, state: State) -> int | None:
+    def winner(self, study: Study) -> DrawResult | None:
         """The best draw so far."""
-        return winner(state.outcomes, None if settled.sweep.by_steps else settled.minimizes)
+        results = self.of(study).results
+        best = winner(results, self.target(study), study.minimizes)
+        return None if best is None else results[best]
 
-    def repeats(self, settled: Settled, state: State) -> list[int]:
+    def repeats(self, study: Study) -> list[int]:
         """Numbers of the winner's repeats, once the winner is final."""
-        best = self.winner(settled, state) if state.done else None
-        count = settled.sweep.repeats if best is not None else 0
-        return [FIRST_REPEAT + 100 * best + repeat for repeat in range(1, count + 1)]
+        best = self.winner(study) if self.of(study).done else None
+        first = FIRST_REPEAT + 100 * best.number + 1 if best else 0
+        return list(range(first, first + study.sweep.repeats)) if best else []
 
-    def wanted(self, settled: Settled) -> list[int]:
+    def wanted(self, study: Study) -> list[int]:
         """Numbers of the trials that certainly belong to the study, finished or not."""
-        state = self.of(settled)
-        return [*range(state.limit), *self.repeats(settled, state)]
+        return [*range(self.of(study).limit), *self.repeats(study)]
 
-    def open(self, settled: Settled) -> list[int]:
+    def open(self, study: Study) -> list[int]:
         """Those of them without a result."""
-        state, results = self.of(settled), self.ledger.results(settled.name)
-        numbers = (*range(state.prefix, state.limit), *self.repeats(settled, state))
-        return [number for number in numbers if number not in results]
+        state, results = self.of(study), self.ledger.results(study.name)
+        return [number for number in (*range(len(state.results), state.limit), *self.repeats(study))
+                if number not in results]
 
-    def threshold(self, settled: Settled, number: int) -> float:
+    def threshold(self, study: Study, number: int) -> float:
         """The number of steps at which a trial may be stopped, as known now; see pruning.threshold."""
-        if number >= FIRST_REPEAT or not settled.sweep.keep:
+        if number >= FIRST_REPEAT or not study.sweep.keep:
             return float("inf")
-        return threshold(self.ledger.results(settled.name), number, self.target(settled), settled.sweep.keep)
+        return threshold(self.ledger.results(study.name), number, self.target(study), study.sweep.keep)
 
     def expected_seconds(self) -> dict[str, float]:
         """Each study's expected seconds per trial: the mean of finished trials, else scaled from other studies by size.
         """
-        means = {name: self._update(settled).mean_seconds for name, settled in self.studies.items()}
-        sizes = {name: max(1, settled.budget_steps) * (settled.study.global_batch + STEP_EXAMPLES)
-                 for name, settled in self.studies.items()}
+        means = {name: self.of(study).mean_seconds for name, study in self.studies.items()}
+        sizes = {name: max(1, study.budget_steps) * (study.spec.global_batch + STEP_EXAMPLES)
+                 for name, study in self.studies.items()}
         known = {name: mean for name, mean in means.items() if mean is not None}
         rate = sum(known.values()) / sum(sizes[name] for name in known) if known else 1.0
         return {name: known.get(name, rate * sizes[name]) for name in self.studies}
-
-
-class Known:
-    """What follows from a study's results, kept up as they come, so that many results cost no more than a few."""
-
-    def __init__(self, results: Mapping[int, Result], settling: Settling):
-        self.results, self.settling = results, settling
-        self._read, self._timed, self._seconds = 0, 0, 0.0
-
-    @property
-    def mean_seconds(self) -> float | None:
-        """Of trials that have ended without failing; None: there are none."""
-        return self._seconds / self._timed if self._timed else None
-
-    def update(self) -> None:
-        """Read the results that are new; raises LogError as Settling does."""
-        if self._read == len(self.results):
-            return
-        for result in islice(self.results.values(), self._read, None):
-            if result.kind not in RETRIED:
-                self._timed, self._seconds = self._timed + 1, self._seconds + result.seconds
-        self._read = len(self.results)
-        self.settling.extend(self.results)
 
 
 class Farm:
@@ -185,18 +155,18 @@ class Farm:
         state, waits = self.state, False
         expected = state.expected_seconds()
         for name in sorted(state.studies, key=lambda name: (-expected[name], name)):
-            settled = state.studies[name]
+            study = state.studies[name]
             finished, running = state.ledger.results(name), state.ledger.running(name)
             _refuse_alike_failures(name, finished)
-            for number in state.open(settled):
-                if number in running or not self.shard.has(number, settled.study.trials):
+            for number in state.open(study):
+                if number in running or not self.shard.has(number, study.spec.trials):
                     continue
                 attempt = state.ledger.claim(name, number, self.owner)
                 if attempt is not None:
                     return Task(name, number, attempt)
                 if state.ledger.lost(name, number):
-                    state.ledger.record(name, Result(
-                        number, Status.INCOMPLETE, DrawEnd.LOST, "the process that ran it was killed, time after time",
+                    state.ledger.record(name, DrawResult(
+                        number, DrawEnd.LOST, "the process that ran it was killed, time after time",
                         owner=self.owner.name))
                 waits = True
             waits = waits or any(claim["job"] == self.owner.job for claim in running.values())
@@ -204,12 +174,12 @@ class Farm:
 
     def _carry_out(self, task: Task) -> bool:
         """Run the trial to its end; False if a signal stopped it, so that another group may claim it."""
-        settled = self.state.studies[task.study]
+        study = self.state.studies[task.study]
         try:
-            result = self.trials.carry_out(settled, task.number,
-                                           lambda: self.state.threshold(settled, task.number), self.display)
+            result = self.trials.carry_out(study, task.number,
+                                           lambda: self.state.threshold(study, task.number), self.display)
         except (WorkerLostError, FaultError) as error:
-            result = self.trials.failed(settled, task.number, self._regroup(error))
+            result = self.trials.end(study, DrawEnd.FAILED, self._regroup(error))
         except BaseException:
             self._release(task)
             raise
@@ -217,7 +187,7 @@ class Farm:
             self._release(task)
         elif self.group.rank == 0:
             self.state.ledger.record(task.study, result)
-            self.trials.forget(settled, task.number)
+            self.trials.forget(study, task.number)
         return result is not None
 
     def _regroup(self, error: WorkerLostError | FaultError) -> str:
@@ -233,7 +203,7 @@ class Farm:
             self.state.ledger.release(task.study, task.number, task.attempt)
 
 
-def _refuse_alike_failures(name: str, results: Mapping[int, Result]) -> None:
+def _refuse_alike_failures(name: str, results: Mapping[int, DrawResult]) -> None:
     """Raise TrialsError if all trials have failed for one reason."""
     reason = failed_alike(results.values())
     if reason:

@@ -45,8 +45,8 @@ OF_BATCH = (*BUDGETS, *COUNTS, "settings", "space")
 
 
 @dataclass(frozen=True)
-class Study:
-    """The search at one global batch with one optimizer.
+class StudySpec:
+    """A study as asked: the search at one global batch with one optimizer.
 
     global_batch    of the first step, where a batch_schedule in the settings changes it
     trials      feasible ones, of at most max_draws
@@ -92,7 +92,7 @@ class Sweep:
     settings: dict
     space: dict                         # the tables [space.X], by parameter
     batches: dict                       # the tables [batch.N], by N as text
-    studies: tuple[Study, ...]
+    studies: tuple[StudySpec, ...]
 
     @property
     def by_steps(self) -> bool:
@@ -274,7 +274,7 @@ def refuse_unused(top: Table, optimizers: tuple[str, ...], space: dict[str, Tabl
 
 
 def read_study(top: Table, space: dict[str, Table], own: Table, evaluations: int | None, optimizer: str,
-               batch: int) -> Study:
+               batch: int) -> StudySpec:
     """The study of an optimizer at a batch: settings for all batches, overridden by the batch's own table."""
     dimensions = read_dimensions(space, own, optimizer, batch)
     tables = [top.table("settings"), own.table("settings")]
@@ -299,7 +299,7 @@ def read_study(top: Table, space: dict[str, Table], own: Table, evaluations: int
                          "it in the [batch.N.settings] of the batch at which it begins", "batch_schedule")
     elif layer["lr_rule"] == "none":
         layer.setdefault("batch_schedule_lr", STAYS)        # the same, and so said in tuned.toml
-    return Study(optimizer, batch, layer=layer, dimensions=dimensions, **counts)
+    return StudySpec(optimizer, batch, layer=layer, dimensions=dimensions, **counts)
 
 
 def read_dimensions(space: dict[str, Table], own: Table, optimizer: str, batch: int) -> tuple[Dimension, ...]:

@@ -3,7 +3,7 @@
     owner = Owner.take("runs/sweep")                    OUT/owners/NAME.lock, locked while this process lives
     ledger = Ledger("runs/sweep")
     attempt = ledger.claim("sgd-b256", 7, owner)        OUT/trials/sgd-b256/7.claim-1; None: not ours to run
-    ledger.record("sgd-b256", Result(7, ...))           OUT/trials/sgd-b256/7.json, written atomically
+    ledger.record("sgd-b256", DrawResult(7, ...))           OUT/trials/sgd-b256/7.json, written atomically
     ledger.release("sgd-b256", 7, attempt)              instead, if the trial is abandoned: 7.released-1
     owner.release()
 
@@ -23,7 +23,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..errors import LogError
@@ -36,6 +36,8 @@ from .draw_files import Files, Listing, folder_of, names_in
 
 KILLED = 3                              # attempts at a draw whose process alone was killed, before it is lost
 ATTEMPTS = 10                           # attempts that died in any way, as when whole jobs are killed
+RETRIED = (DrawEnd.FAILED, DrawEnd.LOST)      # by --retry
+REPLACED = (DrawEnd.DIVERGED, *RETRIED)         # by the next draw
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 READS, WAIT_SECONDS = 5, 0.02           # without links, a reserved file is empty for an instant
 
@@ -82,28 +84,44 @@ class Owner:
         self.lock.release()
 
 
-@dataclass(frozen=True)
-class Result:
-    """The result of one draw of a study, or of a repeat of its winner.
+@dataclass
+class DrawResult:
+    """The result of one draw of a study, or of a repeat of its winner, from its first step on.
 
-    number     the draw; from ``pruning.FIRST_REPEAT`` on, a repeat
-    last_step  steps done at the end; 0: unknown
+    number     the draw; from FIRST_REPEAT on, a repeat
+    kind       how it ended
+    last_step  steps done at the end; 0: unknown. In a study's log later rows are left out
     steps      steps to each target, by its text; inf: not met
     best       the objective's best value; NaN: none
-    pieces     its rows: (name of the log file, trial id in it), oldest first
+    pieces     its rows: (name of the log file, trial id in it), oldest first; each resumes a checkpoint of the others
     owner      the Owner's name
     """
 
     number: int
-    status: Status
-    kind: DrawEnd
+    kind: DrawEnd = DrawEnd.FAILED
     reason: str = ""
     last_step: int = 0
-    steps: Mapping[str, float] = field(default_factory=dict)
+    steps: dict[str, float] = field(default_factory=dict)
     best: float = math.nan
     seconds: float = 0.0
     pieces: tuple[tuple[str, int], ...] = ()
     owner: str = ""
+
+    @property
+    def status(self) -> Status:
+        """As its trial has it in a log."""
+        if self.kind == DrawEnd.DIVERGED:
+            return Status.INFEASIBLE
+        return Status.COMPLETE if self.kind in (DrawEnd.MET, DrawEnd.BUDGET) else Status.INCOMPLETE
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it counts as one of a study's ``trials``: finite up to its stop."""
+        return self.kind not in REPLACED
+
+    def steps_to(self, target: str | None) -> float:
+        """Steps to the target; inf if it was not met, or there is none."""
+        return math.inf if target is None else self.steps.get(target, math.inf)
 
     def as_json(self) -> dict:
         """A dict for JSON, with inf and NaN as "inf", "-inf" and "nan"."""
@@ -114,7 +132,7 @@ class Result:
                 "pieces": [list(piece) for piece in self.pieces], "owner": self.owner}
 
     @classmethod
-    def of_json(cls, record: dict) -> Result:
+    def of_json(cls, record: dict) -> DrawResult:
         """The result from ``as_json``; raises ValueError for an invalid record."""
         if not isinstance(record, dict):
             raise ValueError(f"it holds {type(record).__name__}, not an object")
@@ -122,13 +140,14 @@ class Result:
         if record.get("kind", DrawEnd.MET) not in kinds:
             raise ValueError(f"its kind is {record['kind']!r}, not one of {', '.join(kinds)}")
         try:
-            result = cls(int(record["number"]), Status[record["status"]], DrawEnd(record["kind"]),
-                         str(record["reason"]), int(record["last_step"]),
-                         {str(k): float(v) for k, v in record["steps"].items()},
+            result = cls(int(record["number"]), DrawEnd(record["kind"]), str(record["reason"]),
+                         int(record["last_step"]), {str(k): float(v) for k, v in record["steps"].items()},
                          float(record["best"]), float(record["seconds"]),
                          tuple((str(log), int(trial)) for log, trial in record["pieces"]), str(record["owner"]))
+            if record["status"] != result.status.name:
+                raise ValueError(f"its status is {record['status']!r}, and its kind {result.kind}")
         except KeyError as error:
-            raise ValueError(f"it lacks {error}, or has a value unknown here") from error
+            raise ValueError(f"it lacks {error}") from error
         except (AttributeError, TypeError) as error:
             raise ValueError(first_line(error)) from error
         for log, _ in result.pieces:
@@ -147,7 +166,7 @@ class Ledger:
 
     def __init__(self, out: str, owner: Owner | None = None):
         self.out, self._owner = out, owner
-        self._results: dict[str, dict[int, Result]] = {}
+        self._results: dict[str, dict[int, DrawResult]] = {}
         self._listings: dict[str, Listing] = {}     # by study
         self._looked: set[str] | None = None        # studies listed in one_look; None: not in it
         self._claims: dict[str, dict] = {}          # by path; claims never change
@@ -184,11 +203,11 @@ class Ledger:
         """Give a draw back for anyone to claim; the attempt does not count as dead."""
         self._touch(study, f"{number}.released-{attempt}")
 
-    def record(self, study: str, result: Result) -> bool:
+    def record(self, study: str, result: DrawResult) -> bool:
         """Write a draw's final result; False if there is one already, which is kept."""
         return _put_new(self._path(study, f"{result.number}.json"), result.as_json())
 
-    def results(self, study: str) -> dict[int, Result]:
+    def results(self, study: str) -> dict[int, DrawResult]:
         """All results of a study by number, repeats included; a file is read only once.
 
         Returns the same dict with each call, with further results at its end; another one only if some were taken back.
@@ -333,13 +352,13 @@ class Ledger:
             self._claims[path] = {**claim, "owner": owner[0]} if owner else {"owner": "?"}
         return self._claims[path]
 
-    def _read_result(self, study: str, number: int) -> Result:
+    def _read_result(self, study: str, number: int) -> DrawResult:
         path = self._path(study, f"{number}.json")
         try:
             record = _read(path)
             if record is None:
                 raise ValueError("it is empty, cut off or not JSON")
-            result = Result.of_json(record)
+            result = DrawResult.of_json(record)
             if result.number != number:
                 raise ValueError(f"it is the result of draw {result.number}")
         except ValueError as error:

@@ -11,8 +11,8 @@ from ..formatting.screen import Screen
 from ..plan.search_space import DrawEnd
 from ..training.display import NoDisplay
 from .farm import SweepState
-from .pruning import REPLACED, RETRIED
-from .studies import Settled
+from .ledger import RETRIED
+from .studies import Study
 
 EVERY_SECONDS = 1.0, 10.0           # between updates of the block; between lines
 
@@ -38,7 +38,7 @@ class Progress(NoDisplay):
 
     def show(self) -> None:
         """Show the state of the sweep; without a terminal only what has changed."""
-        current = {name: describe_study(self._states, settled) for name, settled in self._states.studies.items()}
+        current = {name: describe_study(self._states, study) for name, study in self._states.studies.items()}
         block, self._screen.drawn = self._screen.terminal, self._clock()
         lines = {name: line for name, line in current.items() if block or self._printed.get(name) != line}
         if not lines:
@@ -53,27 +53,25 @@ class Progress(NoDisplay):
         """A trial has ended; others follow."""
 
 
-def describe_study(states: SweepState, settled: Settled) -> str:
-    results, running = states.ledger.results(settled.name), states.ledger.running(settled.name)
-    state = states.of(settled)
-    kinds = [outcome.kind for outcome in state.outcomes]
-    kinds += [results[number].kind for number in range(state.prefix, state.limit) if number in results]
-    counts = [f"{sum(kind not in REPLACED for kind in kinds)} of {settled.study.trials} feasible",
+def describe_study(states: SweepState, study: Study) -> str:
+    results, running, state = states.ledger.results(study.name), states.ledger.running(study.name), states.of(study)
+    later = range(len(state.results), state.limit)
+    ended = [*state.results, *(results[number] for number in later if number in results)]
+    counts = [f"{sum(result.feasible for result in ended)} of {study.spec.trials} feasible",
               f"{len(running)} running" * bool(running),
-              *(f"{count} {word}" for word, ends in (("pruned", (DrawEnd.PRUNED,)), ("diverged", (DrawEnd.DIVERGED,)),
-                                                     ("failed", RETRIED))
-                if (count := sum(kind in ends for kind in kinds)))]
-    return ", ".join(filter(None, counts)) + _best(states, settled, state)
+              *(f"{count} {word}" for word, kinds in (("pruned", (DrawEnd.PRUNED,)), ("diverged", (DrawEnd.DIVERGED,)),
+                                                      ("failed", RETRIED))
+                if (count := sum(result.kind in kinds for result in ended)))]
+    return ", ".join(filter(None, counts)) + _best(states, study)
 
 
-def _best(states, settled, state) -> str:
-    best = states.winner(settled, state)
+def _best(states: SweepState, study: Study) -> str:
+    best = states.winner(study)
     if best is None:
         return ""
-    outcome = state.outcomes[best]
-    if settled.sweep.by_steps:
-        return f"; best {outcome.steps:,.0f} steps (trial {best})"
-    return f"; best {settled.sweep.objective} {outcome.best:.4g} (trial {best})"
+    found = f"{best.steps_to(states.target(study)):,.0f} steps" if study.sweep.by_steps else (
+        f"{study.sweep.objective} {best.best:.4g}")
+    return f"; best {found} (trial {best.number})"
 
 
 def describe_sweep(states: SweepState) -> str:
@@ -82,13 +80,13 @@ def describe_sweep(states: SweepState) -> str:
     Repeats of winners count from the start, replacement draws only once they are needed.
     """
     expected, done, wanted, more, left, busy = states.expected_seconds(), 0, 0, 0, 0.0, 0
-    for name, settled in states.studies.items():
-        results, numbers, state = states.ledger.results(name), states.wanted(settled), states.of(settled)
+    for name, study in states.studies.items():
+        results, numbers, state = states.ledger.results(name), states.wanted(study), states.of(study)
         running = states.ledger.running(name)
         ended = sum(number in results for number in numbers)
-        count = len(numbers) + (0 if state.done else settled.sweep.repeats)
+        count = len(numbers) + (0 if state.done else study.sweep.repeats)
         done, wanted, busy = done + ended, wanted + count, busy + len(running)
-        more += 0 if state.done else settled.study.max_draws - state.limit
+        more += 0 if state.done else study.spec.max_draws - state.limit
         left += (count - ended - len(running) / 2) * expected[name]
     text = f"sweep: {done} of {wanted} trials done"
     if done and done < wanted:

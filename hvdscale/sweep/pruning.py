@@ -17,61 +17,18 @@ import heapq
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import islice
 
 from ..errors import LogError
-from ..log.schema import PRUNED, Status
+from ..log.schema import PRUNED
 from ..plan.search_space import DrawEnd
-from .ledger import Result
+from .ledger import RETRIED, DrawResult
 
-RETRIED = (DrawEnd.FAILED, DrawEnd.LOST)      # by --retry
-REPLACED = (DrawEnd.DIVERGED, *RETRIED)    # by the next draw
 ALIKE = 5                           # if all trials, at least this many, failed for one reason, more would fail too
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a draw counts.
-
-    kind       as in Result
-    stop_step  steps after which it stopped, or would have in sequence; later measurements are ignored
-    steps      steps to the strictest target; inf if not met by then, or without a target
-    best       the objective's best value; NaN if there is none, or if pruned
-    """
-
-    number: int
-    status: Status
-    kind: DrawEnd
-    reason: str
-    stop_step: int
-    steps: float
-    best: float
-
-    @property
-    def feasible(self) -> bool:
-        """Whether it counts as one of the ``trials``: finite up to its stop."""
-        return self.kind not in REPLACED
-
-
-@dataclass(frozen=True)
-class State:
-    """The state of a study.
-
-    limit      draws below this number certainly belong to the study and may be started; never shrinks
-    prefix     number of finished draws without a gap from 0 on
-    outcomes   of these draws, in order; draws finished beyond a gap are not settled yet
-    feasible   number of feasible ones among them
-    done       whether they are the whole study
-    """
-
-    limit: int
-    prefix: int
-    outcomes: tuple[Outcome, ...]
-    feasible: int
-    done: bool
-
-
-def threshold(results: Mapping[int, Result], number: int, target: str | None, keep: int | None) -> float:
+def threshold(results: Mapping[int, DrawResult], number: int, target: str | None, keep: int | None) -> float:
     """The step at which draw ``number`` may be stopped if it has not met ``target``; inf: never.
 
     The ``keep``-th fewest steps to the target among known results of lower numbers: too high or right while some are
@@ -79,48 +36,60 @@ def threshold(results: Mapping[int, Result], number: int, target: str | None, ke
     """
     if keep is None or target is None:
         return math.inf
-    before = heapq.nsmallest(keep, (_steps(result, target) for lower, result in results.items() if lower < number))
+    before = heapq.nsmallest(keep, (result.steps_to(target) for lower, result in results.items() if lower < number))
     return before[-1] if len(before) == keep else math.inf
 
 
-class Settling:
+class StudyState:
     """The state of a study as its results come, independent of their order.
 
-    trials     feasible draws wanted, of at most ``max_draws``
-    target     text of the strictest target; None: the study has none
-    keep       number of best trials that pruning preserves; None: no pruning
+    trials    feasible draws wanted, of at most ``max_draws``
+    target    text of the strictest target; None: the study has none
+    keep      number of best trials that pruning preserves; None: no pruning
+    limit     draws below this number certainly belong to the study and may be started; never shrinks
+    results   of the draws from 0 on, as far as none is missing, as they count; those beyond a gap are not settled yet
     """
 
     def __init__(self, trials: int, max_draws: int, target: str | None, keep: int | None = None):
         self.target, self.keep, self.max_draws = target, keep, max_draws
-        self.state = State(min(trials, max_draws), 0, (), 0, False)
+        self.limit, self.results = min(trials, max_draws), []
         self._fewest: list[float] = []          # steps to the target of the settled draws, in order
+        self._read, self._timed, self._seconds = 0, 0, 0.0
 
-    def extend(self, results: Mapping[int, Result]) -> State:
-        """The state with further results; those of settled draws are not read again.
+    @property
+    def done(self) -> bool:
+        """Whether the settled draws are the whole study."""
+        return len(self.results) == self.limit
+
+    @property
+    def mean_seconds(self) -> float | None:
+        """Of trials that have ended without failing; None: there are none."""
+        return self._seconds / self._timed if self._timed else None
+
+    def extend(self, results: Mapping[int, DrawResult]) -> StudyState:
+        """The state with further results, which are at their end; those of settled draws are not read again.
 
         Raises LogError for a draw stopped before its threshold, as after the removal of earlier results.
         """
-        if self.state.prefix == self.state.limit or self.state.prefix not in results:
-            return self.state
-        limit, outcomes, feasible = self.state.limit, list(self.state.outcomes), self.state.feasible
-        while len(outcomes) < limit and len(outcomes) in results:
-            result = results[len(outcomes)]
-            outcome = _outcome(result, self.target, self._stop())
-            outcomes.append(outcome)
-            feasible += outcome.feasible
-            if not outcome.feasible:
-                limit = min(limit + 1, self.max_draws)
-            bisect.insort(self._fewest, _steps(result, self.target))
-        self.state = State(limit, len(outcomes), tuple(outcomes), feasible, len(outcomes) == limit)
-        return self.state
+        for result in islice(results.values(), self._read, None):
+            if result.kind not in RETRIED:
+                self._timed, self._seconds = self._timed + 1, self._seconds + result.seconds
+        self._read = len(results)
+        while not self.done and len(self.results) in results:
+            given = results[len(self.results)]
+            result = _as_in_sequence(given, self.target, self._stop())
+            self.results.append(result)
+            if not result.feasible:
+                self.limit = min(self.limit + 1, self.max_draws)
+            bisect.insort(self._fewest, given.steps_to(self.target))
+        return self
 
     def _stop(self) -> float:
         """The step at which the next draw is stopped."""
         return self._fewest[self.keep - 1] if self.keep is not None and len(self._fewest) >= self.keep else math.inf
 
 
-def failed_alike(results: Collection[Result]) -> str | None:
+def failed_alike(results: Collection[DrawResult]) -> str | None:
     """The reason for which all trials have failed, at least ALIKE of them; numbers in it may differ."""
     if len(results) < ALIKE or any(result.kind != DrawEnd.FAILED for result in results):
         return None
@@ -128,33 +97,28 @@ def failed_alike(results: Collection[Result]) -> str | None:
     return next(iter(results)).reason if len(reasons) == 1 else None
 
 
-def winner(outcomes: Iterable[Outcome], minimizes: bool | None = None) -> int | None:
+def winner(results: Iterable[DrawResult], target: str | None, minimizes: bool = True) -> int | None:
     """The best draw's number: fewest steps to the target, ties by lower number. None: none met it.
 
-    minimizes    for a metric as objective: whether smaller is better; the best value of a feasible draw wins
+    target    None: a metric is the objective, of which the best value of a feasible draw wins
+    minimizes whether smaller values of it are better
     """
-    if minimizes is None:
-        ranked = [(o.steps, o.number) for o in outcomes if o.steps < math.inf]
+    if target is not None:
+        ranked = [(steps, r.number) for r in results if (steps := r.steps_to(target)) < math.inf]
     else:
         sign = 1 if minimizes else -1
-        ranked = [(sign * o.best, o.number) for o in outcomes if o.feasible and not math.isnan(o.best)]
+        ranked = [(sign * r.best, r.number) for r in results if r.feasible and not math.isnan(r.best)]
     return min(ranked)[1] if ranked else None
 
 
-def _outcome(result: Result, target: str | None, stop: float) -> Outcome:
-    """The draw's outcome if it had known the threshold ``stop`` from its start."""
-    steps = _steps(result, target)
+def _as_in_sequence(result: DrawResult, target: str | None, stop: float) -> DrawResult:
+    """The draw's result if it had known the threshold ``stop`` from its start."""
     pruned = result.kind == DrawEnd.PRUNED
     if pruned and result.last_step < stop:
         raise LogError(f"draw {result.number} was pruned after step {result.last_step}, but the results before it let "
                        f"it run to {'its end' if stop == math.inf else f'step {stop:.0f}'}: one of them was removed or "
                        f"changed since. Remove the study's {result.number}.json, too, to have it run again")
-    if not pruned and (result.kind == DrawEnd.LOST or min(steps, result.last_step) <= stop):
-        return Outcome(result.number, result.status, result.kind, result.reason, result.last_step, steps, result.best)
+    if not pruned and (result.kind == DrawEnd.LOST or min(result.steps_to(target), result.last_step) <= stop):
+        return result
     reason = f"{PRUNED} after step {stop:.0f}: that few were enough for others before it"
-    return Outcome(result.number, Status.INCOMPLETE, DrawEnd.PRUNED, reason, int(stop), math.inf, math.nan)
-
-
-def _steps(result: Result, target: str | None) -> float:
-    """Steps to the target; inf if it was not met."""
-    return math.inf if target is None else result.steps.get(target, math.inf)
+    return replace(result, kind=DrawEnd.PRUNED, reason=reason, last_step=int(stop), steps={}, best=math.nan)

@@ -19,11 +19,10 @@ from ..workloads import find
 from .close_studies import Finisher
 from .estimate import estimates, table
 from .farm import Farm, Shard, SweepState
-from .file import Study, Sweep
-from .ledger import Ledger, Owner
+from .file import StudySpec, Sweep
+from .ledger import RETRIED, Ledger, Owner
 from .progress import Progress
-from .pruning import RETRIED
-from .studies import Settled, plan_of, settle_study
+from .studies import Study, plan_of, settle_study
 from .sweep_identity import keep_record, refuse_other
 from .trial import Trials
 
@@ -61,7 +60,7 @@ class SweepRun:
             if self._owner:
                 self._owner.release()
 
-    def _work(self, out: str, studies: list[Settled], data: Data) -> bool:
+    def _work(self, out: str, studies: list[Study], data: Data) -> bool:
         """Run the open trials; False if a signal stopped it."""
         trials = Trials(out, self.sweep.workload, data, self.group, self._owner.name if self._owner else "",
                         self.signals, studies, self._accepted)
@@ -85,12 +84,12 @@ class SweepRun:
         if self._owner is None:
             return True
         try:
-            names = [study.name for study in self.sweep.studies]
+            names = [spec.name for spec in self.sweep.studies]
             return not Ledger(self.asked.out).at_work(names, self.here.job, self._owner.name)
         except LogError:
             return True
 
-    def _settle(self, out: str | None) -> tuple[list[Settled], Data]:
+    def _settle(self, out: str | None) -> tuple[list[Study], Data]:
         """The wanted studies, settled for the data, and the data."""
         with self.group.together("the sweep"):
             workload = find(self.sweep.workload)
@@ -129,12 +128,12 @@ class SweepRun:
                 for line in last_lines(finisher, self.asked, finished):
                     display.say(line)
 
-    def _introduction(self, studies: Sequence[Settled], states: SweepState) -> str:
+    def _introduction(self, studies: Sequence[Study], states: SweepState) -> str:
         sweep = self.sweep
-        done = sum(len(states.ledger.results(settled.name)) for settled in studies)
-        searched = ", ".join(dict.fromkeys(parameter.name for settled in studies for parameter in settled.space))
+        done = sum(len(states.ledger.results(study.name)) for study in studies)
+        searched = ", ".join(dict.fromkeys(parameter.name for study in studies for parameter in study.space))
         aim = f"steps to {listed(sweep.targets)}" if sweep.by_steps else f"the best {sweep.objective}"
-        trials = sorted({settled.study.trials for settled in studies})
+        trials = sorted({study.spec.trials for study in studies})
         count = counted(len(studies), "study", "studies") + ", each" * (len(studies) > 1)
         lines = [f"{self.asked.path}: {sweep.workload}, {count} of {' or '.join(map(str, trials))} feasible trials",
                  f"  searched    {searched}: for {aim}",
@@ -144,7 +143,7 @@ class SweepRun:
             lines.append(f"  pruning     exact: the {sweep.prune_keep} fewest steps of a study stay what they would be")
         return "\n".join([*lines, *(f"  note        {note}" for note in self._notes)])
 
-    def _estimate(self, studies: list[Settled], data: Data) -> None:
+    def _estimate(self, studies: list[Study], data: Data) -> None:
         if self.number == 0:
             found = list(estimates(studies, self.sweep.workload, data, self.group))
             if self.group.rank == 0:
@@ -157,7 +156,7 @@ def report_status(asked) -> None:
     if not refuse_other(out, sweep):
         raise LogError(f"{out}: no sweep has begun there")
     better = find(sweep.workload).metrics.get(sweep.objective.partition("/")[2].removeprefix(AVERAGED), "min")
-    studies = [Settled(sweep, study, 0, 0, better == "min", (), ()) for study in wanted_studies(sweep, asked.only)]
+    studies = [Study(sweep, spec, 0, 0, better == "min", (), ()) for spec in wanted_studies(sweep, asked.only)]
     states = SweepState(studies, Ledger(out))
     display = Progress(states, asked.terminal)
     finisher = Finisher(out, sweep, states, display.say)
@@ -176,10 +175,10 @@ def take_back_failed(asked) -> None:
     if busy:
         raise UsageError(f"--retry: {describe(busy[0])} is at work in {asked.out}"
                          f"{f', and {len(busy) - 1} more' * (len(busy) > 1)}; wait until they have ended")
-    for study in wanted_studies(asked.sweep, asked.only):
-        numbers = ledger.take_back(study.name, RETRIED)
+    for spec in wanted_studies(asked.sweep, asked.only):
+        numbers = ledger.take_back(spec.name, RETRIED)
         if numbers:
-            print(f"{study.name}: taken back: {', '.join(map(str, numbers))}")
+            print(f"{spec.name}: taken back: {', '.join(map(str, numbers))}")
     print("the same command without --retry runs what was taken back")
 
 
@@ -193,24 +192,24 @@ def last_lines(finisher: Finisher, asked, finished: bool) -> list[str]:
     return lines + ([f"tuned: {', '.join(tuned)}\nnext: hvdscale-report {asked.out}"] if tuned else [])
 
 
-def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[Study]:
+def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[StudySpec]:
     """The studies selected by --only; raises UsageError if there is none."""
     for word, of_study in (("batch", lambda s: str(s.global_batch)), ("optimizer", lambda s: s.optimizer)):
         known = list(dict.fromkeys(map(of_study, sweep.studies)))
         for value in only.get(word, ()):
             if value not in known:
                 raise UsageError(f"--only {word}={value}: the sweep has {', '.join(known)}")
-    return [study for study in sweep.studies
-            if str(study.global_batch) in only.get("batch", [str(study.global_batch)])
-            and study.optimizer in only.get("optimizer", [study.optimizer])]
+    return [spec for spec in sweep.studies
+            if str(spec.global_batch) in only.get("batch", [str(spec.global_batch)])
+            and spec.optimizer in only.get("optimizer", [spec.optimizer])]
 
 
-def settle_all(sweep: Sweep, wanted: Sequence[Study], workload: Workload, data: Data, free: dict,
-               out: str | None) -> list[Settled]:
+def settle_all(sweep: Sweep, wanted: Sequence[StudySpec], workload: Workload, data: Data, free: dict,
+               out: str | None) -> list[Study]:
     """The settled studies, after planning each draw; raises UsageError for an invalid one."""
-    studies = [settle_study(sweep, replace(study, layer={**study.layer, **free}), workload, len(data.train), out,
-                            data.train_tokens) for study in wanted]
-    for settled in studies:
-        for number in range(settled.study.max_draws):
-            plan_of(settled, number, workload, len(data.train), len(data.val), data.train_tokens)
+    studies = [settle_study(sweep, replace(spec, layer={**spec.layer, **free}), workload, len(data.train), out,
+                            data.train_tokens) for spec in wanted]
+    for study in studies:
+        for number in range(study.spec.max_draws):
+            plan_of(study, number, workload, len(data.train), len(data.val), data.train_tokens)
     return studies

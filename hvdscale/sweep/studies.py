@@ -19,7 +19,7 @@ from ..plan.settings import Settings, key_of
 from ..plan.settle import Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every
 from ..plan.shards import Stream, stream_key
 from ..workload import Workload
-from .file import Study, Sweep
+from .file import StudySpec, Sweep
 from .ledger import read_record, write_file
 from .draw_files import FIRST_REPEAT
 from .settings import FREE_SETTINGS
@@ -28,8 +28,8 @@ UNTIMED = {"untimed_passes": 0}     # a search counts steps; a pass before each 
 
 
 @dataclass(frozen=True)
-class Settled:
-    """A study with everything that depends on the data's size.
+class Study:
+    """A study as settled: with everything that depends on the size of the data.
 
     budget_steps  0: the budget is in seconds
     budget_examples  in those steps
@@ -39,7 +39,7 @@ class Settled:
     """
 
     sweep: Sweep
-    study: Study
+    spec: StudySpec
     budget_steps: int
     budget_examples: int
     eval_every: int
@@ -49,7 +49,7 @@ class Settled:
 
     @property
     def name(self) -> str:
-        return self.study.name
+        return self.spec.name
 
     def draw_of(self, number: int) -> tuple[int, int]:
         """The draw and the repeat of a trial's number; repeat 0: the search itself."""
@@ -59,8 +59,8 @@ class Settled:
         """The settings of a trial with this checkpoint folder, the strongest layer last."""
         sweep, (draw, _) = self.sweep, self.draw_of(number)
         target = str(sweep.targets[-1]) if sweep.targets else "none"
-        in_steps = sweep.evaluations or "global_batch" in self.study.layer      # else as set, over a changing batch
-        return [UNTIMED, dict(self.study.layer), {
+        in_steps = sweep.evaluations or "global_batch" in self.spec.layer      # else as set, over a changing batch
+        return [UNTIMED, dict(self.spec.layer), {
             "seed": sweep.seed + number, "target": target, "keep_going": not sweep.by_steps,
             **({"eval_every": self.eval_every} if in_steps else {}), "checkpoint": checkpoint,
             **layer_of(self.points[draw])}]
@@ -69,35 +69,35 @@ class Settled:
         """The search's entry in a trial's plan."""
         sweep, (draw, repeat) = self.sweep, self.draw_of(number)
         return {"study": self.name, "draw": draw, "repeat": repeat, "point": dict(self.points[draw]),
-                "space": [parameter.record() for parameter in self.space], "trials": self.study.trials,
-                "max_draws": self.study.max_draws, "objective": sweep.objective, "minimizes": self.minimizes,
+                "space": [parameter.record() for parameter in self.space], "trials": self.spec.trials,
+                "max_draws": self.spec.max_draws, "objective": sweep.objective, "minimizes": self.minimizes,
                 "targets": [str(target) for target in sweep.targets],
                 "prune_keep": sweep.keep, "seed": sweep.seed}
 
 
-def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples: int, out: str | None,
-                 train_tokens: int | None = None) -> Settled:
+def settle_study(sweep: Sweep, spec: StudySpec, workload: Workload, train_examples: int, out: str | None,
+                 train_tokens: int | None = None) -> Study:
     """The settled study with points drawn, or those stored under ``out``; raises UsageError or LogError."""
-    settings = count_in_examples(Settings.build(workload.defaults, study.layer), workload.name, train_examples,
+    settings = count_in_examples(Settings.build(workload.defaults, spec.layer), workload.name, train_examples,
                                  train_tokens)
     minimizes = _minimizes(sweep, workload, settings)
-    if study.global_batch > train_examples:
-        raise PlanError(f"batch_sizes: {study.global_batch} is larger than the training set of {train_examples} "
+    if spec.global_batch > train_examples:
+        raise PlanError(f"batch_sizes: {spec.global_batch} is larger than the training set of {train_examples} "
                         "examples; leave it out")
     batches, _ = settle_batches(settings, 1, train_examples)
     stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
     every = (max(1, round(budget_steps / sweep.evaluations)) if sweep.evaluations
              else settle_eval_every(settings, stream))
-    space = study.space(budget_steps)
+    space = spec.space(budget_steps)
     facts = {"train_examples": train_examples, "budget_steps": budget_steps, "eval_every": every,
-             **{name: value for name, value in study.layer.items() if key_of(name) not in FREE_SETTINGS},
+             **{name: value for name, value in spec.layer.items() if key_of(name) not in FREE_SETTINGS},
              **{f"space.{parameter.name}": parameter.record() for parameter in space}}
-    drawn = draws(space, study.max_draws, stream_key(sweep.seed, f"draws/{study.name}"))
+    drawn = draws(space, spec.max_draws, stream_key(sweep.seed, f"draws/{spec.name}"))
     if out is not None:
-        _keep(os.path.join(out, "points", f"{study.name}.json"), json.loads(json.dumps(facts)), drawn)
-    return Settled(sweep, study, budget_steps, stream.examples_before(budget_steps), every, minimizes, space,
-                   tuple(drawn))
+        _keep(os.path.join(out, "points", f"{spec.name}.json"), json.loads(json.dumps(facts)), drawn)
+    return Study(sweep, spec, budget_steps, stream.examples_before(budget_steps), every, minimizes, space,
+                 tuple(drawn))
 
 
 def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:
@@ -115,15 +115,15 @@ def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:
     return metrics[metric] == "min"
 
 
-def plan_of(settled: Settled, number: int, workload: Workload, train_examples: int, val_examples: int,
+def plan_of(study: Study, number: int, workload: Workload, train_examples: int, val_examples: int,
             train_tokens: int | None = None) -> Plan:
     """The plan of a trial on one worker; raises UsageError naming study and draw for an invalid point."""
     try:
-        settings = Settings.build(workload.defaults, *settled.layers(number, "none"))
+        settings = Settings.build(workload.defaults, *study.layers(number, "none"))
         return settle(settings, workload, train_examples, val_examples, Place(), train_tokens)
     except UsageError as error:
-        point = ", ".join(f"{name} = {value}" for name, value in settled.points[settled.draw_of(number)[0]].items())
-        raise type(error)(f"{settled.name}, draw {number} ({point}): {error}") from None
+        point = ", ".join(f"{name} = {value}" for name, value in study.points[study.draw_of(number)[0]].items())
+        raise type(error)(f"{study.name}, draw {number} ({point}): {error}") from None
 
 
 def _keep(path: str, facts: dict, drawn: list[dict]) -> None:

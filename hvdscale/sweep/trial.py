@@ -12,7 +12,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..errors import CheckpointError, ExitCode, FaultError, HvdscaleError, LogError, PlanError, WorkersError
 from ..log.mend import INTERRUPTED
@@ -31,59 +31,45 @@ from ..training.run_log import NoLog, RunLog, open_log
 from ..training.snapshot import Progress
 from ..workers.group import Workers
 from ..workload import Data
-from .ledger import Result
-from .studies import Settled
+from .ledger import DrawResult
+from .studies import Study
 
 LOOK_SECONDS = 0.5      # between two reads of the other groups' results
 
 
-@dataclass
-class History:
-    """A trial's results over all its pieces: steps to each target, and the best value of the objective."""
-
-    pieces: list
-    steps: dict
-    best: float = math.nan
-    last_step: int = 0
-
-    def note(self, settled: Settled, step: int, measured: Mapping[str, float]) -> None:
-        """Update after an evaluation."""
-        sweep = settled.sweep
-        for target in sweep.targets:
-            if str(target) not in self.steps and target.met_by(measured[target.column]):
-                self.steps[str(target)] = step
-        if not sweep.by_steps:
-            better = min if settled.minimizes else max
-            value = measured[sweep.objective]
-            if value == value:
-                self.best = value if math.isnan(self.best) else better(self.best, value)
-
-
 class TrialLog(RunLog):
-    """A trial's rows in /trials, /restarts and /evaluations, but no steps: written at checkpoints and at its end."""
+    """A trial's rows in /trials, /restarts and /evaluations, but no steps: written at checkpoints and at its end.
+
+    result  of the trial so far, over all its pieces
+    """
 
     starts_on_disk = False
 
-    def __init__(self, writer: LogWriter, trial: int, job: Job, record: dict, start: Start, more: dict,
-                 settled: Settled, history: History):
+    def __init__(self, writer: LogWriter, trial: int, job: Job, record: dict, start: Start, more: dict, study: Study,
+                 result: DrawResult):
         super().__init__(writer, trial, job.plan, record, start, more)
-        self.settled, self.history = settled, history
+        self.sweep, self.minimizes, self.result = study.sweep, study.minimizes, result
 
     def place(self):
-        history = self.history
-        return {**super().place(), "pieces": list(map(list, history.pieces)), "steps": history.steps,
-                "best": history.best}
+        result = self.result
+        return {**super().place(), "pieces": list(map(list, result.pieces)), "steps": result.steps, "best": result.best}
 
     def evaluation(self, step, examples, train_seconds, measured):
         super().evaluation(step, examples, train_seconds, measured)
-        self.history.note(self.settled, step, measured)
+        result = self.result
+        for target in self.sweep.targets:
+            if str(target) not in result.steps and target.met_by(measured[target.column]):
+                result.steps[str(target)] = step
+        value = math.nan if self.sweep.by_steps else measured[self.sweep.objective]
+        if value == value:
+            result.best = value if math.isnan(result.best) else (min if self.minimizes else max)(result.best, value)
 
     def flush(self, sync=False):
         if sync:                                # otherwise unnecessary: a killed trial resumes a checkpoint
             super().flush(sync)
 
     def step(self, step, lr, result):
-        self.history.last_step = step
+        self.result.last_step = step
 
     def end(self, status, reason):
         super().end(status, reason)
@@ -111,18 +97,18 @@ class Trials:
     """
 
     def __init__(self, out: str, workload: str, data: Data, group: Workers, owner: str, stopping: Callable[[], bool],
-                 studies: Sequence[Settled], accepted: Mapping[str, str] = {}):
+                 studies: Sequence[Study], accepted: Mapping[str, str] = {}):
         self.out, self.workload, self.data, self.group, self.owner = out, workload, data, group, owner
         self.stopping, self.accepted = stopping, dict(accepted)
-        self._tables = sorted({parameter.name for settled in studies for parameter in settled.space
+        self._tables = sorted({parameter.name for study in studies for parameter in study.space
                                if "." in parameter.name})
         self._writer: LogWriter | None = None
         self._begun = 0
-        self._history, self._started = History([], {}), 0.0
+        self._result, self._started = DrawResult(-1), 0.0       # of the trial that runs
         gc.freeze()         # what there is stays: gc.collect before each trial skips it
 
-    def carry_out(self, settled: Settled, number: int, threshold: Callable[[], float],
-                  display: Display) -> Result | None:
+    def carry_out(self, study: Study, number: int, threshold: Callable[[], float],
+                  display: Display) -> DrawResult | None:
         """Run a trial; returns its result, None if a signal has stopped it. All ranks of the group make the call.
 
         threshold  steps within which it must meet the strictest target, as currently known
@@ -130,41 +116,44 @@ class Trials:
         Raises errors that are not the trial's fault: LogError, CheckpointError, PlanError or WorkersError;
         WorkerLostError or FaultError if ranks diverge.
         """
-        self._history, self._started = History([], {}), time.monotonic()
+        self._result, self._started = DrawResult(number, owner=self.owner), time.monotonic()
         try:
-            job = self.prepare(settled, number)
-            outcome = self._train(job, settled, number, threshold, display)
+            job = self.prepare(study, number)
+            outcome = self._train(job, study, number, threshold, display)
         except (WorkersError, FaultError, LogError, CheckpointError, PlanError):
             raise                               # not the trial's fault: its plan was settled before
         except HvdscaleError as error:
-            return self.failed(settled, number, str(error))
+            return self.end(study, DrawEnd.FAILED, str(error))
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             reason = f"{type(error).__name__}: {error}"
             if self.group.size > 1:
                 raise FaultError(reason) from error
-            return self.failed(settled, number, reason)
+            return self.end(study, DrawEnd.FAILED, reason)
         stop = outcome.stop
         if stop.exit_code == ExitCode.PREEMPTED:
             return None
-        return self._result(settled, number, stop.status, _kind(stop, self._history, settled), stop.reason,
-                            outcome.step)
+        self._result.last_step = outcome.step
+        return self.end(study, _kind(stop, self._result, study), stop.reason)
 
-    def prepare(self, settled: Settled, number: int) -> Job:
+    def prepare(self, study: Study, number: int) -> Job:
         """The trial's job; raises the same HvdscaleError on all ranks."""
         gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
         gc.freeze()         # so do other trials' results
-        layers = settled.layers(number, self._folder(settled, number))
+        layers = study.layers(number, self._folder(study, number))
         if self.accepted:
             layers[-1]["accepted"] = self.accepted
         return prepare(self.workload, layers, self.group, self.data)
 
-    def failed(self, settled: Settled, number: int, reason: str) -> Result:
-        """The result of the last trial, if it has failed."""
-        return self._result(settled, number, Status.INCOMPLETE, DrawEnd.FAILED, reason, self._history.last_step)
+    def end(self, study: Study, kind: DrawEnd, reason: str) -> DrawResult:
+        """The result of the last trial, which has ended so."""
+        result = self._result
+        result.kind, result.reason, result.seconds = kind, reason, time.monotonic() - self._started
+        result.steps = {str(target): result.steps_to(str(target)) for target in study.sweep.targets}
+        return result
 
-    def forget(self, settled: Settled, number: int) -> None:
-        shutil.rmtree(self._folder(settled, number), ignore_errors=True)
+    def forget(self, study: Study, number: int) -> None:
+        shutil.rmtree(self._folder(study, number), ignore_errors=True)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -175,14 +164,14 @@ class Trials:
         if self._writer is not None:
             self._writer.abandon()
 
-    def _folder(self, settled: Settled, number: int) -> str:
-        return os.path.join(self.out, "checkpoints", f"{settled.name}-{number}")
+    def _folder(self, study: Study, number: int) -> str:
+        return os.path.join(self.out, "checkpoints", f"{study.name}-{number}")
 
-    def _train(self, job: Job, settled: Settled, number: int, threshold, display) -> Outcome:
+    def _train(self, job: Job, study: Study, number: int, threshold, display) -> Outcome:
         folder = job.settings.checkpoint
         start = self._start(folder)
         with self.group.together("the log"):
-            run_log = self._run_log(job, settled, number, start)
+            run_log = self._run_log(job, study, number, start)
         kept = _Folder(folder) if self.group.rank == 0 else None
         checkpoints = TrialCheckpoints(start, job.plan, kept, run_log, display, self.group)
         vote = StopVote(threshold if self.group.rank == 0 else lambda: math.inf, self.stopping)
@@ -206,10 +195,11 @@ class Trials:
         start = shared(found, self.group)
         if start.state is not None:
             log = start.state["log"]
-            self._history = History([*map(tuple, log["pieces"])], dict(log["steps"]), log["best"], start.step)
+            self._result = replace(self._result, pieces=tuple(map(tuple, log["pieces"])), steps=dict(log["steps"]),
+                                   best=log["best"], last_step=start.step)
         return start
 
-    def _run_log(self, job: Job, settled: Settled, number: int, start: Start) -> RunLog:
+    def _run_log(self, job: Job, study: Study, number: int, start: Start) -> RunLog:
         if self.group.rank:
             return NoLog()
         if self._writer is None:
@@ -217,19 +207,12 @@ class Trials:
             self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), self._tables)
         trial, self._begun = self._begun, self._begun + 1
         record = {**job.plan.as_record({"workload": self.workload, **job.settings.asked()}),
-                  "job": without_lines(job.plan.job), "sweep": settled.record(number)}
-        point = settled.points[settled.draw_of(number)[0]]
+                  "job": without_lines(job.plan.job), "sweep": study.record(number)}
+        point = study.points[study.draw_of(number)[0]]
         run_log = TrialLog(self._writer, trial, job, record, start,
-                           {name: _number(point.get(name)) for name in self._tables}, settled, self._history)
-        self._history.pieces.append((os.path.basename(self._writer.path), trial))
+                           {name: _number(point.get(name)) for name in self._tables}, study, self._result)
+        self._result.pieces += ((os.path.basename(self._writer.path), trial),)
         return run_log
-
-    def _result(self, settled, number, status, kind, reason, last_step) -> Result:
-        history = self._history
-        steps = {str(target): history.steps.get(str(target), math.inf) for target in settled.sweep.targets}
-        return Result(number=number, status=status, kind=kind, reason=reason, last_step=last_step, steps=steps,
-                      best=history.best, seconds=time.monotonic() - self._started, pieces=tuple(history.pieces),
-                      owner=self.owner)
 
 
 class StopVote:
@@ -272,12 +255,12 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def _kind(stop: Stop, history: History, settled: Settled) -> DrawEnd:
+def _kind(stop: Stop, result: DrawResult, study: Study) -> DrawEnd:
     if stop.status == Status.INFEASIBLE:
         return DrawEnd.DIVERGED
     if stop.reason.startswith(PRUNED):
         return DrawEnd.PRUNED
     if stop.status != Status.COMPLETE:
         return DrawEnd.FAILED
-    targets = settled.sweep.targets
-    return DrawEnd.MET if targets and str(targets[-1]) in history.steps else DrawEnd.BUDGET
+    targets = study.sweep.targets
+    return DrawEnd.MET if targets and str(targets[-1]) in result.steps else DrawEnd.BUDGET

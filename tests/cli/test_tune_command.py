@@ -11,14 +11,13 @@ import pytest
 from hvdscale.cli.tune import Signals, command, parse_only, parse_shard
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import duration
-from hvdscale.log.schema import Status
 from hvdscale.sweep.estimate import Estimate, table
 from hvdscale.sweep.farm import Farm, Shard, SweepState
 from hvdscale.sweep.file import read_sweep
-from hvdscale.sweep.ledger import Ledger, Owner, Result
+from hvdscale.sweep.ledger import DrawResult, Ledger, Owner
 from hvdscale.sweep.progress import Progress, describe_sweep
 from hvdscale.sweep.run import wanted_studies
-from hvdscale.sweep.studies import Settled, settle_study
+from hvdscale.sweep.studies import Study, settle_study
 from hvdscale.workers.single import SingleWorker
 from tests.conftest import command_environment
 from tests.parallel.quadratic import workload
@@ -35,9 +34,8 @@ def states_of(tmp_path, **said):
 
 
 def result(number, kind="met", steps=10, seconds=2.0):
-    status = {"diverged": Status.INFEASIBLE, "pruned": Status.INCOMPLETE, "failed": Status.INCOMPLETE}
     met = {TARGET: steps if kind == "met" else float("inf")}
-    return Result(number, status.get(kind, Status.COMPLETE), kind, last_step=steps, steps=met, seconds=seconds)
+    return DrawResult(number, kind, last_step=steps, steps=met, seconds=seconds)
 
 
 @pytest.mark.parametrize("options, said", [
@@ -151,7 +149,7 @@ def test_times_are_for_people(seconds, said):
 
 def test_the_estimate_adds_up(tmp_path):
     settled = states_of(tmp_path, repeats=2).studies["sgd-b64"]
-    assert isinstance(settled, Settled) and (settled.budget_steps, settled.eval_every) == (48, 2)
+    assert isinstance(settled, Study) and (settled.budget_steps, settled.eval_every) == (48, 2)
     one = Estimate(settled, 0.5, 0.25)
     assert one.evaluations == 25 and one.trials == 8
     assert one.seconds == 8 * (48 * 0.5 + 25 * 0.25)

@@ -5,8 +5,7 @@ import os
 import random
 import time
 
-from hvdscale.log.schema import Status
-from hvdscale.sweep.ledger import Ledger, Owner, Result
+from hvdscale.sweep.ledger import DrawResult, Ledger, Owner
 
 STUDY = "sgd-b32"
 
@@ -33,10 +32,10 @@ def work(out, draws, seconds, seed):
                 if rng.random() < 0.2:
                     ledger.release(STUDY, number, attempt)
                 else:
-                    made = ledger.record(STUDY, Result(number, Status.COMPLETE, "met", owner=owner.name))
+                    made = ledger.record(STUDY, DrawResult(number, "met", owner=owner.name))
                     note(out, number, "recorded" if made else "refused")
             elif ledger.lost(STUDY, number):
-                ledger.record(STUDY, Result(number, Status.INCOMPLETE, "lost", owner=owner.name))
+                ledger.record(STUDY, DrawResult(number, "lost", owner=owner.name))
         time.sleep(0.003)
     owner.release()
 

@@ -15,15 +15,16 @@ from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.sweep import collect as collecting
-from hvdscale.sweep.collect import Chosen, collect
+from hvdscale.sweep.collect import collect
+from hvdscale.sweep.ledger import DrawResult
 from hvdscale.system.lock import Lock
 from tests.factories.sweeps import BUDGET, EVAL_EVERY, assert_same_study, error, group_log, loss
 
 STUDY = "sgd-b32"
 
 
-def whole(number, *pieces, stop_step=BUDGET, status=Status.COMPLETE, reason="budget reached"):
-    return Chosen(number, status, reason, stop_step, pieces)
+def whole(number, *pieces, stop_step=BUDGET, kind="budget", reason="budget reached"):
+    return DrawResult(number, kind, reason, stop_step, pieces=pieces)
 
 
 def collected(out, *chosen):
@@ -56,7 +57,7 @@ def test_the_comparison_of_studies_sees_a_difference(tmp_path):
     group_log(tmp_path, "a", [(0, 0, 0, BUDGET), (1, 1, 0, BUDGET), (2, 0, 0, BUDGET - 1)])
     right, *wrong = [collect(str(tmp_path), f"{STUDY}-{number}", lambda: [trial], {}) for number, trial in enumerate((
         whole(0, ("a.h5", 0)), whole(0, ("a.h5", 1)), whole(0, ("a.h5", 2)), whole(1, ("a.h5", 0)),
-        whole(0, ("a.h5", 0), status=Status.INCOMPLETE), whole(0, ("a.h5", 0), stop_step=BUDGET - 1)))]
+        whole(0, ("a.h5", 0), kind="failed"), whole(0, ("a.h5", 0), stop_step=BUDGET - 1)))]
     for path in wrong:
         with pytest.raises(AssertionError):
             assert_same_study(right, path)
@@ -64,7 +65,7 @@ def test_the_comparison_of_studies_sees_a_difference(tmp_path):
 
 def test_what_was_settled_holds_and_rows_end_at_the_stop(tmp_path):
     group_log(tmp_path, "a", [(0, 0, 0, BUDGET), (1, 1, 0, BUDGET)])
-    pruned = whole(1, ("a.h5", 1), stop_step=20, status=Status.INCOMPLETE, reason="pruned: 5 trials had met by step 20")
+    pruned = whole(1, ("a.h5", 1), stop_step=20, kind="pruned", reason="pruned: 5 trials had met by step 20")
     repeat = whole(100_000, ("a.h5", 0))
     path = collect(str(tmp_path), STUDY, lambda: [repeat, pruned], {"study": STUDY, "versions": {"torch": "9.9"}})
     log = check(path)
@@ -155,7 +156,7 @@ def test_logs_of_living_groups_are_read(tmp_path):
 
 
 def test_a_study_of_which_no_trial_began_is_an_empty_log(tmp_path):
-    path, log = collected(tmp_path, whole(0, status=Status.INCOMPLETE, reason="lost"))
+    path, log = collected(tmp_path, whole(0, kind="lost", reason="lost"))
     assert [table.rows for table in log.tables] == [0] * 4
     assert "no trial has begun" in CliRunner().invoke(log_command, ["show", path]).output
 
@@ -195,7 +196,7 @@ def test_one_job_waits_for_another_that_collects_the_study(tmp_path, monkeypatch
 
 def test_pruned_trials_are_incomplete_to_a_report(tmp_path):
     group_log(tmp_path, "a", [(n, n, 0, BUDGET) for n in range(3)])
-    pruned = dict(stop_step=10, status=Status.INCOMPLETE, reason="pruned at step 10")
+    pruned = dict(stop_step=10, kind="pruned", reason="pruned at step 10")
     path, log = collected(tmp_path, whole(0, ("a.h5", 0)), whole(1, ("a.h5", 1)), whole(2, ("a.h5", 2), **pruned))
     trials = read_trials(log)
     assert [trial.status.name for trial in trials] == ["COMPLETE", "COMPLETE", "INCOMPLETE"]

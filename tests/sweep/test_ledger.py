@@ -10,14 +10,13 @@ import time
 import pytest
 
 from hvdscale.errors import LogError
-from hvdscale.log.schema import Status
 from hvdscale.sweep import ledger as module
-from hvdscale.sweep.ledger import ATTEMPTS, KILLED, Ledger, Owner, Result
+from hvdscale.sweep.ledger import ATTEMPTS, KILLED, DrawResult, Ledger, Owner
 from tests.factories.claims import STUDY, notes, start
 
-RESULT = Result(7, Status.COMPLETE, "met", "target val/error<0.02 met at step 400", 400,
-                {"val/error<0.05": 100, "val/error<0.02": 400, "val/error<0.001": math.inf}, math.nan, 12.5,
-                (("node1-4711-00000000.h5", 3), ("node2-12-0badcafe.h5", 0)), "node2-12-0badcafe")
+RESULT = DrawResult(7, "met", "target val/error<0.02 met at step 400", 400,
+                    {"val/error<0.05": 100, "val/error<0.02": 400, "val/error<0.001": math.inf}, math.nan, 12.5,
+                    (("node1-4711-00000000.h5", 3), ("node2-12-0badcafe.h5", 0)), "node2-12-0badcafe")
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def test_a_draw_is_claimed_once_and_recorded_once(out, ledger, owner, links):
     assert ledger.claim(STUDY, 7, other) is None and Ledger(out).claim(STUDY, 7, owner) is None
     assert ledger.claim(STUDY, 8, other) == 1 and ledger.claim("sgd-b64", 7, other) == 1
     assert ledger.record(STUDY, RESULT)
-    assert not ledger.record(STUDY, Result(7, Status.INCOMPLETE, "lost"))
+    assert not ledger.record(STUDY, DrawResult(7, "lost"))
     assert ledger.claim(STUDY, 7, other) is None
     assert [r.as_json() for r in Ledger(out).results(STUDY).values()] == [RESULT.as_json()]
     assert folder(out) == ["7.claim-1", "7.json", "8.claim-1"]          # and nothing temporary
@@ -82,7 +81,7 @@ def test_what_is_running_says_where(ledger, owner, monkeypatch):
     before = time.time()
     for number, who in ((3, owner), (1, third), (2, owner)):
         ledger.claim(STUDY, number, who)
-    ledger.record(STUDY, Result(2, Status.COMPLETE, "budget"))
+    ledger.record(STUDY, DrawResult(2, "budget"))
     running = ledger.running(STUDY)
     assert list(running) == [1, 3] and running[1].pop("time") >= before
     assert running[1] == {"owner": third.name, "host": third.host, "pid": os.getpid(), "job": "99", "attempt": 1}
@@ -102,7 +101,7 @@ def test_owners_of_one_process_differ(out):
 def test_results_that_are_taken_back_leave_nothing_behind(out, ledger, owner):
     for number, kind in enumerate(("met", "failed", "lost")):
         ledger.claim(STUDY, number, owner)
-        ledger.record(STUDY, Result(number, Status.INCOMPLETE, kind))
+        ledger.record(STUDY, DrawResult(number, kind))
     ledger.note_killed([STUDY], owner.host, owner.pid)
     assert ledger.take_back(STUDY, ("failed", "lost")) == [1, 2]
     assert list(ledger.results(STUDY)) == [0] and ledger.claim(STUDY, 1, owner) == 1
@@ -124,7 +123,7 @@ def test_a_draw_is_lost_after_as_many_dead_owners_as_there_are_attempts(out, led
         assert die(out, ledger) == dead + 1
         assert ledger.dead(STUDY) == [0]
     assert ledger.lost(STUDY, 0) and ledger.claim(STUDY, 0, owner) is None
-    assert ledger.record(STUDY, Result(0, Status.INCOMPLETE, "lost", owner=owner.name))
+    assert ledger.record(STUDY, DrawResult(0, "lost", owner=owner.name))
     assert not ledger.lost(STUDY, 0) and ledger.dead(STUDY) == []
 
 
@@ -222,18 +221,18 @@ def test_a_link_whose_reply_was_lost_counts_as_made(ledger, owner, monkeypatch):
 
 def test_results_are_read_once_in_order_and_again_where_they_were_removed(ledger, monkeypatch):
     for number in (100_000, 10, 9):
-        ledger.record(STUDY, Result(number, Status.COMPLETE, "met"))
+        ledger.record(STUDY, DrawResult(number, "met"))
     reads = []
     read = module._read
     monkeypatch.setattr(module, "_read", lambda path: reads.append(os.path.basename(path)) or read(path))
     assert list(ledger.results(STUDY)) == list(ledger.results(STUDY)) == [9, 10, 100_000]
-    ledger.record(STUDY, Result(3, Status.COMPLETE, "met"))
+    ledger.record(STUDY, DrawResult(3, "met"))
     assert list(ledger.results(STUDY)) == [9, 10, 100_000, 3]
     assert reads == ["9.json", "10.json", "100000.json", "3.json"]
     path = os.path.join(ledger.out, "trials", STUDY, "9.json")
     os.unlink(path)
     assert 9 not in ledger.results(STUDY)
-    ledger.record(STUDY, Result(9, Status.INFEASIBLE, "diverged"))
+    ledger.record(STUDY, DrawResult(9, "diverged"))
     assert ledger.results(STUDY)[9].kind == "diverged"
 
 
@@ -241,7 +240,7 @@ def test_a_further_result_costs_as_many_names_among_thousands_as_among_few(out, 
     few, many = Ledger(out), Ledger(out)
     for name, first in (("few", 40), ("many", 5_040)):
         for number in range(first - 40, first) if name == "few" else range(first):
-            few.record(name, Result(number, Status.COMPLETE, "met"))
+            few.record(name, DrawResult(number, "met"))
     assert len(few.results("few")) == 40 and len(many.results("many")) == 5_040
     names, listed = [], os.listdir
     monkeypatch.setattr(os, "listdir", lambda path: names.extend(found := listed(path)) or found)
@@ -249,7 +248,7 @@ def test_a_further_result_costs_as_many_names_among_thousands_as_among_few(out, 
     def names_of_a_result(ledger, study, number):
         names.clear()
         assert ledger.claim(study, number, owner) == 1
-        ledger.record(study, Result(number, Status.COMPLETE, "met"))
+        ledger.record(study, DrawResult(number, "met"))
         assert ledger.results(study)[number].kind == "met"
         return len(names)
     assert names_of_a_result(many, "many", 5_040) - names_of_a_result(few, "few", 40) < 300
@@ -259,7 +258,7 @@ def test_draws_of_all_hundreds_are_found_and_taken_back(out, owner):
     ledger, numbers = Ledger(out), (*range(95, 205), 4_321, 100_000, 432_101)
     for number in numbers:
         ledger.claim(STUDY, number, owner)
-        ledger.record(STUDY, Result(number, Status.INCOMPLETE, "failed" if number % 10 == 1 else "met"))
+        ledger.record(STUDY, DrawResult(number, "failed" if number % 10 == 1 else "met"))
     other = Ledger(out)
     assert sorted(other.results(STUDY)) == sorted(ledger.results(STUDY)) == sorted(numbers)
     gone = [number for number in numbers if number % 10 == 1]
@@ -271,7 +270,7 @@ def test_draws_of_all_hundreds_are_found_and_taken_back(out, owner):
 
 
 def test_files_of_further_hundreds_where_0_3_kept_them_are_said_to_belong_elsewhere(out, ledger):
-    ledger.record(STUDY, Result(7, Status.COMPLETE, "met"))
+    ledger.record(STUDY, DrawResult(7, "met"))
     place = os.path.join(out, "trials", STUDY)
     with open(os.path.join(place, "120.json"), "w") as file:
         file.write("{}")
@@ -283,10 +282,10 @@ def test_a_result_keeps_every_number_in_plain_json():
     def no_literal(name):
         raise AssertionError(f"{name} is no JSON")
 
-    odd = Result(0, Status.INFEASIBLE, "diverged", 'a "reason" with ü\n', 0, {"t": math.inf}, -math.inf, math.nan)
+    odd = DrawResult(0, "diverged", 'a "reason" with ü\n', 0, {"t": math.inf}, -math.inf, math.nan)
     for result in (RESULT, odd):
         text = json.dumps(result.as_json(), allow_nan=False)
-        back = Result.of_json(json.loads(text, parse_constant=no_literal))
+        back = DrawResult.of_json(json.loads(text, parse_constant=no_literal))
         assert back.as_json() == result.as_json() and back.status is result.status
         assert back.steps == result.steps and back.pieces == result.pieces
         assert repr((back.best, back.seconds)) == repr((result.best, result.seconds))

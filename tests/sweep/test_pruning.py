@@ -8,9 +8,9 @@ import pytest
 
 from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
-from hvdscale.sweep.ledger import Result
 from hvdscale.sweep.draw_files import FIRST_REPEAT
-from hvdscale.sweep.pruning import ALIKE, Outcome, Settling, failed_alike, threshold, winner
+from hvdscale.sweep.ledger import DrawResult
+from hvdscale.sweep.pruning import ALIKE, StudyState, failed_alike, threshold, winner
 
 TARGET, EVERY, BUDGET, MAX_DRAWS = "val/error<0.02", 5, 60, 40
 STATUS = {"met": Status.COMPLETE, "budget": Status.COMPLETE, "diverged": Status.INFEASIBLE}
@@ -45,7 +45,7 @@ def fates(seed, ties=True):
 
 
 def finished(number, kind, last_step, steps=inf):
-    return Result(number, STATUS.get(kind, Status.INCOMPLETE), kind, kind, int(last_step), {TARGET: steps})
+    return DrawResult(number, kind, kind, int(last_step), {TARGET: steps})
 
 
 def met(number, steps):
@@ -57,12 +57,12 @@ def results(*given):
 
 
 def facts(state):
-    return [(o.number, o.status, o.kind, o.stop_step, o.steps) for o in state.outcomes]
+    return [(o.number, o.status, o.kind, o.last_step, o.steps_to(TARGET)) for o in state.results]
 
 
 def settle(results, trials, max_draws, target, keep=None):
     """The state of a study whose results are all there at once."""
-    return Settling(trials, max_draws, target, keep).extend(results)
+    return StudyState(trials, max_draws, target, keep).extend(results)
 
 
 def in_sequence(study, trials, max_draws, keep):
@@ -145,12 +145,12 @@ def test_groups_in_any_order_come_to_the_outcome_of_one_draw_after_the_other(kil
         state = farm.carry_out(trials, max_draws, keep)
         expected = in_sequence(farm.study, trials, max_draws, keep)
         assert facts(state) == expected, seed
-        assert state.prefix == state.limit == len(expected)
+        assert state.done and state.limit == len(expected)
         assert set(farm.started) == set(range(state.limit)), seed     # no draw beyond those that the study consists of
-        stopped += sum(o.kind == "pruned" for o in state.outcomes)
-        late += sum(farm.results[o.number].last_step > o.stop_step + 1 for o in state.outcomes)
+        stopped += sum(o.kind == "pruned" for o in state.results)
+        late += sum(farm.results[o.number].last_step > o.last_step + 1 for o in state.results)
         lucky += sum(o.kind == "pruned" and farm.results[o.number].kind in ("met", "diverged", "failed")
-                     for o in state.outcomes)
+                     for o in state.results)
     assert min(stopped, late, lucky) > 50                             # else nothing was put to the test
 
 
@@ -176,9 +176,9 @@ def test_pruning_leaves_the_fewest_steps_of_the_same_draws_as_they_were():
         state = farm.carry_out(trials, max_draws, keep)
         draws = farm.study[:state.limit]
         unpruned = sorted((fate.ended[2], number) for number, fate in enumerate(draws) if fate.ended[2] < inf)
-        pruned = sorted((o.steps, o.number) for o in state.outcomes if o.steps < inf)
+        pruned = sorted((o.steps_to(TARGET), o.number) for o in state.results if o.steps_to(TARGET) < inf)
         assert pruned[:keep] == unpruned[:keep], seed
-        assert winner(state.outcomes) == (unpruned[0][1] if unpruned else None)
+        assert winner(state.results, TARGET) == (unpruned[0][1] if unpruned else None)
         saved += sum(fate.ended[1] for fate in draws) - farm.steps
     assert saved > 10_000
 
@@ -189,13 +189,13 @@ def test_the_limit_grows_only_with_what_will_stand_whatever_is_finished_next():
         farm = Groups(fates(seed), 4, random.Random(seed))
         final = farm.carry_out(trials, max_draws, keep)
         order, known, limits = random.Random(seed).sample(range(final.limit), final.limit), {}, []
-        settling = Settling(trials, max_draws, TARGET, keep)
+        grown = StudyState(trials, max_draws, TARGET, keep)
         for number in order:
             known[number] = farm.results[number]
             state = settle(known, trials, max_draws, TARGET, keep)
-            assert settling.extend(known) == state
+            assert (grown.extend(known).limit, facts(grown)) == (state.limit, facts(state))
             limits.append(state.limit)
-            assert facts(state) == facts(final)[:state.prefix] and state.done == (state.prefix == state.limit)
+            assert facts(state) == facts(final)[:len(state.results)] and state.done == (facts(state) == facts(final))
         assert limits == sorted(limits) and limits[-1] == final.limit
 
 
@@ -219,16 +219,15 @@ def test_the_threshold_never_falls_short_while_results_are_missing():
 
 def test_a_draw_that_meets_the_target_at_the_threshold_has_met_it():
     state = settle(results(met(0, 20), met(1, 20), met(2, 25)), 3, 3, TARGET, 1)
-    assert [(o.kind, o.stop_step, o.steps) for o in state.outcomes] == [
-        ("met", 20, 20), ("met", 20, 20), ("pruned", 20, inf)]
-    assert state.outcomes[2].status == Status.INCOMPLETE and state.outcomes[2].reason.startswith("pruned")
+    assert [fact[2:] for fact in facts(state)] == [("met", 20, 20), ("met", 20, 20), ("pruned", 20, inf)]
+    assert state.results[2].status == Status.INCOMPLETE and state.results[2].reason.startswith("pruned")
 
 
 @pytest.mark.parametrize("kind", ["diverged", "failed"])
 def test_a_draw_that_fails_beyond_its_threshold_counts_as_pruned(kind):
     for last_step, expected in ((20, (kind, 20)), (21, ("pruned", 20))):
         state = settle(results(met(0, 20), finished(1, kind, last_step)), 2, 9, TARGET, 1)
-        assert (state.outcomes[1].kind, state.outcomes[1].stop_step) == expected
+        assert (state.results[1].kind, state.results[1].last_step) == expected
         assert (state.limit, state.done) == ((3, False) if kind == expected[0] else (2, True))
 
 
@@ -240,32 +239,32 @@ def test_a_budget_spent_at_the_threshold_is_a_budget_spent():
 def test_lost_draws_are_replaced_like_diverged_and_failed_ones():
     broken = [finished(0, "lost", 0), finished(1, "diverged", 3), finished(2, "failed", 0)]
     state = settle(results(*broken), 2, 9, TARGET, 1)
-    assert (state.limit, state.prefix, state.feasible, state.done) == (5, 3, 0, False)
+    assert (state.limit, len(state.results), state.done) == (5, 3, False)
     late = settle(results(met(0, 10), finished(1, "lost", 50)), 2, 9, TARGET, 1)
-    assert late.outcomes[1].kind == "lost" and late.limit == 3        # wherever its process died
+    assert late.results[1].kind == "lost" and late.limit == 3        # wherever its process died
     state = settle(results(*broken), 2, 3, TARGET, 1)
-    assert (state.limit, state.feasible, state.done) == (3, 0, True)
-    assert [o.feasible for o in state.outcomes] == [False] * 3 and winner(state.outcomes) is None
+    assert (state.limit, state.done) == (3, True)
+    assert [o.feasible for o in state.results] == [False] * 3 and winner(state.results, TARGET) is None
 
 
 def test_what_lies_beyond_a_gap_waits_for_it():
     broken = finished(1, "diverged", 30)
     state = settle(results(broken, met(2, 20)), 3, 9, TARGET, 1)
-    assert (state.limit, state.prefix, state.outcomes, state.done) == (3, 0, (), False)
+    assert (state.limit, state.results, state.done) == (3, [], False)
     assert settle(results(met(0, 40), broken, met(2, 20)), 3, 9, TARGET, 1).limit == 4
     assert settle(results(met(0, 10), broken, met(2, 20)), 3, 9, TARGET, 1).limit == 3      # by then it was pruned
 
 
 def test_an_empty_study_has_its_first_trials_to_start():
     state = settle({}, 12, 36, TARGET, 5)
-    assert (state.limit, state.prefix, state.outcomes, state.feasible, state.done) == (12, 0, (), 0, False)
+    assert (state.limit, state.results, state.done) == (12, [], False)
     assert settle({}, 12, 4, TARGET, 5).limit == 4
 
 
 def test_a_draw_pruned_before_its_threshold_is_an_error_that_names_it():
     known = results(met(0, 20), met(1, 30), finished(2, "pruned", 31))
     assert settle(known, 3, 3, TARGET, 2).done
-    assert settle({**known, 1: met(1, 31)}, 3, 3, TARGET, 2).outcomes[2].stop_step == 31
+    assert settle({**known, 1: met(1, 31)}, 3, 3, TARGET, 2).results[2].last_step == 31
     with pytest.raises(LogError, match="draw 2 was pruned after step 31.*let it run to step 45.*2.json"):
         settle({**known, 1: met(1, 45)}, 3, 3, TARGET, 2)
     with pytest.raises(LogError, match="to its end"):
@@ -283,15 +282,15 @@ def test_another_objective_is_won_by_the_best_value_of_a_feasible_draw():
     kinds = ("budget", "budget", "budget", "budget", "diverged", "budget")
     state = settle(results(*(replace(finished(n, kind, BUDGET), steps={}, best=value)
                              for n, (value, kind) in enumerate(zip(values, kinds)))), 5, 9, None)
-    assert state.done and all(o.steps == inf for o in state.outcomes)
-    np.testing.assert_array_equal([o.best for o in state.outcomes], values)
-    assert (winner(state.outcomes, minimizes=True), winner(state.outcomes, minimizes=False)) == (2, 5)
-    assert winner([], minimizes=True) is winner([]) is None
+    assert state.done and all(o.steps_to(TARGET) == inf for o in state.results)
+    np.testing.assert_array_equal([o.best for o in state.results], values)
+    assert (winner(state.results, None, True), winner(state.results, None, False)) == (2, 5)
+    assert winner([], None, True) is winner([], TARGET) is None
 
 
 def test_of_equal_draws_the_one_with_the_lower_number_wins():
-    outcomes = [Outcome(n, Status.COMPLETE, "met", "", s, s, math.nan) for n, s in enumerate((30, 20, 20))]
-    assert winner(outcomes) == winner(reversed(outcomes)) == 1
+    given = [met(n, steps) for n, steps in enumerate((30, 20, 20))]
+    assert winner(given, TARGET) == winner(reversed(given), TARGET) == 1
 
 
 @pytest.mark.parametrize("kinds, reasons, alike", [
@@ -300,9 +299,9 @@ def test_of_equal_draws_the_one_with_the_lower_number_wins():
     (("failed",) * (ALIKE - 1) + ("lost",), "no layer", False),
     ((), "", False)])
 def test_trials_fail_alike_if_their_reasons_differ_only_in_numbers(kinds, reasons, alike):
-    given = [Result(at, Status.INCOMPLETE, kind, reasons.format(at)) for at, kind in enumerate(kinds)]
+    given = [DrawResult(at, kind, reasons.format(at)) for at, kind in enumerate(kinds)]
     assert failed_alike(given) == ("no layer 0" if alike else None)
 
 
 def test_trials_that_fail_for_different_reasons_are_not_alike():
-    assert failed_alike([Result(at, Status.INCOMPLETE, "failed", "ab"[at % 2]) for at in range(2 * ALIKE)]) is None
+    assert failed_alike([DrawResult(at, "failed", "ab"[at % 2]) for at in range(2 * ALIKE)]) is None
