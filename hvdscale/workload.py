@@ -230,7 +230,7 @@ def _takes_label_smoothing(workload) -> bool:
 
 
 @dataclass(frozen=True)
-class Measured:
+class BatchMeasures:
     """The measurements of one batch: sum and count of each metric that is a mean, and the vector of each part."""
 
     sums: dict[str, tuple[float, float]]
@@ -253,7 +253,7 @@ def _mismatch(given, workload: Workload) -> str:
     return f": {', '.join(faults)}"
 
 
-def measured(workload: Workload, model: nn.Module, batch) -> Measured:
+def measured(workload: Workload, model: nn.Module, batch) -> BatchMeasures:
     """The workload's measurements of the batch, in the order that it declares; raises WorkloadError."""
     given, wanted = workload.measure(model, batch), mean_metrics(workload)
     if not isinstance(given, Mapping) or set(given) != {*wanted, *workload.parts}:
@@ -269,7 +269,7 @@ def measured(workload: Workload, model: nn.Module, batch) -> Measured:
         except (TypeError, ValueError, RuntimeError):
             raise WorkloadError(f"measure returned {kind_of(given[name])} for {name}; it must return the sum over the "
                                 "batch and the count: (values.sum(), len(values))") from None
-    return Measured(sums, {name: _vector(name, given[name], length) for name, length in workload.parts.items()})
+    return BatchMeasures(sums, {name: _vector(name, given[name], length) for name, length in workload.parts.items()})
 
 
 def _vector(name: str, values, length: int) -> list[float]:

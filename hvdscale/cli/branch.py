@@ -6,7 +6,7 @@ import os
 import click
 
 from ..errors import UsageError
-from ..plan.branches import Asked
+from ..plan.branches import BranchRequest
 from ..plan.settings import Settings
 from .common import begin_run, version_option, whole_numbers
 from .completion import paths, workloads
@@ -15,7 +15,7 @@ from .tune import parse_shard
 
 # keys of where a run writes; --out says it
 PLACES = ("log", "checkpoint", "resume", "save_model", "overwrite", "take_over")
-DEFAULT = Asked()
+DEFAULT = BranchRequest()
 
 
 @click.command(cls=Grouped, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -62,8 +62,8 @@ def command(workload, out, at, source, factors, orders, branch_examples, evaluat
     from ..analysis.shares import Tolerance
     if tolerance is not None:
         Tolerance.parse(tolerance, "--tolerance")
-    wanted = Asked(_ascending("--at", at) if at else (), _ascending("--factors", factors), orders,
-                   branch_examples, evaluations, rule, metric, tolerance)
+    wanted = BranchRequest(_ascending("--at", at) if at else (), _ascending("--factors", factors), orders,
+                           branch_examples, evaluations, rule, metric, tolerance)
     if len(wanted.factors) < 2 or wanted.factors[0] < 1:
         raise UsageError(f"--factors {factors}: give at least two, from 1 on, such as 1,2,4,8")
     if source is None:

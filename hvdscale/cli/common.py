@@ -2,7 +2,7 @@
 
 hvdscale-train ends on many ranks together, in carry_out_together.
 
-    @click.command(cls=Command)          or          @click.group(cls=Group)
+    @click.command(cls=Command)          or          @click.group(cls=CommandGroup)
 """
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Command(_Ending, click.Command):
     """A click command that ends as described above."""
 
 
-class Group(_Ending, click.Group):
+class CommandGroup(_Ending, click.Group):
     """A click group whose commands end as described above."""
 
 

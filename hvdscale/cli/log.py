@@ -23,7 +23,7 @@ from ..log.schema import UNKNOWN_SEED
 from ..log.segments import find_logs
 from ..system.forked import map_on_cores
 from . import completion, exchange
-from .common import Group, echo, format_counts, version_option, width_option
+from .common import CommandGroup, echo, format_counts, version_option, width_option
 from .listing import (HEADINGS, MOST_ROWS, draw_of, ends_of, has_workers, lines_of, plan_of, short_number, state_of,
                       target_of)
 from .live import WATCH_SECONDS, follow
@@ -39,7 +39,7 @@ class ListCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=Group, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.group(cls=CommandGroup, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @version_option
 def main():
     """List, show, check, merge and repair hvdscale's logs; import others' results, export logs.

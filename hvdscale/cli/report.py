@@ -14,7 +14,7 @@ from .common import Command, echo, formats_of, full_option, slow_imports, versio
 from .completion import paths
 
 
-class Report(Command):
+class ReportCommand(Command):
     """The command; its first argument ``compare`` selects another one."""
 
     def make_context(self, info_name, args, parent=None, **extra):
@@ -27,7 +27,7 @@ class Report(Command):
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
 
 
-@click.command(cls=Report, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(cls=ReportCommand, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("logs", nargs=-1, required=True, metavar="LOGS...", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Split/metric, a comparison and a number, such as 'val/error<0.01'; may be given several times. "

@@ -20,7 +20,7 @@ from .completion import paths, workloads
 from .train import Grouped, asked, key_options
 
 
-class Scale(Grouped, Command):
+class ScaleCommand(Grouped, Command):
     """The command, with its options under headings; after the word ``script`` it is another one."""
 
     def main(self, args=None, **how):
@@ -31,7 +31,7 @@ class Scale(Grouped, Command):
         return command.main(words[1:], **{**how, "prog_name": f"{Path(sys.argv[0]).name} script"})
 
 
-@click.command(cls=Scale, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.command(cls=ScaleCommand, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("workload", required=False, shell_complete=workloads)
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,

@@ -53,7 +53,7 @@ def command(script, arguments, counts, repeats, out, batch, global_batch, update
     with slow_imports():
         from ..report.make import make
         from ..report.output import refuse_no_folder
-        from ..scaling.runs import Asked, carry_out, carry_out_launched, finished, runs_of
+        from ..scaling.runs import ScaleRequest, carry_out, carry_out_launched, finished, runs_of
     process = place()
     launched = process.size > 1 or process.launcher is not None and counts is None
     counts = [process.size] if launched else whole_numbers("--workers", counts or "1,2,4", "worker counts", 1)
@@ -61,7 +61,7 @@ def command(script, arguments, counts, repeats, out, batch, global_batch, update
     refuse_no_folder(out)
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(usable_cores()) // max(
         process.local_size if launched else max(counts), 1)))
-    asked = Asked(script, arguments, batch, global_batch, warm_up, updates, seconds, threads)
+    asked = ScaleRequest(script, arguments, batch, global_batch, warm_up, updates, seconds, threads)
     if not launched:
         launcher = find_launcher(launcher)
         refuse_too_many(max(counts), launcher, hosts)

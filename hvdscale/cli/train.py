@@ -293,11 +293,11 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -
 
 def _note_stop(stopped: StoppedError, layers: list[dict]) -> None:
     """Write the outcome of a run stopped before training, for the script that requeues it."""
-    from ..training.checkpoint import Folder
+    from ..training.checkpoint import CheckpointFolder
     settings = Settings.build({}, *layers)
     if settings.checkpoint is not None:
         with contextlib.suppress(HvdscaleError):
-            folder = Folder(settings.checkpoint, settings.take_over)
+            folder = CheckpointFolder(settings.checkpoint, settings.take_over)
             folder.note_error(stopped, log=settings.log)
             folder.release()
 

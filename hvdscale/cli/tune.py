@@ -25,7 +25,7 @@ from .completion import paths
 
 
 @dataclass(frozen=True)
-class Asked:
+class TuneRequest:
     """The command line: the sweep file's path and content, and what to do with it."""
 
     path: str
@@ -79,8 +79,8 @@ def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes
     for name in Settings.build({}, free).asked():
         if key_of(name) not in FREE_SETTINGS:
             raise UsageError(f"--set {name} would make other trials; it belongs into [settings] of {sweep}")
-    return Asked(sweep, read_sweep(sweep), out or os.path.join("sweeps", Path(sweep).stem), parse_only(only),
-                 parse_shard(shard), free, mode or "run", take_over, on_terminal(sys.stdout), accept_changes)
+    return TuneRequest(sweep, read_sweep(sweep), out or os.path.join("sweeps", Path(sweep).stem), parse_only(only),
+                       parse_shard(shard), free, mode or "run", take_over, on_terminal(sys.stdout), accept_changes)
 
 
 def parse_only(texts) -> dict[str, list[str]]:
@@ -135,7 +135,7 @@ def main() -> None:
         exit_now(ExitCode.INTERRUPTED)
 
 
-def note_killed(asked: Asked, pid: int) -> bool:
+def note_killed(asked: TuneRequest, pid: int) -> bool:
     """Record that a process on this host died; returns whether it had a trial."""
     with contextlib.suppress(HvdscaleError):        # then it counts as a dead attempt
         return Ledger(asked.out).note_killed([study.name for study in asked.sweep.studies], this_process()["host"], pid)

@@ -1,6 +1,6 @@
 """Download a published file: resume where it broke off, verify it, and only then rename it.
 
-    file = Published("t10k-labels-idx1-ubyte.gz", ("https://...", "https://..."), "f7ae60f9...", 4542)
+    file = PublishedFile("t10k-labels-idx1-ubyte.gz", ("https://...", "https://..."), "f7ae60f9...", 4542)
     download(file, Path("data/mnist"), progress=print)
 
 A partial download is NAME.part; NAME.part.version says which version of the file it belongs to.
@@ -34,7 +34,7 @@ Progress = Callable[[str, int, "int | None"], None]         # a file's name, byt
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFile:
     """A file as it is published.
 
     addresses  in the order in which they are tried
@@ -56,7 +56,7 @@ class _Broken(Exception):
     """An address that failed or sent an incomplete file; the message says why."""
 
 
-def download(file: Published, folder: Path, progress: Progress, timeout: float = 60.0,
+def download(file: PublishedFile, folder: Path, progress: Progress, timeout: float = 60.0,
              wait: Callable[[float], None] = time.sleep) -> Path:
     """Download the file into the folder, which is created if missing; resumes a partial download.
 
@@ -65,7 +65,7 @@ def download(file: Published, folder: Path, progress: Progress, timeout: float =
 
     timeout  seconds without a byte after which a connection counts as broken
     """
-    part = _Part(folder / f"{file.name}.part")
+    part = _PartialFile(folder / f"{file.name}.part")
     try:
         failures = []
         for address in file.addresses:
@@ -81,7 +81,7 @@ def download(file: Published, folder: Path, progress: Progress, timeout: float =
         part.close()
 
 
-class _Part:
+class _PartialFile:
     """A partial download, open and locked; raises DataError where it cannot be written."""
 
     def __init__(self, path: Path):
@@ -162,7 +162,8 @@ def writing(path: Path) -> Iterator[None]:
                         "so far is kept; fix this and run the command again") from None
 
 
-def _receive_all(part: _Part, file: Published, address: str, progress: Progress, timeout: float, wait) -> None:
+def _receive_all(part: _PartialFile, file: PublishedFile, address: str, progress: Progress, timeout: float,
+                 wait: Callable[[float], None]) -> None:
     """Receive what is missing, over any number of connections as long as each one gets further."""
     furthest = part.size
     while file.size is None or part.size != file.size:
@@ -175,7 +176,7 @@ def _receive_all(part: _Part, file: Published, address: str, progress: Progress,
             wait(WAIT_SECONDS)
 
 
-def _receive(part: _Part, file: Published, address: str, progress: Progress, timeout: float) -> None:
+def _receive(part: _PartialFile, file: PublishedFile, address: str, progress: Progress, timeout: float) -> None:
     """Receive what is missing over one connection; raises _Broken if it ends before the file does."""
     if file.size is not None and part.size > file.size:
         part.discard()
@@ -209,7 +210,7 @@ def _receive(part: _Part, file: Published, address: str, progress: Progress, tim
             raise _Broken(f"the connection ended after {part.size:,} of {total:,} bytes")
 
 
-def _open(part: _Part, file: Published, address: str, timeout: float) -> http.client.HTTPResponse | None:
+def _open(part: _PartialFile, file: PublishedFile, address: str, timeout: float) -> http.client.HTTPResponse | None:
     """The response to a request for the missing bytes; None if none are missing."""
     headers = dict(HEADERS)
     if part.size:
@@ -260,7 +261,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _check(part: _Part, file: Published) -> None:
+def _check(part: _PartialFile, file: PublishedFile) -> None:
     """Raise _Broken and discard all bytes if the checksum is not the published one."""
     found = sha256_of(part.path)
     if found != file.sha256:

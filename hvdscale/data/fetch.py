@@ -25,7 +25,7 @@ from ..errors import DataError, UsageError
 from ..formatting.numbers import byte_size
 from ..system.checksum import sha256_of
 from ..system.files import whole_file, write_whole
-from .download import DownloadError, Progress, Published, download, writing
+from .download import DownloadError, Progress, PublishedFile, download, writing
 from .published import BY_HAND, DATA_SETS, Archive, DataSet
 
 DAMAGED = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueError)
@@ -62,7 +62,7 @@ def command(data_set: DataSet, folder: Path) -> str:
     return data_set.command.format(folder=shlex.quote(str(folder)))
 
 
-def _fetch_file(file: Published, folder: Path, progress: Progress, timeout: float) -> str:
+def _fetch_file(file: PublishedFile, folder: Path, progress: Progress, timeout: float) -> str:
     """Fetch the file into the folder if it is missing; returns a line on what was done."""
     path = folder / file.name
     if _is_there(file, path):
@@ -71,7 +71,7 @@ def _fetch_file(file: Published, folder: Path, progress: Progress, timeout: floa
     return f"{file.name}: {byte_size(path.stat().st_size)}, verified"
 
 
-def _is_there(file: Published, path: Path) -> bool:
+def _is_there(file: PublishedFile, path: Path) -> bool:
     """Whether the file is there; raises DataError if it is not the published one."""
     if not os.path.lexists(path):
         return False

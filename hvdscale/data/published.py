@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .download import Published
+from .download import PublishedFile
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Archive:
     count    number of files unpacked
     """
 
-    file: Published
+    file: PublishedFile
     members: dict[str, str]
     count: int
 
@@ -38,24 +38,24 @@ class DataSet:
     """
 
     title: str
-    files: tuple[Published | Archive, ...]
+    files: tuple[PublishedFile | Archive, ...]
     terms: str
     command: str
     joined: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def published(self) -> tuple[Published, ...]:
+    def published(self) -> tuple[PublishedFile, ...]:
         """All files that are downloaded."""
         return tuple(file.file if isinstance(file, Archive) else file for file in self.files)
 
 
-def _files(bases: tuple[str, ...], *rows: tuple[str, int, str]) -> tuple[Published, ...]:
+def _files(bases: tuple[str, ...], *rows: tuple[str, int, str]) -> tuple[PublishedFile, ...]:
     """Files under the same base addresses; a row has name, size and SHA-256."""
-    return tuple(Published(name, tuple(base + name for base in bases), sha256, size) for name, size, sha256 in rows)
+    return tuple(PublishedFile(name, tuple(base + name for base in bases), sha256, size) for name, size, sha256 in rows)
 
 
 def _archive(addresses: tuple[str, ...], size: int | None, sha256: str, members: dict[str, str], count: int) -> Archive:
-    return Archive(Published(addresses[0].rpartition("/")[2], addresses, sha256, size), members, count)
+    return Archive(PublishedFile(addresses[0].rpartition("/")[2], addresses, sha256, size), members, count)
 
 
 def _wikitext(number: int, sha256: str) -> DataSet:

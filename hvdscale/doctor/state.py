@@ -12,7 +12,7 @@ from ..errors import CheckpointError
 from ..plan.shards import Visits
 from ..training.checkpoint import FORMAT, read, write
 from ..training.evaluate import Evaluator
-from ..training.snapshot import Progress, capture, restore
+from ..training.snapshot import RunState, capture, restore
 from ..update.optimizers import make_optimizer
 from ..update.precision import PARAMETERS, repeatable
 from ..update.step import DataParallelStep
@@ -54,7 +54,7 @@ def checkpoint(sample: Sample) -> Finding:
             run[2](step, plan.schedule.lr_at(step), set())
         try:
             path = os.path.join(folder, f"step-{BEFORE}.pt")
-            write(path, {**capture(Progress(BEFORE), *run), "format": FORMAT})
+            write(path, {**capture(RunState(BEFORE), *run), "format": FORMAT})
             uninterrupted = run[2](BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
             state = read(path)
         except CheckpointError as error:

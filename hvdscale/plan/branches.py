@@ -1,6 +1,6 @@
 """Branches of a run: at k times its global batch, from its checkpoints, each over the same number of examples.
 
-    asked = Asked(at=(500, 2000), factors=(1, 2, 4, 8), orders=3)
+    asked = BranchRequest(at=(500, 2000), factors=(1, 2, 4, 8), orders=3)
     branches_at(asked, origin, rule, metric, tolerance)     -> the branches from one checkpoint
     layers_of(branch, origin, layers, 8)                    -> the settings of one
 
@@ -30,7 +30,7 @@ TOKEN_TOLERANCE = "0.01"        # nats, of a language model (Merrill et al. 2025
 
 
 @dataclass(frozen=True)
-class Asked:
+class BranchRequest:
     """What the user asks of the branches; see hvdscale-branch for each.
 
     at        steps of the base run; (): SHARES of its budget
@@ -105,7 +105,7 @@ def branch_name(step: int, factor: int, order: int) -> str:
     return f"at{step}-k{factor}-r{order}"
 
 
-def rule_of(asked: Asked, optimizer: str) -> str:
+def rule_of(asked: BranchRequest, optimizer: str) -> str:
     """The rule for the rate: as asked, or linear for SGD and sqrt for others; raises UsageError for one that is none.
     """
     rule = asked.rule or ("linear" if optimizer in LINEAR else "sqrt")
@@ -115,7 +115,7 @@ def rule_of(asked: Asked, optimizer: str) -> str:
     return rule
 
 
-def metric_of(asked: Asked, metrics: Mapping[str, str]) -> str:
+def metric_of(asked: BranchRequest, metrics: Mapping[str, str]) -> str:
     """The metric whose values are the losses, by default of the training examples; raises UsageError for one that the
     workload does not measure, or that is better large."""
     losses = [name for name, better in metrics.items() if better == "min"]
@@ -129,12 +129,12 @@ def metric_of(asked: Asked, metrics: Mapping[str, str]) -> str:
     return f"{split}/{name}"
 
 
-def tolerance_of(asked: Asked, metrics: Mapping[str, str], default: str) -> str:
+def tolerance_of(asked: BranchRequest, metrics: Mapping[str, str], default: str) -> str:
     """The tolerance as asked; else TOKEN_TOLERANCE for language models, ``default`` for others."""
     return asked.tolerance or (TOKEN_TOLERANCE if "perplexity" in metrics else default)
 
 
-def steps_at(asked: Asked, budget_steps: int) -> tuple[int, ...]:
+def steps_at(asked: BranchRequest, budget_steps: int) -> tuple[int, ...]:
     """The steps of the base run at which there are branches; raises PlanError if nothing says which."""
     if asked.at:
         return asked.at
@@ -143,14 +143,14 @@ def steps_at(asked: Asked, budget_steps: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, round(share * budget_steps)) for share in SHARES}))
 
 
-def length_of(asked: Asked, global_batch: int) -> int:
+def length_of(asked: BranchRequest, global_batch: int) -> int:
     """Examples of every branch: as asked, rounded up so that all batches divide the space between evaluations."""
     unit = global_batch * math.lcm(*asked.factors) * asked.evaluations
     wanted = asked.examples or STEPS * global_batch * max(asked.factors)
     return unit * math.ceil(wanted / unit)
 
 
-def branches_at(asked: Asked, origin: Origin, rule: str, metric: str, tolerance: str) -> list[Branch]:
+def branches_at(asked: BranchRequest, origin: Origin, rule: str, metric: str, tolerance: str) -> list[Branch]:
     """The branches from a checkpoint, order by order."""
     batch = origin.batch
     length = length_of(asked, batch)

@@ -38,7 +38,7 @@ class Place:
     transport: str = "single"
 
 
-class Named(Protocol):
+class NamedWorkload(Protocol):
     """What a plan asks of a workload: names, and its metrics with "min" or "max" each."""
 
     name: str
@@ -47,7 +47,7 @@ class Named(Protocol):
     metrics: Mapping[str, str]
 
 
-def settle(settings: Settings, workload: Named, train_examples: int, val_examples: int, place: Place,
+def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val_examples: int, place: Place,
            train_tokens: int | None = None) -> Plan:
     """The plan for these settings at this place; raises PlanError or UsageError for what cannot hold.
 

@@ -30,7 +30,7 @@ Mark = Any                      # seconds, or an event on a GPU's stream
 
 
 @dataclass
-class Update:
+class TimedUpdate:
     """One update as it is timed: spans of each part, and what was read for it.
 
     apart   not 0: it begins an epoch or follows an evaluation, so that it takes longer than others
@@ -47,7 +47,7 @@ class Update:
     apart: int = 0
 
 
-class Clock(Listener):
+class UpdateClock(Listener):
     """Times updates after ``warm_up`` of them, and calls ``finish`` after ``updates`` more."""
 
     def __init__(self, warm_up: int, updates: int, finish: Callable[[], object]):
@@ -63,8 +63,8 @@ class Clock(Listener):
         self._sharded = False
         self._used = (math.nan, math.nan)       # seconds and joules at the first of them
         self._first: torch.optim.Optimizer | None = None
-        self._done: list[Update] = []
-        self._now: Update | None = None         # None: before the first update has ended
+        self._done: list[TimedUpdate] = []
+        self._now: TimedUpdate | None = None         # None: before the first update has ended
         self._open: dict[str, Mark] = {}        # parts that have begun
         self._last_gradient: Mark = None
 
@@ -75,7 +75,7 @@ class Clock(Listener):
         rows = [{**self._spent(update), **{name: getattr(update, name) for name in COUNTED}} for update in self._done]
         return {name: [row[name] for row in rows] for name in (*RANK_PARTS, *COUNTED)}
 
-    def _spent(self, update: Update) -> dict[str, float]:
+    def _spent(self, update: TimedUpdate) -> dict[str, float]:
         """Seconds of each part; a wait inside another part, as in a collective of a forward pass, is waiting alone."""
         spans = {part: [(self._seconds(update.began, begin), self._seconds(update.began, end)) for begin, end in each]
                  for part, each in update.spans.items()}
@@ -204,7 +204,7 @@ class Clock(Listener):
             self._now.ended = mark
             if self.made > self.warm_up:
                 self._done.append(self._now)
-        self._now = Update(mark)
+        self._now = TimedUpdate(mark)
         self._open.clear()
         if self.made == self.warm_up:
             self._used = time.monotonic(), joules_of(self.device)

@@ -20,7 +20,7 @@ from ..system.files import write_whole
 from ..watch.script import failure_of, run_script
 from ..watch.watch import watching
 from ..workers.launch import Process, place
-from .clock import Clock
+from .clock import UpdateClock
 
 TOGETHER_SECONDS = 10.0             # that a rank which has ended waits for the others
 RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
@@ -34,7 +34,7 @@ def main() -> NoReturn:
     def stop() -> NoReturn:
         save(STOPPED, "")
         leave(folder, process)
-    clock = Clock(task["warm_up"], task["updates"], stop)
+    clock = UpdateClock(task["warm_up"], task["updates"], stop)
 
     def save(state: str, error: str) -> None:
         record = record_of(clock, process, state, error)
@@ -48,7 +48,7 @@ def main() -> NoReturn:
     os._exit(int(bool(error)))
 
 
-def record_of(clock: Clock, process: Process, state: str, error: str) -> dict[str, Any]:
+def record_of(clock: UpdateClock, process: Process, state: str, error: str) -> dict[str, Any]:
     """What this rank knows of the run, for its file."""
     on_gpu = clock.device.type == "cuda"
     memory = torch.cuda.max_memory_allocated(clock.device) if on_gpu else \

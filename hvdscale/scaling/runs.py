@@ -38,7 +38,7 @@ RUNNING, FAILED = "running", "failed"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScaleRequest:
     """What is to be timed.
 
     batch         examples of a worker's update;  global_batch  those of all; at most one is given
@@ -90,7 +90,7 @@ def runs_of(counts: list[int], repeats: int, out: str) -> list[Run]:
             for workers in (there if repeat % 2 else reversed(there))]
 
 
-def finished(run: Run, asked: Asked) -> bool:
+def finished(run: Run, asked: ScaleRequest) -> bool:
     """Whether the run has a log of this script and these options; raises UsageError where it is of others."""
     try:
         with read_log(run.log) as log:
@@ -106,7 +106,7 @@ def finished(run: Run, asked: Asked) -> bool:
     return status == Status.COMPLETE
 
 
-def carry_out(run: Run, asked: Asked, launcher: str | None, hosts: str | None) -> list[str]:
+def carry_out(run: Run, asked: ScaleRequest, launcher: str | None, hosts: str | None) -> list[str]:
     """Start the script on the run's workers, wait for their records and write the log; what was changed so that the
     script could run here. Raises HvdscaleError."""
     with _records(run) as folder:
@@ -116,7 +116,7 @@ def carry_out(run: Run, asked: Asked, launcher: str | None, hosts: str | None) -
         return _collect(run, asked, folder, launcher, code, late)
 
 
-def carry_out_launched(run: Run, asked: Asked, process: Process) -> list[str]:
+def carry_out_launched(run: Run, asked: ScaleRequest, process: Process) -> list[str]:
     """The same as this rank of a launch; rank 0 writes the log. Raises HvdscaleError."""
     folder = _folder_of(run, process)
     if process.rank == 0:
@@ -156,18 +156,18 @@ def _records(run: Run, folder: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _open(folder: Path, run: Run, asked: Asked) -> None:
+def _open(folder: Path, run: Run, asked: ScaleRequest) -> None:
     """Let the ranks begin; what an earlier run printed goes."""
     Path(run.output).unlink(missing_ok=True)
     write_whole(folder / "task.json", json.dumps({"warm_up": asked.warm_up, "updates": asked.updates}), sync=False)
 
 
-def _rank_command(folder: Path, asked: Asked, workers: int) -> list[str]:
+def _rank_command(folder: Path, asked: ScaleRequest, workers: int) -> list[str]:
     return [sys.executable, "-m", "hvdscale.scaling.rank", os.path.abspath(folder), asked.script,
             *asked.arguments_on(workers)]
 
 
-def _await(command: list[str], run: Run, asked: Asked) -> tuple[int, bool]:
+def _await(command: list[str], run: Run, asked: ScaleRequest) -> tuple[int, bool]:
     """The exit code of the command, and whether it was ended for its time."""
     environment = {**launch_environment(), "OMP_NUM_THREADS": str(asked.threads)}
     with open(run.output, "a", encoding="utf-8") as output:       # that of all ranks of a launch
@@ -204,7 +204,7 @@ def _load(folder: Path) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: record["rank"])
 
 
-def _collect(run: Run, asked: Asked, folder: Path, launcher: str | None, code: int,
+def _collect(run: Run, asked: ScaleRequest, folder: Path, launcher: str | None, code: int,
              late: bool) -> list[str]:
     """Write the log of a run that has ended, and return its remarks; raises HvdscaleError saying why there is none."""
     records = _load(folder)
@@ -219,7 +219,7 @@ def _collect(run: Run, asked: Asked, folder: Path, launcher: str | None, code: i
     return remarks
 
 
-def _refuse_failed(run: Run, asked: Asked, records: list[dict[str, Any]], code: int, late: bool) -> None:
+def _refuse_failed(run: Run, asked: ScaleRequest, records: list[dict[str, Any]], code: int, late: bool) -> None:
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     ended = [record for record in records if record["state"] != RUNNING]
     failed = next((record for record in ended if record["state"] == FAILED), None)

@@ -33,7 +33,7 @@ PIECE = np.dtype([("id", "i8"), ("number", "i8"), ("attempt", "i8"), ("last", "?
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """Rows of a table: its columns, their values, and the attempt at the trial that wrote each row."""
 
     specs: list[Column]
@@ -79,7 +79,7 @@ def _pieces(chosen) -> dict[str, np.ndarray]:
     return {log: np.array(sorted(rows[log]), PIECE) for log in sorted(rows)}
 
 
-def _read_all(out, study, pieces) -> list[dict[str, Rows]]:
+def _read_all(out, study, pieces) -> list[dict[str, TableRows]]:
     """Each log's rows by table, with one log open at a time; the error names all logs that fail."""
     shares, failures = [], []
     for name, wanted in pieces.items():
@@ -112,7 +112,7 @@ def _list_numbers(numbers) -> str:
     return named if len(numbers) <= NAMED else f"{named}, ... ({len(numbers)} in all)"
 
 
-def _select_pieces(log: Log, table: Table, pieces) -> Rows:
+def _select_pieces(log: Log, table: Table, pieces) -> TableRows:
     """A log's rows of these pieces, with the trials' numbers, status and reason."""
     rows, piece = _rows(table, pieces)
     values = {name: table.read(name)[rows] for name in table.specs} if len(rows) else {}
@@ -121,7 +121,7 @@ def _select_pieces(log: Log, table: Table, pieces) -> Rows:
         values |= {spec.name: kept[rows] for spec, kept in zip(SOURCE, source_of(log))}
     else:
         values["trial"] = piece["number"]
-    return Rows(list(table.specs.values()), values, piece["attempt"])
+    return TableRows(list(table.specs.values()), values, piece["attempt"])
 
 
 def _rows(table: Table, pieces) -> tuple[np.ndarray, np.ndarray]:
@@ -137,15 +137,15 @@ def _rows(table: Table, pieces) -> tuple[np.ndarray, np.ndarray]:
     return rows, pieces[place[rows]]
 
 
-def _concatenate(name: str, shares: list[Rows]) -> Rows:
+def _concatenate(name: str, shares: list[TableRows]) -> TableRows:
     """The rows of all logs; without trials, no rows of the columns that every log has."""
     specs = joined(name, [share.specs for share in shares] or [columns()[name]])
     if name == "trials":
         specs += SOURCE
-    parts = [share for share in shares if len(share.attempt)] or [Rows([], {}, np.empty(0, np.int64))]
+    parts = [share for share in shares if len(share.attempt)] or [TableRows([], {}, np.empty(0, np.int64))]
     values = {spec.name: np.concatenate([part.values.get(spec.name, absent(spec.type, len(part.attempt)))
                                          for part in parts]) for spec in specs}
-    return Rows(specs, values, np.concatenate([part.attempt for part in parts]))
+    return TableRows(specs, values, np.concatenate([part.attempt for part in parts]))
 
 
 def _in_sequence(trials, restarts, evaluations, steps) -> dict[str, np.ndarray]:
@@ -156,7 +156,7 @@ def _in_sequence(trials, restarts, evaluations, steps) -> dict[str, np.ndarray]:
             "evaluations": _current(evaluations, restarts, attempts), "steps": _current(steps, restarts, attempts)}
 
 
-def _current(table: Rows, restarts: Rows, attempts: range) -> np.ndarray:
+def _current(table: TableRows, restarts: TableRows, attempts: range) -> np.ndarray:
     """As in a log's segments: rows from the first step of a later attempt on are superseded."""
     trial, step = table.values["trial"], table.values["step"]
     rows = [np.flatnonzero(table.attempt == attempt) for attempt in attempts]

@@ -27,7 +27,7 @@ from ..plan.scaling import SCALED_BETAS, exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
 from ..plan.settings import KEYS, check, is_key, key_of, key_type, stored_names
 from ..plan.values import did_you_mean, none_of
-from .toml_errors import Table
+from .toml_errors import TomlTable
 
 TABLES = ("model_args", "optimizer_args")       # keys whose entries can be searched
 # the names under which a log has numbers, and text of a choice
@@ -38,7 +38,7 @@ OF_BATCH = ("type", "scale", "min", "max", "values")
 BUDGET = "budget"
 
 
-def parameter_tables(space: Table) -> dict[str, Table]:
+def parameter_tables(space: TomlTable) -> dict[str, TomlTable]:
     """Each parameter's table by its name; an entry such as [space.model_args.dropout] is named model_args.dropout.
     Raises UsageError for a name that cannot be searched.
     """
@@ -53,7 +53,7 @@ def parameter_tables(space: Table) -> dict[str, Table]:
     return found
 
 
-def _refuse_name(space: Table, name: str) -> None:
+def _refuse_name(space: TomlTable, name: str) -> None:
     table, dot, inner = name.partition(".")
     if name in SEARCHABLE or (table in TABLES and inner):
         return
@@ -103,7 +103,7 @@ def _find_fault(name: str, value) -> str | None:
 class Spec:
     """A parameter's table with a batch's overrides; errors name the line that sets a key."""
 
-    def __init__(self, table: Table, own: Table | None = None):
+    def __init__(self, table: TomlTable, own: TomlTable | None = None):
         table.only(FIELDS)
         self.table, self.home = table, dict.fromkeys(table, table)
         if own is not None:

@@ -23,7 +23,7 @@ _FOLDER = re.compile(rf"[1-9]\d*0{{{len(str(FOLDER_DRAWS)) - 1}}}")
 
 
 @dataclass(frozen=True)
-class Files:
+class DrawFiles:
     """The files of one draw: attempts claimed, released and killed, and whether its result exists."""
 
     claims: frozenset[int] = frozenset()
@@ -31,7 +31,7 @@ class Files:
     killed: frozenset[int] = frozenset()
     finished: bool = False
 
-    def with_attempt(self, kind: str, attempt: int) -> Files:
+    def with_attempt(self, kind: str, attempt: int) -> DrawFiles:
         """These files and one of an attempt; kind: claim, released or killed."""
         name = "claims" if kind == "claim" else kind
         return replace(self, **{name: getattr(self, name) | {attempt}})
@@ -51,7 +51,7 @@ class Listing:
 
     def __init__(self, folder: str):
         self.folder = folder
-        self.draws: dict[int, Files] = {}
+        self.draws: dict[int, DrawFiles] = {}
         self.finished: set[int] = set()
         self.open: set[int] = set()
         self._names: dict[str, set[str]] = {"": set()}          # by folder
@@ -87,7 +87,7 @@ class Listing:
 
     def _add(self, text: str, result: str | None, kind: str, attempt: str) -> None:
         number = int(text)
-        files = self.draws.get(number, Files())
+        files = self.draws.get(number, DrawFiles())
         self.draws[number] = replace(files, finished=True) if result else files.with_attempt(kind, int(attempt))
         if result:
             self.finished.add(number)

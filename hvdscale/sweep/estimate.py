@@ -20,7 +20,7 @@ MEASURED_STEPS = 5          # after a warm-up pass
 
 
 @dataclass(frozen=True)
-class Estimate:
+class StudyEstimate:
     """A study's seconds per step and per evaluation on this group, and upper bounds for its trials."""
 
     study: Study
@@ -49,11 +49,11 @@ class Estimate:
         return self.trials * self.trial_seconds
 
 
-def estimates(studies: list[Study], workload: str, data: Data, group: Workers) -> Iterator[Estimate]:
+def estimates(studies: list[Study], workload: str, data: Data, group: Workers) -> Iterator[StudyEstimate]:
     """Measure some steps and an evaluation of each study's first draw; a collective of the group."""
     for study in studies:
         job = prepare(workload, study.layers(0, "none"), group, data)
-        yield Estimate(study, *_measure(job, group))
+        yield StudyEstimate(study, *_measure(job, group))
 
 
 def _measure(job, group: Workers) -> tuple[float, float]:
@@ -71,7 +71,7 @@ def _measure(job, group: Workers) -> tuple[float, float]:
     return median(steps), ended - started
 
 
-def table(found: list[Estimate], groups: int) -> str:
+def table(found: list[StudyEstimate], groups: int) -> str:
     head = ("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")
     rows = [(e.study.name, f"{e.trials}", f"{e.study.spec.max_draws}", *_budget(e.study), f"{e.evaluations}",
              f"{e.step_seconds:.2g}", duration(e.seconds / groups, rough=True)) for e in found]
@@ -84,7 +84,7 @@ def table(found: list[Estimate], groups: int) -> str:
     return "\n".join(lines)
 
 
-def _counts(found: list[Estimate]) -> list[str]:
+def _counts(found: list[StudyEstimate]) -> list[str]:
     """The number of trials; with budgets in steps also the steps and examples."""
     counts = [f"{sum(e.trials for e in found):,} trials"]
     if all(e.study.budget_steps for e in found):

@@ -37,7 +37,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Task:
+class ClaimedTrial:
     """A trial claimed by this group."""
 
     study: str
@@ -133,10 +133,10 @@ class Farm:
             gathered = self.group.gather((task, self.stopping()), "task")
             task = gathered[0][0]
             if any(stop for _, stop in gathered):
-                if isinstance(task, Task):
+                if isinstance(task, ClaimedTrial):
                     self._release(task)
                 return False
-            if isinstance(task, Task):
+            if isinstance(task, ClaimedTrial):
                 if not self._carry_out(task):
                     return False
             elif task == WAIT:
@@ -144,13 +144,13 @@ class Farm:
             else:
                 return True
 
-    def _next(self) -> Task | str:
+    def _next(self) -> ClaimedTrial | str:
         """Claim the next trial, if any."""
         with self.state.ledger.one_look():
             self.tick()
             return self._claim_next()
 
-    def _claim_next(self) -> Task | str:
+    def _claim_next(self) -> ClaimedTrial | str:
         """Claim the next trial, from the study with the longest trials first."""
         state, waits = self.state, False
         expected = state.expected_seconds()
@@ -163,7 +163,7 @@ class Farm:
                     continue
                 attempt = state.ledger.claim(name, number, self.owner)
                 if attempt is not None:
-                    return Task(name, number, attempt)
+                    return ClaimedTrial(name, number, attempt)
                 if state.ledger.lost(name, number):
                     state.ledger.record(name, DrawResult(
                         number, DrawEnd.LOST, "the process that ran it was killed, time after time",
@@ -172,7 +172,7 @@ class Farm:
             waits = waits or any(claim["job"] == self.owner.job for claim in running.values())
         return WAIT if waits else NONE
 
-    def _carry_out(self, task: Task) -> bool:
+    def _carry_out(self, task: ClaimedTrial) -> bool:
         """Run the trial to its end; False if a signal stopped it, so that another group may claim it."""
         study = self.state.studies[task.study]
         try:
@@ -198,7 +198,7 @@ class Farm:
         errors = self.group.gather(str(error) if isinstance(error, FaultError) else "", "what went wrong")
         return next(filter(None, errors), str(error))
 
-    def _release(self, task: Task) -> None:
+    def _release(self, task: ClaimedTrial) -> None:
         if self.group.rank == 0:
             self.state.ledger.release(task.study, task.number, task.attempt)
 

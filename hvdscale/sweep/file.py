@@ -36,7 +36,7 @@ from .dimensions import Dimension, Spec, parameter_tables, settle
 from .draw_files import FIRST_REPEAT
 from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, Keys, checked_key, read_settings, refuse_untaken,
                        takes)
-from .toml_errors import REQUIRED, Table, read_table
+from .toml_errors import REQUIRED, TomlTable, read_table
 
 COUNTS = ("trials", "max_draws")
 TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",
@@ -138,7 +138,7 @@ def read_sweep(path: str) -> Sweep:
         batches={str(batch): batch_record(own) for batch, own in batches.items() if own}, studies=studies)
 
 
-def read_optimizers(top: Table) -> tuple[str, ...]:
+def read_optimizers(top: TomlTable) -> tuple[str, ...]:
     """The optimizers, without repetition; ``optimizer`` gives a single one."""
     key = "optimizer" if "optimizer" in top and "optimizers" not in top else "optimizers"
     if key == "optimizers" and "optimizer" in top:
@@ -151,7 +151,7 @@ def read_optimizers(top: Table) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_batch_sizes(top: Table, workers: int) -> tuple[int, ...]:
+def read_batch_sizes(top: TomlTable, workers: int) -> tuple[int, ...]:
     """The global batches, increasing; each needs an example for every worker of a trial."""
     sizes = top.take("batch_sizes", list)
     for size in sizes:
@@ -164,7 +164,7 @@ def read_batch_sizes(top: Table, workers: int) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def _refuse_repeated(top: Table, key: str, values: list, example: str) -> None:
+def _refuse_repeated(top: TomlTable, key: str, values: list, example: str) -> None:
     if not values:
         raise top.wrong(f"{key} = [] holds none; give some, {example}", key)
     for value in values:
@@ -172,7 +172,7 @@ def _refuse_repeated(top: Table, key: str, values: list, example: str) -> None:
             raise top.wrong(f"{key} = {values!r} holds {value!r} twice; each is searched once", key)
 
 
-def read_targets(top: Table) -> tuple[Target, ...]:
+def read_targets(top: TomlTable) -> tuple[Target, ...]:
     """The targets, easiest first, all of one metric and direction."""
     targets = []
     for text in top.take("targets", list, []):
@@ -194,7 +194,7 @@ def _strictness(target: Target) -> tuple[float, bool]:
     return (-target.value if target.minimizes else target.value), "=" not in target.comparison
 
 
-def read_objective(top: Table, targets: tuple[Target, ...]) -> str:
+def read_objective(top: TomlTable, targets: tuple[Target, ...]) -> str:
     """``steps``, which requires a target, or a metric's column."""
     objective = top.take("objective", str, STEPS_TO_TARGET)
     if objective == STEPS_TO_TARGET:
@@ -209,7 +209,7 @@ def read_objective(top: Table, targets: tuple[Target, ...]) -> str:
                         "split/metric such as 'val/error' (its best value within the budget)", "objective") from None
 
 
-def read_prune(top: Table, objective: str) -> bool:
+def read_prune(top: TomlTable, objective: str) -> bool:
     """Whether to stop trials that cannot be among the fewest steps; exact only for that objective."""
     prune = top.take("prune", bool, objective == STEPS_TO_TARGET)
     if prune and objective != STEPS_TO_TARGET:
@@ -218,7 +218,7 @@ def read_prune(top: Table, objective: str) -> bool:
     return prune
 
 
-def read_counts(table: Table, trials=REQUIRED, max_draws: int | None = None) -> dict[str, int]:
+def read_counts(table: TomlTable, trials=REQUIRED, max_draws: int | None = None) -> dict[str, int]:
     """A study's feasible trials and draws: from a batch's table, with defaults for all batches."""
     trials = table.take("trials", int, trials, least=1, below=FIRST_REPEAT)
     given = table.take("max_draws", int, max_draws, least=1, below=FIRST_REPEAT)
@@ -228,7 +228,7 @@ def read_counts(table: Table, trials=REQUIRED, max_draws: int | None = None) -> 
     return {"trials": trials, "max_draws": min(3 * trials, FIRST_REPEAT - 1) if given is None else given}
 
 
-def read_budget(table: Table) -> dict:
+def read_budget(table: TomlTable) -> dict:
     """The table's budget by its key; empty if it has none."""
     given = [name for name in BUDGETS if name in table]
     if len(given) > 1:
@@ -237,7 +237,7 @@ def read_budget(table: Table) -> dict:
     return dict(checked_key(table, name) for name in given)
 
 
-def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
+def read_batches(top: TomlTable, batch_sizes: tuple[int, ...]) -> dict[int, TomlTable]:
     """Each batch's table [batch.N]; empty if there is none."""
     tables = top.table("batch")
     for name in tables:
@@ -253,7 +253,7 @@ def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
     return {batch: tables.table(str(batch)) for batch in batch_sizes}
 
 
-def batch_record(own: Table) -> dict:
+def batch_record(own: TomlTable) -> dict:
     """The content of a table [batch.N], checked."""
     tables = {"settings": read_settings(own.table("settings")),
               "space": {name: dict(table) for name, table in parameter_tables(own.table("space")).items()}}
@@ -261,7 +261,8 @@ def batch_record(own: Table) -> dict:
             **{name: table for name, table in tables.items() if table}}
 
 
-def refuse_unused(top: Table, optimizers: tuple[str, ...], space: dict[str, Table], settings: list[Table]) -> None:
+def refuse_unused(top: TomlTable, optimizers: tuple[str, ...], space: dict[str, TomlTable],
+                  settings: list[TomlTable]) -> None:
     """Raise UsageError for a key that no optimizer takes, and for a space without a learning rate."""
     for name, table in space.items():
         refuse_untaken(table, name, optimizers)
@@ -273,7 +274,7 @@ def refuse_unused(top: Table, optimizers: tuple[str, ...], space: dict[str, Tabl
                         "scale = 'log', min = 1e-4, max = 10", "space")
 
 
-def read_study(top: Table, space: dict[str, Table], own: Table, evaluations: int | None, optimizer: str,
+def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, evaluations: int | None, optimizer: str,
                batch: int) -> StudySpec:
     """The study of an optimizer at a batch: settings for all batches, overridden by the batch's own table."""
     dimensions = read_dimensions(space, own, optimizer, batch)
@@ -302,7 +303,7 @@ def read_study(top: Table, space: dict[str, Table], own: Table, evaluations: int
     return StudySpec(optimizer, batch, layer=layer, dimensions=dimensions, **counts)
 
 
-def read_dimensions(space: dict[str, Table], own: Table, optimizer: str, batch: int) -> tuple[Dimension, ...]:
+def read_dimensions(space: dict[str, TomlTable], own: TomlTable, optimizer: str, batch: int) -> tuple[Dimension, ...]:
     """The optimizer's dimensions, sorted by name, so that their order in the file does not matter."""
     overs = parameter_tables(own.table("space"))
     for name, table in overs.items():
@@ -312,7 +313,7 @@ def read_dimensions(space: dict[str, Table], own: Table, optimizer: str, batch: 
     return tuple(settle(name, Spec(space[name], overs.get(name)), batch) for name in names)
 
 
-def refuse_grid(top: Table, keys: Keys, evaluations: int | None, budget: dict) -> None:
+def refuse_grid(top: TomlTable, keys: Keys, evaluations: int | None, budget: dict) -> None:
     """Raise UsageError unless the evaluation grid is set exactly once."""
     given = "eval_every" in keys
     if evaluations is not None and given:
@@ -326,7 +327,7 @@ def refuse_grid(top: Table, keys: Keys, evaluations: int | None, budget: dict) -
                         "epoch'")
 
 
-def refuse_shares(space: dict[str, Table], dimensions: tuple[Dimension, ...], budget: dict) -> None:
+def refuse_shares(space: dict[str, TomlTable], dimensions: tuple[Dimension, ...], budget: dict) -> None:
     """Raise UsageError for shares of a budget in seconds, and for shares whose steps the key does not accept."""
     for dimension in dimensions:
         table = space[dimension.parameter.name]

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.1
 THREAD_MULTIPLE = 3             # in Open MPI, MPICH and its derivatives
 
 
-class Single(Workers):
+class SingleGroup(Workers):
     """A group of one process, which needs neither MPI nor Horovod, with its local rank in the launch."""
 
     def __init__(self, process: Process, cores: frozenset[int]):
@@ -43,7 +43,7 @@ class Single(Workers):
         return self._cores
 
 
-class Several(JoinedWorkers):
+class LaunchGroup(JoinedWorkers):
     """A group of several processes of a launch, whatever joins them, which can form again."""
 
     _cores: frozenset[int]
@@ -77,7 +77,7 @@ class Several(JoinedWorkers):
         self.abandon()
 
 
-class Group(Several, HorovodWorkers):
+class HorovodGroup(LaunchGroup, HorovodWorkers):
     """A group of several processes of a launch; rank and size are within the group, the local ones within the launch.
 
     All processes of the launch must be joined by ``mpi`` (mpi4py's MPI, initialized).
@@ -113,7 +113,7 @@ class Group(Several, HorovodWorkers):
         super()._end()
 
 
-class TorchGroup(Several, TorchWorkers):
+class TorchGroup(LaunchGroup, TorchWorkers):
     """As Group, joined by torch.distributed. The groups share a store; ``launch``: this process in the launch."""
 
     def __init__(self, store: Store, launch: Process, stall_seconds: float, size: int, cores: frozenset[int]):
@@ -126,7 +126,7 @@ class TorchGroup(Several, TorchWorkers):
 
 
 def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],
-               transport: str = "auto") -> tuple[Single | Group | TorchGroup, int]:
+               transport: str = "auto") -> tuple[SingleGroup | HorovodGroup | TorchGroup, int]:
     """This process's group of consecutive ranks, and the group's number in the launch. From now on the process stops
     when its launcher has ended.
 
@@ -140,7 +140,7 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
     if process.size % workers_per_trial:
         raise UsageError(_explain_uneven(process, workers_per_trial))
     if workers_per_trial == 1:
-        return Single(process, cores), process.rank
+        return SingleGroup(process, cores), process.rank
     if process.launcher != "horovodrun" and choose(transport, process.launcher) == "torch":
         with starting(stall_seconds, "torch.distributed"):
             store = find_store(process, stall_seconds)
@@ -157,7 +157,7 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
     with starting(stall_seconds, "Horovod"):
         mpi = _begin_mpi(hvd)
         check_joined(process.launcher, process.size, mpi.COMM_WORLD.Get_size())
-        group = Group(hvd, mpi, stall_seconds, process, workers_per_trial, cores)
+        group = HorovodGroup(hvd, mpi, stall_seconds, process, workers_per_trial, cores)
     check_joined(process.launcher, workers_per_trial, group.size)
     return group, process.rank // workers_per_trial
 
@@ -192,7 +192,7 @@ def _begin_mpi(hvd):
     return MPI
 
 
-def leave(group: Single | Group | TorchGroup, code: int, others_gone: Callable[[], bool]) -> int:
+def leave(group: SingleGroup | HorovodGroup | TorchGroup, code: int, others_gone: Callable[[], bool]) -> int:
     """Leave the launch without harm to its other groups; returns the exit code for os._exit.
 
     Only the launch's first process returns ``code``, once ``others_gone``; the others return 0.

@@ -32,7 +32,7 @@ from ..log.schema import Status
 from ..plan.search_space import DrawEnd
 from ..system.files import new_file, sync_directory, temporary_name, write_whole, writing
 from ..system.lock import SUFFIX, Lock, holder, this_process
-from .draw_files import Files, Listing, folder_of, names_in
+from .draw_files import DrawFiles, Listing, folder_of, names_in
 
 KILLED = 3                              # attempts at a draw whose process alone was killed, before it is lost
 ATTEMPTS = 10                           # attempts that died in any way, as when whole jobs are killed
@@ -277,7 +277,7 @@ class Ledger:
                     found = True
         return found
 
-    def _is_used_up(self, study: str, number: int, files: Files) -> bool:
+    def _is_used_up(self, study: str, number: int, files: DrawFiles) -> bool:
         return len(files.killed) >= KILLED or self._lost_attempts(study, number, files) >= ATTEMPTS
 
     def _touch(self, study: str, name: str) -> None:
@@ -309,19 +309,19 @@ class Ledger:
             listing.refresh()
         return listing
 
-    def _open(self, study: str) -> list[tuple[int, Files]]:
+    def _open(self, study: str) -> list[tuple[int, DrawFiles]]:
         """The draws without a result that have other files."""
         listing = self._listing(study)
         return [(number, listing.draws[number]) for number in sorted(listing.open)]
 
-    def _files(self, study: str, number: int) -> Files:
-        return self._listing(study, number).draws.get(number, Files())
+    def _files(self, study: str, number: int) -> DrawFiles:
+        return self._listing(study, number).draws.get(number, DrawFiles())
 
-    def _lives(self, study: str, number: int, files: Files) -> bool:
+    def _lives(self, study: str, number: int, files: DrawFiles) -> bool:
         """Whether the held attempt has a living owner."""
         return files.held > 0 and self._is_alive(self._claim(study, number, files.held))
 
-    def _died(self, study: str, number: int, files: Files) -> bool:
+    def _died(self, study: str, number: int, files: DrawFiles) -> bool:
         """Whether the held attempt died with its owner. The folder is listed again, as the owner may have released or
         recorded the draw since, and then ended.
         """
@@ -330,7 +330,7 @@ class Ledger:
         after = self._files(study, number)
         return not after.finished and files.held not in after.released
 
-    def _lost_attempts(self, study: str, number: int, files: Files) -> int:
+    def _lost_attempts(self, study: str, number: int, files: DrawFiles) -> int:
         """Dead attempts: all not released, except one that is alive or finished the draw."""
         kept = len(files.claims - files.released)
         spared = files.finished or (files.held > 0 and not self._died(study, number, files))

@@ -17,7 +17,7 @@ from .studies import Study
 EVERY_SECONDS = 1.0, 10.0           # between updates of the block; between lines
 
 
-class Progress(NoDisplay):
+class SweepDisplay(NoDisplay):
     """The sweep's display during the trials of one group."""
 
     def __init__(self, states: SweepState, terminal: bool, out=None, clock=time.monotonic):

@@ -21,7 +21,7 @@ from .estimate import estimates, table
 from .farm import Farm, Shard, SweepState
 from .file import StudySpec, Sweep
 from .ledger import RETRIED, Ledger, Owner
-from .progress import Progress
+from .progress import SweepDisplay
 from .studies import Study, plan_of, settle_study
 from .sweep_identity import keep_record, refuse_other
 from .trial import Trials
@@ -30,7 +30,7 @@ from .trial import Trials
 class SweepRun:
     """One group's share of a sweep.
 
-    asked  see cli.tune.Asked;  number: of the group in the launch, the first one prints;  here: this process's place;
+    asked  see cli.tune.TuneRequest;  number: of the group in the launch, the first one prints;  here: this process
     signals  see cli.tune.Signals;  again: whether this process replaces a killed one
     """
 
@@ -65,7 +65,7 @@ class SweepRun:
         trials = Trials(out, self.sweep.workload, data, self.group, self._owner.name if self._owner else "",
                         self.signals, studies, self._accepted)
         states = SweepState(studies, Ledger(out, self._owner))
-        display = Progress(states, self.asked.terminal) if self.speaks else NoDisplay()
+        display = SweepDisplay(states, self.asked.terminal) if self.speaks else NoDisplay()
         finisher = Finisher(out, self.sweep, states, display.say)
         if self.speaks and not self.again:
             display.say(self._introduction(studies, states))
@@ -158,7 +158,7 @@ def report_status(asked) -> None:
     better = find(sweep.workload).metrics.get(sweep.objective.partition("/")[2].removeprefix(AVERAGED), "min")
     studies = [Study(sweep, spec, 0, 0, better == "min", (), ()) for spec in wanted_studies(sweep, asked.only)]
     states = SweepState(studies, Ledger(out))
-    display = Progress(states, asked.terminal)
+    display = SweepDisplay(states, asked.terminal)
     finisher = Finisher(out, sweep, states, display.say)
     display.show()
     while finisher.close_done() or finisher.close_any():

@@ -12,7 +12,7 @@ from ..plan.plan import Execution
 from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
 from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, LENGTHS, OPTIMIZERS, Settings, key_of, read, stored
-from .toml_errors import Table
+from .toml_errors import TomlTable
 
 BUDGETS = ("budget", *UNITS)
 # keys that cannot be settings of a sweep, and where they belong
@@ -44,7 +44,7 @@ OF_WARMUP = ("warmup", "warmup_length")
 HVDSCALE_TRAIN = (*KEYS, *LENGTHS)      # all names of its keys
 
 
-def checked_key(table: Table, name: str) -> tuple[str, Any]:
+def checked_key(table: TomlTable, name: str) -> tuple[str, Any]:
     """A key of hvdscale-train as a log has it, and its value; raises UsageError naming the line of an invalid one."""
     try:
         key, value = stored(*read(name, table[name]))
@@ -56,7 +56,7 @@ def checked_key(table: Table, name: str) -> tuple[str, Any]:
         raise table.wrong(f"{name} holds a date or a time; give numbers, text, true or false", name) from None
 
 
-def read_settings(table: Table) -> dict:
+def read_settings(table: TomlTable) -> dict:
     """The table's keys of hvdscale-train; raises UsageError for one that the sweep sets itself."""
     for name in table:
         if key_of(name) in ELSEWHERE:
@@ -86,7 +86,7 @@ def is_of_optimizer(name: str) -> bool:
     return ACTS_ONLY_WITH.get(key_of(name), ("",))[0] == "optimizer"
 
 
-def refuse_untaken(table: Table, name: str, optimizers: tuple[str, ...], *key: str) -> None:
+def refuse_untaken(table: TomlTable, name: str, optimizers: tuple[str, ...], *key: str) -> None:
     """Raise UsageError if no optimizer of the sweep takes the key."""
     if not any(takes(optimizer, name) for optimizer in optimizers):
         takers = (listed(ACTS_ONLY_WITH[key_of(name)][1], "or") if is_of_optimizer(name) else
@@ -104,9 +104,9 @@ class Keys:
     """
 
     settings: dict
-    home: dict[str, tuple[Table, str]]
+    home: dict[str, tuple[TomlTable, str]]
     searched: dict[str, Parameter]
-    space: dict[str, Table]
+    space: dict[str, TomlTable]
 
     def __contains__(self, key: str) -> bool:
         return key in map(key_of, (*self.settings, *self.searched))

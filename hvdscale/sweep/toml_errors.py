@@ -50,7 +50,7 @@ def _path(key: str) -> tuple[str, ...]:
     return path
 
 
-class Table(Mapping):
+class TomlTable(Mapping):
     """A table of a TOML file, with the file's name, the lines of its keys and its own path."""
 
     def __init__(self, file: str, lines: dict, content: dict, path: tuple[str, ...] = ()):
@@ -88,9 +88,9 @@ class Table(Mapping):
         except UsageError as error:
             raise self.wrong(str(error), name) from None
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> TomlTable:
         """The table of this name; empty if there is none."""
-        return Table(self.file, self.lines, self.take(name, dict, {}), (*self.path, name))
+        return TomlTable(self.file, self.lines, self.take(name, dict, {}), (*self.path, name))
 
     def only(self, known: Iterable[str], elsewhere: Mapping[str, str] = {}) -> None:
         """Raise UsageError for an unknown key, with the place where it belongs or similar names."""
@@ -101,7 +101,7 @@ class Table(Mapping):
                 raise self.wrong(f"there is no key {name!r}; {elsewhere.get(name, hint)}", name)
 
 
-def read_table(path: str) -> Table:
+def read_table(path: str) -> TomlTable:
     """The top table of a TOML file; raises UsageError naming the file, and the position of a syntax error."""
     content = read_toml(path)
-    return Table(str(path), key_lines(Path(path).read_text(encoding="utf-8")), content)
+    return TomlTable(str(path), key_lines(Path(path).read_text(encoding="utf-8")), content)

@@ -20,7 +20,7 @@ from ..log.schema import PRUNED, Status
 from ..log.writer import LogWriter
 from ..plan.job import without_lines
 from ..plan.search_space import DrawEnd
-from ..training.checkpoint import Folder, FolderCheckpoints, listed, read
+from ..training.checkpoint import CheckpointFolder, FolderCheckpoints, listed, read
 from ..training.display import Display
 from ..training.job import Job
 from ..training.prepare import prepare
@@ -28,7 +28,7 @@ from ..training.loop import train
 from ..training.outcome import Outcome, Start, Stop
 from ..training.resume import shared
 from ..training.run_log import NoLog, RunLog, open_log
-from ..training.snapshot import Progress
+from ..training.snapshot import RunState
 from ..workers.group import Workers
 from ..workload import Data
 from .ledger import DrawResult
@@ -172,7 +172,7 @@ class Trials:
         start = self._start(folder)
         with self.group.together("the log"):
             run_log = self._run_log(job, study, number, start)
-        kept = _Folder(folder) if self.group.rank == 0 else None
+        kept = TrialFolder(folder) if self.group.rank == 0 else None
         checkpoints = TrialCheckpoints(start, job.plan, kept, run_log, display, self.group)
         vote = StopVote(threshold if self.group.rank == 0 else lambda: math.inf, self.stopping)
         outcome = train(job, run_log, display, self.group, checkpoints, vote)
@@ -225,7 +225,7 @@ class StopVote:
         self._threshold, self._stopping = threshold, stopping
         self._seen, self._looked, self._known = -1, -math.inf, math.inf
 
-    def __call__(self, done: Progress) -> set[str]:
+    def __call__(self, done: RunState) -> set[str]:
         if self._stopping():
             return {"signal"}
         if done.evaluated == self._seen:
@@ -238,7 +238,7 @@ class StopVote:
         return {"prune"} if done.evaluated >= self._known else set()
 
 
-class _Folder(Folder):
+class TrialFolder(CheckpointFolder):
     """A trial's checkpoint folder, created with the first one; the claim replaces a lock, the result an outcome file.
     """
 

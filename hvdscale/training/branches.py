@@ -23,7 +23,7 @@ from ..formatting.numbers import counted, number
 from ..log.merge import merge
 from ..log.reader import read_log
 from ..log.schema import Status
-from ..plan.branches import (Asked, Branch, Origin, branch_name, branches_at, layers_of, metric_of,
+from ..plan.branches import (BranchRequest, Branch, Origin, branch_name, branches_at, layers_of, metric_of,
                              refuse_other_problem, rule_of, steps_at, tolerance_of)
 from ..plan.job import refuse_changes
 from ..plan.metaparameters import tuned_for
@@ -79,7 +79,7 @@ class Branching:
     shard         (i, n): every n-th branch, from the i-th on
     """
 
-    def __init__(self, name: str, layers: list[dict], asked: Asked, places: Places, shard: tuple[int, int],
+    def __init__(self, name: str, layers: list[dict], asked: BranchRequest, places: Places, shard: tuple[int, int],
                  overwrite: bool, workers: Workers):
         self.name, self.layers, self.asked, self.places = name, layers, asked, places
         self.shard, self.overwrite, self.workers = shard, overwrite, workers
@@ -250,13 +250,13 @@ class Branching:
         self._say(f"next: hvdscale-report {self.places.out}")
         return ExitCode.DONE
 
-    def _merged(self) -> dict[str, Ended]:
+    def _merged(self) -> dict[str, EndedBranch]:
         """The branches in the log of all of them, by name; none where they are to be run again."""
         if self.overwrite or self.workers.rank or not os.path.exists(self.places.all_branches):
             return {}
         return {found.name: found for found in _ended_in(self.places.all_branches)}
 
-    def _merge(self, branches: list[Branch], merged: Mapping[str, Ended]) -> None:
+    def _merge(self, branches: list[Branch], merged: Mapping[str, EndedBranch]) -> None:
         """Move the logs of branches into the log of all, if all have ended; another shard's are the last one's to move.
         """
         if not all(self._ended(branch, merged) for branch in branches):
@@ -300,7 +300,7 @@ class Branching:
             values = table[metric][table["step"] > 0]
         return f"{metric} {number(smoothed(values), 4)}"
 
-    def _ended(self, branch: Branch, merged: Mapping[str, Ended]) -> bool:
+    def _ended(self, branch: Branch, merged: Mapping[str, EndedBranch]) -> bool:
         """Whether the branch has a finished log; raises UsageError if its log is of another branch."""
         path = self.places.log(branch.name)
         found = merged.get(branch.name)
@@ -334,7 +334,7 @@ class Branching:
         return self._train(job, start, {"branch": dict(branch.record)}, lambda *_: Checkpoints(start))
 
 
-class Ended(NamedTuple):
+class EndedBranch(NamedTuple):
     """A branch in a log."""
 
     record: Mapping
@@ -347,12 +347,12 @@ class Ended(NamedTuple):
         return branch_name(self.record["step"], self.record["factor"], self.record["order"])
 
 
-def _ended_in(path: str) -> Iterator[Ended]:
+def _ended_in(path: str) -> Iterator[EndedBranch]:
     """The branches in a log."""
     with read_log(path) as log:
         for status, plan in zip(log.trials["status"], log.trials["plan"]):
             plan = json.loads(plan)
-            yield Ended(plan["branch"], status, plan.get("job") or {})
+            yield EndedBranch(plan["branch"], status, plan.get("job") or {})
 
 
 class Milestones(FolderCheckpoints):

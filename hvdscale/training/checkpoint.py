@@ -32,7 +32,7 @@ from ..workers.group import Workers
 from .display import Display
 from .outcome import Start, Stop
 from .run_log import RunLog
-from .snapshot import Progress, capture, restore
+from .snapshot import RunState, capture, restore
 
 FORMAT = 1
 OUTCOME = "outcome"
@@ -116,7 +116,7 @@ def final_outcome(folder: str) -> str | None:
         return None
 
 
-class Folder:
+class CheckpointFolder:
     """The folder of a run's checkpoints, locked by rank 0. Raises CheckpointError if another run holds it."""
 
     def __init__(self, path: str, take_over: bool = False):
@@ -185,10 +185,10 @@ class Checkpoints:
     def __init__(self, start: Start):
         self._start = start
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> Progress:
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> RunState:
         """Restore the state that the run resumes from, if any, and release it."""
         state, self._start.state = self._start.state, None
-        return Progress() if state is None else restore(state, model, optimizer, take_step)
+        return RunState() if state is None else restore(state, model, optimizer, take_step)
 
     def wishes(self) -> set[str]:
         """This rank's votes at the next step: ``checkpoint`` if one is due by its clock."""
@@ -198,13 +198,13 @@ class Checkpoints:
         """Whether one is due now, after ``step`` steps, given the votes of the last step."""
         return False
 
-    def keep(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
+    def keep(self, done: RunState, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
              votes: tuple[str, ...]) -> None:
         """Save the run's current state if due, given the votes of the last step; a collective."""
         if self.due(done.steps, votes):
             self.save(done, model, optimizer, take_step)
 
-    def save(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,
+    def save(self, done: RunState, model: nn.Module, optimizer: torch.optim.Optimizer,
              take_step: DataParallelStep) -> None:
         """Save the run's current state; a collective."""
 
@@ -219,7 +219,7 @@ class Checkpoints:
 class FolderCheckpoints(Checkpoints):
     """Checkpoints in a folder, which only rank 0 holds."""
 
-    def __init__(self, start: Start, plan: Plan, folder: Folder | None, run_log: RunLog, display: Display,
+    def __init__(self, start: Start, plan: Plan, folder: CheckpointFolder | None, run_log: RunLog, display: Display,
                  workers: Workers):
         super().__init__(start)
         self.plan, self.folder, self.run_log, self.display, self.workers = plan, folder, run_log, display, workers

@@ -23,7 +23,7 @@ SUM_TO_ONE = 1e-3
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardPass:
     """What went through the model for a few examples: the range of its inputs, None: no numbers; what it returned,
     None: more than one tensor."""
 
@@ -51,7 +51,7 @@ class Pass:
                    "them before it")
 
 
-def look(job: Job) -> Pass:
+def look(job: Job) -> ForwardPass:
     """What goes through the job's model when its first training examples are measured; raises what its code raises."""
     seen: list[tuple[object, object]] = []
     hook = job.model.register_forward_hook(lambda model, given, returned: seen.append((given, returned)))
@@ -63,7 +63,7 @@ def look(job: Job) -> Pass:
     given, returned = seen[0] if seen else ((), None)
     numbers = [tensor for _, tensor in tensors_of(given) if tensor.is_floating_point() and tensor.numel()]
     ends = (min(float(one.min()) for one in numbers), max(float(one.max()) for one in numbers)) if numbers else None
-    return Pass(ends, returned if isinstance(returned, Tensor) and returned.is_floating_point() else None)
+    return ForwardPass(ends, returned if isinstance(returned, Tensor) and returned.is_floating_point() else None)
 
 
 def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
@@ -80,15 +80,15 @@ def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
     return describe_course(course, _try_to_look(job)) if course else []
 
 
-def _try_to_look(job: Job) -> Pass:
+def _try_to_look(job: Job) -> ForwardPass:
     """The same as ``look``, of a run that has ended: whatever its model's code raises by now."""
     try:
         return look(job)
     except (HvdscaleError, RuntimeError, TypeError, ValueError):
-        return Pass(None, None)
+        return ForwardPass(None, None)
 
 
-def describe_course(course: LossCourse, seen: Pass) -> list[str]:
+def describe_course(course: LossCourse, seen: ForwardPass) -> list[str]:
     """The same of a run's losses and a pass through its model."""
     near = abs(course.last - seen.chance) <= NEAR_CHANCE * seen.chance
     if course.fell and not near and not course.last > seen.chance:

@@ -26,11 +26,11 @@ from .evaluate import Evaluator
 from .job import Job
 from .outcome import Outcome, Start, Stop
 from .run_log import RunLog
-from .snapshot import Progress
+from .snapshot import RunState
 
 
 def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints | None = None,
-          wish: Callable[[Progress], set[str]] | None = None) -> Outcome:
+          wish: Callable[[RunState], set[str]] | None = None) -> Outcome:
     """Carry out the job's plan from where the checkpoints say; all measurements are in the log when it returns.
 
     wish  returns this rank's votes at the next step, given the progress; it must then also handle signals. None: only
@@ -76,7 +76,7 @@ class Loop:
     """The parts of the loop, and its progress. Each part may return a reason to stop, the same on all ranks."""
 
     def __init__(self, job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints,
-                 wish: Callable[[Progress], set[str]] | None):
+                 wish: Callable[[RunState], set[str]] | None):
         plan, data = job.plan, job.data
         self.plan, self.stream = plan, plan.stream
         self.model, self.optimizer, self.average, self.workers = job.model, job.optimizer, job.average, workers
@@ -88,7 +88,7 @@ class Loop:
         self.take_step.warm_up(plan.untimed_passes)
         self.done = checkpoints.restore(*self._state)
         self.schedule = plan.schedule.after(self.done.followed)
-        self.clock = Clock(job.device, self.done)
+        self.clock = StepClock(job.device, self.done)
         self.wish, self.signals = wish, set()
         self.agreed = tuple(self._seconds_spent())          # the seconds that are restored are rank 0's on all ranks
 
@@ -236,10 +236,10 @@ def votes_by_signal(votes: set[str]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class Clock:
+class StepClock:
     """Adds the seconds of ``with clock:`` blocks to the progress, including the device's queued work."""
 
-    def __init__(self, device: torch.device, done: Progress):
+    def __init__(self, device: torch.device, done: RunState):
         self._device, self._done = device, done
 
     def __enter__(self) -> None:

@@ -12,7 +12,7 @@ from ..update.gradient_norms import why_not_measured
 from ..update.model import how_to_be_faster
 from ..update.step import log_columns
 from ..workers.group import Workers
-from .checkpoint import Folder
+from .checkpoint import CheckpointFolder
 from .describe import describe
 from .display import Display, NoDisplay
 from .job import Job
@@ -57,13 +57,13 @@ def default_log(plan: Plan) -> str:
     return f"runs/{plan.workload.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}{job}.h5"
 
 
-def open_folder(job: Job, workers: Workers) -> Folder | None:
+def open_folder(job: Job, workers: Workers) -> CheckpointFolder | None:
     """The folder of checkpoints, locked by rank 0; None on the others, and if no checkpoints are kept."""
     folder = None
     try:
         with workers.together("the folder of checkpoints"):
             if workers.rank == 0 and job.settings.checkpoint is not None:
-                folder = Folder(job.settings.checkpoint, job.settings.take_over)
+                folder = CheckpointFolder(job.settings.checkpoint, job.settings.take_over)
     except HvdscaleError:
         if folder is not None:
             folder.release()        # an elastic job's next attempt, in this process, locks it again

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from ..workers.group import Workers
-from .checkpoint import Checkpoints, Folder, FolderCheckpoints
+from .checkpoint import Checkpoints, CheckpointFolder, FolderCheckpoints
 from .display import Display
 from .job import Job
 from .outcome import Start
@@ -25,8 +25,8 @@ class Recovery:
     def note_log(self, path: str) -> None:
         """Called on rank 0 as soon as the run's log is open."""
 
-    def open_checkpoints(self, job: Job, start: Start, folder: Folder | None, run_log: RunLog, display: Display,
-                         workers: Workers) -> Checkpoints:
+    def open_checkpoints(self, job: Job, start: Start, folder: CheckpointFolder | None, run_log: RunLog,
+                         display: Display, workers: Workers) -> Checkpoints:
         """The loop's checkpoints; a collective."""
         if job.settings.checkpoint is None:
             return Checkpoints(start)

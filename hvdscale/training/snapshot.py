@@ -26,7 +26,7 @@ PLAIN = (bool, int, float, str)
 
 
 @dataclass
-class Progress:
+class RunState:
     """The progress of a run: steps, the seconds spent in them, and the last evaluation, with its step (-1: none yet)
     and values; all evaluations that a plateau decay has followed, (step, value) each."""
 
@@ -37,7 +37,7 @@ class Progress:
     followed: tuple[tuple[int, float], ...] = ()
 
 
-def capture(done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,
+def capture(done: RunState, model: nn.Module, optimizer: torch.optim.Optimizer,
             take_step: DataParallelStep) -> dict:
     """All state that the run needs to resume, as copies; only ``random`` differs between ranks.
 
@@ -48,13 +48,13 @@ def capture(done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,
     return mapped(state, lambda tensor: tensor.detach().to("cpu", copy=True))
 
 
-def restore(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> Progress:
+def restore(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> RunState:
     """Restore a captured state without changing it; without ``random`` this rank's generators are left alone."""
     restore_model(state, model, optimizer)
     take_step.restore(state["step"])
     if state.get("random") is not None:
         set_random_state(state["random"], _device(model))
-    return Progress(**state["progress"])
+    return RunState(**state["progress"])
 
 
 def restore_model(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

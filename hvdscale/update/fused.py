@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Optimizer(torch.optim.Optimizer):
+class PlainOptimizer(torch.optim.Optimizer):
     """A torch optimizer that does not import torch's compiler.
 
     A subclass defines ``step`` for parameters that all have gradients, and keeps its whole state in ``self.state`` and
@@ -72,7 +72,7 @@ def fusible(parameters: Iterable[Tensor]) -> bool:
                else p.is_contiguous() for p in parameters)
 
 
-class SGD(Optimizer):
+class SGD(PlainOptimizer):
     """v <- m v + g + weight_decay p, p <- p - lr v; nesterov: p <- p - lr (g + weight_decay p + m v)."""
 
     def __init__(self, groups: Iterable[dict], lr: float, momentum: float = 0.0, nesterov: bool = False):
@@ -88,7 +88,7 @@ class SGD(Optimizer):
                               nesterov=group["nesterov"], maximize=False, is_first_step=False)
 
 
-class Adam(Optimizer):
+class Adam(PlainOptimizer):
     """Adam (Kingma & Ba 2015, arXiv:1412.6980, algorithm 1), with the weight decay in the gradient."""
 
     kernel = staticmethod(torch._fused_adam_)

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .fused import Optimizer
+from .fused import PlainOptimizer
 
 
-class RateInVelocity(Optimizer):
+class RateInVelocity(PlainOptimizer):
     """Momentum with the learning rate inside the velocity (Goyal et al. 2017, arXiv:1706.02677, equations 9 and 10).
 
         d <- g + weight_decay p
@@ -83,7 +83,7 @@ class Lars(RateInVelocity):
         return directions
 
 
-class Lamb(Optimizer):
+class Lamb(PlainOptimizer):
     """Layer-wise adaptive moments (You et al. 2020, arXiv:1904.00962, algorithm 2, with phi the identity).
 
         m <- beta1 m + (1 - beta1) g

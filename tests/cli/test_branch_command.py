@@ -7,7 +7,7 @@ from hvdscale.cli.common import parse
 from hvdscale.cli.report import main as report_command
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
-from hvdscale.plan.branches import Asked
+from hvdscale.plan.branches import BranchRequest
 from tests.wording import naming
 
 
@@ -24,7 +24,7 @@ def test_options_are_read_into_what_is_asked(monkeypatch):
         monkeypatch, "digits/fc", "--out", "b", "--at", "200,100", "--factors", "1,2,8", "--orders", "2",
         "--branch-examples", "4096", "--rule", "sqrt", "--metric", "val/error", "--tolerance", "2%", "--shard", "1/4",
         "--steps", "300", "--lr", "0.1")
-    assert asked == Asked((100, 200), (1, 2, 8), 2, 4096, 8, "sqrt", "val/error", "2%")
+    assert asked == BranchRequest((100, 200), (1, 2, 8), 2, 4096, 8, "sqrt", "val/error", "2%")
     assert (name, out, source, shard, overwrite, dry_run) == ("digits/fc", "b", None, (1, 4), False, False)
     assert layers[-1] == {"steps": 300, "lr": 0.1}
 

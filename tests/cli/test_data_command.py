@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from hvdscale.cli.data import Bar, main
 from hvdscale.data import download as transfer
 from hvdscale.data import fetch as bringing
-from hvdscale.data.download import Published, download
+from hvdscale.data.download import PublishedFile, download
 from hvdscale.data.published import BY_HAND, DATA_SETS, Archive, DataSet
 from hvdscale.errors import DataError
 from tests.conftest import command_environment, heed_ctrl_c
@@ -92,8 +92,8 @@ class Server:
         self.files[f"/{name}"] = content
         if tag:
             self.tags[f"/{name}"] = tag
-        return Published(name, (self.address(name), *more), sha256 or hashlib.sha256(content).hexdigest(),
-                         len(content) if size else None)
+        return PublishedFile(name, (self.address(name), *more), sha256 or hashlib.sha256(content).hexdigest(),
+                             len(content) if size else None)
 
     def address(self, name):
         return f"http://127.0.0.1:{self.http.server_port}/{name}"
@@ -268,8 +268,8 @@ def test_addresses_are_tried_in_order_and_all_failures_are_named(server, tmp_pat
     dead = closed_port()
     file = server.file()
     bad = (dead, server.address("none"))
-    assert bring(Published(file.name, (*bad, *file.addresses), file.sha256), tmp_path) == CONTENT
-    said = refused(Published(file.name, bad, file.sha256), tmp_path / "other")
+    assert bring(PublishedFile(file.name, (*bad, *file.addresses), file.sha256), tmp_path) == CONTENT
+    said = refused(PublishedFile(file.name, bad, file.sha256), tmp_path / "other")
     assert f"  {dead}: no connection: Connection refused\n  {server.address('none')}: HTTP error 404 " in said
 
 
@@ -290,7 +290,8 @@ def test_a_server_that_falls_silent_is_given_up_in_time(server, tmp_path):
 
 
 def test_a_name_that_no_network_knows_is_named(tmp_path):
-    assert "no connection: " in refused(Published("file.bin", ("http://nowhere.invalid/file.bin",), "0" * 64), tmp_path)
+    nowhere = PublishedFile("file.bin", ("http://nowhere.invalid/file.bin",), "0" * 64)
+    assert "no connection: " in refused(nowhere, tmp_path)
 
 
 def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_path):
@@ -319,7 +320,7 @@ def test_a_folder_that_cannot_be_made_is_named(server, tmp_path):
 
 def test_two_processes_do_not_fetch_one_file_together(server, tmp_path):
     file = server.file()
-    held = transfer._Part(tmp_path / "file.bin.part")
+    held = transfer._PartialFile(tmp_path / "file.bin.part")
     assert "file.bin.part: is being written by another process" in refused(file, tmp_path)
     held.close()
     assert bring(file, tmp_path) == CONTENT
@@ -503,7 +504,7 @@ def test_ctrl_c_keeps_what_came_and_the_next_attempt_goes_on(server, tmp_path):
     server.silent = threading.Event()
     file = server.file()
     script = (f"import hvdscale.data.fetch as f, hvdscale.cli.data as c\n"
-              f"from hvdscale.data.download import Published\nfrom hvdscale.data.published import DataSet\n"
+              f"from hvdscale.data.download import PublishedFile\nfrom hvdscale.data.published import DataSet\n"
               f"f.DATA_SETS = {{'one': DataSet('', ({file!r},), '', '')}}\nc.main(['fetch', 'one', '--data-dir', 'd'])")
     process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=command_environment(),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed_ctrl_c)

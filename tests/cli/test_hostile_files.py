@@ -28,7 +28,7 @@ from hvdscale.log.repair import repair
 from hvdscale.log.safe_file import SafeFile
 from hvdscale.log.schema import Status
 from hvdscale.report.output import put_file
-from hvdscale.sweep.progress import Progress
+from hvdscale.sweep.progress import SweepDisplay
 from hvdscale.system.files import write_whole
 from hvdscale.system.lock import Lock, holder
 from tests.golden import make_v1
@@ -183,7 +183,7 @@ def test_names_do_not_steer_the_terminal(tmp_path):
 
 def test_reasons_and_names_do_not_steer_the_terminal_of_those_that_are_at_work():
     said, now = io.StringIO(), iter([0.0, 1e3])
-    Progress(None, terminal=False, out=said).say(EVIL)
+    SweepDisplay(None, terminal=False, out=said).say(EVIL)
     bar = Bar(said, lambda: next(now))
     bar.say(EVIL)
     bar.progress(EVIL, 1, 2)

@@ -11,11 +11,11 @@ import pytest
 from hvdscale.cli.tune import Signals, command, parse_only, parse_shard
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import duration
-from hvdscale.sweep.estimate import Estimate, table
+from hvdscale.sweep.estimate import StudyEstimate, table
 from hvdscale.sweep.farm import Farm, Shard, SweepState
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.ledger import DrawResult, Ledger, Owner
-from hvdscale.sweep.progress import Progress, describe_sweep
+from hvdscale.sweep.progress import SweepDisplay, describe_sweep
 from hvdscale.sweep.run import wanted_studies
 from hvdscale.sweep.studies import Study, settle_study
 from hvdscale.workers.single import SingleWorker
@@ -103,7 +103,7 @@ def test_the_next_trial_is_claimed_once_and_running_ones_awaited(tmp_path):
 
 def test_progress_is_a_line_for_each_study_that_changed(tmp_path):
     states, out, now = states_of(tmp_path, repeats=1, prune_keep=1), io.StringIO(), [0.0]
-    progress = Progress(states, False, out, lambda: now[0])
+    progress = SweepDisplay(states, False, out, lambda: now[0])
     progress.tick()
     for number, kind in enumerate(("met", "diverged", "pruned", "failed")):
         states.ledger.record("sgd-b16", result(number, kind, 10 - number % 2))
@@ -133,7 +133,7 @@ def test_a_sweep_does_not_grow_while_no_draw_is_replaced(tmp_path):
 def test_on_a_terminal_the_block_is_drawn_in_place_of_the_last_one(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((40, 30)))
     states, out = states_of(tmp_path), io.StringIO()
-    progress = Progress(states, True, out)
+    progress = SweepDisplay(states, True, out)
     progress.show()
     progress.show()
     progress.say("told")
@@ -150,7 +150,7 @@ def test_times_are_for_people(seconds, said):
 def test_the_estimate_adds_up(tmp_path):
     settled = states_of(tmp_path, repeats=2).studies["sgd-b64"]
     assert isinstance(settled, Study) and (settled.budget_steps, settled.eval_every) == (48, 2)
-    one = Estimate(settled, 0.5, 0.25)
+    one = StudyEstimate(settled, 0.5, 0.25)
     assert one.evaluations == 25 and one.trials == 8
     assert one.seconds == 8 * (48 * 0.5 + 25 * 0.25)
     said = table([one], 2)

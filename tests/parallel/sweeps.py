@@ -8,7 +8,7 @@ import time
 
 from hvdscale.analysis.search import searches_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.cli.tune import Asked, Signals
+from hvdscale.cli.tune import TuneRequest, Signals
 from hvdscale.log.reader import read_log
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.run import SweepRun
@@ -41,8 +41,8 @@ def tune(run, sweep, out, *options, ranks=0, launcher="mpirun", **given):
 
 def asked(sweep, out, **said):
     """A command line that says no more than this."""
-    return Asked(**{**dict(path=str(sweep), sweep=read_sweep(str(sweep)), out=str(out), only={}, shard=(0, 1), free={},
-                           mode="run", take_over=False, terminal=False), **said})
+    return TuneRequest(**{**dict(path=str(sweep), sweep=read_sweep(str(sweep)), out=str(out), only={}, shard=(0, 1),
+                                 free={}, mode="run", take_over=False, terminal=False), **said})
 
 
 def carry_out(sweep, out, **said):

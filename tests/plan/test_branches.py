@@ -5,8 +5,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from hvdscale.errors import PlanError, UsageError
-from hvdscale.plan.branches import (Asked, Origin, branches_at, layers_of, length_of, metric_of, refuse_other_problem,
-                                    rule_of, steps_at, tolerance_of)
+from hvdscale.plan.branches import (BranchRequest, Origin, branches_at, layers_of, length_of, metric_of,
+                                    refuse_other_problem, rule_of, steps_at, tolerance_of)
 from hvdscale.plan.plan import Problem
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
@@ -14,7 +14,7 @@ from tests.factories.plans import TRAIN, VAL, WORKLOAD
 
 BASE = dict(lr=0.1, global_batch=16, base_batch=16, steps=1000, warmup_steps=100, warmup_start_factor=0.0,
             decay="linear", momentum=0.9, eval_every=100)
-ASKED = Asked(factors=(1, 2, 4), orders=2, evaluations=4)
+ASKED = BranchRequest(factors=(1, 2, 4), orders=2, evaluations=4)
 
 
 def plan_of(*layers):
@@ -51,7 +51,7 @@ def test_the_orders_of_the_data_are_those_of_further_seeds_and_common_to_all_fac
 @pytest.mark.parametrize("optimizer, rule", [("sgd", "linear"), ("nesterov", "linear"), ("adam", "sqrt"),
                                              ("lamb", "sqrt"), ("torch.optim:RMSprop", "sqrt")])
 def test_the_default_rule_is_linear_for_sgd_and_sqrt_for_others(optimizer, rule):
-    assert rule_of(Asked(), optimizer) == rule and rule_of(Asked(rule="none"), optimizer) == "none"
+    assert rule_of(BranchRequest(), optimizer) == rule and rule_of(BranchRequest(rule="none"), optimizer) == "none"
 
 
 def test_adams_rule_scales_the_betas_of_a_branch_too():
@@ -106,9 +106,9 @@ def test_the_length_holds_whole_spaces_between_evaluations_of_every_batch(exampl
 
 
 def test_without_steps_there_are_branches_at_shares_of_the_budget():
-    assert steps_at(Asked(), 1000) == (125, 250, 500, 1000) and steps_at(Asked(at=(3, 7)), 0) == (3, 7)
+    assert steps_at(BranchRequest(), 1000) == (125, 250, 500, 1000) and steps_at(BranchRequest(at=(3, 7)), 0) == (3, 7)
     with pytest.raises(PlanError, match="give --at"):
-        steps_at(Asked(), 0)
+        steps_at(BranchRequest(), 0)
 
 
 def test_a_rate_of_zero_is_refused_with_what_would_help():
@@ -120,27 +120,27 @@ def test_a_rate_of_zero_is_refused_with_what_would_help():
     (None, {"error": "min", "cross_entropy": "min"}, "train/cross_entropy"),
     (None, {"accuracy": "max", "nats": "min"}, "train/nats"), ("val/error", {"error": "min"}, "val/error")])
 def test_the_metric_is_the_training_loss_unless_another_is_asked_for(asked, metrics, found):
-    assert metric_of(Asked(metric=asked), metrics) == found
+    assert metric_of(BranchRequest(metric=asked), metrics) == found
 
 
 @pytest.mark.parametrize("asked, metrics", [("error", {"error": "min"}), ("val/accuracy", {"accuracy": "max"}),
                                             (None, {"accuracy": "max"}), ("dev/error", {"error": "min"})])
 def test_what_is_no_loss_is_refused(asked, metrics):
     with pytest.raises(UsageError, match="is no loss of the workload; give train or val or test"):
-        metric_of(Asked(metric=asked), metrics)
+        metric_of(BranchRequest(metric=asked), metrics)
 
 
 def test_language_models_have_the_published_tolerance():
-    assert tolerance_of(Asked(), {"cross_entropy": "min", "perplexity": "min"}, "1%") == "0.01"
-    assert tolerance_of(Asked(), {"error": "min"}, "1%") == "1%"
-    assert tolerance_of(Asked(tolerance="3%"), {"perplexity": "min"}, "1%") == "3%"
+    assert tolerance_of(BranchRequest(), {"cross_entropy": "min", "perplexity": "min"}, "1%") == "0.01"
+    assert tolerance_of(BranchRequest(), {"error": "min"}, "1%") == "1%"
+    assert tolerance_of(BranchRequest(tolerance="3%"), {"perplexity": "min"}, "1%") == "3%"
 
 
 def test_a_rule_that_is_none_is_refused():
     with pytest.raises(UsageError, match="lr_rule = 'cubic' is none of"):
-        rule_of(Asked(rule="cubic"), "sgd")
+        rule_of(BranchRequest(rule="cubic"), "sgd")
     with pytest.raises(UsageError, match="--rule tuned: branches follow a rule"):
-        rule_of(Asked(rule="tuned"), "sgd")
+        rule_of(BranchRequest(rule="tuned"), "sgd")
 
 
 def test_a_branch_of_another_problem_is_refused():

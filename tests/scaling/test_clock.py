@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hvdscale.log.schema import RANK_PARTS
-from hvdscale.scaling.clock import Clock, joules_of, size_of, united, within
+from hvdscale.scaling.clock import UpdateClock, joules_of, size_of, united, within
 from hvdscale.watch.watch import watching
 
 NAP = 0.02
@@ -63,7 +63,7 @@ def train(clock, steps=6, evaluate_at=(), nap_in="", passes=1):
 
 def test_the_updates_after_the_warm_up_are_timed_and_then_the_clock_finishes():
     calls = []
-    clock = Clock(2, 3, lambda: calls.append(clock.made))
+    clock = UpdateClock(2, 3, lambda: calls.append(clock.made))
     train(clock)
     assert calls[0] == 5 and clock.made == 6 and len(clock.timed()["step"]) == 4
     assert (clock.optimizer, clock.rate) == ("adamw", 0.25)
@@ -71,7 +71,7 @@ def test_the_updates_after_the_warm_up_are_timed_and_then_the_clock_finishes():
 
 @pytest.mark.parametrize("part", ["data", "forward", "backward"])
 def test_time_is_counted_where_it_is_spent(part):
-    clock = Clock(1, 99, lambda: None)
+    clock = UpdateClock(1, 99, lambda: None)
     train(clock, nap_in=part)
     timed = clock.timed()
     assert min(timed[part]) >= NAP
@@ -80,7 +80,7 @@ def test_time_is_counted_where_it_is_spent(part):
 
 
 def test_what_a_script_does_beside_training_is_in_the_step_and_in_no_part():
-    clock = Clock(1, 99, lambda: None)
+    clock = UpdateClock(1, 99, lambda: None)
     train(clock, nap_in="elsewhere")
     timed = clock.timed()
     assert min(whole - sum(timed[one][at] for one in RANK_PARTS if one != "step")
@@ -88,19 +88,19 @@ def test_what_a_script_does_beside_training_is_in_the_step_and_in_no_part():
 
 
 def test_the_passes_of_an_update_are_added_up():
-    clock = Clock(1, 99, lambda: None)
+    clock = UpdateClock(1, 99, lambda: None)
     train(clock, steps=3, passes=2)
     assert clock.timed()["examples"] == [8, 8]
 
 
 def test_an_update_after_an_evaluation_is_apart():
-    clock = Clock(1, 99, lambda: None)
+    clock = UpdateClock(1, 99, lambda: None)
     train(clock, evaluate_at=[2])
     assert list(map(bool, clock.timed()["apart"])) == [False, False, True, False, False]
 
 
 def test_a_wait_inside_a_pass_is_no_part_of_the_pass():
-    clock = Clock(1, 99, lambda: None)
+    clock = UpdateClock(1, 99, lambda: None)
     model = nn.Linear(3, 1)
     with watching([clock], details=False):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -140,7 +140,7 @@ def test_the_energy_of_a_gpu_is_that_of_its_driver_where_it_can_be_asked(monkeyp
 
 def test_the_parameters_of_all_optimizers_count_once_and_not_where_they_are_divided():
     one, other = torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)
-    clock = Clock(0, 100, lambda: None)
+    clock = UpdateClock(0, 100, lambda: None)
     for parameters in (one.parameters(), other.parameters(), one.parameters()):
         clock.step_ends(torch.optim.SGD(parameters, 0.1))
     assert clock.parameters == 8 + 6
@@ -163,7 +163,7 @@ def test_on_a_gpu_events_time_the_parts_and_no_update_waits_for_it(monkeypatch):
     waited = []
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    clock = Clock(1, 99, lambda: None)
+    clock = UpdateClock(1, 99, lambda: None)
     clock.device = torch.device("cuda", 0)
     train(clock, nap_in="backward")
     assert not waited

@@ -18,8 +18,8 @@ from hvdscale.data.splits import Batch, Split
 from hvdscale.errors import CheckpointError, LogError, PlanError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from hvdscale.training.checkpoint import Folder, listed, read, write
-from hvdscale.training.snapshot import Progress, capture, mapped, restore
+from hvdscale.training.checkpoint import CheckpointFolder, listed, read, write
+from hvdscale.training.snapshot import RunState, capture, mapped, restore
 from tests.conftest import but_slow, small_disk
 from tests.parallel import toy
 from tests.factories.runs import (WORKLOAD, Signalled, assert_same_columns, assert_same_state, columns_of,
@@ -328,7 +328,7 @@ def test_an_outcome_that_cannot_be_written_does_not_hide_the_error(train, monkey
         patched.setattr("os.fsync", raise_no_space)
         with pytest.raises(PlanError, match="seed was 0, is now 9"):
             train(seed=9)
-    folder = Folder("gone")
+    folder = CheckpointFolder("gone")
     folder.release()
     os.rmdir("gone")
     open("gone", "w").close()
@@ -336,7 +336,7 @@ def test_an_outcome_that_cannot_be_written_does_not_hide_the_error(train, monkey
 
 
 def test_the_outcome_names_files_whose_names_are_no_text(tmp_path):
-    folder = Folder(str(tmp_path / "ck"))
+    folder = CheckpointFolder(str(tmp_path / "ck"))
     folder.note_error(LogError("\udcff.h5: gone"))
     assert outcome(folder.path)["reason"] == "\udcff.h5: gone"
     folder.release()
@@ -365,7 +365,7 @@ def test_a_folder_of_another_run_is_not_taken_or_emptied_unasked(train):
 
 
 def test_a_folder_has_one_run_at_a_time(train):
-    held = Folder("ck")
+    held = CheckpointFolder("ck")
     with pytest.raises(CheckpointError,
                        match=f"ck: another run writes its checkpoints there: process {os.getpid()} on"):
         train()
@@ -553,11 +553,11 @@ def test_a_captured_state_is_a_copy_and_stays_one_when_put_back():
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
     update()
-    state = capture(Progress(1), model, optimizer, step)
+    state = capture(RunState(1), model, optimizer, step)
     kept = mapped(state, torch.clone)
     update()
     assert_same_state(state, kept)
-    assert restore(state, model, optimizer, step) == Progress(1)
+    assert restore(state, model, optimizer, step) == RunState(1)
     update()
     assert_same_state(state, kept)
 

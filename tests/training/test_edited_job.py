@@ -11,7 +11,7 @@ from hvdscale.cli import scale
 from hvdscale.cli.train import _run
 from hvdscale.errors import RanksDifferError, UsageError
 from hvdscale.log.reader import read_log
-from hvdscale.plan.branches import Asked
+from hvdscale.plan.branches import BranchRequest
 from hvdscale.report.runs import read
 from hvdscale.training import prepare, series
 from hvdscale.training.branches import Branching, Places
@@ -164,7 +164,7 @@ def test_branches_of_an_edited_job_are_an_error_unless_accepted(folder):
     (folder / "out").mkdir()
 
     def branch(orders=1, **keys):
-        asked = Asked(at=(8,), factors=(1, 2), orders=orders, examples=16, evaluations=2)
+        asked = BranchRequest(at=(8,), factors=(1, 2), orders=orders, examples=16, evaluations=2)
         return Branching("job:workload", [{"threads": 1, **keys}], asked, Places("out"), (0, 1), False,
                          SingleWorker()).carry_out()
     assert branch() == 0

@@ -27,7 +27,7 @@ from ...formatting.numbers import list_first
 from ...workload import Batch, Card, Data, Workload
 from .models.lstm import LSTMLM
 from .models.transformer import SIZES, TransformerLM
-from .readers.corpora import ASKED, PARTS, SHOWN, Files, find_lm1b, find_named, find_text
+from .readers.corpora import ASKED, PARTS, SHOWN, TextFiles, find_lm1b, find_named, find_text
 from .token_metrics import perplexity, token_loss, token_measures
 from .tokens import Cache, SentenceSplit, StreamSplit, open_cache
 from .vocabulary import LEARNED
@@ -64,7 +64,7 @@ class LanguageModel(Workload):
 
     dataset: str
     model: str
-    find: Callable[[Path, bool], Files]
+    find: Callable[[Path, bool], TextFiles]
     sentences: bool
     vocabulary: str
     sequence: int
@@ -126,7 +126,7 @@ class LanguageModel(Workload):
                             f"with --data-arg {part}=FILE")
         return split
 
-    def _record(self, files: Files, cache: Cache, vocabulary: str, sequence: int) -> dict:
+    def _record(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int) -> dict:
         """What the log records of the text."""
         record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
                   "text_sha256": cache.text_sha256, "sequence": sequence,
@@ -140,7 +140,7 @@ class LanguageModel(Workload):
             record["divided"] = list(files.notes)
         return record
 
-    def _notes(self, files: Files, cache: Cache, record: Mapping) -> tuple[str, ...]:
+    def _notes(self, files: TextFiles, cache: Cache, record: Mapping) -> tuple[str, ...]:
         train, notes = cache.parts["train"], list(files.notes)
         if files.missing:
             notes.append(f"trains without {list_first(files.missing, SHOWN)} (--allow-missing)")

@@ -39,7 +39,7 @@ ASKED = {"lm1b": f"the folder that has {LM1B_SHARDS}/news.en-00001-of-00100 and 
 
 
 @dataclass(frozen=True)
-class Files:
+class TextFiles:
     """The files of a text.
 
     train, val, test  in order; without test files there is no test split
@@ -54,7 +54,7 @@ class Files:
     notes: tuple[str, ...] = ()
 
 
-def find_lm1b(folder: Path, allow_missing: bool) -> Files:
+def find_lm1b(folder: Path, allow_missing: bool) -> TextFiles:
     """The shards of LM1B, in the folder itself or laid out as in the published archive.
 
     Validation uses the first held-out shard, testing the second. Without held-out shards, each uses half of the last
@@ -75,16 +75,16 @@ def find_lm1b(folder: Path, allow_missing: bool) -> Files:
     return replace(hold_out_last(shards), missing=missing)
 
 
-def _with_held_out(shards: list[Path], held_out: list[Path], missing: tuple[str, ...]) -> Files:
+def _with_held_out(shards: list[Path], held_out: list[Path], missing: tuple[str, ...]) -> TextFiles:
     by_number = {int(NUMBERED.fullmatch(path.name)[2]): path for path in held_out}
     if 0 not in by_number:
         raise DataError(f"{held_out[0].parent}: lacks news.en.heldout-00000-of-00050, which validation is on; place it "
                         "there, or name another file with --data-arg val=FILE")
     test = [Text(by_number[1])] if 1 in by_number else []
-    return Files([Text(path) for path in shards], [Text(by_number[0])], test, missing)
+    return TextFiles([Text(path) for path in shards], [Text(by_number[0])], test, missing)
 
 
-def find_text(folder: Path, allow_missing: bool) -> Files:
+def find_text(folder: Path, allow_missing: bool) -> TextFiles:
     """The files of a text: one file, which is cut; a folder with files named train, valid (val, dev) and test; or a
     folder of other text files, of which the last is held out.
     """
@@ -99,7 +99,7 @@ def find_text(folder: Path, allow_missing: bool) -> Files:
     return replace(hold_out_last(files), missing=missing)
 
 
-def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> Files:
+def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> TextFiles:
     """The files named by data arguments, by split; the other splits are found by file names."""
     files = {part: _find_named(folder, part, name) for part, name in named.items()}
     taken = {path.resolve() for paths in files.values() for path in paths}
@@ -114,8 +114,8 @@ def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> F
             raise DataError(f"{folder}: has no file for the {part} split, such as {known}; name one with --data-arg "
                             f"{part}=FILE; {describe_folder(folder)}")
     found = {part: complete(files[part], allow_missing) for part in PARTS}
-    return Files(*([Text(path) for path in found[part][0]] for part in PARTS),
-                 tuple(name for part in PARTS for name in found[part][1]))
+    return TextFiles(*([Text(path) for path in found[part][0]] for part in PARTS),
+                     tuple(name for part in PARTS for name in found[part][1]))
 
 
 def _refuse_shared(files: Mapping[str, Sequence[Path]]) -> None:
@@ -177,18 +177,18 @@ def _refuse_twins(files: Sequence[Path]) -> None:
             raise DataError(f"{path}: is the same text as {other.name}, as its name says; leave one of them there")
 
 
-def hold_out_last(files: Sequence[Path]) -> Files:
+def hold_out_last(files: Sequence[Path]) -> TextFiles:
     """All files but the last for training; half of the last for validation, half for testing; a single file is cut."""
     if len(files) < 2:
         return _cut(files[0])
     val, test = cut_in_order(files[-1], 0.5)
-    return Files([Text(path) for path in files[:-1]], [val], [test], notes=(
+    return TextFiles([Text(path) for path in files[:-1]], [val], [test], notes=(
         f"{files[-1].name} is held out: its first half for validation, its second for testing",))
 
 
-def _cut(path: Path) -> Files:
+def _cut(path: Path) -> TextFiles:
     train, val, test = cut_in_order(path)
-    return Files([train], [val], [test], notes=(
+    return TextFiles([train], [val], [test], notes=(
         f"{path.name} is cut: its last bytes, from {val.start:,} on, are for validation, from {test.start:,} on for "
         "testing",))
 
