@@ -82,8 +82,8 @@ full_option = click.option("--full", is_flag=True, help="Print every table, and 
 format_option = click.option("--format", "wanted", type=click.Choice(["text", "json", "junit"]), default="text",
                              show_default=True, help="What to print on stdout: the report, or its findings as JSON or "
                              "as JUnit's XML.")
-checks_option = click.option("--checks", metavar="LIST", help="Only these checks, such as 'examples,batch-norm', by "
-                             "the names that the report has; the exit code follows from them.")
+checks_option = click.option("--checks", metavar="LIST", help="Only these findings, such as 'examples,batch-norm', "
+                             "by the names that the report has; the exit code follows from them.")
 
 
 def parse(command: click.Command):

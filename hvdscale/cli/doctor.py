@@ -23,7 +23,7 @@ WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite", "accept_chan
 @click.argument("workload", required=False, shell_complete=workloads)
 @key_options(unlisted=WRITES)
 @click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,
-              help="examples in the step that the model's checks take; fewer are faster and need less memory")
+              help="examples in the step that findings about the model take; fewer are faster and need less memory")
 @checks_option
 @format_option
 @width_option
@@ -51,7 +51,7 @@ def command(workload, sample, checks, wanted, **given):
 
 
 def main() -> None:
-    """Run the command. Exit codes: 0 no check failed, 1 some check failed or the job cannot start, 2 misuse."""
+    """Run the command. Exit codes: 0 no finding failed, 1 one failed or the job cannot start, 2 misuse."""
     if sys.argv[1:2] == ["script"]:
         from .doctor_script import main as examine_script
         return examine_script()

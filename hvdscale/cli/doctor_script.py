@@ -13,7 +13,7 @@ from ..formatting.screen import Screen
 from .common import Command, checks_option, echo, format_option, slow_imports, version_option, width_option
 
 LOCAL, GLOBAL = "{local}", "{global}"
-UNSEEN = 4              # exit code: no check failed, but one that must see the training did not
+UNSEEN = 4              # exit code: no finding failed, but one that must see the training did not
 
 
 @click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -45,7 +45,7 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
       torchrun --nproc-per-node 2 --no-python hvdscale-doctor script train.py -- --epochs 3
       hvdscale-doctor script train.py --checks gradient,examples --format junit > doctor.xml
 
-    Exit codes: 0 no check failed, 1 some check or the script failed, 2 misuse, 4 no check failed, but the training
+    Exit codes: 0 no finding failed, 1 a finding or the script failed, 2 misuse, 4 no finding failed, but the training
     gradient or the training examples were not seen.
     """
     with slow_imports():

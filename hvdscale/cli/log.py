@@ -44,8 +44,8 @@ class ListCommand(click.Command):
 def main():
     """List, show, check, merge and repair hvdscale's logs; import others' results, export logs.
 
-    A log may be closed, being written, or left by a killed process; its segments are read as one. A folder means all
-    logs in it.
+    A log may be closed, being written, or left by a killed process; its files are read as one. A folder means all logs
+    in it.
     """
 
 

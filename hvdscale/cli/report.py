@@ -43,7 +43,7 @@ class ReportCommand(Command):
                    "examples or seconds; may be given several times.")
 @click.option("--compare", multiple=True, metavar="NAME",
               help="Compare curves with published ones: shallue2019, mlperf, mccandlish2018, zhang2024.")
-@click.option("--paper", metavar="NAME", help="Make every figure of a paper that the logs support: shallue2019.")
+@click.option("--paper", metavar="NAME", help="Draw every figure that was published with these curves: shallue2019.")
 @click.option("--perfect-within", default=str(PERFECT_WITHIN), show_default=True, metavar="SHARE",
               help="A batch scales perfectly if it needs at most this share more examples than the best one.")
 @click.option("--useful-within", default=str(USEFUL_WITHIN), show_default=True, metavar="SHARE",

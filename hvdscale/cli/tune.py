@@ -57,8 +57,8 @@ class TuneRequest:
 @click.option("--data-dir", metavar="DIR", shell_complete=paths, help="folder of the data set's files")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set a key of hvdscale-train that "
               "changes no update, such as threads or stall_seconds")
-@click.option("--accept-changes", is_flag=True, help="continue although the job was edited: its source, defaults, "
-              "model or data; the sweep records both")
+@click.option("--accept-changes", is_flag=True, help="resume although source, defaults, model or data of the job have "
+              "changed; the sweep records both")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 @version_option
 def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes, take_over):

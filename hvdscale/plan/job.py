@@ -1,4 +1,4 @@
-"""The part ``job`` of a plan: by what a log knows the user's code and data, so that an edited job is noticed.
+"""The part ``job`` of a plan: by what a log knows the user's code and data, so that no run resumes on others.
 
     {"source": {"job.py": digest}, "defaults": {"lr": 0.05}, "model": {"torch": "2.13.0", "parameters": digest,
      "lines": ["Sequential(", ...]}, "data": {"train": {"examples": 1197, "first": digest, "last": digest}, ...},
@@ -26,7 +26,7 @@ VERSION = "hvdscale"            # in place of the files of a built-in workload
 OF_PLACE = frozenset({"data_dir", "cache_dir", "metaparameters", "init_from", "log", "checkpoint", "resume",
                       "save_model", "overwrite", "take_over", "max_local_batch",
                       *(field.name for field in fields(Execution))}) - {"local_batch", "accumulate"}
-ACCEPT = "--accept-changes continues and records both"
+ACCEPT = "--accept-changes resumes and records both"
 
 Job = Mapping[str, Any]
 

@@ -59,7 +59,7 @@ class Settings:
         None, "examples per step over all workers, fixed; shares may be uneven", True, least=1)
     accumulate: int = _key(1, "passes whose gradients a worker accumulates for one step", True, least=1)
     max_local_batch: int | None = _key(
-        None, "examples of the largest pass that fits a worker's memory; sets accumulate", True, least=1)
+        None, "largest local batch that fits a worker's memory; sets accumulate", True, least=1)
     batch_schedule: Length | None = _length(
         "a batch that changes: (start, batch) pairs, such as [[0, 64], [2000, 128]] in steps, or '[[0, 64], [5, 128]] "
         "epochs'", plain="steps", many="pairs")
@@ -182,7 +182,7 @@ class Settings:
         "auto", "what joins the workers: horovod, torch (torch.distributed), or auto (torch under torchrun, else "
         "horovod if it is installed)", choices=("auto", "horovod", "torch"))
     deterministic: bool = _key(
-        False, "deterministic GPU kernels: slower, reruns equal to the bit; fails for operations without one", True)
+        False, "on a GPU, reruns equal to the bit at any precision: slower; fails for operations that cannot", True)
     threads: int | None = _key(
         None, "threads per worker; default: OMP_NUM_THREADS, else the host's cores / its workers", least=1)
     bucket_mib: float = _key(
@@ -206,7 +206,7 @@ class Settings:
     overwrite: bool = _key(False, "replace an existing log", True)
     take_over: bool = _key(False, "write the log even where the file system refuses locks", False)
     accept_changes: bool = _key(
-        False, "continue although the job was edited (source, defaults, model, data); the log has both", True)
+        False, "resume although source, defaults, model or data of the job have changed; the log has both", True)
     accepted: dict = _key({}, "earlier jobs that count as this one, by digest; other commands set it")
 
     layers: tuple = field(default=(), repr=False)
