@@ -1,13 +1,13 @@
-"""The local critical batch: how far the batch may grow at a point of training before the loss suffers (Merrill et al.
-2025, arXiv 2505.23971).
+"""The critical batch along a run: how far the batch may grow at a point of training before the loss suffers (Merrill
+et al. 2025, arXiv 2505.23971).
 
     critical_factor((1, 2, 4, 8), losses, Tolerance(0.01))      -> k, with its interval over data orders
     for run in branched_of(trials):
         [(point.examples, point.critical.value) for point in run.points]
-        ramp_of(run).batches        -> the batch doubles where the lower end of the local critical batch allows
+        ramp_of(run).batches        -> the batch doubles where the lower end of the critical batch allows
 
 From a checkpoint of a run at batch B, branches train at k B, with the rate scaled by a rule, for the same number of
-examples. k passes if its loss is at most the tolerance above the smallest loss of any smaller k. The local critical
+examples. k passes if its loss is at most the tolerance above the smallest loss of any smaller k. The critical
 batch is k B for the largest k that passes. That is as published: the rate times k for SGD and sqrt(k) for Adam, losses
 smoothed with weight 0.5, a tolerance of 0.01 nats. The body of the paper could not be had; this is from the abstract
 and from descriptions of the method by others. They say that the authors reset the optimizer's state in a branch and
@@ -46,7 +46,7 @@ from .trials import JobKey, Trial
 DEFAULT_TOLERANCE = "5%"    # of the loss; language models have one in nats: plan/branches.py
 SMOOTHING = 0.5             # weight of the newest evaluation
 LEAST_FACTORS = 2
-NO_RAMP = ("No growing batch follows: at no checkpoint but the last does the interval of the local critical batch "
+NO_RAMP = ("No growing batch follows: at no checkpoint but the last does the interval of the critical batch "
            "begin at twice the run's batch or above; more --orders narrow it.")
 LOST = 2.0                  # times the loss at its checkpoint, above which a branch counts as diverged
 STEEPEST = 2.0              # the highest power of k as which the excess loss may grow between two factors
@@ -176,7 +176,7 @@ class BranchPoint:
     step, examples  done by then in the base run
     factors         k, growing;  losses  smoothed, at their ends: shape (orders, factors)
     allowed         the tolerance there, in the metric's unit
-    critical        the local critical batch in examples, see critical_factor
+    critical        the critical batch in examples, see critical_factor
     noise           the noise scale over the branches of the largest k that passes; None: not measured
     keys            the trials behind it;  diverged  those of them that did
     """
@@ -305,12 +305,12 @@ class Ramp:
 
 
 def ramp_of(found: Branched) -> Ramp | None:
-    """The batch that doubles at each checkpoint as often as the lower end of its local critical batch allows; None
+    """The batch that doubles at each checkpoint as often as the lower end of its critical batch allows; None
     where none allows it.
 
     At batch B an example makes B_crit / (B_crit + B) of the progress that it makes at a small batch (McCandlish et al.
     2018, arXiv 1812.06162, equation 2.11). So what the run makes between two checkpoints takes (B_crit + B) over
-    (B_crit + B0) times its examples, with the first one's local critical batch for B_crit, and its ends for the ends.
+    (B_crit + B0) times its examples, with the first one's critical batch for B_crit, and its ends for the ends.
     """
     base, points = found.base_batch, found.points[:-1]
     batches = [base]

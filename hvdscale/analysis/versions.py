@@ -105,7 +105,7 @@ def _describe(name: str, jobs: Mapping[str, _Job], version: Mapping[str, str]) -
         yield (f"{name}: {len(apart)} versions of the job, each a workload of its own: {'; '.join(each)}. "
                f"{'; '.join(changes)[:LONGEST]}.")
     for what, logs in _accepted(jobs).items():
-        yield f"{name}: runs count as one workload although the job was edited, as that was accepted: {what} ({logs})."
+        yield f"{name}: runs count as one workload although the job has changed, as that was accepted: {what} ({logs})."
 
 
 def _accepted(jobs: Mapping[str, _Job]) -> dict[str, str]:

@@ -88,7 +88,7 @@ def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> lis
         try:
             found.append(describe(name))
         except LogError as error:
-            raise LogError(f"{error} (its name makes it a segment of {first.path})") from error
+            raise LogError(f"{error} (its name makes it a file of the log {first.path})") from error
     return sorted((s for s in found if s.log_id == first.log_id and s.number > 0), key=lambda s: s.number)
 
 
@@ -107,12 +107,12 @@ def rest(first: Segment, named: Iterable[tuple[int, str]]) -> list[Segment]:
     """
     path = first.path
     if first.number:
-        raise LogError(f"{path}: is segment {first.number} of a log, not its first file; "
+        raise LogError(f"{path}: is file {first.number} of a log, not its first, file 0; "
                        "name the first one, the rest is found beside it")
     segments = [s for s in later(first, named) if s.number >= first.stands_for]
     for expected, segment in enumerate(segments, start=first.stands_for):
         if segment.number != expected:
-            raise LogError(f"{path}: segment {expected} is missing: {segment.path} is segment {segment.number}; "
+            raise LogError(f"{path}: file {expected} of the log is missing: {segment.path} is file {segment.number}; "
                            f"put it back beside {path}, or let 'hvdscale-log repair {path}' leave it out")
     return segments
 

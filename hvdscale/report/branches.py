@@ -1,4 +1,4 @@
-"""The local critical batch along a run, by branches: a chapter with sentences, tables and figures.
+"""The critical batch along a run, by branches: a chapter with sentences, tables and figures.
 
     view = view_of_branches(branched, [(target, fit.b_crit)])
 """
@@ -67,16 +67,16 @@ def findings(found: Branched, measured: Measured) -> Iterator[Finding]:
     """The critical batch along the run, then the noise scale and the fitted critical batch beside it."""
     said = [f"{critical_said(point.critical)} at step {point.step:,}" for point in found.points]
     ends = said if len(said) < 3 else [said[0], said[-1]]
-    yield Finding(f"Local critical batch: {', then '.join(ends)} ({found.metric} within {found.tolerance} of the best "
-                  f"smaller batch over {found.length:,} examples, rate by the rule {found.rule}).", (),
+    yield Finding(f"Critical batch along the run: {', then '.join(ends)} ({found.metric} within {found.tolerance} of "
+                  f"the best smaller batch over {found.length:,} examples, rate by the rule {found.rule}).", (),
                   found.points[-1].critical)
     ratios = [one for one in map(_ratio, found.points) if math.isfinite(one.value)]
     if ratios:
-        yield Finding(f"The noise scale is {_range([one.value for one in ratios])} times the local critical batch; "
+        yield Finding(f"The noise scale is {_range([one.value for one in ratios])} times the critical batch there; "
                       f"the intervals allow 1 at {_count(ratios, 1.0)} of {counted(len(ratios), 'checkpoint')}.")
     ramp = ramp_of(found)
     if ramp:
-        yield Finding(f"The batch can double where the lower end of the local critical batch allows: {ramp}.",
+        yield Finding(f"The batch can double where the lower end of the critical batch allows: {ramp}.",
                       (f"--set batch_schedule='{json.dumps(ramp.batches.pairs)}' --lr-rule {found.rule}",),
                       ramp.fewer_steps)
     else:
@@ -106,7 +106,7 @@ def _with_ends(estimate: Estimate) -> str:
 
 
 def _ratio(point: BranchPoint) -> Estimate:
-    """Noise scale over local critical batch."""
+    """Noise scale over critical batch."""
     if point.noise is None or not math.isfinite(point.critical.value):
         return Estimate.unknown()
     return over(as_estimate(point.noise), point.critical)
@@ -129,14 +129,14 @@ def _overlaps(found: Branched, b_crit: Estimate, noise: bool = False) -> int:
 
 
 def points_table(found: Branched, measured: Measured = ()) -> Table:
-    """By checkpoint: the local critical batch, the noise scale, and the critical batch fitted to steps."""
+    """By checkpoint: the critical batch, the noise scale, and the critical batch fitted to steps."""
     columns = (
         STEP, SEEN,
-        Column("local_critical_batch", "local critical batch", "examples", "k B of the largest k whose loss is within "
+        Column("local_critical_batch", "critical batch", "examples", "k B of the largest k whose loss is within "
                "the tolerance of the smallest loss of any smaller k; k interpolated linearly to where the excess "
-               "reaches it", MERRILL, "local critical"),
+               "reaches it", MERRILL, "critical"),
         Column("loss_allowed", "loss allowed", "1", "the tolerance beside the smallest loss", MERRILL),
-        NOISE, Column("noise_over_local", "noise scale / local", "1", "noise scale over local critical batch"),
+        NOISE, Column("noise_over_local", "noise scale / critical", "1", "noise scale over critical batch"),
         *(Column(f"critical_batch_{at}", "measured B_crit", "examples", "E_min / S_min of the curve fitted to the "
                  f"steps to {target}", MCCANDLISH.replace(", appendix A.1", ""))
           for at, (target, _) in enumerate(measured, 1)),
@@ -159,8 +159,8 @@ def notes(found: Branched) -> tuple[str, ...]:
             "of a branch.",
             f"Intervals: {found.confidence:.0%}, over {counted(orders, 'order')} of the data, paired. < : batches "
             "below the run's were not tried; > : all batches passed.",
-            "A local critical batch depends on the tolerance and on the examples of a branch; B_crit is of the whole "
-            "way to a target, with the rate tuned at each batch. --branch-tolerance sets another tolerance.", *few)
+            "The critical batch at a point depends on the tolerance and on the examples of a branch; B_crit is of the "
+            "whole way to a target, with the rate tuned at each batch. --branch-tolerance sets another one.", *few)
 
 
 def _critical_cell(critical: Estimate) -> Cell:
@@ -209,7 +209,7 @@ def _loss_rows(found: Branched, point: BranchPoint) -> Iterator[Row]:
 
 
 def critical_figure(found: Branched, measured: Measured = ()) -> Figure:
-    """The local critical batch and the noise scale against the examples seen, and fitted critical batches as bands."""
+    """The critical batch and the noise scale against the examples seen, and fitted critical batches as bands."""
     noise = [(point, as_estimate(point.noise)) for point in found.points if point.noise]
 
     def draw(axes: Axes) -> None:
@@ -229,11 +229,11 @@ def critical_figure(found: Branched, measured: Measured = ()) -> Figure:
         for point, scale in noise:
             mark_estimate(axes, point.examples, scale, ORANGE, "s", "noise scale", aside=ASIDE)
         for point in found.points:
-            mark_estimate(axes, point.examples, point.critical, BLUE, "o", "local critical batch")
+            mark_estimate(axes, point.examples, point.critical, BLUE, "o", "critical batch")
         axes.set_xlabel("examples seen by the run")
         axes.set_ylabel("batch (examples)")
     return Figure(
-        "branched-critical-batch", f"Local critical batch along the run\n{_heading(found)}",
+        "branched-critical-batch", f"Critical batch along the run\n{_heading(found)}",
         f"The largest batch whose {found.metric} after {found.length:,} examples is within {found.tolerance} of the "
         "best smaller batch, from checkpoints of one run, and the gradient noise scale there. Bars are "
         f"{found.confidence:.0%} intervals. An open triangle is the largest batch tried, which passed, too.",

@@ -1,4 +1,4 @@
-"""The local critical batch of branches: on losses whose critical batch is known, and from logs."""
+"""The critical batch of branches: on losses whose critical batch is known, and from logs."""
 import math
 
 import numpy as np

@@ -51,7 +51,7 @@ def test_an_accepted_change_joins_its_two_versions_and_no_third():
     accepting = {**NEW, "accepted": {key_of(OLD): "job.py differs"}}
     found, notes = groups(log("a", OLD), log("b", accepting))
     assert found == [{"a.h5", "b.h5"}]
-    assert notes == ("made/net: runs count as one workload although the job was edited, as that was accepted: job.py "
+    assert notes == ("made/net: runs count as one workload although the job has changed, as that was accepted: job.py "
                      "differs (b.h5).",)
     found, notes = groups(log("a", OLD), log("b", accepting), log("c", NEWER))
     assert sorted(map(sorted, found)) == [["a.h5", "b.h5"], ["c.h5"]] and len(notes) == 2

@@ -58,7 +58,7 @@ def test_the_command_trains_branches_and_names_the_report(here, tmp_path):
     again = here("hvdscale-branch", *words)
     assert "[1/4]" not in again.stdout and again.stdout.endswith("next: hvdscale-report b\n")
     report = CliRunner().invoke(report_command, [str(tmp_path / "b"), "--out", str(tmp_path / "r"), "--format", "json"])
-    assert "Local critical batch:" in report.output
+    assert "Critical batch along the run:" in report.output
 
 
 def test_the_growing_batch_that_follows_is_a_configuration(here, tmp_path):

@@ -1,4 +1,4 @@
-"""Branches whose local critical batch is known: losses in memory, and trials of logs."""
+"""Branches whose critical batch is known: losses in memory, and trials of logs."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -306,7 +306,7 @@ def test_a_log_named_like_a_segment_is_another_log(tmp_path):
 def test_segments_go_with_their_log_and_are_not_logs_themselves(tmp_path):
     path, log = resumed(tmp_path, 0, 10)
     assert find_logs([tmp_path / "w.1.h5", tmp_path / "w.h5", tmp_path]) == [path]
-    with pytest.raises(LogError, match="w.1.h5: is segment 1"):
+    with pytest.raises(LogError, match="w.1.h5: is file 1 of a log"):
         read_log(tmp_path / "w.1.h5")
     log.abandon()
 
@@ -315,7 +315,7 @@ def test_a_missing_segment_is_named(tmp_path):
     path, log = resumed(tmp_path, 0, 10, 20)
     log.abandon()
     os.unlink(tmp_path / "w.1.h5")
-    with pytest.raises(LogError, match="segment 1 is missing: .*w.2.h5 is segment 2"):
+    with pytest.raises(LogError, match="file 1 of the log is missing: .*w.2.h5 is file 2"):
         read_log(path)
 
 

@@ -59,7 +59,7 @@ def test_the_losses_have_a_row_a_checkpoint_and_factor(found):
 
 def test_the_findings_say_where_it_begins_and_ends_and_what_stands_beside(found):
     first, _, second = [one.said for one in view_of_branches(found, [(TARGET, B_CRIT)]).findings]
-    assert first.startswith("Local critical batch: ") and "at step 10, then at least 512" in first
+    assert first.startswith("Critical batch along the run: ") and "at step 10, then at least 512" in first
     assert "at step 400 (val/error within 0.01 of the best smaller batch over 4,096 examples" in first
     assert "The steps to val/error<0.2 give a critical batch of 90 (40-200)" in second and "of 3 checkpoints" in second
 

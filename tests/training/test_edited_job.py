@@ -212,7 +212,7 @@ def test_a_series_of_an_edited_job_is_neither_finished_nor_mixed(scaled, folder,
     assert scaled()[::2] == (2, [])
     code, output, ran = scaled("--accept-changes")
     assert (code, ran) == (0, [1])
-    assert "runs count as one workload although the job was edited" in " ".join(output.split())
+    assert "runs count as one workload although the job has changed" in " ".join(output.split())
     assert scaled()[::2] == (0, [])                         # the change stays accepted
     assert scaled("--overwrite")[::2] == (0, [1, 2])
     with read("out") as runs:
