@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import PlanError, UsageError
 from ..target import SPLITS
-from .plan import Problem
+from .plan import Problem, differences
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor
 from .settings import key_of
 
@@ -191,8 +191,8 @@ OF_BRANCH = {"global_batch", "batch_schedule", "batch_lr_factors", "batch_update
 
 def refuse_other_problem(branch: Mapping[str, Any], base: Mapping[str, Any]) -> None:
     """Raise PlanError if a branch would train on something else than its base did; ``problem`` of both records."""
-    differ = [f"{name} was {value!r}, is now {branch.get(name)!r}" for name, value in base.items()
-              if name not in OF_BRANCH and branch.get(name) != value]
+    fixed = [name for name in base if name not in OF_BRANCH]
+    differ = differences(*({name: problem.get(name) for name in fixed} for problem in (base, branch)))
     if differ:
-        raise PlanError(f"the checkpoints are of another problem: {'; '.join(differ)}. Give the settings that the run "
+        raise PlanError(f"the checkpoints are of another problem: {'; '.join(differ.values())}. Give the settings that the run "
                         "was made with")

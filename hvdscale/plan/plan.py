@@ -218,8 +218,17 @@ class Plan(Execution, Measurement, Problem):
                 **({"job": dict(self.job)} if self.job else {}), "asked": asked}
 
 
-def flat(part: Mapping) -> dict:
-    """A part of a plan's record with the entries of its tables each by a name of their own, as data.missing."""
-    return {name: value for key, entry in part.items() for name, value in (
-        [(f"{key}.{inner}", value) for inner, value in entry.items()] if isinstance(entry, Mapping)
-        else [(key, entry)])}
+def flat(record: Mapping) -> dict:
+    """A record with the entries of its tables, however deep, each by a name of its own, as data.missing."""
+    found: dict = {}
+    for key, entry in record.items():
+        within = isinstance(entry, Mapping)
+        found.update({f"{key}.{name}": value for name, value in flat(entry).items()} if within else {key: entry})
+    return found
+
+
+def differences(then: Mapping, now: Mapping) -> dict[str, str]:
+    """What differs between two records, by name: ``lr was 0.1, is now 0.2``."""
+    old, new = flat(then), flat(now)
+    return {name: f"{name} was {old.get(name, 'not set')}, is now {new.get(name, 'not set')}"
+            for name in {**old, **new} if old.get(name) != new.get(name)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..errors import LogError, PlanError, UsageError
 from ..plan.averaging import with_averaged
-from ..plan.plan import Plan
+from ..plan.plan import Plan, differences
 from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings, key_of
 from ..plan.settle import Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every
@@ -130,11 +130,10 @@ def _keep(path: str, facts: dict, drawn: list[dict]) -> None:
     """Store the study; raises UsageError if the file is of another one, LogError if it cannot be read."""
     known = read_record(path)
     points = known.pop("points", [])
-    differ = [f"{name} was {known.get(name, 'not set')} and is now {facts.get(name, 'not set')}"
-              for name in {**known, **facts} if known and known.get(name) != facts.get(name)]
+    differ = differences(known, facts) if known else {}
     if differ:
-        raise UsageError(f"{path}: {'; '.join(differ)}. What was searched so far would not be of one study; put it "
-                         "back, or give another --out")
+        raise UsageError(f"{path}: {'; '.join(differ.values())}. What was searched so far would not be of one study; "
+                         "put it back, or give another --out")
     if points[:len(drawn)] != drawn[:len(points)]:
         raise LogError(f"{path}: this machine draws other points than those kept there, so the search cannot be "
                        "continued on it; give another --out")

@@ -9,6 +9,7 @@ import os
 
 from ..errors import UsageError
 from ..plan.job import changes_of, note_version, refuse_changes
+from ..plan.plan import differences
 from ..plan.settings import key_of
 from .file import COUNTS, Sweep
 from .ledger import read_record, write_file
@@ -55,33 +56,19 @@ def check_same(recorded: dict, sweep: Sweep) -> None:
     """
     then, now = {key: value for key, value in recorded.items() if key != "job"}, json.loads(json.dumps(sweep.record()))
     common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
-    was, now_is = _flat(then), _flat(now)
-    differ = [key for key in sorted({*was, *now_is}, key=".".join)
-              if was.get(key) != now_is.get(key) and not _may_differ(key, common)]
+    differ = [said for key, said in differences(then, now).items() if not _may_differ(key, common)]
     if differ:
-        changes = "; ".join(f"{'.'.join(key)} was {_format_entry(was, key)} and is now {_format_entry(now_is, key)}"
-                            for key in differ)
-        raise UsageError(f"{changes}. What was searched so far would not be of one sweep; put it back, or give another "
-                         "folder")
+        raise UsageError(f"{'; '.join(differ)}. What was searched so far would not be of one sweep; put it back, or "
+                         "give another folder")
 
 
-def _flat(record: dict, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
-    found = {}
-    for name, value in record.items():
-        found.update(_flat(value, (*path, name)) if isinstance(value, dict) else {(*path, name): value})
-    return found
-
-
-def _format_entry(record: dict, key: tuple) -> str:
-    return repr(record[key]) if key in record else "not there"
-
-
-def _may_differ(key: tuple[str, ...], common: dict[str, set]) -> bool:
-    if key[0] == "batch":
-        if int(key[1]) not in common["batch_sizes"]:
-            return True
-        key = key[2:]
-    if key[0] in ("settings", "space") and not any(takes(optimizer, key[1]) for optimizer in common["optimizers"]):
+def _may_differ(key: str, common: dict[str, set]) -> bool:
+    table, _, name = key.partition(".")
+    if table == "batch":
+        number, _, own = name.partition(".")
+        return int(number) not in common["batch_sizes"] or _may_differ(own, common)
+    name = name.rpartition(".")[0] if table == "space" else name
+    if table in ("settings", "space") and not any(takes(optimizer, name) for optimizer in common["optimizers"]):
         return True
-    return key[0] in (*COUNTS, "batch_sizes", "optimizers", "repeats", "workers_per_trial") or (
-        key[0] == "settings" and key_of(key[1]) in FREE_SETTINGS)
+    return table in (*COUNTS, "batch_sizes", "optimizers", "repeats", "workers_per_trial") or (
+        table == "settings" and key_of(name) in FREE_SETTINGS)

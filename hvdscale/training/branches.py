@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ..analysis.branches import DEFAULT_TOLERANCE, NO_RAMP, branched_of, ramp_of, smoothed
 from ..analysis.trials import read_trials
-from ..errors import CheckpointError, ExitCode, LogError, UsageError
+from ..errors import CheckpointError, ExitCode, LogError
 from ..formatting.numbers import counted, number
 from ..log.merge import merge
 from ..log.reader import read_log
@@ -45,6 +45,7 @@ from .outcome import Outcome, Start
 from .outputs import open_display, open_folder, open_run_log
 from .prepare import prepare, read_data, settings_of
 from .resume import find_start, shared
+from .series import INSTEAD, refuse_another
 
 RESUMES = "stopped by a signal; the same command resumes here"
 KEPT = 1_000_000                # checkpoints of the base run: all
@@ -201,8 +202,7 @@ class Branching:
 
     def _accept(self, then: Mapping, where: str) -> None:
         """Raise UsageError if a checkpoint or log is of another job, unless the user accepts it."""
-        self.accepted |= refuse_changes(then, self.job, self.accepting, where,
-                                        "Put it back, choose another --out, or --overwrite to run all again")
+        self.accepted |= refuse_changes(then, self.job, self.accepting, where, INSTEAD)
 
     def _layers(self, workload_name: str, settings: Settings, branch: Branch, origin: Origin) -> list[dict]:
         layers = self.layers
@@ -309,13 +309,8 @@ class Branching:
                 found = next(_ended_in(path), None)
         if found is None:
             return False
-        record = found.record
         path = self.places.all_branches if branch.name in merged else path
-        differ = sorted(name for name in branch.record if record.get(name) != branch.record[name])
-        if differ:
-            changes = "; ".join(f"{name} was {record.get(name)!r}, is now {branch.record[name]!r}" for name in differ)
-            raise UsageError(f"{path} belongs to another branch: {changes}. Choose another --out, or --overwrite to "
-                             "run all again")
+        refuse_another("branch", path, {name: found.record.get(name) for name in branch.record}, branch.record)
         self._accept(found.job, path)
         return found.status in (Status.COMPLETE, Status.INFEASIBLE)
 

@@ -12,7 +12,7 @@ from ..log.mend import INTERRUPTED
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.job import changes_of, have_same_parameters, note_version, refuse_changes
-from ..plan.plan import Plan, flat
+from ..plan.plan import Plan, differences
 from ..plan.settings import Settings
 from ..workers.group import Workers
 from ..workers.launch import may_restart, restarts, under_torchrun
@@ -171,39 +171,31 @@ def _record(plan: Plan) -> dict:
     return json.loads(json.dumps(plan.as_record({})))
 
 
-def _changes(old: dict, new: dict) -> list[str]:
-    """The differences between two parts of plans, in words."""
-    old, new = flat(old), flat(new)
-    return [f"{name} was {old.get(name, 'not set')}, is now {new.get(name, 'not set')}"
-            for name in {**old, **new} if old.get(name) != new.get(name)]
-
-
 def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
     """Raise PlanError if the checkpoint is of another problem; returns other changes as notes.
 
     If the measurement has changed, the last evaluation is repeated, as other splits may count now.
     """
     old, new, progress = json.loads(state["plan"]), _record(plan), state["progress"]
-    differ = _changes(old["problem"], new["problem"])
+    differ = differences(old["problem"], new["problem"])
     if plan.plateau:
-        differ += _changes(*({name: each["measurement"].get(name) for name in FOLLOWED} for each in (old, new)))
+        differ |= differences(*({name: each["measurement"].get(name) for name in FOLLOWED} for each in (old, new)))
     if differ:
-        raise PlanError(f"{path} belongs to another plan: {'; '.join(differ)}. {_suggest(old, new)}")
+        raise PlanError(f"{path} belongs to another plan: {'; '.join(differ.values())}. {_suggest(old, new)}")
     if 0 < plan.budget_steps < progress["steps"]:
         raise PlanError(f"{path} is at step {progress['steps']}, beyond the budget of {plan.budget_steps} steps; "
                         "give a larger budget")
-    changed = _changes(old["measurement"], new["measurement"])
+    changed = differences(old["measurement"], new["measurement"])
     if changed:
         progress["evaluated"], progress["measured"] = -1, {}
-    moved = _changes({"workers": old["execution"]["workers"]}, {"workers": plan.workers})
-    return tuple(changed + moved)
+    return *changed.values(), *differences({"workers": old["execution"]["workers"]}, {"workers": plan.workers}).values()
 
 
 def _compare_jobs(path: str, old: dict, plan: Plan, settings: Settings) -> tuple[dict[str, str], list[str]]:
     """(earlier jobs that count as this one, notes); raises UsageError if the checkpoint, of this plan, is of another.
     """
     then, instead = old.get("job") or {}, "Put it back, or choose another --checkpoint folder"
-    if _changes(old["problem"], _record(plan)["problem"]):      # an error, too: model and data may differ by that
+    if differences(old["problem"], _record(plan)["problem"]):      # an error, too: model and data may differ by that
         then = {part: then[part] for part in ("source", "defaults") if part in then}
     changes = changes_of(then, plan.job)
     if not have_same_parameters(then, plan.job):

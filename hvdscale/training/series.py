@@ -14,13 +14,14 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..errors import HvdscaleError, LogError, UsageError
 from ..formatting.numbers import counted
 from ..log.reader import read_log
 from ..log.schema import Status
+from ..plan.plan import differences
 from ..plan.job import changes_of, key_of, note_version, refuse_changes
 from ..plan.schedule import PLATEAU
 from ..plan.settings import Settings
@@ -78,15 +79,18 @@ def ended(run: Run, workload: str) -> bool:
             status, asked = log.trials["status"][-1], json.loads(log.trials["plan"][-1])["asked"]
     except (LogError, IndexError, KeyError, ValueError):
         return False
-    asked = {key: value for key, value in asked.items() if key not in ASIDE}
-    wanted = {"workload": workload, **{key: value for key, value in run.keys.items() if key not in ASIDE}}
-    differ = sorted(key for key in asked.keys() | wanted.keys() if asked.get(key) != wanted.get(key))
-    if differ:
-        changes = "; ".join(f"{key} was {asked.get(key, 'not set')!r}, is now {wanted.get(key, 'not set')!r}"
-                            for key in differ)
-        raise UsageError(f"{run.log} belongs to another series: {changes}. Choose another --out, or --overwrite to run "
-                         "all again")
+    wanted = {"workload": workload, **run.keys}
+    refuse_another("series", run.log, *({key: value for key, value in each.items() if key not in ASIDE}
+                                        for each in (asked, wanted)))
     return status in (Status.COMPLETE, Status.INFEASIBLE)
+
+
+def refuse_another(what: str, log: str, then: Mapping, now: Mapping) -> None:
+    """Raise UsageError naming what differs if a log was made for another series or branch than this."""
+    differ = differences(then, now)
+    if differ:
+        raise UsageError(f"{log} belongs to another {what}: {'; '.join(differ.values())}. Choose another --out, or "
+                         "--overwrite to run all again")
 
 
 def job_of(run: Run) -> dict:

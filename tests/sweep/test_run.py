@@ -195,7 +195,7 @@ def test_a_sweep_grows_and_shrinks_along_the_same_draws(tmp_path, alone, trials)
 
 
 @pytest.mark.parametrize("mend, said", [
-    (dict(steps=40), "steps was 48 and is now 40"), (dict(high="0.6"), "space.lr.max was 0.4 and is now 0.6")])
+    (dict(steps=40), "steps was 48, is now 40"), (dict(high="0.6"), "space.lr.max was 0.4, is now 0.6")])
 def test_a_sweep_does_not_become_another(tmp_path, alone, mend, said):
     shutil.copytree(alone, tmp_path / "out")
     with pytest.raises(UsageError, match=said):
@@ -206,7 +206,7 @@ def test_a_study_that_was_left_out_comes_back_as_it_was_or_not_at_all(tmp_path):
     own = "[batch.64]\nsteps = {}\n"
     carry_out(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(12)), tmp_path / "out")
     carry_out(sweep_file(tmp_path, trials=2, high="0.4", batch_sizes="[16]"), tmp_path / "out")
-    with pytest.raises(UsageError, match="sgd-b64.json: budget_steps was 12 and is now 40"):
+    with pytest.raises(UsageError, match="sgd-b64.json: budget_steps was 12, is now 40"):
         carry_out(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(40)), tmp_path / "out")
     assert carry_out(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(12)), tmp_path / "out")[0] == 0
 

@@ -183,7 +183,7 @@ def test_branches_from_the_checkpoints_of_another_run(branch):
 
 @pytest.mark.usefixtures("finished")
 def test_what_contradicts_what_is_there_is_refused(branch):
-    with pytest.raises(UsageError, match="out/branches.h5 belongs to another branch: rule was 'linear', is now 'sqrt'"):
+    with pytest.raises(UsageError, match="out/branches.h5 belongs to another branch: rule was linear, is now sqrt"):
         branch(BranchRequest(**{**vars(ASKED), "rule": "sqrt"}))
     with pytest.raises(CheckpointError, match="has no checkpoint of step 15; there are 0, 10, 20"):
         branch(BranchRequest(**{**vars(ASKED), "at": (15, 20)}))
