@@ -53,7 +53,8 @@ def command(script, arguments, counts, repeats, out, batch, global_batch, update
     with slow_imports():
         from ..report.make import make
         from ..report.output import refuse_no_folder
-        from ..scaling.runs import ScaleRequest, carry_out, carry_out_launched, finished, runs_of
+        from ..scaling.runs import ScaleRequest, carry_out, carry_out_launched
+        from ..training.series import ended, repeated
     process = place()
     launched = process.size > 1 or process.launcher is not None and counts is None
     counts = [process.size] if launched else whole_numbers("--workers", counts or "1,2,4", "worker counts", 1)
@@ -65,8 +66,8 @@ def command(script, arguments, counts, repeats, out, batch, global_batch, update
     if not launched:
         launcher = find_launcher(launcher)
         refuse_too_many(max(counts), launcher, hosts)
-    runs = runs_of(counts, repeats, out)
-    todo = [run for run in runs if overwrite or not finished(run, asked)]
+    runs = repeated(counts, repeats, out, asked.keys)
+    todo = [run for run in runs if overwrite or not ended(run)]
     say = echo if process.rank == 0 else _nothing
     if len(todo) < len(runs):
         say(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")

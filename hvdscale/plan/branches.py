@@ -194,5 +194,5 @@ def refuse_other_problem(branch: Mapping[str, Any], base: Mapping[str, Any]) -> 
     fixed = [name for name in base if name not in OF_BRANCH]
     differ = differences(*({name: problem.get(name) for name in fixed} for problem in (base, branch)))
     if differ:
-        raise PlanError(f"the checkpoints are of another problem: {'; '.join(differ.values())}. Give the settings that the run "
-                        "was made with")
+        raise PlanError(f"the checkpoints are of another problem: {'; '.join(differ.values())}. Give the settings that "
+                        "the run was made with")

@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import HvdscaleError, LogError, UsageError
+from ..errors import HvdscaleError
 from ..formatting.numbers import counted
-from ..log.reader import read_log
-from ..log.schema import Status
 from ..system.cores import usable_cores
 from ..system.files import write_whole
 from ..system.parent import ending_with_this_process
+from ..training.series import SeriesRun
 from ..workers.launch import Process, killed_process, launch_command, launch_environment
 from .run_log import unseen_passes, write_log
 
@@ -62,51 +61,14 @@ class ScaleRequest:
         share = str(self.local_batch(workers) or LOCAL)
         return tuple(one.replace(LOCAL, share) for one in self.arguments)
 
-    def identity(self, workers: int) -> dict[str, Any]:
+    def keys(self, workers: int, repeat: int) -> dict[str, Any]:
         """What a finished log must have been asked for too, to stand for the run."""
         digest = hashlib.sha256(Path(self.script).read_bytes()).hexdigest()[:12]
         return {"script": self.script, "source": digest, "arguments": list(self.arguments_on(workers)),
                 "warm_up": self.warm_up, "updates": self.updates, "threads": self.threads}
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run of the series."""
-
-    workers: int
-    log: str
-
-    @property
-    def output(self) -> str:
-        """The file with what it printed."""
-        return self.log.removesuffix(".h5") + ".out"
-
-
-def runs_of(counts: list[int], repeats: int, out: str) -> list[Run]:
-    """The runs, by worker count up and then down again and so on, so that a machine that slows down with time does not
-    look like one that scales badly."""
-    there = sorted(set(counts))
-    return [Run(workers, os.path.join(out, f"w{workers}-r{repeat}.h5")) for repeat in range(1, repeats + 1)
-            for workers in (there if repeat % 2 else reversed(there))]
-
-
-def finished(run: Run, asked: ScaleRequest) -> bool:
-    """Whether the run has a log of this script and these options; raises UsageError where it is of others."""
-    try:
-        with read_log(run.log) as log:
-            status, before = log.trials["status"][-1], json.loads(log.trials["plan"][-1])["asked"]
-    except (LogError, IndexError, KeyError, ValueError, FileNotFoundError):
-        return False
-    now = asked.identity(run.workers)
-    differ = sorted(key for key in now if before.get(key) != now[key])
-    if differ:
-        changes = "; ".join(f"{key} was {before.get(key)!r}, is now {now[key]!r}" for key in differ)
-        raise UsageError(f"{run.log} belongs to another series: {changes}. Choose another --out, or --overwrite to run "
-                         "all again")
-    return status == Status.COMPLETE
-
-
-def carry_out(run: Run, asked: ScaleRequest, launcher: str | None, hosts: str | None) -> list[str]:
+def carry_out(run: SeriesRun, asked: ScaleRequest, launcher: str | None, hosts: str | None) -> list[str]:
     """Start the script on the run's workers, wait for their records and write the log; what was changed so that the
     script could run here. Raises HvdscaleError."""
     with _records(run) as folder:
@@ -116,7 +78,7 @@ def carry_out(run: Run, asked: ScaleRequest, launcher: str | None, hosts: str | 
         return _collect(run, asked, folder, launcher, code, late)
 
 
-def carry_out_launched(run: Run, asked: ScaleRequest, process: Process) -> list[str]:
+def carry_out_launched(run: SeriesRun, asked: ScaleRequest, process: Process) -> list[str]:
     """The same as this rank of a launch; rank 0 writes the log. Raises HvdscaleError."""
     folder = _folder_of(run, process)
     if process.rank == 0:
@@ -137,13 +99,13 @@ def carry_out_launched(run: Run, asked: ScaleRequest, process: Process) -> list[
     return []
 
 
-def _folder_of(run: Run, process: Process | None = None) -> Path:
+def _folder_of(run: SeriesRun, process: Process | None = None) -> Path:
     mark = hashlib.sha256(process.job.encode()).hexdigest()[:12] if process else str(os.getpid())
     return Path(run.log.removesuffix(".h5") + f".{mark}")
 
 
 @contextlib.contextmanager
-def _records(run: Run, folder: Path | None = None) -> Iterator[Path]:
+def _records(run: SeriesRun, folder: Path | None = None) -> Iterator[Path]:
     """A new folder for what the ranks record, for as long as the run lasts."""
     folder = folder or _folder_of(run)
     try:
@@ -156,7 +118,7 @@ def _records(run: Run, folder: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _open(folder: Path, run: Run, asked: ScaleRequest) -> None:
+def _open(folder: Path, run: SeriesRun, asked: ScaleRequest) -> None:
     """Let the ranks begin; what an earlier run printed goes."""
     Path(run.output).unlink(missing_ok=True)
     write_whole(folder / "task.json", json.dumps({"warm_up": asked.warm_up, "updates": asked.updates}), sync=False)
@@ -167,7 +129,7 @@ def _rank_command(folder: Path, asked: ScaleRequest, workers: int) -> list[str]:
             *asked.arguments_on(workers)]
 
 
-def _await(command: list[str], run: Run, asked: ScaleRequest) -> tuple[int, bool]:
+def _await(command: list[str], run: SeriesRun, asked: ScaleRequest) -> tuple[int, bool]:
     """The exit code of the command, and whether it was ended for its time."""
     environment = {**launch_environment(), "OMP_NUM_THREADS": str(asked.threads)}
     with open(run.output, "a", encoding="utf-8") as output:       # that of all ranks of a launch
@@ -204,7 +166,7 @@ def _load(folder: Path) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: record["rank"])
 
 
-def _collect(run: Run, asked: ScaleRequest, folder: Path, launcher: str | None, code: int,
+def _collect(run: SeriesRun, asked: ScaleRequest, folder: Path, launcher: str | None, code: int,
              late: bool) -> list[str]:
     """Write the log of a run that has ended, and return its remarks; raises HvdscaleError saying why there is none."""
     records = _load(folder)
@@ -215,11 +177,11 @@ def _collect(run: Run, asked: ScaleRequest, folder: Path, launcher: str | None, 
                  **({"cores": len(usable_cores())} if records[0]["device"] == "cpu" else {})}
     remarks = sorted({remark for record in records for remark in record["remarks"]}) + unseen_passes(records)
     write_log(run.log, Path(asked.script).name, records, asked.local_batch(run.workers), execution,
-              asked.identity(run.workers), remarks)
+              run.keys, remarks)
     return remarks
 
 
-def _refuse_failed(run: Run, asked: ScaleRequest, records: list[dict[str, Any]], code: int, late: bool) -> None:
+def _refuse_failed(run: SeriesRun, asked: ScaleRequest, records: list[dict[str, Any]], code: int, late: bool) -> None:
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     ended = [record for record in records if record["state"] != RUNNING]
     failed = next((record for record in ended if record["state"] == FAILED), None)

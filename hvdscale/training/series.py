@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import HvdscaleError, LogError, UsageError
 from ..formatting.numbers import counted
@@ -39,12 +40,12 @@ _MARK = re.compile(r"\[\d+(,\d+)?\]<std(out|err)>:")
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a series: its worker count, its log, and the keys for hvdscale-train."""
+class SeriesRun:
+    """One run of a series: its worker count, its log, and what it is asked for: the keys for hvdscale-train."""
 
     workers: int
     log: str
-    keys: dict
+    keys: Mapping[str, Any]
 
     @property
     def output(self) -> str:
@@ -52,22 +53,27 @@ class Run:
         return self.log.removesuffix(".h5") + ".out"
 
 
-def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str) -> list[Run]:
-    """The runs of a series; repeat r has seed + r - 1.
-
-    The worker counts go up, and down again with the next repeat, so that a machine that slows down with time does not
-    look like a job that scales badly.
-    """
+def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str) -> list[SeriesRun]:
+    """The runs of a series; repeat r has seed + r - 1."""
     seed = keys.get("seed", 0)
     if probe:
         constant = {"decay": "constant"} if keys.get("decay") == PLATEAU else {}    # without evaluations
         keys = Settings.build({}, keys, {**PROBE, **constant}).asked()
-        return [Run(w, os.path.join(out, f"w{w}-probe.h5"), keys) for w in sorted(set(counts))]
-    return [Run(w, os.path.join(out, f"w{w}-r{r}.h5"), {**keys, "seed": seed + r - 1})
-            for r in range(1, repeats + 1) for w in sorted(set(counts), reverse=r % 2 == 0)]
+        return [SeriesRun(w, os.path.join(out, f"w{w}-probe.h5"), keys) for w in sorted(set(counts))]
+    return repeated(counts, repeats, out, lambda workers, repeat: {**keys, "seed": seed + repeat - 1})
 
 
-def ended(run: Run, workload: str) -> bool:
+def repeated(counts: list[int], repeats: int, out: str, keys: Callable[[int, int], Mapping]) -> list[SeriesRun]:
+    """The runs at each worker count and repeat, with their keys.
+
+    The worker counts go up, and down again with the next repeat, so that a machine that slows down with time does not
+    look like a job that scales badly.
+    """
+    return [SeriesRun(w, os.path.join(out, f"w{w}-r{r}.h5"), keys(w, r)) for r in range(1, repeats + 1)
+            for w in sorted(set(counts), reverse=r % 2 == 0)]
+
+
+def ended(run: SeriesRun, workload: str | None = None) -> bool:
     """Whether the run has a finished log of this workload and these keys.
 
     Raises UsageError, naming the differences, if its log is of other ones.
@@ -79,7 +85,7 @@ def ended(run: Run, workload: str) -> bool:
             status, asked = log.trials["status"][-1], json.loads(log.trials["plan"][-1])["asked"]
     except (LogError, IndexError, KeyError, ValueError):
         return False
-    wanted = {"workload": workload, **run.keys}
+    wanted = {**({"workload": workload} if workload else {}), **run.keys}
     refuse_another("series", run.log, *({key: value for key, value in each.items() if key not in ASIDE}
                                         for each in (asked, wanted)))
     return status in (Status.COMPLETE, Status.INFEASIBLE)
@@ -93,7 +99,7 @@ def refuse_another(what: str, log: str, then: Mapping, now: Mapping) -> None:
                          "--overwrite to run all again")
 
 
-def job_of(run: Run) -> dict:
+def job_of(run: SeriesRun) -> dict:
     """The job that a finished run's log says it was; {}: unknown."""
     with read_log(run.log) as log:
         return json.loads(log.trials["plan"][-1]).get("job") or {}
@@ -115,7 +121,7 @@ def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict
     return found["job"]
 
 
-def refuse_edited(finished: list[Run], workload: str, keys: dict, accept: bool,
+def refuse_edited(finished: list[SeriesRun], workload: str, keys: dict, accept: bool,
                   say: Callable[[str], object]) -> dict[str, str]:
     """The earlier jobs of finished runs that count as the job of now: what differs, by key.
 
@@ -132,7 +138,8 @@ def refuse_edited(finished: list[Run], workload: str, keys: dict, accept: bool,
     return accepted
 
 
-def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, say: Callable[[str], object]) -> dict:
+def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | None,
+              say: Callable[[str], object]) -> dict:
     """Start the run, forward its lines, and wait for its end; its job. Raises HvdscaleError if it left no finished log.
     """
     keys = {**run.keys, "log": run.log, "overwrite": True}

@@ -12,7 +12,7 @@ from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
 from hvdscale.plan.lengths import Length
 from hvdscale.plan.settings import Settings, parse_assignments
-from hvdscale.training.series import PROBE_STEPS, Run, carry_out, ended, runs_of, toml
+from hvdscale.training.series import PROBE_STEPS, SeriesRun, carry_out, ended, runs_of, toml
 from tests.wording import naming
 
 
@@ -67,7 +67,7 @@ NAME, KEYS = "digits/fc", {"steps": 5, "lr": 0.5, "seed": 0, "threads": 1}
 def logged(tmp_path):
     """A run, and a log of it that ended in this way under these keys (None: it was killed)."""
     def logged(status, keys=KEYS, workload=NAME):
-        run = Run(2, str(tmp_path / "w2-r1.h5"), KEYS)
+        run = SeriesRun(2, str(tmp_path / "w2-r1.h5"), KEYS)
         asked = {"workload": workload, **keys, "log": run.log, "overwrite": True}
         writer = LogWriter(run.log, metrics=(), overwrite=True)
         plan = {"problem": {"workload": workload}, "measurement": {}, "execution": {}, "asked": asked}
@@ -92,7 +92,7 @@ def test_a_run_is_done_when_its_log_says_so(logged, status, done):
 
 
 def test_a_missing_log_and_one_that_is_none_are_still_to_do(tmp_path):
-    run = Run(2, str(tmp_path / "w2-r1.h5"), KEYS)
+    run = SeriesRun(2, str(tmp_path / "w2-r1.h5"), KEYS)
     assert not ended(run, NAME)
     (tmp_path / "w2-r1.h5").write_bytes(b"half a log")
     assert not ended(run, NAME)
@@ -168,7 +168,7 @@ def test_misuse_is_found_before_anything_runs(scaled, arguments, said):
 
 
 def test_a_run_that_leaves_no_log_is_an_error_with_its_last_lines(tmp_path):
-    said, run = [], Run(1, str(tmp_path / "out" / "w1-r1.h5"), {"steps": 5})
+    said, run = [], SeriesRun(1, str(tmp_path / "out" / "w1-r1.h5"), {"steps": 5})
     with pytest.raises(HvdscaleError) as caught:
         carry_out(run, "digits/none", None, None, said.append)
     assert "the run at 1 worker ended without a finished log (exit code 2)" in str(caught.value)
@@ -200,7 +200,7 @@ def test_a_run_whose_process_was_killed_says_which_of_what(tmp_path, monkeypatch
     launcher.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(HvdscaleError, match=r"\(exit code 1: process 1 was killed by signal 9 \(SIGKILL\), as the "):
-        carry_out(Run(2, str(tmp_path / "w2.h5"), {}), "digits/fc", "horovodrun", None, print)
+        carry_out(SeriesRun(2, str(tmp_path / "w2.h5"), {}), "digits/fc", "horovodrun", None, print)
 
 
 def test_a_failed_run_is_an_error_though_the_log_of_an_earlier_one_is_there(logged, tmp_path, monkeypatch):
