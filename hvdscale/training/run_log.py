@@ -78,36 +78,35 @@ class RunLog:
 
     def evaluation(self, step: int, examples: int, train_seconds: float, measured: Mapping[str, float]) -> None:
         """Add one row to /evaluations."""
-        self._write(self._writer.append, "evaluations", trial=self._trial, step=step, examples=examples,
+        self._write("append", "evaluations", trial=self._trial, step=step, examples=examples,
                     train_seconds=train_seconds, **measured)
         self.flush()
 
     def step(self, step: int, lr: float, result: StepResult) -> None:
         """Add one row to /steps; ``step`` counts the steps including this one."""
-        self._write(self._writer.append, "steps", trial=self._trial, step=step, loss=result.loss, lr=lr,
+        self._write("append", "steps", trial=self._trial, step=step, loss=result.loss, lr=lr,
                     step_seconds=result.step_seconds, **result.measured)
 
     def flush(self, sync: bool = False) -> None:
         """Write all rows to the file, before a pause; ``sync``: to the disk."""
-        self._write(self._writer.flush, sync)
+        self._write("flush", sync)
 
     def end(self, status: Status, reason: str) -> None:
         """Record how the trial ended, in its last row."""
-        self._write(self._writer.set_status, self._trial, status, reason)
+        self._write("set_status", self._trial, status, reason)
 
     def close(self) -> None:
         """Complete the log; no row may follow."""
-        if self.failure is None:
-            self._write(self._writer.finish)
+        self._write("finish")
 
     def let_go(self) -> None:
         """Leave the log unfinished, for another process or attempt to continue."""
         self._writer.abandon()
 
-    def _write(self, what, *row, **values):
+    def _write(self, method: str, *row, **values):
         if self.failure is None:
             try:
-                what(*row, **values)
+                getattr(self._writer, method)(*row, **values)
             except LogError as error:
                 self.failure = error
                 self._writer.abandon()
@@ -116,27 +115,15 @@ class RunLog:
 class NoLog(RunLog):
     """Writes nothing; for the ranks above 0."""
 
-    path = log_id = ""
+    path, log_id, _trial = "", "", TRIAL
 
     def __init__(self) -> None:
         pass
 
-    def evaluation(self, step, examples, train_seconds, measured):
-        pass
-
-    def step(self, step, lr, result):
-        pass
-
-    def flush(self, sync=False):
-        pass
-
-    def end(self, status, reason):
-        pass
-
-    def close(self):
-        pass
-
     def let_go(self):
+        pass
+
+    def _write(self, method, *row, **values):
         pass
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, UsageError
+from ..plan.values import check_value, none_of
 from ..workload import Card, Classification, Data, Split
 from .models.alexnet import AlexNet
 from .models.resnet import CIFAR_MODELS, CifarResNet
@@ -115,7 +116,7 @@ def load_cifar_100(data_dir: str | None, allow_missing: bool = False, augment: b
                    labels: str = "fine") -> Data:
     """Like load_cifar_10; labels: "fine" (100 classes) or "coarse" (20)."""
     if labels not in LABELS:
-        raise UsageError(f"data_args.labels = {labels!r} is not one of {', '.join(LABELS)}")
+        raise UsageError(f"data_args.labels = {none_of(labels, LABELS)}")
     return _load("cifar_100", data_dir, allow_missing, augment, LABELS.index(labels))
 
 
@@ -124,8 +125,7 @@ LOADS: dict[str, Callable[..., Data]] = {"cifar_10": load_cifar_10, "cifar_100":
 
 def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool, label: int) -> Data:
     layout = LAYOUTS[dataset]
-    if not isinstance(augment, bool):
-        raise UsageError(f"data_args.augment = {augment!r} is not true or false")
+    check_value("data_args.augment", augment, bool)
     if data_dir is None:
         raise DataError(f"{dataset} needs --data-dir DIR with {layout.train[0]} and the others of {layout.title}'s "
                         f"binary version, plain, gzip or xz, or with {layout.archive}")

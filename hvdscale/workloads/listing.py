@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
 from ..formatting.text_table import aligned
 from ..plan import presets
@@ -57,29 +56,9 @@ def counts(workload: Workload) -> tuple[int, int]:
     """
     with torch.device("meta"):
         model = build_model(workload, workload.card.model_args).eval()
-    with torch.no_grad(), _Operations() as operations:
+    with torch.no_grad(), FlopCounterMode(display=False) as operations:
         workload.loss(model, workload.card.batch())
-    return sum(p.numel() for p in model.parameters() if p.requires_grad), operations.total
-
-
-class _Operations(TorchDispatchMode):
-    """Adds up the operations of the computations in its context, by the formulas of torch's FlopCounterMode.
-
-    FlopCounterMode itself loads torch's compiler, which takes seconds.
-    """
-
-    total = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func.overloadpacket)
-        if formula is not None:
-            self.total += formula(*args, **(kwargs or {}), out_val=result)
-        return result
+    return sum(p.numel() for p in model.parameters() if p.requires_grad), operations.get_total_flops()
 
 
 def format_count(number: int) -> str:

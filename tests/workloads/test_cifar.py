@@ -127,7 +127,7 @@ def test_cifar_100_has_fine_labels_or_by_argument_coarse_ones(tmp_path):
         assert data.test.labels.tolist() == labels[:, column].tolist()
         assert data.model_args == {"classes": classes}
         assert load_data(cifar.workload("cifar_100", "alexnet"), str(tmp_path), given).model_args == data.model_args
-    with pytest.raises(UsageError, match="data_args.labels = 'both' is not one of coarse, fine"):
+    with pytest.raises(UsageError, match="data_args.labels = 'both' is none of coarse, fine"):
         load(tmp_path, "cifar_100", labels="both")
 
 

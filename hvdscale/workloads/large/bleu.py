@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError
+from ...system.extras import import_extra
 
 ORDER = 4                       # of the longest n-grams
 COUNTS = 2 * ORDER + 2          # matched n-grams, n-grams of the translations, their words, words of the references
@@ -53,9 +54,4 @@ def _metric():
 
 
 def _sacrebleu():
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise DataError(f"BLEU is computed by sacrebleu, which cannot be imported ({error}); "
-                        "pip install sacrebleu") from None
-    return sacrebleu
+    return import_extra("sacrebleu", "BLEU", refused=DataError)

@@ -28,8 +28,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DataError, UsageError
+from ...errors import DataError
 from ...plan.shards import epoch_order
+from ...plan.values import check_value
 from ...workload import Card, Classification, Data, MapSplit
 from ..models.resnet import ImageNetResNet
 from ..pixels import meta_images, standardised
@@ -106,12 +107,10 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
 
 
 def _check_arguments(side: int, validation: int | None, skip_broken: bool) -> None:
-    if type(side) is not int or side < 1:
-        raise UsageError(f"data_args.side = {side!r} is not a number of pixels, such as {SIDE}")
-    if validation is not None and (type(validation) is not int or validation < 1):
-        raise UsageError(f"data_args.validation = {validation!r} is not a number of pictures, such as {HELD_OUT}")
-    if type(skip_broken) is not bool:
-        raise UsageError(f"data_args.skip_broken = {skip_broken!r} is not true or false")
+    check_value("data_args.side", side, int, least=1)
+    if validation is not None:
+        check_value("data_args.validation", validation, int, least=1)
+    check_value("data_args.skip_broken", skip_broken, bool)
 
 
 def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | None]:

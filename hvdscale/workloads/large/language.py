@@ -22,8 +22,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...errors import DataError, UsageError
+from ...errors import DataError
 from ...formatting.numbers import list_first
+from ...plan.values import check_value
 from ...workload import Batch, Card, Data, Workload
 from .models.lstm import LSTMLM
 from .models.transformer import SIZES, TransformerLM
@@ -113,11 +114,8 @@ class LanguageModel(Workload):
     def _check_arguments(self, vocabulary: str | None, sequence: int | None) -> tuple[str, int]:
         vocabulary = self.vocabulary if vocabulary is None else vocabulary
         sequence = self.sequence if sequence is None else sequence
-        if not isinstance(vocabulary, str):
-            raise UsageError(f"data_args.vocabulary = {vocabulary!r} must be one of {LEARNED}, or a file")
-        if type(sequence) is not int or sequence < 1:
-            raise UsageError(f"data_args.sequence = {sequence!r} is not a number of tokens, 1 or more")
-        return vocabulary, sequence
+        return (check_value("data_args.vocabulary", vocabulary, str, f"one of {LEARNED}, or a file"),
+                check_value("data_args.sequence", sequence, int, least=1))
 
     def _split(self, cache: Cache, part: str, sequence: int) -> StreamSplit | SentenceSplit:
         split = (SentenceSplit if self.sentences else StreamSplit)(cache.parts[part], sequence)

@@ -39,6 +39,7 @@ from torch.nn import functional
 
 from ...errors import DataError, UsageError
 from ...formatting.numbers import counted
+from ...plan.values import check_value, none_of
 from ...workload import Card, Data, MapSplit, Workload
 from ..models.resnet import ImageNetResNet
 from .average_precision import COUNTS, average_precision, score_counts
@@ -157,13 +158,11 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
 
 
 def _check_arguments(side: int, negatives: str, machine: float | None) -> None:
-    if isinstance(side, bool) or not isinstance(side, int) or side < 1:
-        raise UsageError(f"data_args.side = {side!r} is not a whole number of pixels, 1 or more")
+    check_value("data_args.side", side, int, least=1)
     if negatives not in NEGATIVES:
-        raise UsageError(f"data_args.negatives = {negatives!r} is not one of {', '.join(NEGATIVES)}")
-    if machine is not None and (isinstance(machine, bool) or not isinstance(machine, (int, float)) or
-                                not 0 < machine <= 1):
-        raise UsageError(f"data_args.machine = {machine!r} is not a confidence above 0 and up to 1")
+        raise UsageError(f"data_args.negatives = {none_of(negatives, NEGATIVES)}")
+    if machine is not None and check_value("data_args.machine", machine, float, above=0) > 1:
+        raise UsageError(f"data_args.machine = {machine!r} must be at most 1, as a confidence is")
 
 
 def _is_there(folder: Path, part: str) -> bool:

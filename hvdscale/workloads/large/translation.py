@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ...errors import DataError, UsageError
 from ...formatting.numbers import counted
 from ...plan.shards import Visits
+from ...plan.values import check_value
 from ...workload import Card, Data, Workload
 from .bleu import COUNTS, bleu, bleu_counts, signature
 from .models.translation import TranslationTransformer
@@ -177,8 +178,8 @@ class Translation(Workload):
         beam              hypotheses kept in the search for a translation; 1: greedy
         """
         corpus, languages = self.corpus, _languages(pair)
-        longest = _check_count("longest", corpus.longest if longest is None else longest)
-        beam = _check_count("beam", beam)
+        longest = check_value("data_args.longest", corpus.longest if longest is None else longest, int, least=1)
+        beam = check_value("data_args.beam", beam, int, least=1)
         prefixes = {"train": train or corpus.train, "val": val or corpus.val, "test": test or corpus.test}
         if data_dir is None:
             raise DataError(f"{self.dataset} needs --data-dir DIR with {prefixes['train']}.{languages[0]}, "
@@ -281,12 +282,6 @@ def _languages(pair: str) -> tuple[str, str]:
         raise UsageError(f"data_args.pair = {pair!r}: give two languages as SOURCE-TARGET, as the names of the files "
                          "end, such as en-de")
     return found[1], found[2]
-
-
-def _check_count(name: str, value: int) -> int:
-    if type(value) is not int or value < 1:
-        raise UsageError(f"data_args.{name} = {value!r}: give a whole number, 1 or more")
-    return value
 
 
 # numbers of pairs: Multi30k's files; WMT 2014 German-English in Hugging Face's wmt/wmt14

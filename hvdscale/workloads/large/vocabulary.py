@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import DataError, UsageError
+from ...system.extras import import_extra
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 SPELLED = {"<pad>": 0, "<PAD>": 0, "<unk>": 1, "<UNK>": 1, "<s>": 2, "<S>": 2, "<bos>": 2,
@@ -388,9 +389,5 @@ def _parse_list(text: str, path: Path) -> Listed:
 
 
 def _sentencepiece():
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise DataError(f"vocabularies of pieces need sentencepiece, which cannot be imported ({error}); pip install "
-                        "sentencepiece, or choose vocabulary=word, char or byte") from None
-    return sentencepiece
+    return import_extra("sentencepiece", "a vocabulary of pieces", "vocabulary=word, char or byte does without",
+                        refused=DataError)

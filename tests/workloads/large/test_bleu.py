@@ -69,5 +69,5 @@ def test_the_signature_is_sacrebleus_own():
 
 def test_without_sacrebleu_the_package_to_install_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(DataError, match="cannot be imported .*; pip install sacrebleu"):
+    with pytest.raises(DataError, match="cannot be imported .*: pip install sacrebleu"):
         signature()

@@ -130,8 +130,8 @@ def test_a_part_for_validation_that_leaves_none_is_refused(folder):
 
 
 @pytest.mark.parametrize("more, said", [
-    (dict(side=0), "data_args.side = 0 is not a number of pixels"), (dict(side="big"), "side = 'big'"),
-    (dict(side=True), "side = True"), (dict(validation=0), "validation = 0 is not a number of pictures"),
+    (dict(side=0), "data_args.side = 0 must be at least 1"), (dict(side="big"), "side = 'big'"),
+    (dict(side=True), "side = True"), (dict(validation=0), "validation = 0 must be at least 1"),
     (dict(validation=0.1), "validation = 0.1"), (dict(skip_broken="yes"), "skip_broken = 'yes' is not true or false")])
 def test_data_arguments_of_the_wrong_kind_are_refused(folder, more, said):
     with pytest.raises(UsageError, match=said):

@@ -304,7 +304,7 @@ def test_a_file_that_cannot_be_opened_is_not_taken_for_an_undecodable_one(tmp_pa
 
 
 def test_without_pillow_the_message_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(DataError, match="pip install pillow"):
         images.pillow()
 

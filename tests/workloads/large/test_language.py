@@ -294,7 +294,7 @@ def test_folders_spoilt_at_random_are_refused_or_loaded(load, folder):
 
 @pytest.mark.parametrize("given, said", [
     ({"sequence": 0}, "sequence = 0"), ({"sequence": "long"}, "sequence = 'long'"), ({"sequence": True}, "= True"),
-    ({"vocabulary": 8000}, "vocabulary = 8000 must be one of bpe:8000"), ({"vocabulary": "bpe"}, "give its size"),
+    ({"vocabulary": 8000}, "vocabulary = 8000 is not one of bpe:8000"), ({"vocabulary": "bpe"}, "give its size"),
     ({"words": 3}, "has no data argument 'words'; it takes vocabulary, sequence, train, val, test")])
 def test_arguments_that_mean_nothing_are_refused(load, folder, given, said):
     write(folder, train__txt=10, valid__txt=4)

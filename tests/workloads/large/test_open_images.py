@@ -389,9 +389,9 @@ def test_a_folder_that_is_another_or_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("given, said", [
-    (dict(side=0), "side = 0 is not"), (dict(side="8"), "side = '8' is not"), (dict(side=True), "side = True is not"),
-    (dict(negatives="some"), "negatives = 'some' is not one of all, verified"),
-    (dict(machine=0), "machine = 0 is not a confidence"), (dict(machine=1.5), "machine = 1.5 is not a confidence"),
+    (dict(side=0), "side = 0 must be"), (dict(side="8"), "side = '8' is not"), (dict(side=True), "side = True is not"),
+    (dict(negatives="some"), "negatives = 'some' is none of all, verified"),
+    (dict(machine=0), "machine = 0.0 must be above 0"), (dict(machine=1.5), "machine = 1.5 must be at most 1"),
     (dict(machine="yes"), "machine = 'yes' is not"), (dict(labels=3), "has no data argument 'labels'")])
 def test_data_arguments_that_mean_nothing_are_usage_errors(published, given, said):
     with pytest.raises(UsageError, match=said):

@@ -259,6 +259,6 @@ def test_a_sample_cuts_long_lines_and_leaves_out_empty_ones():
 
 def test_without_the_package_the_message_names_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sentencepiece", None)
-    with pytest.raises(DataError, match="need sentencepiece.*pip install sentencepiece"):
+    with pytest.raises(DataError, match="needs sentencepiece.*pip install sentencepiece"):
         learn("bpe:300", [text()])
     assert isinstance(learn("byte", []), Bytes) and Pieces.suffix == ".model"

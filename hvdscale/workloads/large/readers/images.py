@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ....errors import DataError
+from ....system.extras import import_extra
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
@@ -133,12 +134,7 @@ def read_bytes(path: Path) -> bytes:
 
 def pillow():
     """Pillow's module Image; raises DataError where it is missing."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(f"pictures are decoded by Pillow, which cannot be imported ({error}); pip install pillow"
-                        ) from None
-    return Image
+    return import_extra("PIL.Image", "decoding pictures", package="pillow", refused=DataError)
 
 
 @contextlib.contextmanager
