@@ -1,9 +1,14 @@
 """From records to findings: which batches an update had, and whether an index means one example on all ranks."""
+import inspect
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from hvdscale.doctor.script import compare
 from hvdscale.doctor.script.compare.identity import same_data
 from hvdscale.doctor.script.compare.order import batches_of
+from hvdscale.doctor.script.compare.pair import KINDS
 from hvdscale.doctor.script.record import Batch, Draws, Iteration, Pass, Record, Sampling, Steps, Update
 
 SAMPLING = Sampling("RandomSampler", 9, None, True, False, 0, 0, False)
@@ -53,3 +58,10 @@ def test_an_index_means_one_example_where_ranks_read_the_same_there(contents, wa
     batches = [Batch(tuple(each), tuple(each.values()), len(each), 1) for each in contents]
     records = [Record(rank, len(contents), iterations=[iteration([batch])]) for rank, batch in enumerate(batches)]
     assert same_data(records, ("Data", 99)) is wanted
+
+
+def test_every_kind_of_finding_is_one_that_some_check_makes():
+    code = "".join(path.read_text() for path in Path(inspect.getfile(compare)).parent.glob("*.py"))
+    kinds = [name for table in KINDS.checks.values() for name in (*table, *table.get("causes", {}))
+             if name not in ("looked_at", "causes")]
+    assert len(kinds) > 100 and [name for name in kinds if f'"{name}"' not in code] == []

@@ -5,15 +5,14 @@ from collections import Counter
 
 import numpy as np
 
-from ....formatting.numbers import counted, listed, percent
+from ....formatting.numbers import counted, percent
 from ....watch.sharding import TENSOR_PARALLEL
-from ...finding import Finding, Verdict
+from ...finding import Finding
 from ..record import Iteration, Record
 from .pair import Pair, trained
 from .scale import matches_one
-from .splits import different_splits
+from .splits import NAME, different_splits
 
-NAME = "examples"
 WHOLE = ("RandomSampler", "SequentialSampler")      # samplers that know nothing of ranks
 BY_CHANCE = 4               # times as many equal contents on two ranks as on one, up to which data may repeat itself
 
@@ -22,35 +21,20 @@ def examples(pair: Pair) -> Finding:
     """Whether the ranks took different examples, as many as one worker would."""
     if not all(map(trained, pair.records)):
         return _without_loader(pair)
-    keys = [pair.keys(pair.many, number) for number in range(pair.updates)]
-    taken = sum(len(each) for ranks in keys for each in ranks)
-    looked_at = f"{counted(taken, 'example')} of {counted(pair.updates, 'update')} on {pair.workers} workers"
-    splits = different_splits(pair, NAME)
+    splits = different_splits(pair)
     if splits:
         return splits
+    keys = [pair.keys(pair.many, number) for number in range(pair.updates)]
     if not all(keys):
-        return Finding(NAME, Verdict.UNSEEN, "the examples cannot be distinguished: neither indices nor contents are "
-                       "known for all batches")
-    if any(record.sharded == TENSOR_PARALLEL for record in pair.many):
-        return _of_one_model(keys, looked_at, pair)
-    return (_by_loader_workers(pair, looked_at) or _over_the_epoch(pair) or _shared(pair, keys, taken, looked_at)
-            or _whole(pair, looked_at) or _skipped(pair, looked_at) or _other_batch(pair, looked_at)
-            or Finding(NAME, Verdict.PASSED, f"{looked_at}: {_apart(pair)}{_against_one(pair)}"))
-
-
-def _of_one_model(keys: list[list[list]], looked_at: str, pair: Pair) -> Finding:
-    """The finding of ranks that have parts of one model, and so need the same examples."""
-    if all(one == ranks[0] for ranks in keys for one in ranks):
-        return Finding(NAME, Verdict.PASSED, f"{looked_at}: all ranks took the same, as the parts of one model must")
-    return Finding(NAME, Verdict.WARNED, looked_at, "ranks took different examples",
-                   cause=f"{TENSOR_PARALLEL} divides layers among ranks, which have to have one input: right only "
-                         "between ranks with different parts of the data",
-                   remedy="num_replicas and rank of the sampler from the data-parallel dimension of the mesh alone",
-                   where=trained(pair.many[0])[0].line)
-
-
-def _apart(pair: Pair) -> str:
-    return "each rank draws its own" if _replaces(pair) else "no two ranks took the same one"
+        return pair.finding(NAME, "not_distinguished")
+    first = trained(pair.many[0])[0]
+    if any(record.sharded == TENSOR_PARALLEL for record in pair.many):          # ranks that have parts of one model
+        alike = all(one == ranks[0] for ranks in keys for one in ranks)
+        return pair.finding(NAME, "of_one_model" if alike else "of_parts", how=TENSOR_PARALLEL, where=first.line)
+    return (_by_loader_workers(pair, first) or _over_the_epoch(pair, first) or _shared(pair, first, keys)
+            or _whole(pair, first) or _skipped(pair, first) or _other_batch(pair, first)
+            or pair.finding(NAME, "apart", apart="each rank draws its own" if _replaces(pair) else
+                            "no two ranks took the same one", as_on_one=_against_one(pair)))
 
 
 def _without_loader(pair: Pair) -> Finding:
@@ -61,73 +45,49 @@ def _without_loader(pair: Pair) -> Finding:
                 len(each) == len(first) and all(map(np.array_equal, first, each)) for each in others):
             break
     else:
-        return Finding(NAME, Verdict.FAILED, f"the local gradients of {counted(pair.updates, 'update')}",
-                       "all ranks computed the same gradients: they took the same examples",
-                       cause="the examples are drawn by a generator that every rank seeds alike",
-                       remedy="draw them by a generator of their own, seeded by seed + rank, or share one draw out by "
-                              "rank", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
-    if matches_one(pair):
-        return Finding(NAME, Verdict.PASSED, "the gradient of update 1, as the examples come from no DataLoader: it is "
-                       "that of one worker")
-    return Finding(NAME, Verdict.UNSEEN, "the script takes its training examples from no DataLoader")
+        return pair.finding(NAME, "same_gradients", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
+    return pair.finding(NAME, "as_on_one" if matches_one(pair) else "no_loader")
 
 
-def _by_loader_workers(pair: Pair, looked_at: str) -> Finding | None:
+def _by_loader_workers(pair: Pair, first: Iteration) -> Finding | None:
     """A failed finding, where a loader's workers, which give a batch each in turn, all read the same stream."""
-    first = trained(pair.many[0])[0]
     contents = [batch.contents for batch in first.batches[:2]]
     if not first.iterable or first.seed is None or len(contents) < 2 or contents[0] != contents[1] or len(
             {*contents[0]}) < 2:
         return None
-    return Finding(NAME, Verdict.FAILED, looked_at, "the first two batches of rank 0 have the same examples: each of "
-                   "its loader's workers reads all of its share",
-                   cause="its IterableDataset is not shared out by loader worker",
-                   remedy="in __iter__, share it out by torch.utils.data.get_worker_info() as well",
-                   where=first.line)
+    return pair.finding(NAME, "loader_workers", where=first.line)
 
 
-def _shared(pair: Pair, keys: list[list[list]], taken: int, looked_at: str) -> Finding | None:
+def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | None:
     """A failed finding, where ranks took the same examples, in one update or in different ones of the first epoch."""
     ranks, (alone,) = _first_epoch(pair, pair.many), _first_epoch(pair, [pair.one])
     twice, padded = _repeated(ranks), max(one.sampling.padded for record in pair.many for one in trained(record))
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
-    first = trained(pair.many[0])[0]
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
     if twice <= max(padded, 2 * own) or not same and (_replaces(pair) or not own and first.sampling.name in WHOLE):
         return None                     # an order of its own on each rank
     if not pair.known_by_index and twice <= BY_CHANCE * max(
             len(each) - len({*each}) for each in (*ranks, alone)):
         return None
-    taken = taken if same else sum(map(len, ranks))
+    taken = pair.taken if same else sum(map(len, ranks))
     differs = (f"all ranks took the same examples: {taken // pair.workers} of {taken} count" if same else
                f"{twice} of {taken} examples were taken by another rank as well ({percent(twice / taken)})")
     if pair.known_by_index and pair.same_data is None:
-        return Finding(NAME, Verdict.WARNED, looked_at, f"{differs}, if their data sets are the same",
-                       cause="the indices are the same, and contents are not known: right if each rank has files of "
-                             "its own", remedy="else sampler=DistributedSampler(dataset)", where=first.line)
-    cause, remedy = _why_shared(pair, first, same)
-    return Finding(NAME, Verdict.FAILED, looked_at, differs, cause=cause, remedy=remedy, where=first.line)
+        return pair.finding(NAME, "shared_if_alike", differs=differs, where=first.line)
+    return pair.finding(NAME, "shared", differs=differs, cause=_why_shared(pair, first, same), where=first.line,
+                        sampler=first.sampling.name, replicas=first.sampling.replicas)
 
 
-def _why_shared(pair: Pair, first: Iteration, same: bool) -> tuple[str, str]:
+def _why_shared(pair: Pair, first: Iteration, same: bool) -> str:
     if pair.same_data is False and not first.iterable:
-        return ("the ranks' data sets overlap, as of a list that each rank shuffles in its own way before it takes its "
-                "share", "shuffle by one seed on all ranks: random.Random(seed).shuffle(files)")
-    sampling, remedy = first.sampling, "sampler=DistributedSampler(dataset) in the training loader, after " \
-        "init_process_group"
+        return "overlap"
     if first.iterable:
-        cause = ("its IterableDataset yields the same on every rank" if same else
-                 "its IterableDataset is not shared out by rank: each rank goes through all of it in its own order")
-        return cause, "share it out in __iter__: itertools.islice(examples, rank, None, workers), then shuffle"
-    if sampling.replacement:
-        return (f"its {sampling.name} draws the same on all ranks, by one seed",
-                "WeightedRandomSampler(..., generator=torch.Generator().manual_seed(seed + rank))")
-    if sampling.replicas not in (None, pair.workers):
-        return f"its DistributedSampler has num_replicas={sampling.replicas}", remedy
-    if sampling.replicas:
-        return "all its DistributedSamplers have one rank", remedy
-    return (f"its loader has a {sampling.name}, so every rank goes through the whole data set"
-            + (" in the same order" if same else ""), remedy)
+        return "same_stream" if same else "own_order_of_stream"
+    if first.sampling.replacement:
+        return "replacement"
+    if first.sampling.replicas:
+        return "one_rank" if first.sampling.replicas == pair.workers else "replicas"
+    return "whole_set_alike" if same else "whole_set"
 
 
 def _replaces(pair: Pair) -> bool:
@@ -171,64 +131,43 @@ def filled_up(pair: Pair) -> int:
     return sum(map(len, ranks)) - len({one for each in ranks for one in each})
 
 
-def _over_the_epoch(pair: Pair) -> Finding | None:
+def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     """A failed finding, where a sampler shares the epoch out so that ranks have the same examples, or none has some."""
     ranks, alone = [planned(record) for record in pair.many], planned(pair.one)
-    first = trained(pair.many[0])[0]
     if not all(ranks) or not alone or not pair.known_by_index or _replaces(pair) or first.sampling.name in WHOLE:
         return None
-    padded = sum(trained(record)[0].sampling.padded for record in pair.many[:1])
     twice, never = _repeated(ranks), len({*alone}.difference(*ranks))
-    if twice <= padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
+    if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
-    return Finding(NAME, Verdict.FAILED, f"the indices of an epoch of {counted(len({*alone}), 'example')}",
-                   f"{twice} are taken by two ranks, and {never} by none",
-                   cause="the ranks' samplers have different seeds, so each shares out another order"
-                   if first.sampling.replicas else f"its {first.sampling.name} does not share the examples out by rank",
-                   remedy="give the sampler the same seed on all ranks; it shares out by its rank", where=first.line)
+    return pair.finding(NAME, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.line,
+                        cause="seeds" if first.sampling.replicas else "not_by_rank", sampler=first.sampling.name)
 
 
-def _whole(pair: Pair, looked_at: str) -> Finding | None:
+def _whole(pair: Pair, first: Iteration) -> Finding | None:
     """A warning, where each rank goes through the whole data set in an order of its own."""
-    first = trained(pair.many[0])[0]
     sampling, (name, size) = first.sampling, first.data
     if sampling.name not in WHOLE or sampling.length != size or sampling.replacement or not pair.same_data or (
             trained(pair.one)[0].data != (name, size)):
         return None
-    return Finding(NAME, Verdict.WARNED, looked_at,
-                   f"each rank goes through all {size:,} examples: an epoch on {pair.workers} workers is "
-                   f"{pair.workers} epochs",
-                   cause=f"its loader has a {sampling.name}, which knows nothing of the other ranks",
-                   remedy="sampler=DistributedSampler(dataset), or count the epochs by examples", where=first.line)
+    return pair.finding(NAME, "whole", size=size, sampler=sampling.name, where=first.line)
 
 
-def _other_batch(pair: Pair, looked_at: str) -> Finding | None:
+def _other_batch(pair: Pair, first: Iteration) -> Finding | None:
     """A warning, where the runs have not the global batch that they were meant to have."""
     one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
     if pair.batch is None or one == many:
         return None
-    cause = ("the script divides its batch by the number of workers itself" if many * pair.workers == one else
-             "{local} is not all that the batch depends on")
-    return Finding(NAME, Verdict.WARNED, looked_at,
-                   f"an update takes {one} examples on one worker and {many} on {pair.workers}, and not the "
-                   f"{pair.batch} of --batch",
-                   cause=cause, remedy="have one global batch in both runs: put {local} where the script takes a "
-                   "worker's share, or leave it out if the script divides, and compare again",
-                   where=trained(pair.many[0])[0].line)
+    return pair.finding(NAME, "other_batch", alone=one, together=many, where=first.line,
+                        cause="divides" if many * pair.workers == one else "not_all")
 
 
-def _skipped(pair: Pair, looked_at: str) -> Finding | None:
+def _skipped(pair: Pair, first: Iteration) -> Finding | None:
     """A warning, where an update follows more batches on one rank than on another, of as many backward passes."""
     for at in pair.whole:
         batches = [len(pair.batches(record, at)) for record in pair.many]
         passes = {len(update.passes) for update in pair.at(at)}
         if len({*batches}) > 1 and len(passes) == 1:
-            return Finding(NAME, Verdict.WARNED, looked_at,
-                           f"the ranks read {listed(batches)} batches for update {at + 1}, of as many backward passes",
-                           cause="a rank leaves batches out by itself, such as for their loss: in the end others wait "
-                                 "for its updates. Right only if the script stops all ranks together",
-                           remedy="decide on all ranks alike: all_reduce what is decided by",
-                           where=trained(pair.many[0])[0].line)
+            return pair.finding(NAME, "skipped", batches=batches, update=at + 1, where=first.line)
     return None
 
 

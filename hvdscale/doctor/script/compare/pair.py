@@ -2,16 +2,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from ..record import Batch, Iteration, Pass, Record, Steps, Update
+from ...finding import Finding
+from ...kinds import Kinds
+from ..record import Batch, Iteration, Record, Steps, Update
 from .identity import same_data
 from .order import batches_of
+from .reduction import Reduction, Weighing, find_reduction, passes_of, weigh
 
+KINDS = Kinds(Path(__file__).with_name("findings.toml"))
 LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits or more and in fewer
 
 
@@ -28,6 +31,10 @@ class Pair:
     many: list[Record]
     batch: int | None
     optimizer: int = 0
+
+    def finding(self, check: str, kind: str, **given: Any) -> Finding:
+        """See Kinds.finding; the words know what this has, such as its workers."""
+        return KINDS.finding(check, kind, self, **given)
 
     @property
     def workers(self) -> int:
@@ -79,6 +86,16 @@ class Pair:
         return self.steps(self.one).updates[number]
 
     @property
+    def compared(self) -> int:
+        """How many those are that are compared."""
+        return len(self.whole)
+
+    @cached_property
+    def both(self) -> dict[int, BothRuns]:
+        """The whole updates in both runs, by number."""
+        return {at: BothRuns(self, at) for at in self.whole}
+
+    @property
     def same_start(self) -> bool:
         """Whether all ranks of both runs started from the same parameters, of all optimizers."""
         starts = [[each.updates[0].digest for each in record.optimizers] for record in self.records]
@@ -103,6 +120,11 @@ class Pair:
                 return []
             found.append(keys)
         return found
+
+    @property
+    def taken(self) -> int:
+        """Examples of all updates on all ranks, as far as they are known."""
+        return sum(len(keys) for number in range(self.updates) for keys in self.keys(self.many, number))
 
     @cached_property
     def known_by_index(self) -> bool:
@@ -139,13 +161,47 @@ def known_by_index(records: list[Record]) -> bool:
     return len(kinds) == 1 and not any(one.iterable for record in records for one in trained(record))
 
 
-def apart(a: np.ndarray, b: np.ndarray) -> float:
-    """The norm of the difference, relative to the larger of both."""
-    larger = max(np.linalg.norm(a), np.linalg.norm(b))
-    return float(np.linalg.norm(a - b) / larger) if larger else 0.0
+@dataclass(frozen=True)
+class BothRuns:
+    """The update of one number on each rank of the many, and on one worker."""
 
+    pair: Pair
+    at: int
 
-def passes_of(updates: list[Update]) -> Iterator[Pass]:
-    """The passes of all updates given, such as those of one number on each rank."""
-    for update in updates:
-        yield from update.passes
+    @property
+    def ranks(self) -> list[Update]:
+        return self.pair.at(self.at)
+
+    @property
+    def alone(self) -> Update:
+        return self.pair.on_one(self.at)
+
+    @cached_property
+    def reduction(self) -> Reduction | None:
+        return find_reduction(self.ranks, self.pair.limit)
+
+    @cached_property
+    def weighing(self) -> Weighing | None:
+        return weigh(self.ranks, self.reduction) if self.reduction else None
+
+    @cached_property
+    def reduction_alone(self) -> Reduction | None:
+        """On one worker."""
+        return find_reduction([self.alone], self.pair.limit)
+
+    @cached_property
+    def scale_alone(self) -> float | None:
+        """Of the gradient on one worker; None where its loss is unknown."""
+        by = self.reduction_alone and weigh([self.alone], self.reduction_alone)
+        return by.scale if by else None
+
+    @property
+    def ratio(self) -> float | None:
+        """The scale on many workers by that on one; None where one is unknown or zero."""
+        return self.weighing.scale / self.scale_alone if self.weighing and self.scale_alone else None
+
+    @property
+    def line(self) -> str:
+        """Of the loss, or of the backward pass."""
+        last = self.ranks[0].passes[-1]
+        return last.losses[0].line if last.losses and last.losses[0].line else last.line

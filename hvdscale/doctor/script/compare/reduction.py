@@ -1,12 +1,12 @@
 """How the gradient that an optimizer took is made of the ranks' local ones: weights by least squares."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..record import LossCall, Pass, Update
-from .pair import apart
 
 ACTIVE = 0.999          # factor of clipping under which it has changed anything
 
@@ -34,7 +34,7 @@ def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
     numbers = {len(update.passes) for update in updates}
     if len(numbers) != 1 or 0 in numbers:
         return None
-    local = np.stack([one.gradient for update in updates for one in update.passes], axis=1)
+    local = np.stack([one.gradient for one in passes_of(updates)], axis=1)
     final = _solve(local, [update.gradient for update in updates], updates)
     if not all(update.clips for update in updates):
         return final
@@ -75,6 +75,11 @@ class Weighing:
     weights: np.ndarray
     error: float
 
+    @property
+    def targets(self) -> float:
+        """Of all ranks and passes."""
+        return self.counts.sum()
+
 
 def weigh(updates: list[Update], reduction: Reduction) -> Weighing | None:
     """The weighing of an update's targets on all ranks; None where some pass's loss is unknown."""
@@ -88,3 +93,15 @@ def weigh(updates: list[Update], reduction: Reduction) -> Weighing | None:
     exact = sum(scale * counts[rank, at] / counts.sum() / totals[rank, at] * one.gradient
                 for rank, update in enumerate(updates) for at, one in enumerate(update.passes))
     return Weighing(scale, counts, weights * totals, apart(exact, reduction.gradients[0]))
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> float:
+    """The norm of the difference, relative to the larger of both."""
+    larger = max(np.linalg.norm(a), np.linalg.norm(b))
+    return float(np.linalg.norm(a - b) / larger) if larger else 0.0
+
+
+def passes_of(updates: list[Update]) -> Iterator[Pass]:
+    """The passes of all updates given, such as those of one number on each rank."""
+    for update in updates:
+        yield from update.passes

@@ -2,38 +2,28 @@
 from __future__ import annotations
 
 from ....formatting.numbers import counted
-from ...finding import Finding, Verdict
+from ...finding import Finding
 from ..record import MOST_INDICES, Iteration, Record
 from .pair import Pair, trained
 
-SEEDED = "random_split(data, lengths, generator=torch.Generator().manual_seed(seed)), the same seed on all ranks"
+NAME = "examples"
 
 
-def different_splits(pair: Pair, name: str) -> Finding | None:
+def different_splits(pair: Pair) -> Finding | None:
     """A failed finding, where a sampler shares out by position what is another subset on each rank, or where one rank
     trains on what another one evaluates."""
     firsts = [trained(record)[0] for record in pair.many]
     training = [_subset(record, first) for record, first in zip(pair.many, firsts)]
     if pair.same_data is False or len({one.data for one in firsts}) > 1 or not all(training):
         return None
-    leaked = _leaked(pair, training)
-    first = firsts[0]
-    if first.sampling.replicas == pair.workers and any(each != training[0] for each in training):
-        other = next(each for each in training if each != training[0])
-        disjoint = not training[0] & other
-        return Finding(
-            name, Verdict.FAILED, f"the subsets of {first.data[0]} that {pair.workers} ranks train on",
-            f"the ranks' data sets hold different examples: {len(training[0] - other):,} of rank 0's "
-            f"{len(training[0]):,} are not in another rank's{leaked and f', and {leaked}'}",
-            cause="the data set is shared out twice: by rank, and then by DistributedSampler" if disjoint else
-            "random_split draws by a generator that each rank seeds in its own way, and DistributedSampler shares "
-            "positions out, not examples",
-            remedy="leave one of the two out" if disjoint else SEEDED, where=first.line)
-    if leaked:
-        return Finding(name, Verdict.FAILED, f"the subsets of {first.data[0]} that the ranks train on and evaluate",
-                       leaked, cause="the ranks have split the data set in different ways", remedy=SEEDED,
-                       where=first.line)
-    return None
+    leaked, first = _leaked(pair, training), firsts[0]
+    own = training[0]
+    other = next((each for each in training if each != own), own)
+    if first.sampling.replicas == pair.workers and other != own:
+        return pair.finding(NAME, "split_by_rank", cause="" if own & other else "twice", data=first.data[0],
+                            apart=len(own - other), size=len(own), leaked=leaked and f", and {leaked}",
+                            where=first.line)
+    return pair.finding(NAME, "leaked", data=first.data[0], leaked=leaked, where=first.line) if leaked else None
 
 
 def _subset(record: Record, one: Iteration) -> frozenset[int]:

@@ -1,9 +1,9 @@
 """Random numbers of the ranks: in the model, and in reading examples."""
 from __future__ import annotations
 
-from ....formatting.numbers import counted, listed
+from ....formatting.numbers import listed
 from ....watch.generators import OWN
-from ...finding import Finding, Verdict
+from ...finding import Finding
 from ..record import Draws, Record
 from .pair import Pair, trained
 
@@ -13,46 +13,24 @@ OF = {"torch": "torch", "numpy": "numpy", "random": "Python's random", "cuda": "
 
 def random_numbers(pair: Pair) -> Finding:
     """Whether ranks that draw random numbers draw different ones."""
-    model = [_draws_in_model(pair, record) for record in pair.many]
-    preparing = [_draws_in_preparing(pair, record) for record in pair.many]
-    reading = [_draws_in_reading(pair, record) for record in pair.many]
+    model, preparing, reading = ([draws_of(pair, record) for record in pair.many] for draws_of in (
+        _draws_in_model, _draws_in_preparing, _draws_in_reading))
     drew_in_workers = any(record.drew_in_workers for record in pair.many)
     moved = {name for ranks in (*model, *preparing, *reading) for draws in ranks for name in draws.moved}
-    if moved == {OWN} and not drew_in_workers:
-        return Finding(NAME, Verdict.UNSEEN, "generators that the script made drew numbers, and whether those of the "
-                       "ranks are meant to differ is not known")
-    if not moved and not drew_in_workers:
-        return Finding(NAME, Verdict.NOT_APPLICABLE, "no global generator moved in reading, model and loss")
-    looked_at = f"the generators' states in {counted(len(model[0]), 'pass', 'passes')} on {pair.workers} ranks"
-    same = _same_stream(model)
-    if same:
-        return Finding(NAME, Verdict.WARNED, looked_at,
-                       f"the model draws the same numbers on all ranks ({_names(same)}): the examples at one place of "
-                       "each local batch have one dropout mask",
-                       cause="every rank has the same seed",
-                       remedy="after the model is built, torch.manual_seed(seed + rank)",
-                       where=pair.at(0)[0].passes[0].line if pair.updates and pair.at(0)[0].passes else "")
-    same = _same_stream(preparing) - {"random"}         # by which scripts decide for all ranks alike
-    if same:
-        return Finding(NAME, Verdict.WARNED, looked_at,
-                       f"between batch and model all ranks draw the same numbers ({_names(same)}): the examples at one "
-                       "place of each local batch get the same noise",
-                       cause="every rank has the same seed; right if one draw is meant for all examples",
-                       remedy="after the model is built, torch.manual_seed(seed + rank)",
-                       where=pair.at(0)[0].passes[0].line)
-    same, in_workers = _same_stream(reading), _same_in_workers(pair)
-    if same or in_workers:
-        by_number = in_workers and not _same_seeds(pair)
-        return Finding(NAME, Verdict.WARNED, looked_at,
-                       f"reading draws the same numbers on all ranks ({_names(same or in_workers)}"
-                       f"{'' if same else ', in loader workers'}): the examples at one place of each local batch are "
-                       "augmented alike",
-                       cause="worker_init_fn seeds by the number of the loader worker alone" if by_number else
-                       "every rank has the same seed" + ("" if same else ", from which workers get theirs"),
-                       remedy="seed by torch.initial_seed() in worker_init_fn" if by_number else
-                       "torch.manual_seed(seed + rank) before the loader is read",
-                       where=trained(pair.many[0])[0].line)
-    return Finding(NAME, Verdict.PASSED, f"{looked_at}: ranks that draw are in different states")
+    if not drew_in_workers and not moved - {OWN}:
+        return pair.finding(NAME, "own" if moved else "none")
+    in_workers = _same_in_workers(pair)
+    cause = "by_number" if in_workers and not _same_seeds(pair) else ""
+    backward = next((one.line for one in pair.at(0)[0].passes), "") if pair.updates else ""
+    loop = next((one.line for one in trained(pair.many[0])), "")
+    for kind, same, where, cause in (
+            ("model", _same_stream(model), backward, ""),
+            ("preparing", _same_stream(preparing) - {"random"}, backward, ""),      # by which scripts decide for all
+            ("reading", _same_stream(reading), loop, cause), ("workers", in_workers, loop, cause)):
+        if same:
+            return pair.finding(NAME, kind, passes=len(model[0]), where=where, cause=cause,
+                                names=listed(sorted(OF[name] for name in same)))
+    return pair.finding(NAME, "differ", passes=len(model[0]))
 
 
 def by_rank(pair: Pair) -> bool:
@@ -101,7 +79,3 @@ def _same_stream(ranks: list[list[Draws]]) -> set[str]:
         for name in frozenset.intersection(*(each.moved for each in draws)) - {OWN}:
             found.setdefault(name, []).append(len({each.before.get(name) for each in draws}) == 1)
     return {name for name, same in found.items() if 2 * sum(same) > len(same)}
-
-
-def _names(generators: set[str]) -> str:
-    return listed(sorted(OF[name] for name in generators))
