@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import json
 import math
@@ -24,6 +23,7 @@ import numpy as np
 from .. import __version__
 from ..errors import HvdscaleError, LogError
 from ..system.files import new_file
+from .safe_file import Positioned
 from .schema import FORMAT, KNOWN, TABLES, VERSION, Column, Status
 
 MEMORY_BLOCK = 1 << 20
@@ -248,7 +248,7 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
     return file
 
 
-class Unclosed(io.RawIOBase):
+class Unclosed(Positioned):
     """A file that HDF5 was not done with, read as if it had been closed.
 
     HDF5's own way, reading in SWMR mode, waits on a damaged spot for hours (seen: HDF5 2.0 on a file cut short). This
@@ -257,42 +257,19 @@ class Unclosed(io.RawIOBase):
     """
 
     def __init__(self, path: str) -> None:
-        super().__init__()
+        super().__init__(NO_END)
         self._file = open(path, "rb", buffering=0)
         head = self._file.read(SUPERBLOCK.size)
         if SUPERBLOCK.unpack(head)[-1] != lookup3(head[:-4]):
             raise OSError("its first 48 bytes are damaged")
         self._head = as_closed(head, NO_END)
-        self._at = 0
 
     def readinto(self, buffer: Any) -> int:
         """Fills ``buffer``; what lies beyond the real end of the file is zeros."""
-        got = os.preadv(self._file.fileno(), [buffer], self._at)
-        view = memoryview(buffer).cast("B")
-        if got < len(view):
-            view[got:] = bytes(len(view) - got)
-        if self._at < len(self._head):
-            part = self._head[self._at:self._at + len(view)]
-            view[:len(part)] = part
-        self._at += len(view)
+        begin, view = self._at, self._fill(buffer, self._file.fileno())
+        part = self._head[begin:begin + len(view)]
+        view[:len(part)] = part
         return len(view)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As of any file."""
-        self._at = offset + (0, self._at, NO_END)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        """As of any file."""
-        return self._at
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
 
     def close(self) -> None:
         """Closes the real file."""

@@ -9,7 +9,40 @@ from typing import Any
 from ..system.files import new_descriptor
 
 
-class SafeFile(io.RawIOBase):
+class Positioned(io.RawIOBase):
+    """A file with a place from which is read and an end, as HDF5 asks of one that is Python's."""
+
+    def __init__(self, end: int = 0) -> None:
+        super().__init__()
+        self._at, self._end = 0, end
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """As of any file."""
+        self._at = offset + (0, self._at, self._end)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """As of any file."""
+        return self._at
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def _fill(self, buffer: Any, descriptor: int) -> memoryview:
+        """What lies at the place, where the next read begins behind it; zeros beyond the end of the real file."""
+        view = memoryview(buffer).cast("B")
+        got = os.preadv(descriptor, [view], self._at)
+        view[got:] = bytes(len(view) - got)
+        self._at += len(view)
+        return view
+
+
+class SafeFile(Positioned):
     """A new file that HDF5 can always write to: ``error`` is set once the disk refused something.
 
     HDF5 crashes the process, later and for good, when a write fails (see ``files.create``). So it is told that all went
@@ -20,7 +53,6 @@ class SafeFile(io.RawIOBase):
         super().__init__()
         self.error: OSError | None = None
         self._descriptor = new_descriptor(path)
-        self._at = self._end = 0
         self._kept: list[tuple[int, bytes]] = []
 
     def write(self, data: Any) -> int:
@@ -42,38 +74,18 @@ class SafeFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """What was written there; zeros where nothing was."""
-        view = memoryview(buffer).cast("B")
-        got = os.preadv(self._descriptor, [view], self._at)
-        view[got:] = bytes(len(view) - got)
+        begin, view = self._at, self._fill(buffer, self._descriptor)
         for at, data in self._kept:
-            first, last = max(at, self._at), min(at + len(data), self._at + len(view))
+            first, last = max(at, begin), min(at + len(data), begin + len(view))
             if first < last:
-                view[first - self._at:last - self._at] = data[first - at:last - at]
-        self._at += len(view)
+                view[first - begin:last - begin] = data[first - at:last - at]
         return len(view)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As of any file."""
-        self._at = offset + (0, self._at, self._end)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        """As of any file."""
-        return self._at
 
     def truncate(self, size: int | None = None) -> int:
         """HDF5 cuts the file to the end that it counts on."""
         self._end = self._at if size is None else size
         self._try(os.ftruncate, self._descriptor, self._end)
         return self._end
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
 
     def writable(self) -> bool:
         """Yes."""

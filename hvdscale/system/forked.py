@@ -1,6 +1,7 @@
 """A function of many items, on all cores that this process may use."""
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -30,27 +31,36 @@ def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iter
     import multiprocessing                      # which few items need not wait for
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
     _work = function, items
-    watch, pool = None, ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), end_with_parent)
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), end_with_parent)
+    together = max(1, min(len(items) // (8 * processes), MOST_AT_ONCE))
     try:
-        together = max(1, min(len(items) // (8 * processes), MOST_AT_ONCE))
-        found = pool.map(_compute, range(len(items)), chunksize=together)
-        watch = end_together(pool)
-        yield from found
+        with ending_together(pool) as begun:
+            found = pool.map(_compute, range(len(items)), chunksize=together)
+            begun()
+            yield from found
     except BrokenProcessPool:
         raise HvdscaleError(f"one of {processes} processes was killed (out of memory?); try again with fewer cores, "
                             "such as under taskset -c 0") from None
+
+
+@contextlib.contextmanager
+def ending_together(pool: Any) -> Iterator[Callable[[], None]]:
+    """Have all processes of a concurrent.futures pool end once one has failed, so that the pool is found to be broken;
+    the pool is shut down in the end. Gives a function to call once the processes have begun, after the first task.
+
+    One that is killed while it writes a result leaves half of it, and CPython's pool waits for the rest for ever. The
+    thread that watches ends after the shutdown: a process forked beside it would close its pipes again.
+    """
+    watching: list[threading.Thread] = []
+    try:
+        yield lambda: watching.append(_watch(pool))
     finally:
         pool.shutdown(cancel_futures=True)
-        if watch:
-            watch.join()
+        for thread in watching:
+            thread.join()
 
 
-def end_together(pool: Any) -> threading.Thread:
-    """Have all processes of a concurrent.futures pool end once one has failed, so that the pool is found to be broken.
-
-    One that is killed while it writes a result leaves half of it, and CPython's pool waits for the rest for ever.
-    Returns the thread that watches; join it after the shutdown: a process forked beside it would close its pipes again.
-    """
+def _watch(pool: Any) -> threading.Thread:
     from multiprocessing.connection import wait
     processes, results = list(pool._processes.values()), pool._result_queue._writer
 
@@ -63,7 +73,7 @@ def end_together(pool: Any) -> threading.Thread:
             for one in running:
                 one.kill()
             results.close()
-    thread = threading.Thread(target=watch, daemon=True, name="end_together")
+    thread = threading.Thread(target=watch, daemon=True, name="ending_together")
     thread.start()
     return thread
 

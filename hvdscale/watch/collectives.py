@@ -55,11 +55,6 @@ def install(watch: Watch) -> None:
             watch.tell("wrapped", bool(wrapper.broadcast_buffers))
         return wrap
 
-    def noting_hook(original):
-        def register(*args, **options):
-            watch.tell("remark", HOOK)
-            return original(*args, **options)
-        return register
     for owner in (dist, distributed_c10d):
         patches.replace(owner, "init_process_group", over_gloo)
         patches.replace(owner, "new_group", over_gloo)
@@ -68,7 +63,7 @@ def install(watch: Watch) -> None:
             if hasattr(owner, name):
                 patches.replace(owner, name, counting(watch))
     patches.replace(DistributedDataParallel, "__init__", noting_wrapper)
-    patches.replace(DistributedDataParallel, "register_comm_hook", noting_hook)
+    patches.before(DistributedDataParallel, "register_comm_hook", lambda *_, **__: watch.tell("remark", HOOK))
 
 
 def counting(watch: Watch) -> Callable:

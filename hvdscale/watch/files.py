@@ -24,12 +24,8 @@ def install(watch: Watch) -> None:
                 args[2] & WRITING):
             note(args[0])
 
-    def saving(original):               # writes from C++, which raises no event
-        def save(*args, **options):
-            file = options.get("f", args[1] if len(args) > 1 else None)
-            if isinstance(file, (str, os.PathLike)):
-                note(file)
-            return original(*args, **options)
-        return save
+    def save(obj, f, *_, **__):         # writes from C++, which raises no event
+        if isinstance(f, (str, os.PathLike)):
+            note(f)
     sys.addaudithook(hook)
-    watch.patches.replace(torch, "save", saving)
+    watch.patches.before(torch, "save", save)

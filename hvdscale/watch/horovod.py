@@ -15,25 +15,14 @@ ALONE = ("Horovod made a group of one for each worker, so they trained alone: st
 
 def install(watch: Watch) -> None:
     """Tell the script's own collectives; those of DistributedOptimizer are its way to step."""
-    def noting_size(original):
-        def init(*args, **options):
-            result = original(*args, **options)
-            import horovod.torch
-            if horovod.torch.size() < watch.workers:
-                watch.tell("remark", ALONE)
-            return result
-        return init
-
-    def noting_reduction(original):
-        def synchronize(optimizer, *args, **options):
-            watch.tell("reducing", optimizer)
-            return original(optimizer, *args, **options)
-        return synchronize
-
     def follow(module: ModuleType) -> None:
+        def init(*_, **__):
+            if module.size() < watch.workers:
+                watch.tell("remark", ALONE)
         for name in COMBINE:
             if hasattr(module, name):
                 watch.patches.replace(module, name, counting(watch))
-        watch.patches.replace(module, "init", noting_size)
-        watch.patches.replace(module.optimizer._DistributedOptimizer, "synchronize", noting_reduction)
+        watch.patches.after(module, "init", init)
+        watch.patches.before(module.optimizer._DistributedOptimizer, "synchronize",
+                             lambda optimizer, *_, **__: watch.tell("reducing", optimizer))
     watch.patches.when_imported("horovod.torch", follow)

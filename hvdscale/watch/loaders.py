@@ -18,12 +18,6 @@ def install(watch: Watch) -> None:
     """Watch every loader of this process."""
     patches, process = watch.patches, os.getpid()
 
-    def noting_begin(original):
-        def reset(iterator, *args, **options):
-            _begin(watch, iterator)
-            return original(iterator, *args, **options)
-        return reset
-
     def noting_index(original):
         def next_index(iterator):
             if not hasattr(iterator, "_watched"):
@@ -66,7 +60,7 @@ def install(watch: Watch) -> None:
                 watch.tell("reading", False)
         return fetch_batch
     iterator = dataloader._BaseDataLoaderIter
-    patches.replace(iterator, "_reset", noting_begin)
+    patches.before(iterator, "_reset", lambda iterator, *_, **__: _begin(watch, iterator))
     patches.replace(iterator, "_next_index", noting_index)
     patches.replace(iterator, "__next__", noting_batch)
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):

@@ -15,17 +15,15 @@ FUNCTIONS = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_
 
 def install(watch: Watch) -> None:
     """Tell each call's value and arguments."""
-    def noting(original):
-        signature = inspect.signature(original)
+    def follow(name: str) -> None:
+        signature = inspect.signature(getattr(functional, name))
 
-        def loss(*args, **options):
-            value = original(*args, **options)
+        def loss(value, *args, **options):
             if isinstance(value, torch.Tensor) and value.requires_grad and not torch.compiler.is_compiling():
                 given = signature.bind(*args, **options)
                 given.apply_defaults()
-                watch.tell("loss", original.__name__, value, given.arguments, line_of_call())
-            return value
-        return loss
+                watch.tell("loss", name, value, given.arguments, line_of_call())
+        watch.patches.after(functional, name, loss)
     for name in FUNCTIONS:
         if hasattr(functional, name):
-            watch.patches.replace(functional, name, noting)
+            follow(name)

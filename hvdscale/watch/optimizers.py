@@ -52,13 +52,8 @@ def install(watch: Watch) -> None:
     steps, patches = Steps(watch), watch.patches
     patches.on_undo(optimizers.register_optimizer_step_pre_hook(steps.begin).remove)
     patches.on_undo(optimizers.register_optimizer_step_post_hook(steps.end).remove)
-
-    def noting_schedule(original):
-        def begin(schedule, *args, **options):
-            original(schedule, *args, **options)
-            watch.tell("schedule_made", schedule)
-        return begin
-    patches.replace(lr_scheduler.LRScheduler, "__init__", noting_schedule)
+    patches.after(lr_scheduler.LRScheduler, "__init__",
+                  lambda _, schedule, *args, **options: watch.tell("schedule_made", schedule))
     clipping = _Clipping(watch)
     for name, limit in CLIP.items():
         watched = clipping.noting(limit)(getattr(torch.nn.utils, name))

@@ -51,14 +51,10 @@ def install(watch: Watch) -> None:
             return result
         return backward
 
-    def noting_parameters(original):
-        def add_param_group(optimizer, *args, **options):
-            result = original(optimizer, *args, **options)
-            if watch.details:
-                passes.follow(optimizer)
-            watch.tell("parameters_added", optimizer)
-            return result
-        return add_param_group
+    def parameters_added(_, optimizer, *args, **options):
+        if watch.details:
+            passes.follow(optimizer)
+        watch.tell("parameters_added", optimizer)
 
     def noting_forward(original):
         def __call__(module, *args, **options):
@@ -77,28 +73,16 @@ def install(watch: Watch) -> None:
                 passes.inference = False
         return __call__
 
-    def noting_scale(original):
-        def scale(scaler, *args, **options):
-            if scaler.is_enabled():
-                watch.tell("loss_scaled", scaler.get_scale() or 1.0)
-            return original(scaler, *args, **options)
-        return scale
+    def loss_scaled(scaler, *args, **options):
+        if scaler.is_enabled():
+            watch.tell("loss_scaled", scaler.get_scale() or 1.0)
 
-    def noting_unscale(original):
-        def unscale_(scaler, optimizer):
-            watch.tell("unscaled", optimizer)
-            return original(scaler, optimizer)
-        return unscale_
-
-    def noting_autocast(original):
-        def enter(context):
-            if context._enabled:
-                watch.tell("precision_lowered")
-            return original(context)
-        return enter
+    def autocast_begins(context):
+        if context._enabled:
+            watch.tell("precision_lowered")
     patches.replace(torch.autograd, "backward", noting_pass)
-    patches.replace(torch.optim.Optimizer, "add_param_group", noting_parameters)
+    patches.after(torch.optim.Optimizer, "add_param_group", parameters_added)
     patches.replace(torch.nn.Module, "__call__", noting_forward)
-    patches.replace(torch.amp.GradScaler, "scale", noting_scale)
-    patches.replace(torch.amp.GradScaler, "unscale_", noting_unscale)
-    patches.replace(torch.autocast, "__enter__", noting_autocast)
+    patches.before(torch.amp.GradScaler, "scale", loss_scaled)
+    patches.before(torch.amp.GradScaler, "unscale_", lambda self, optimizer: watch.tell("unscaled", optimizer))
+    patches.before(torch.autocast, "__enter__", autocast_begins)

@@ -41,6 +41,25 @@ class Patches:
         self._script_as(original, replacement)
         self.put(owner, name, replacement)
 
+    def before(self, owner: Any, name: str, act: Callable) -> None:
+        """Have ``act`` called with a function's arguments before the function itself."""
+        def noting(original):
+            def call(*args, **options):
+                act(*args, **options)
+                return original(*args, **options)
+            return call
+        self.replace(owner, name, noting)
+
+    def after(self, owner: Any, name: str, act: Callable) -> None:
+        """Have ``act`` called with what a function has returned, and with its arguments."""
+        def noting(original):
+            def call(*args, **options):
+                result = original(*args, **options)
+                act(result, *args, **options)
+                return result
+            return call
+        self.replace(owner, name, noting)
+
     def _script_as(self, original: Any, replacement: Any) -> None:
         """Have torch.jit.script compile a call of the replacement as one of the original."""
         operator = _builtins._find_builtin(original)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from . import (batch_norm, collectives, devices, files, generators, horovod, loaders, losses, modules, optimizers,
-               passes, sharding, spawning, wrappers)
+from . import (collectives, devices, files, generators, horovod, loaders, losses, modules, optimizers, passes, sharding,
+               spawning, wrappers)
 from .listener import Listener, Watch
 
 WATCHED = (generators, devices, loaders, passes, optimizers, modules, collectives, spawning, sharding, horovod,
            wrappers)
-DETAILS = (losses, batch_norm, files)
+DETAILS = (losses, files)
 
 
 @contextlib.contextmanager

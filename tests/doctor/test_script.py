@@ -143,6 +143,8 @@ def test_a_planted_fault_is_found_and_no_other(examined, name):
 UNSEEN = {
     "zero": ("the training gradient", "the gradient is zero in every update", [
         ("cross_entropy(ddp(inputs), targets)", "cross_entropy(ddp(inputs)[:, :1], targets * 0)")]),
+    "not_finite": ("the training gradient", "update 1: a gradient is not finite", [
+        ("cross_entropy(ddp(inputs), targets)", "cross_entropy(ddp(inputs), targets) * float('inf')")]),
     "by_hand": ("the training examples and the training gradient", "torch.autograd.grad returns are not followed", [
         ("    loss.backward()\n", "    for one, its in zip(ddp.parameters(), torch.autograd.grad(loss, "
          "ddp.parameters())):\n        dist.all_reduce(its)\n        one.grad = its / workers\n")]),

@@ -13,11 +13,11 @@ archive has no seeds. An export of an import has the same values.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
@@ -29,7 +29,7 @@ import numpy as np
 from ...errors import LogError
 from ...log.schema import UNKNOWN_SEED, Status
 from ...system.cores import usable_cores
-from ...system.forked import end_together
+from ...system.forked import ending_together
 from ...system.parent import end_with_parent
 from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, refuse_deep, whole_number
 from ..imported import ImportedLog, beyond_errors, skipped_note
@@ -142,7 +142,7 @@ class _Readers:
     def __init__(self, source: str, cores: int):
         self.ahead, self._source, self._cores, self._trials = 0, source, cores, 0
         self._pool: ProcessPoolExecutor | None = None
-        self._watch: threading.Thread | None = None
+        self._ends = contextlib.ExitStack()
 
     def submit(self, trials, budget_steps: int) -> Callable[[], TrialBatch]:
         """A function that returns the batch; after the loss of a reading process leaving ``with`` raises LogError."""
@@ -150,6 +150,7 @@ class _Readers:
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
             resource_tracker.ensure_running()                                   # its start would reset the mask
             self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"), end_with_parent)
+            self._begun = self._ends.enter_context(ending_together(self._pool))
         if self._pool is None:
             return lambda: read_trials(trials, budget_steps)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])        # the processes ignore Ctrl-C
@@ -157,7 +158,7 @@ class _Readers:
             found = self._pool.submit(read_trials, trials, budget_steps).result
             if not self.ahead:
                 self.ahead = 2 * self._cores
-                self._watch = end_together(self._pool)
+                self._begun()
             return found
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -166,10 +167,7 @@ class _Readers:
         return self
 
     def __exit__(self, kind, error, _):
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-        if self._watch is not None:
-            self._watch.join()
+        self._ends.close()
         if kind is BrokenProcessPool:
             raise LogError(f"{self._source}: a process that read it was lost; the machine may be out of "
                            "memory") from error

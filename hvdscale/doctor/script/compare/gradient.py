@@ -10,7 +10,7 @@ from ....watch.collectives import HOOK
 from ...finding import Finding
 from . import scale
 from .pair import BothRuns, Pair
-from .reduction import ACTIVE, Reduction, apart, passes_of
+from .reduction import ACTIVE, Reduction, apart, are_finite, passes_of
 from .scale import CLOSE, close, finding
 from .shards import is_joined
 from .state import averaged
@@ -42,6 +42,9 @@ def _hidden(pair: Pair) -> Finding | None:
         return pair.finding(NAME, "no_pass")
     if not any(update.gradient.any() for update in updates):
         return pair.finding(NAME, "zero")
+    for at in pair.whole:
+        if not are_finite(pair.at(at)):
+            return pair.finding(NAME, "not_finite", update=at + 1)
     if not all(both.reduction for both in pair.both.values()):
         return pair.finding(NAME, "uneven_passes")
     return None

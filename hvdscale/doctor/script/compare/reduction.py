@@ -30,9 +30,10 @@ class Reduction:
 
 
 def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
-    """The reduction of an update, given on each rank; None where ranks made different numbers of passes, or none."""
+    """The reduction of an update, given on each rank; None where ranks made different numbers of passes, or none, and
+    where some number is not finite."""
     numbers = {len(update.passes) for update in updates}
-    if len(numbers) != 1 or 0 in numbers:
+    if len(numbers) != 1 or 0 in numbers or not are_finite(updates):
         return None
     local = np.stack([one.gradient for one in passes_of(updates)], axis=1)
     final = _solve(local, [update.gradient for update in updates], updates)
@@ -45,6 +46,12 @@ def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
         factors = [min(1.0, update.clips[-1].limit / max(update.clips[-1].norm, 1e-12)) for update in updates]
         return Reduction(final.weights, final.residual, final.spread, final.gradients, factors)
     return before
+
+
+def are_finite(updates: list[Update]) -> bool:
+    """Whether all gradients are, the local ones and those that the steps took."""
+    return all(np.isfinite(one).all() for update in updates for one in (
+        update.gradient, update.before_clips, *(each.gradient for each in update.passes)))
 
 
 def _solve(local: np.ndarray, gradients: list[np.ndarray], updates: list[Update]) -> Reduction:
