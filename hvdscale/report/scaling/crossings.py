@@ -72,15 +72,15 @@ def crossings_found(section: Section) -> list[Finding]:
     share, cell, found, lasting = min(early, key=lambda one: one[0])
     after, met = sum(one.after for one in found), sum(one.met_after for one in found)
     where = f"at {whole(lasting)}" if np.isfinite(lasting) else "not within its runs"
-    counts = f"; of {after:,} evaluations after the first that met, {met:,} did" * bool(after)
+    counts = (f"; of {after:,} evaluations after the first that met, {met:,} did ({percent(met / after)})" if after
+              else "")
     model = any(one.modelled for one in found)
     more = ["--crossing lasting has all tables by the lasting crossing."]
     more += ["It is a model's: the runs ended before 1.5 times their steps. keep_going, which trains past the target, "
              "would decide."] * model
     return [Finding(f"Batch {cell.global_batch:,} met {section.target} early, by noise: first at "
                     f"{whole(cell.steps.value)} steps{in_brackets(cell.steps.low, cell.steps.high)}, for good {where}"
-                    f"{' (a model)' * model}{counts}"
-                    f"{f' ({percent(met / after)})' * bool(after)}.", tuple(more))]
+                    f"{' (a model)' * model}{counts}.", tuple(more))]
 
 
 def crossing_said(options: Options) -> tuple[str, ...]:
