@@ -30,7 +30,6 @@ BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where tria
 GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
 KEPT_BYTES = 64 << 20       # cached columns, over all studies of one call of studies_of
 KEPT_COLUMNS = 3            # cached however large they are
-BINS = 1 << 12              # along the steps, see promising
 METAPARAMETER = "metaparameters/"
 
 
@@ -105,6 +104,7 @@ class Evaluations:
     def __init__(self, sources: Sequence[_Source], names: Sequence[tuple[str, np.ndarray]], kept: _Kept) -> None:
         self.first = np.concatenate([[0], np.cumsum(np.concatenate([source.counts for source in sources]))])
         self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
+        self.outcomes: dict[Target, Outcomes] = {}          # see the function
         self._sources, self._names, self._kept = sources, names, kept
         self._order: slice | np.ndarray | None = None       # sorts the rows of each trial by step, once known
 
@@ -374,7 +374,7 @@ class Outcomes:
     row        of the evaluation that meets it; -1: never
     """
 
-    study: Study
+    evaluations: Evaluations
     target: Target
     steps: np.ndarray
     before: np.ndarray
@@ -389,17 +389,26 @@ class Outcomes:
     @cached_property
     def seconds(self) -> np.ndarray:
         """Spent in those steps, without evaluation; inf: never met, NaN: not measured."""
-        return _take(self.study.evaluations.read("train_seconds"), self.row, np.inf)
+        return _take(self.evaluations.read("train_seconds"), self.row, np.inf)
 
 
 def outcomes(study: Study, target: Target) -> Outcomes:
-    """Each trial measured against a target, see Target.met_by: NaN never meets. KeyError without its metric."""
-    evaluations = study.evaluations
+    """Each trial measured against a target, see Target.met_by: NaN never meets. KeyError without its metric.
+
+    Worked out once for each target, as many views need it.
+    """
+    known = study.evaluations.outcomes
+    if target not in known:
+        known[target] = _measure(study.evaluations, target)
+    return known[target]
+
+
+def _measure(evaluations: Evaluations, target: Target) -> Outcomes:
     values, step = evaluations.read(target.column), evaluations.read("step")
     row = _first_in_trial(target.met_by(values), evaluations.first)
     steps, before = _take(step, row, np.inf), _take(step, last_measured(evaluations, values, row))
     last = _take(step, last_measured(evaluations, values, evaluations.first[1:]))
-    return Outcomes(study, target, steps, np.where(steps == 0, 0.0, before), last, row)
+    return Outcomes(evaluations, target, steps, np.where(steps == 0, 0.0, before), last, row)
 
 
 def last_measured(evaluations: Evaluations, values: np.ndarray, before: np.ndarray) -> np.ndarray:
@@ -430,76 +439,11 @@ def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf
     values = evaluations.read(column)
     if most < np.inf:
         values = np.where(evaluations.read(along) <= most, values, np.nan)
-    best = best_values(evaluations, values, minimizes)
-    row = _first_in_trial(values == np.repeat(best, evaluations.counts), evaluations.first)
-    return Best(best, _take(evaluations.read("step"), row))
-
-
-def best_values(evaluations: Evaluations, values: np.ndarray, minimizes: bool) -> np.ndarray:
-    """The best of each trial's values (one per row of the evaluations), ignoring NaN; NaN: none."""
-    best = np.full(len(evaluations.counts), np.nan)
-    some = evaluations.counts > 0
+    best, some = np.full(len(study), np.nan), evaluations.counts > 0
     if some.any():
         best[some] = (np.fmin if minimizes else np.fmax).reduceat(values, evaluations.first[:-1][some])
-    return best
-
-
-@dataclass(frozen=True, eq=False)
-class Envelope:
-    """The fewest steps at which any trial reached each value: the Pareto points, from easy to strict. Arrays of shape
-    (points,).
-
-    value   each strictly better than the one before
-    step    strictly increasing, unless the envelope is along something else
-    trial   index into the study: the first trial with that value there
-    along   strictly increasing: the steps, seconds or examples
-    """
-
-    value: np.ndarray
-    step: np.ndarray
-    trial: np.ndarray
-    along: np.ndarray
-
-
-def envelope(study: Study, column: str, minimizes: bool, among: np.ndarray | None = None,
-             along: str = "step") -> Envelope:
-    """The envelope of a metric over a study's trials, ignoring NaN. KeyError without the metric.
-
-    among   bool, shape (trials,): which trials; by default the COMPLETE ones without repeats of a winner
-    along   what to minimize: "step", "examples" or "train_seconds"
-    """
-    evaluations = study.evaluations
-    values, x = evaluations.read(column), evaluations.read(along)
-    among = study.complete & ~study.repeat if among is None else among
-    return envelope_of(evaluations, values, x, minimizes, promising(evaluations, values, x, minimizes, among))
-
-
-def envelope_of(evaluations: Evaluations, values: np.ndarray, x: np.ndarray, minimizes: bool,
-                rows: np.ndarray) -> Envelope:
-    """The envelope of the values along x, both columns of the evaluations, over some of the rows; see ``promising``."""
-    cost = values[rows] if minimizes else -values[rows]
-    order = np.lexsort((cost, x[rows]))                 # stable: equals stay in order of trials
-    rows, best = rows[order], np.minimum.accumulate(cost[order])
-    rows = rows[np.append(True, best[1:] < best[:-1])[:len(rows)]]
-    return Envelope(values[rows], evaluations.read("step")[rows], evaluations.trial(rows), x[rows])
-
-
-def promising(evaluations: Evaluations, values: np.ndarray, x: np.ndarray, minimizes: bool,
-              among: np.ndarray) -> np.ndarray:
-    """The rows of these trials that may be points of an envelope: few enough to sort quickly.
-
-    x is split into equal bins; a row that is worse than the best of all earlier bins is left out.
-    """
-    rows = np.flatnonzero(np.repeat(among, evaluations.counts) & ~np.isnan(values) & ~np.isnan(x))
-    cost, bins = values[rows] if minimizes else -values[rows], x[rows]
-    top = bins.max(initial=0.0)
-    if top <= 0:
-        return rows
-    bins *= (BINS - 1) / top
-    bins = bins.astype(np.intp)
-    best = np.full(BINS + 1, np.inf)
-    np.minimum.at(best[1:], bins, cost)
-    return rows[cost <= np.minimum.accumulate(best)[bins]]
+    row = _first_in_trial(values == np.repeat(best, evaluations.counts), evaluations.first)
+    return Best(best, _take(evaluations.read("step"), row))
 
 
 def _first_in_trial(chosen: np.ndarray, first: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from ..analysis.metric_direction import better
 from ..analysis.noise_against import noise_against
 from ..analysis.quality import Quality, quality_of
 from ..analysis.report_data import Options
-from ..analysis.results import results_of
+from ..analysis.results import steps_to_result
 from ..analysis.studies import Study
 from ..analysis.trials import JobKey
 from ..log.plan_text import OF_SEARCH
@@ -79,8 +79,9 @@ def _results(about: About) -> View:
     """The fewest steps as published; a search's own table has them."""
     if about.searches:
         return View()
-    [found] = results_of(about.studies, lambda workload: [about.target], ())
-    return View(tables=tuple(steps_table(rows) for _, rows in found.steps))
+    rows = [steps_to_result(study, about.target) for study in about.studies
+            if about.target.column in study.evaluations.columns] if tells(about.studies, about.target.column) else []
+    return View(tables=(steps_table(rows),) if rows else ())
 
 
 def _of_metric(view: Callable[[About], View]) -> Callable[[About], View]:

@@ -4,7 +4,7 @@ import pytest
 
 from hvdscale.analysis import studies as module
 from hvdscale.analysis.steps import run_of
-from hvdscale.analysis.studies import best_metric, envelope, outcomes, studies_of
+from hvdscale.analysis.studies import best_metric, outcomes, studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import LogError
 from hvdscale.log import reader
@@ -66,7 +66,6 @@ def logs(request, paths, monkeypatch):
     monkeypatch.setattr(module, "GAP_ROWS", 3)
     monkeypatch.setattr(module, "KEPT_BYTES", 1000)
     monkeypatch.setattr(module, "KEPT_COLUMNS", 1)
-    monkeypatch.setattr(module, "BINS", 5)
     monkeypatch.setattr(reader, "SMALL", 0)
     if request.param == "files":                # read by rows
         with read_log(paths[0]) as first, read_log(paths[1]) as second:
@@ -139,47 +138,6 @@ def test_the_best_of_each_trial_is_its_first_best_within_the_steps(logs, minimiz
             assert (found.value[at], found.step[at]) == (value, min(step for of, step in measured if of == value))
 
 
-def slow_envelope(trials, minimizes):
-    """The Pareto points of (steps, value), each with the first trial that has it."""
-    rows = [(step, value if minimizes else -value, at) for at, one in enumerate(trials)
-            for step, value in zip(one.step, one.metrics["val/error"])
-            if one.status == Status.COMPLETE and value == value]
-    points = []
-    for step, value, at in sorted(rows):
-        if not points or value < points[-1][1]:
-            points.append((step, value, at))
-    return [(value if minimizes else -value, step, at) for step, value, at in points]
-
-
-@pytest.mark.parametrize("minimizes", [True, False])
-def test_the_envelope_has_every_value_at_the_fewest_steps_of_a_complete_trial(logs, minimizes):
-    points = 0
-    for study, trials in with_trials(logs):
-        found = envelope(study, "val/error", minimizes)
-        expected = slow_envelope(trials, minimizes)
-        assert list(zip(found.value, found.step, found.trial)) == expected
-        points += len(expected)
-    assert points > 4
-
-
-def test_an_envelope_of_many_trials_is_that_of_a_sort():
-    random = np.random.default_rng(3)
-    steps = np.arange(0, 4000, 7)
-    made = log(*[trial(number, steps + random.integers(0, 3), np.round(np.exp(-steps / 900)
-                 * (1 + random.normal(0, 0.2, len(steps))), 2)) for number in range(20)])
-    study, = studies_of([made])
-    found = envelope(study, "val/error", True)
-    assert list(zip(found.value, found.step, found.trial)) == slow_envelope(read_trials(made), True)
-
-
-def test_an_envelope_along_seconds_has_the_fewest_seconds():
-    made = log(trial(0, (0, 10, 20), (0.9, 0.5, 0.1), (0, 5, 6)), trial(1, (0, 10, 20), (0.9, 0.6, 0.2), (0, 1, 2)))
-    study, = studies_of([made])
-    found = envelope(study, "val/error", True, along="train_seconds")
-    assert list(zip(found.along, found.value, found.step, found.trial)) == [
-        (0, 0.9, 0, 0), (1, 0.6, 10, 1), (2, 0.2, 20, 1), (6, 0.1, 20, 0)]
-
-
 def test_the_evaluation_before_is_the_last_that_was_measured():
     study, = studies_of([log(trial(0, (5, 10, 20, 30), (0.9, np.nan, np.nan, 0.1)),
                              trial(1, (10, 20), (np.nan, 0.1)), trial(2, (10, 20), (0.1, 0.1)),
@@ -234,7 +192,6 @@ def test_a_study_without_evaluations_meets_nothing():
     found = outcomes(study, Target.parse("val/error<1"))
     assert found.steps.tolist() == [np.inf] and np.isnan(found.last_step).all() and found.seconds.tolist() == [np.inf]
     assert np.isnan(best_metric(study, "val/error", True).value).all()
-    assert len(envelope(study, "val/error", True).value) == 0
 
 
 def test_evaluations_of_a_trial_that_is_not_there_are_passed_over():

@@ -45,7 +45,7 @@ class Made:
         step = np.concatenate([np.empty(0), *(steps for steps, _ in trials)]).astype(float)
         error = np.concatenate([np.empty(0), *(errors for _, errors in trials)]).astype(float)
         self.values = {"step": step, "examples": step * batch, "train_seconds": step / 100, "val/error": error}
-        self.rows = len(step)
+        self.rows, self.outcomes = len(step), {}
 
     def read(self, name):
         return self.values[name]

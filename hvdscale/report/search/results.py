@@ -25,7 +25,7 @@ PRUNED = Column("pruned", "pruned", "1", "of the trials those that their search 
 
 def steps_table(rows: Sequence[StepsToResult]) -> Table:
     """Steps to one target, of the studies of one workload."""
-    target, workload = rows[0].target, rows[0].study.workload
+    target, workload = rows[0].reached.target, rows[0].study.workload
     pruned = any(row.pruned for row in rows)
     columns = (BATCH, FEWEST, TRIAL, VALUE, MET, *[PRUNED] * pruned, LOST, BEFORE)
     warnings = ("Trials that met the target and diverged later do not count for the steps.",) * any(
@@ -38,7 +38,7 @@ def steps_table(rows: Sequence[StepsToResult]) -> Table:
 
 def _steps_row(row: StepsToResult, pruned: bool) -> Row:
     trial = Cell("none") if row.key is None else Cell(f"{row.key[1]}", row.key[1])
-    cells = (count_cell(row.global_batch), _steps(row), trial, number_cell(row.value),
+    cells = (count_cell(row.study.global_batch), _steps(row), trial, number_cell(row.value),
              Cell(f"{row.met:,}/{row.trials:,}", row.met), *[count_cell(row.pruned)] * pruned,
              count_cell(row.infeasible), count_cell(row.met_before_diverging))
     return Row(cells, () if row.key is None else (row.key,), ())

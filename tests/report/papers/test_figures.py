@@ -82,6 +82,8 @@ def test_a_columns_rows_are_read_a_few_times_at_most_where_few_can_be_kept(archi
     monkeypatch.setattr(studies_module, "KEPT_BYTES", 40_000)
     monkeypatch.setattr(Evaluations, "_read", lambda self, name: counts.update(
         {(id(self), name): counts.get((id(self), name), 0) + 1}) or read(self, name))
+    for one in archive:
+        one.evaluations.outcomes.clear()
     for kept in {id(one.evaluations._kept): one.evaluations._kept for one in archive}.values():
         kept.columns.clear()
         kept.bytes = 0
