@@ -1,7 +1,7 @@
 """The gradient noise scale against the critical batch size fitted to steps to a target (McCandlish et al. 2018, arXiv
 1812.06162, section 2.3: S = S_min (1 + B_crit / B), with the noise scale as the prediction of B_crit).
 
-    found = noise_against(workload, target, [(cell.global_batch, noise, keys), ...], fit.b_crit)
+    found = noise_against(workload, target, section.noise, fit.b_crit)
     found.ratio.value           -> noise scale over critical batch
 """
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ..target import Target
 from .interval_arithmetic import over
 from .intervals import Estimate
 from .noise import Noise, NoiseScale
+from .steps import RunCell
 from .trials import JobKey
 
 T = TypeVar("T")
@@ -50,19 +51,18 @@ class NoiseAgainst:
 
 
 def noise_against(workload: JobKey, target: Target | None,
-                  measured: Sequence[tuple[int, Noise, Sequence[tuple[str, int]]]], b_crit: Estimate | None
-                  ) -> NoiseAgainst | None:
+                  measured: Sequence[tuple[RunCell, Noise]], b_crit: Estimate | None) -> NoiseAgainst | None:
     """The points by batch; None where no noise scale was measured.
 
-    measured  (global batch, noise of its runs, their (log, id)) of each cell, see noise.noise_of
+    measured  each cell with the noise of its runs, see cell_steps.noise_of
     b_crit    of the curve fitted to the steps; None: there is no fit. Open on both sides counts as unknown
     """
     if not measured:
         return None
     if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
         b_crit = Estimate.unknown()
-    points = tuple(NoisePoint(batch, noise, over(as_estimate(noise.whole), b_crit), tuple(keys))
-                   for batch, noise, keys in sorted(measured, key=lambda one: one[0]))
+    points = tuple(NoisePoint(cell.global_batch, noise, over(as_estimate(noise.whole), b_crit), cell.keys)
+                   for cell, noise in sorted(measured, key=lambda one: one[0].global_batch))
     bounded = [point for point in points if np.isfinite(point.noise.whole.noise_scale)]
     return NoiseAgainst(workload, target, b_crit, points, best_known(bounded, lambda point: point.noise))
 

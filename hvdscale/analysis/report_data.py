@@ -34,6 +34,7 @@ from .slow_runs import slow_runs
 from .speedup import Series, outside, series_of
 from .step_breakdown import SKIPPED, StepParts
 from .steps import Run, RunCell, cell_of, cells_by_workers, first_met, run_of
+from .studies import Study
 from .trials import JobKey, Trial, by_workload
 
 T = TypeVar("T")
@@ -57,18 +58,18 @@ class Section:
 
     workload: JobKey
     target: Target | None
-    trials: tuple[Trial, ...]
-    series: tuple[Series, ...]
-    alone: tuple[RunCell, ...]             # cells that belong to no series
-    batches: Batches | None             # None without a target
-    pools: Pools                        # the spreads behind its intervals
-    parts: tuple[tuple[RunCell, StepParts], ...]   # by worker count; without those of an earlier section of the group
-    noise: tuple[tuple[RunCell, Noise], ...]       # likewise
-    searches: tuple[Search, ...]        # studies with this target or a stricter one, and those of a metric
-    options: Options
+    options: Options = Options()
+    trials: tuple[Trial, ...] = ()          # () where only columns of the evaluations are looked at, and all below
+    series: tuple[Series, ...] = ()
+    alone: tuple[RunCell, ...] = ()         # cells that belong to no series
+    batches: Batches | None = None          # None without a target
+    pools: Pools = Pools()                  # the spreads behind its intervals
+    parts: tuple[tuple[RunCell, StepParts], ...] = ()   # by worker count; without those of an earlier section
+    noise: tuple[tuple[RunCell, Noise], ...] = ()       # likewise
+    searches: tuple[Search, ...] = ()       # studies with this target or a stricter one, and those of a metric
     left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than asked for
     slow: tuple[tuple[Run, float], ...] = ()    # runs that are in no time, and how many times as long they took
-    constant: tuple[RunCell, ...] = ()     # of a batch that changes: the same job at its smallest and largest batch
+    constant: tuple[RunCell, ...] = ()      # of a batch that changes: the same job at its smallest and largest batch
 
     @cached_property
     def cells(self) -> tuple[RunCell, ...]:
@@ -158,6 +159,16 @@ def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Op
     sections = {(section.workload, section.target): section for group in groups for section in group.sections}
     return tuple(replace(group, sections=tuple(_beside_constant(section, sections) for section in group.sections))
                  if group.workload.batch_schedule else group for group in groups)
+
+
+def analyse_studies(studies: Iterable[Study], targets_of: Callable[[Sequence[Study]], Sequence[Target | None]],
+                    options: Options = Options()) -> tuple[JobResults, ...]:
+    """Likewise of studies of which no trial is made of its own: sections of the workloads' targets without trials.
+
+    targets_of  those of a workload's studies; None: a section without a target
+    """
+    return tuple(JobResults(workload, (), tuple(Section(workload, target, options) for target in targets_of(own)))
+                 for workload, own in group_by(studies, lambda study: study.workload).items())
 
 
 def _beside_constant(section: Section, sections: Mapping[tuple[JobKey, Target | None], Section]) -> Section:
@@ -266,9 +277,8 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
         batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
     parts = _take_new(shown.parts, cells, parts_of)
     noise = _take_new(shown.noise, cells, lambda cell: noise_of(cell, options.confidence))
-    return Section(workload, target, trials, series, outside(cells, series), batches, pools, parts, noise,
-                   _take_new_searches(shown.searches, trials, target, options), options, tuple(left_out.items()),
-                   tuple(slow))
+    return Section(workload, target, options, trials, series, outside(cells, series), batches, pools, parts, noise,
+                   _take_new_searches(shown.searches, trials, target, options), tuple(left_out.items()), tuple(slow))
 
 
 def _take_new_searches(shown: set[Hashable], trials: Sequence[Trial], target: Target | None, options: Options

@@ -225,6 +225,11 @@ class RunCell:
     best_of_n: int | None = None    # the number of them that its steps are the best of; None: all
 
     @property
+    def keys(self) -> tuple[tuple[str, int], ...]:
+        """The trials that its estimates come from."""
+        return tuple(run.trial.key for run in self.runs)
+
+    @property
     def searched(self) -> bool:
         """Whether its steps are the fewest of a search's trials."""
         return bool(self.draws) and not np.isnan(self.draws[0].steps)

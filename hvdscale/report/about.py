@@ -1,27 +1,25 @@
 """What a report's views are made from: the studies of one workload and one target, and what was asked.
 
-    view_of(About(studies, target, options, StudyRequest(budgets=(Budget.parse("10 epochs"),))))
+    view_of(About(studies, target, section, StudyRequest(budgets=(Budget.parse("10 epochs"),))))
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.budgets import Budget
 from ..analysis.curves import Curve, curve_of
 from ..analysis.defaults import RULE_WITHIN
 from ..analysis.grouping import group_by
-from ..analysis.noise import Noise
 from ..analysis.report_data import JobResults, Options, Section
 from ..analysis.rules import RULES, Rule, RuleCosts, rules_along, rules_of
-from ..analysis.search import Search
 from ..analysis.shares import Tolerance
 from ..analysis.studies import Study
 from ..analysis.trials import JobKey
-from ..formatting.progress import Tell, quiet
+from ..formatting.progress import Tell
 from ..target import Target
-from .table import TrialKeys
 
 if TYPE_CHECKING:               # which reports without laws over size need not wait for
     from ..analysis.size.borrowed import BorrowedLaw
@@ -52,23 +50,22 @@ class StudyRequest:
     laws: tuple[BorrowedLaw, ...] = ()
 
 
-MeasuredNoise = tuple[int, Noise, TrialKeys]        # at a global batch
-
-
 @dataclass(frozen=True, eq=False)
 class About:
     """The studies of one workload and one target, and what several views need of them."""
 
     studies: tuple[Study, ...]          # by global batch
     target: Target
-    options: Options
+    section: Section                    # of the same trials
     asked: StudyRequest = StudyRequest()
-    searches: tuple[Search, ...] = ()   # those that have a table of their own
-    noise: tuple[MeasuredNoise, ...] = ()
     others: tuple[Target, ...] = ()     # of the same metric, which have pages of their own
-    ruled: bool = True                  # whether to work out what learning-rate rules cost, seconds a study
     first: bool = True                  # of its metric: then its page has the figures that all its targets share
     known: dict[Hashable, Any] = field(default_factory=dict)   # what was worked out for any of the workload's targets
+
+    @property
+    def options(self) -> Options:
+        """Of the analysis."""
+        return self.section.options
 
     @property
     def workload(self) -> JobKey:
@@ -89,7 +86,7 @@ class About:
     def costs(self) -> RuleCosts | None:
         """What learning-rate rules cost."""
         found: RuleCosts | None = self.once((rules_of, self.target), lambda: rules_of(
-            self.curve, self.asked.rules, self.asked.rule_within) if self.ruled else None)
+            self.curve, self.asked.rules, self.asked.rule_within))
         return found
 
     def once(self, key: Hashable, find: Callable[[], object]) -> Any:
@@ -99,9 +96,9 @@ class About:
         return self.known[key]
 
 
-def with_costs(abouts: Sequence[About], asked: StudyRequest) -> Iterator[About]:
-    """Each of them once its costs are known; all cores work on those of the ones that follow."""
-    costs = rules_along([about.curve for about in abouts], asked.rules, asked.rule_within)
+def with_costs(abouts: Sequence[About], asked: StudyRequest, ruled: bool = True) -> Iterator[About]:
+    """Each of them once its costs are known, or left out; all cores work on those of the ones that follow."""
+    costs = rules_along([about.curve for about in abouts], asked.rules, asked.rule_within) if ruled else repeat(None)
     for about, found in zip(abouts, costs):
         about.known[rules_of, about.target] = found
         yield about
@@ -112,7 +109,7 @@ class AboutAll:
     """What chapters are made from, which are about several workloads.
 
     repeats   sections of no studies
-    groups    all sections by workload; () of logs so large that only studies are looked at
+    groups    all sections by workload
     """
 
     abouts: Sequence[About]
@@ -120,8 +117,8 @@ class AboutAll:
     studies: Sequence[Study]
     asked: StudyRequest
     options: Options
-    tell: Tell = quiet
-    groups: Sequence[JobResults] = ()
+    tell: Tell
+    groups: Sequence[JobResults]
 
     @property
     def first(self) -> dict[JobKey, About]:

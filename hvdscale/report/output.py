@@ -19,10 +19,11 @@ from ..system.collecting import uncollected
 from ..system.files import write_whole
 from ..system.forked import map_on_cores
 from .defaults import FORMATS
-from .document import MOST_RULED, REPORT, Document, Page, as_json
+from .document import REPORT, Document, Page
 from .file_names import LONGEST_FILE, Path, cut
 from .findings import MOST, Finding
 from .table import as_csv, as_text
+from .values import as_json
 
 if TYPE_CHECKING:
     from .drawing import Figure
@@ -31,6 +32,7 @@ Values = Callable[[], Mapping[str, object]]
 MORE = "how to read all this: --full, or the files of --out."
 LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
             "--out have them.")
+MOST_RULED = 20_000                 # trials, beyond which a report is written fast, and rules' costs are left out
 NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their trials against one."
 
 
@@ -67,7 +69,7 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
 
 
 def _is_evaluated(page: Page) -> bool:
-    return page.section is None or any(len(trial.step) for trial in page.section.trials)
+    return page.section is None or not page.section.trials or any(len(one.step) for one in page.section.trials)
 
 
 def _page_text(page: Page, title: str, whole: bool) -> Iterator[str]:

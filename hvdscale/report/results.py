@@ -15,11 +15,12 @@ from ..errors import UnknownNameError
 from ..system.extras import import_extra
 from ..target import Target
 from .defaults import FORMATS
-from .document import Chapter, Document, Page, as_json
+from .document import Chapter, Document, Page
 from .drawing import Figure, as_matplotlib
 from .file_names import Path
 from .output import on_screen, refuse_no_folder, write
 from .table import Table, as_records, as_text, as_values, record_keys
+from .values import as_json
 
 if TYPE_CHECKING:
     import pandas

@@ -10,35 +10,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from functools import cached_property
-from tempfile import TemporaryDirectory
+from functools import cached_property, partial
 from typing import Any
 
+from ..analysis.defaults import LASTING
 from ..analysis.metric_direction import check_direction
-from ..analysis.report_data import Options, analyse, refuse_unknown
+from ..analysis.report_data import Options, analyse, analyse_studies, refuse_unknown
 from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..analysis.versions import versions_of
-from ..errors import LogError
-from ..exchange.csv_tables import is_tables
-from ..exchange.runs.formats import has_runs, is_archive
-from ..exchange.runs.into_log import import_runs
 from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
-from ..log.check import refuse_unsound, refuse_unsound_trials
-from ..log.plan_text import refuse_wrong_plans
-from ..log.reader import Log, read_log
-from ..log.segments import expand, find_logs
+from ..log.reader import Log
 from ..target import Target
-from .document import MOST_EVALUATIONS, Document, document_of, document_of_studies, facts_of, imported_said
+from .about import StudyRequest
+from .document import Document, facts_of, imported_said
 from .file_names import Path
 from .frames import Frame
+from .opening import MOST_EVALUATIONS, open_logs
+from .output import MOST_RULED
+from .pages import document_of
 from .request import request_of, targets_of
 from .results import Report
-from .about import StudyRequest
-
-CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
-LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
+from .scaling.crossings import crossing_said
+from .studies import targets_held
 
 
 class Runs:
@@ -120,7 +115,7 @@ def read(paths: Path | Iterable[Path], *, skip_broken: bool = False, tell: Tell 
     Raises LogError where a log cannot be read, unless it is skipped, and where there is no trial at all.
     """
     with ExitStack() as opened:
-        logs, skipped = _open_all([paths] if isinstance(paths, (str, os.PathLike)) else list(paths), skip_broken,
+        logs, skipped = open_logs([paths] if isinstance(paths, (str, os.PathLike)) else list(paths), skip_broken,
                                   opened, tell)
         return Runs(logs, skipped, opened.pop_all())
 
@@ -137,88 +132,23 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     studies = studies_of(logs, versions.of)
     if asked.paper or evaluations > MOST_EVALUATIONS:
         refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
-        return document_of_studies(studies, targets, facts, skipped, options, asked, tell, versions.notes)
+        ruled = sum(map(len, studies)) <= MOST_RULED
+        groups = analyse_studies(studies, partial(targets_held, targets, asked), options)
+        return document_of(groups, facts, skipped, options, studies, asked, tell, (),
+                           (_studies_alone(options, asked, ruled), *versions.notes), ruled)
     trials = [trial for log in logs for trial in read_trials(log, versions.of)]
     tell(f"holding {counted(len(trials), 'trial')} against their targets")
     groups = analyse([trial for trial in trials if not trial.branch], targets, options)
     branches = [trial for trial in trials if trial.branch]
-    return document_of(groups, facts, skipped, options, studies, asked, tell, branches, versions.notes)
+    return document_of(groups, facts, skipped, options, studies, asked, tell, branches,
+                       (*crossing_said(options), *versions.notes))
 
 
-def _open_all(paths: Sequence[Path], skip_broken: bool, opened: ExitStack,
-              tell: Tell = quiet) -> tuple[list[Log], list[str]]:
-    """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
-
-    Raises LogError where a log cannot be read, unless it is to be skipped, and where there is nothing to report.
-    """
-    for path in expand(paths):
-        _refuse_outer(path)
-    found = {path: _log_of_runs(path, opened) for path in expand(paths)}
-    names = find_logs(log or path for path, log in found.items())
-    shown = {log: path for path, log in found.items()}
-    logs, skipped = [], []
-    for at, name in enumerate(names, 1):
-        tell(f"reading log {at} of {len(names)}: {name}",
-             long=os.path.exists(name) and os.path.getsize(name) > LONG_BYTES)
-        try:
-            log = opened.enter_context(read_log(name))
-            log.path = shown.get(name, name)
-            (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
-            refuse_wrong_plans(log)
-            logs.append(log)
-            skipped += left_out_of(log)
-        except LogError as error:
-            if not skip_broken:
-                rest = f"\n{CONTINUE}" if len(names) > 1 else ""
-                raise LogError(f"{error}{rest}") from error
-            skipped.append(str(error))
-    if not names:
-        raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}; 'hvdscale-log "
-                       "import' makes logs of what other programs wrote")
-    if not sum(log.trials.rows for log in logs):
-        raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
-                       + "".join(f"\n{message}" for message in skipped))
-    return logs, skipped
-
-
-def _log_of_runs(path: str, opened: ExitStack) -> str | None:
-    """The log, for as long as ``opened`` is, of a folder with runs of other programs; None of any other path.
-
-    Raises LogError, naming the command that imports it, for what can be imported and is no folder of runs.
-    """
-    if not os.path.exists(path) or path.endswith(".h5") or os.path.isdir(path) and find_logs([path]):
-        return None
-    runs = not is_tables(path) and not is_archive(path) and has_runs(path)
-    if runs and os.path.isdir(path):
-        folder = opened.enter_context(TemporaryDirectory())
-        log = os.path.join(folder, "runs.h5")
-        import_runs([path], log)
-        return log
-    if runs or is_tables(path) or is_archive(path):
-        raise LogError(f"{path}: is no log; 'hvdscale-log import {path} LOG.h5' makes one of it, to report on")
-    return None
-
-
-def left_out_of(log: Log, most: int = 10) -> list[str]:
-    """Messages about the trials that an import left out of a log."""
-    note = log.attributes.get("skipped")
-    if not isinstance(note, dict) or not isinstance(note.get("count"), int) or not isinstance(note.get("first"), list):
-        return []
-    said = [f"{log.path}: left out when it was imported: {message}" for message in note["first"][:most]]
-    rest = note["count"] - len(said)
-    return said + [f"{log.path}: left out when it was imported: {rest:,} more"] * (rest > 0)
-
-
-def _refuse_outer(path: Path, most: int = 8) -> None:
-    """LogError where a directory has no log of its own while those in it have: what lies apart is not mixed unasked."""
-    if not os.path.isdir(path) or find_logs([path]):
-        return
-    within = []
-    for folder, inner, _ in os.walk(path):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        count = len(find_logs([folder]))
-        within += [f"\n  {folder}: {counted(count, 'log')}"] if count else []
-    if within:
-        more = f"\n  and {len(within) - most} more" if len(within) > most else ""
-        raise LogError(f"no logs (*.h5) in {os.fspath(path)} itself, but in directories in it; name those to report on "
-                       f"together:{''.join(within[:most])}{more}")
+def _studies_alone(options: Options, asked: StudyRequest, ruled: bool) -> str:
+    """What a report lacks where no trial is made of its own."""
+    why = "As in the paper" if asked.paper else f"More than {MOST_EVALUATIONS:,} evaluations"
+    rules = "" if ruled else ", the cost of learning-rate rules"
+    return (f"{why}: this report is of the studies as a whole. Tables by worker count, where a step's time goes, noise "
+            f"scales{rules} and curves of single runs are left out; a report "
+            f"{'without --paper' if asked.paper else 'on fewer logs'} has them."
+            + " Targets are met at the first crossing here, not at the lasting one." * (options.crossing == LASTING))

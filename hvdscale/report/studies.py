@@ -1,6 +1,6 @@
 """What a report shows of the studies of one workload, and of several workloads: lists of views, in reading order.
 
-    view = view_of(About(studies, target, options))
+    view = view_of(About(studies, target, section))
     view.findings, view.tables, view.figures
 """
 from __future__ import annotations
@@ -17,14 +17,13 @@ from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.metric_direction import better
 from ..analysis.noise_against import noise_against
 from ..analysis.quality import Quality, quality_of
-from ..analysis.report_data import Options
+from ..analysis.report_data import Options, Section
 from ..analysis.results import steps_to_result
 from ..analysis.studies import Study
-from ..analysis.trials import JobKey
 from ..log.plan_text import OF_SEARCH
 from ..log.schema import SMALLER
 from ..target import Target
-from .about import About, AboutAll, MeasuredNoise, StudyRequest
+from .about import About, AboutAll, StudyRequest
 from .drawing import Figure
 from .findings import Finding, finding_of
 from .landscapes import landscapes
@@ -38,26 +37,23 @@ from .search.quality import best_batch_said, quality_said, quality_table
 from .search.results import steps_table
 from .search.rules import missing_table, points_table, rules_said, rules_table
 from .table import Table
-from .view import View, present
+from .view import View, joined, present
 
 
+NO_BUDGETS = "--budget is ignored here: it is for searches, and these are repeats of one setting."
 ENDS_ALONE = "Every run was evaluated once, at the end of its budget: how many steps a target takes is unknown."
 
 
 def view_of(about: About) -> View:
     """All there is to show."""
-    views = [view(about) for view in VIEWS]
-    return View(tuple(found for view in views for found in view.findings),
-                tuple(table for view in views for table in view.tables),
-                tuple(table for view in views for table in view.details),
-                lambda: chain.from_iterable(view.find() for view in views))
+    return joined([view(about) for view in VIEWS])
 
 
 def _curve(about: About) -> View:
     """Regimes and steps by batch; of searches that hvdscale ran, the section's own words and table have them."""
     curve, draw = about.curve, partial(_figures, about)
     fitted = present(fit_table(curve.regimes.fit, curve.target, curve.keys))
-    if about.searches:
+    if about.section.searches:
         return View(details=fitted, find=draw)
     return View(curve_findings(curve), present(curve_table(curve)), fitted, draw)
 
@@ -77,7 +73,7 @@ def _rules(about: About) -> View:
 
 def _results(about: About) -> View:
     """The fewest steps as published; a search's own table has them."""
-    if about.searches:
+    if about.section.searches:
         return View()
     rows = [steps_to_result(study, about.target) for study in about.studies
             if about.target.column in study.evaluations.columns] if tells(about.studies, about.target.column) else []
@@ -136,14 +132,22 @@ def _base_rates(about: About) -> View:
 
 
 def _noise(about: About) -> View:
-    return view_of_noise(about.studies[0].workload, about.target, about.noise, about.curve.regimes.fit)
+    return _noise_beside(about.section, about.curve.regimes.fit)
 
 
-def view_of_noise(workload: JobKey, target: Target | None, measured: Sequence[MeasuredNoise],
-                  fit: CriticalBatchFit | None) -> View:
+def _noise_beside(section: Section, fit: CriticalBatchFit | None) -> View:
     """The noise scale beside the critical batch."""
-    found = noise_against(workload, target, measured, fit.b_crit if fit else None)
+    found = noise_against(section.workload, section.target, section.noise, fit.b_crit if fit else None)
     return View(finding_of(noise_said(found)), details=present(noise_against_table(found)))
+
+
+def view_of_repeats(section: Section, asked: StudyRequest) -> View:
+    """Of trials that are no draws: the noise scale beside the critical batch, and what was asked for in vain."""
+    fit = section.batches.regimes.fit if section.batches and section.batches.regimes else None
+    beside = _noise_beside(section, fit) if fit else View()
+    fitted = fit_table(fit, section.target, [run.trial.key for cell in section.cells for run in cell.runs])
+    return View((*beside.findings, *([Finding(NO_BUDGETS)] if asked.budgets else [])),
+                details=(*present(fitted), *beside.details))
 
 
 VIEWS: tuple[Callable[[About], View], ...] = (
@@ -214,6 +218,15 @@ def tells(studies: Sequence[Study], column: str) -> bool:
     """Whether any evaluation measured a metric."""
     return any(not np.isnan(study.evaluations.read(column)).all() for study in studies
                if column in study.evaluations.columns)
+
+
+def targets_held(targets: Sequence[Target], asked: StudyRequest, studies: Sequence[Study]) -> tuple[Target | None, ...]:
+    """The targets to hold a workload's studies against, of those given or else their own: with a metric that they
+    measured; without any None, but where targets were given, which nothing is shown without."""
+    ends_alone = tell_ends_alone(studies)
+    held = tuple(target for target in targets or own_targets(studies, asked)
+                 if tells(studies, target.column) and not ends_alone)
+    return held if held or targets and not ends_alone else (None,)
 
 
 def are_searched(studies: Sequence[Study]) -> bool:

@@ -5,7 +5,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,3 +41,17 @@ class View:
 def present(*tables: Table | None) -> tuple[Table, ...]:
     """Those that there are."""
     return tuple(table for table in tables if table is not None)
+
+
+def joined(views: Sequence[View]) -> View:
+    """All that several views show, in their order; of figures of one name the first."""
+    def find() -> Iterator[Figure]:
+        names = set()
+        for view in views:
+            for figure in view.find():
+                if figure.name not in names:
+                    names.add(figure.name)
+                    yield figure
+    return View(tuple(found for view in views for found in view.findings),
+                tuple(table for view in views for table in view.tables),
+                tuple(table for view in views for table in view.details), find)

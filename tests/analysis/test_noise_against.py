@@ -1,5 +1,6 @@
 """The gradient noise scale beside the measured critical batch: the ratio, its interval, and what is said."""
 import math
+from types import SimpleNamespace
 import re
 
 import pytest
@@ -28,7 +29,8 @@ def noise(value, low, high, quarters=((300, 250, 360), (700, 600, 800), (1200, 1
 
 
 def against(*measured, b_crit=Estimate(307, 200, 450, 10)):
-    return noise_against("made/net", TARGET, [(batch, one, ((f"b{batch}.h5", 1),)) for batch, one in measured], b_crit)
+    cells = [(SimpleNamespace(global_batch=batch, keys=((f"b{batch}.h5", 1),)), one) for batch, one in measured]
+    return noise_against("made/net", TARGET, cells, b_crit)
 
 
 def test_the_ratio_has_the_intervals_of_both():

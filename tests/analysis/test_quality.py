@@ -9,7 +9,7 @@ from hvdscale.analysis.budgets import Budget
 from hvdscale.analysis.quality import (BATCHES, STOPPED, UNFINISHED, detectable_rise, quality_of,
                                        rise_p_value, rise_share, split)
 from hvdscale.analysis.isotonic import isotonic
-from hvdscale.analysis.report_data import Options
+from hvdscale.analysis.report_data import Section
 from hvdscale.analysis.search import best_of_n
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
@@ -171,7 +171,8 @@ def test_the_report_tests_within_epochs_if_nothing_else_decides():
             one.row["budget_steps"] = 10 * steps[-1]
             made.append(one)
     studies = studies_of([log(*made)])
-    said = view_of(About(studies, Target.parse("val/error<0.001"), Options())).summary
+    section = Section(studies[0].workload, Target.parse("val/error<0.001"))
+    said = view_of(About(studies, section.target, section)).summary
     assert quality_of(studies, COLUMN, True, Budget(64, "steps")).why == UNFINISHED
     assert quality_of(studies, COLUMN, True).why == STOPPED
     assert any(one.startswith("No sign of a large-batch penalty within 4 epochs: ") for one in said), said

@@ -12,7 +12,8 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import PRUNED, Status
 from hvdscale.plan.search_space import DrawEnd, Parameter, discrete
-from hvdscale.report.document import as_json, document_of
+from hvdscale.report.pages import document_of
+from hvdscale.report.values import as_json
 from hvdscale.report.drawing import render
 from hvdscale.report.page.html import as_html
 from hvdscale.report.scaling.figures import figures_of

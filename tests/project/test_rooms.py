@@ -21,7 +21,7 @@ SPECIAL = {
     "plan.branches": "cli.branch",
     "training.branches": "cli.branch",
     "analysis.branches": "report.branches",
-    "report.branches": "report.document",
+    "report.branches": "report.pages",
     "analysis.landscapes": "report.landscapes",
     "report.landscapes": "report.studies",
     "report.papers": "report.studies",

@@ -14,7 +14,8 @@ from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
-from hvdscale.report.document import document_of, facts_of
+from hvdscale.report.document import facts_of
+from hvdscale.report.pages import document_of
 from hvdscale.report.drawing import render
 from hvdscale.report.page.html import _allowed, as_html
 from hvdscale.report.scaling.figures import figures_of

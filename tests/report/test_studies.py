@@ -11,7 +11,7 @@ from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.report import differences
 from hvdscale.report import studies as studies_module
-from hvdscale.report.document import as_json
+from hvdscale.report.values import as_json
 from hvdscale.report.findings import MOST
 from hvdscale.report.output import on_screen
 from hvdscale.report.runs import document_of_logs
@@ -131,7 +131,7 @@ def test_a_huge_log_is_told_of_without_a_trial_of_its_own(wide, monkeypatch, tmp
                                        "json,csv", "--full"])
     assert result.exit_code == 0, result.exception
     said = " ".join(result.stdout.split())
-    assert said.startswith("More than 5,000,000 evaluations: this report is of the studies as a whole.")
+    assert said.startswith("More than 1,000 evaluations: this report is of the studies as a whole.")
     assert "fewest steps to val/error<0.3" in said
     assert json.loads((tmp_path / "out" / "report.json").read_text())["notes"][0] in said
 
@@ -251,6 +251,6 @@ def test_differing_fields_are_found_by_reading_each_setting_once():
 
 def test_of_studies_from_elsewhere_no_tables_of_repeats_are_made(monkeypatch):
     made = []
-    monkeypatch.setattr("hvdscale.report.document.tables_of", lambda section: made.append(section) or ())
+    monkeypatch.setattr("hvdscale.report.pages.tables_of", lambda section: made.append(section) or ())
     [page] = document_of_logs([archived(24)], [Target.parse("val/error<0.3")]).shown
     assert page.tables and not made

@@ -21,7 +21,8 @@ from hvdscale.errors import LogError
 from hvdscale.formatting.numbers import RANGE, number, percent, ratio, span, whole
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.plan.schedule import Schedule
-from hvdscale.report.document import as_json, document_of
+from hvdscale.report.pages import document_of
+from hvdscale.report.values import as_json
 from hvdscale.report.make import make
 from hvdscale.report.runs import read
 from hvdscale.report.scaling.tables import tables_of

@@ -29,7 +29,7 @@ def chapters(whole: AboutAll) -> Iterator[tuple[str, View]]:
 
 def _noise_scale(about: About) -> float | None:
     """The noise scale at the batch at which it is known best."""
-    best = best_known([noise for _, noise, _ in about.noise if 0 < noise.whole.noise_scale < np.inf],
+    best = best_known([noise for _, noise in about.section.noise if 0 < noise.whole.noise_scale < np.inf],
                       lambda noise: noise)
     return best.whole.noise_scale if best else None
 

@@ -7,6 +7,7 @@ A plan as values is ``plan_values(plan)``, for JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -30,11 +31,11 @@ from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
 from ..defaults import FORMATS
-from ..document import Chapter, Document, LogFacts, Page, facts_of
+from ..document import Chapter, Document, LogFacts, Page, facts_of, imported_said
 from ..file_names import Path, section_name, unique
 from ..findings import Finding
+from ..opening import open_logs
 from ..output import on_screen, refuse_no_folder, write
-from ..runs import read
 from ..table import as_values, trial_list
 from ..view import present
 from .figures import EAGER, figures_of_plan
@@ -61,12 +62,13 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     timed = set(find_logs(times_from))
     if times_from and not timed:
         raise LogError(f"--times-from: no logs (*.h5) in {', '.join(map(str, times_from))}")
-    with read([*paths, *times_from], skip_broken=skip_broken) as runs:
+    with ExitStack() as opened:
+        opened_logs, skipped = open_logs([*paths, *times_from], skip_broken, opened)
         options = Options(confidence=request.confidence, trials=trials)
-        versions = versions_of(runs.logs)
+        versions = versions_of(opened_logs)
         ran = [trial if not times_from or trial.log in timed else trial.without_times()
-               for log in runs.logs for trial in read_trials(log, versions.of) if not trial.branch]
-        studies = studies_of(runs.logs, versions.of)
+               for log in opened_logs for trial in read_trials(log, versions.of) if not trial.branch]
+        studies = studies_of(opened_logs, versions.of)
         ran, joined = join_scripts(ran, timed)
         groups = analyse(ran, targets, options)
         request = _with_relaunch(request, [log for log in runs.logs if not times_from or log.path in timed])
@@ -75,7 +77,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
                                       steps=lambda section: steps_of(section, studies))]
         growing = tuple(growing_plans(groups, request, asked=batch_schedule, links=links,
                                       steps=lambda section: steps_of(section, studies)))
-        logs = tuple(map(facts_of, runs.logs))
+        logs = tuple(map(facts_of, opened_logs))
     plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
     refused = _refused([plan for plan in found if isinstance(plan, NoPlan)], groups, timed)
     if not plans and not growing:
@@ -84,8 +86,8 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     if plans and (request.deadline or request.budget) and all(plan.relative for plan in plans):
         raise UsageError("--deadline and --budget need times in seconds, and the steps to target are not known; "
                          "--steps S@B gives them at one batch")
-    notes = *notes, *joined, *versions.notes, *runs.remarks, *refused, *_unused(plans, given, noise_scale)
-    give_out(document_of_plans(plans, growing, logs, runs.skipped, notes, request.confidence),
+    notes = *notes, *joined, *versions.notes, *imported_said(logs), *refused, *_unused(plans, given, noise_scale)
+    give_out(document_of_plans(plans, growing, logs, skipped, notes, request.confidence),
              lambda: {"plans": list(map(plan_values, plans)), "growing_batches": list(map(growing_values, growing))},
              out, formats, echo, whole)
     for plan in growing:

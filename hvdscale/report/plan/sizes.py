@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -22,8 +23,8 @@ from ...target import Target
 from ..document import Chapter, Document, facts_of
 from ..file_names import Path
 from ..findings import Finding
+from ..opening import open_logs
 from ..output import refuse_no_folder
-from ..runs import read
 from ..size import cells_table, law_said, laws_table, view_of_laws
 from ..table import Cell, Column, Row, Table, as_values, interval_cell
 from ..view import present
@@ -47,12 +48,13 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     Raises UsageError or LogError, with what would help, where there is no law.
     """
     refuse_no_folder(out)
-    with read(paths, skip_broken=skip_broken) as runs:
-        versions = versions_of(runs.logs)
-        trials = [trial for log in runs.logs for trial in read_trials(log, versions.of) if not trial.branch]
-        most = max((int(np.max(log.trials["local_batch"])) for log in runs.logs if log.trials.rows), default=0)
-        found = laws_of(analyse(trials, targets, options), studies_of(runs.logs, versions.of), sizes, options=options)
-        logs = tuple(map(facts_of, runs.logs))
+    with ExitStack() as opened:
+        opened_logs, skipped = open_logs(list(paths), skip_broken, opened)
+        versions = versions_of(opened_logs)
+        trials = [trial for log in opened_logs for trial in read_trials(log, versions.of) if not trial.branch]
+        most = max((int(np.max(log.trials["local_batch"])) for log in opened_logs if log.trials.rows), default=0)
+        found = laws_of(analyse(trials, targets, options), studies_of(opened_logs, versions.of), sizes, options=options)
+        logs = tuple(map(facts_of, opened_logs))
     known = {key: law for key, law in found.quantities.items() if not law.why}
     if not known:
         why = [said for key, law in found.quantities.items() for said in law_said(key, law)[:1]]
@@ -63,7 +65,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     chapter = Chapter(tuple(map(Finding, predictions_said(predictions, known, wanted))), (table, laws_table(found)),
                       present(cells_table(found)), lambda: view_of_laws(found).figures, slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
-    document = Document((), logs, tuple(runs.skipped), options.confidence, (chapter,), versions.notes, "Scaling plan")
+    document = Document((), logs, tuple(skipped), options.confidence, (chapter,), versions.notes, "Scaling plan")
     give_out(document, lambda: prediction_values(predictions, chapter), out, formats, echo, whole)
     return predictions
 
