@@ -4,10 +4,11 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ..analysis.intervals import Estimate
+import numpy as np
+
 from ..formatting.numbers import finite
 
 VERDICT = 3             # sentences
@@ -18,25 +19,45 @@ MOST = 8                # findings that are shown at once
 class Finding:
     """A value with its interval, a verdict and one reason, in a line.
 
-    more      sentences on the same, for the page and the files
-    estimate  what has ``value``, ``low`` and ``high``; None where the finding is no number
+    more        sentences on the same, for the page and the files
+    estimate    what has ``value``, ``low`` and ``high``; None where the finding is no number
+    kind        which template of report/texts said it, and severity: the section of that, finding or warning
+    named       the values that it was filled in with, by name
     """
 
     said: str
     more: tuple[str, ...] = ()
     estimate: object = None
+    kind: str = ""
+    named: Mapping[str, object] = field(default_factory=dict)
+    severity: str = "finding"
 
     def values(self) -> dict[str, object]:
         """For JSON."""
-        known = ("value", "low", "high") if self.estimate else ()
-        return {"said": self.said, "more": self.more, **{name: finite(getattr(self.estimate, name)) for name in known}}
+        ends = _ends(self.estimate) if self.estimate else {}
+        return {"kind": self.kind, "severity": self.severity, "said": self.said, "more": self.more, **ends,
+                "values": {name: _plain(value) for name, value in self.named.items()}}
 
 
-def finding_of(sentences: Sequence[str], estimate: Estimate | None = None) -> tuple[Finding, ...]:
-    """Sentences about one thing, the first of which says it; () for none."""
-    return (Finding(sentences[0], tuple(sentences[1:]), estimate),) if sentences else ()
+def _ends(estimate: object) -> dict[str, object]:
+    return {name: finite(getattr(estimate, name)) for name in ("value", "low", "high")}
+
+
+def _plain(value: object) -> object:
+    """A value as JSON can hold it."""
+    if hasattr(value, "low"):
+        return _ends(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return finite(value) if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def sentences_of(findings: Sequence[Finding]) -> tuple[str, ...]:
     """All that findings say."""
     return tuple(said for one in findings for said in (one.said, *one.more))
+
+
+def finding_of(sentences: Sequence[str], estimate: object = None) -> tuple[Finding, ...]:
+    """Sentences about one thing, the first of which says it; () for none."""
+    return (Finding(sentences[0], tuple(sentences[1:]), estimate),) if sentences else ()

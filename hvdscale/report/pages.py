@@ -23,9 +23,9 @@ from .about import About, AboutAll, StudyRequest, with_costs
 from .branches import chapters_of_branches
 from .document import Chapter, Document, LogFacts, Page, imported_said
 from .file_names import section_name, slug, unique
-from .findings import VERDICT, Finding
+from .findings import VERDICT, Finding, sentences_of
 from .joining import joining_said
-from .plan.words import cautions, crowded_said, verdict
+from .plan.words import cautions, describe_crowded, verdict
 from .scaling import words
 from .scaling.crossings import crossings_table
 from .scaling.figures import figures_of
@@ -110,7 +110,7 @@ def _page_of(section: Section, about: About | None, studies: Sequence[Study], as
     if trials:
         view = replace(view, find=joined([studied, View(find=partial(figures_of, section))]).find)
     page = _page(view, section, title, taken, verdict(plan) if plan else ())
-    careful = (*cautions(plan), *crowded_said(plan.times.timings)) if plan else ()
+    careful = (*cautions(plan), *sentences_of(describe_crowded(plan.times.timings))) if plan else ()
     return replace(page, left_out=(*careful, *(words.left_out(section) if trials else ())), notes=notes)
 
 

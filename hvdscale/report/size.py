@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,149 +14,133 @@ from ..analysis.intervals import Estimate
 from ..analysis.size.borrowed import BorrowedLaw, LawCost, costs_of
 from ..analysis.size.laws import QUANTITIES, CellResult, SizeLaws
 from ..analysis.size.power_law import REACH, PowerLaw
-from ..formatting.numbers import counted, in_brackets, listed, number, ratio
+from ..formatting.numbers import in_brackets, number, ratio
 from .columns import metric_name
 from .drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, Figure, decimal_ticks, is_known, mark_estimate,
                       value_axis)
-from .findings import Finding, finding_of
-from .table import Cell, Column, Row, Table, TrialKeys, interval_cell, number_cell
+from .findings import Finding
+from .table import Cell, Column, Table, TrialKeys, Write, interval_cell, number_cell
+from .texts import Texts
 from .view import View, present
 
-ZHANG = "Zhang et al. 2024, arXiv 2410.21676"
-STEPLAW = "Li et al. 2025, arXiv 2503.04715"
+SIZE = Texts("size")
 AHEAD = 8.0                 # times beyond the largest size that the figure shows
+MOST_NAMED = 6              # cells
 
 
 def view_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> View:
     """What there is to show of laws over size, and of what rules from elsewhere cost."""
     costs = [(rule, costs_of(rule, found)) for rule in rules]
-    findings = [finding for key, law in found.quantities.items()
-                for finding in finding_of(law_said(key, law), _first_exponent(law))]
-    if not findings:
-        findings = [Finding("No law over size: no workload has a critical batch or a best batch. A target, or a search "
-                            "over six batches at one budget, gives them.")]
-    findings += [Finding(rule_said(rule, own)) for rule, own in costs]
+    findings = [describe_law(key, law) for key, law in found.quantities.items()] or [SIZE.find("none")]
+    findings += [describe_rule(rule, own) for rule, own in costs]
     tables = [laws_table(found)] * bool(found.quantities) + [
         costs_table(found, rule, own, at) for at, (rule, own) in enumerate(costs)]
-    return View(tuple(findings), tuple(tables), present(cells_table(found)),
-                partial(_figures, found))
+    return View(tuple(findings), tuple(tables), present(cells_table(found)), partial(_figures, found))
 
 
-def law_said(key: str, law: PowerLaw) -> tuple[str, ...]:
-    """A law in sentences, the exponents first."""
-    words = QUANTITIES[key][0]
-    left_out = _left_out_said(law)
+def describe_law(key: str, law: PowerLaw) -> Finding:
+    """A law, its exponents first."""
+    quantity, unit = QUANTITIES[key][:2]
+    labels = [f"{one.label} ({', '.join(map(number, one.sizes))})" for one in law.left_out]
+    more = [SIZE.say("left_out", cells=labels[:MOST_NAMED], more=len(labels) > MOST_NAMED)] * bool(labels)
     if law.why:
-        return (f"No law of the {words} over size: {counted(len(law.points), 'cell')} with an interval "
-                f"{'is' if len(law.points) == 1 else 'are'} too few.", *left_out)
-    powers = [f"{name}^{power_said(one)}" for name, one in law.exponents.items()]
-    grow = "grow" if QUANTITIES[key][1] == "steps" else "grows"
-    said = [f"The {words} {grow} as {' x '.join(powers)} over {counted(len(law.points), 'cell')}"
-            + (", but the law does not describe them: they lie further from it than their intervals allow (p = "
-               f"{law.lack_of_fit:.2g})." if law.lacks_fit else ".")]
+        return SIZE.find("few_cells", None, more, quantity=quantity, cells=len(law.points), one=len(law.points) == 1)
     if law.path:
-        said.append(f"{listed([law.names[0], *law.path])} cannot be told apart: in these cells one follows from the "
-                    "other. The power is along that path; cells off it would separate them.")
-    return (*said, *left_out)
+        more = [SIZE.say("path", sizes=[law.names[0], *law.path]), *more]
+    powers = " x ".join(f"{name}^{format_power(one)}" for name, one in law.exponents.items())
+    return SIZE.find("law", next(iter(law.exponents.values()), None), more, quantity=quantity, plural=unit == "steps",
+                     powers=powers, cells=len(law.points), p=f"{law.lack_of_fit:.2g}" if law.lacks_fit else None)
 
 
-def power_said(one: Estimate) -> str:
+def format_power(one: Estimate) -> str:
     """``0.47 (0.31 to 0.63)``."""
     return f"{one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
 
 
-def _left_out_said(law: PowerLaw) -> tuple[str, ...]:
-    if not law.left_out:
-        return ()
-    labels = [f"{one.label} ({', '.join(map(number, one.sizes))})" for one in law.left_out]
-    return (f"Left out, as their intervals are open on one side: {listed(labels[:6])}"
-            f"{' and others' * (len(labels) > 6)}.",)
+def power_cell(one: Estimate) -> Cell:
+    """``0.47``, its interval under it."""
+    return Cell(f"{one.value:.2f}", one.value, one.low, one.high, f"{one.low:.2f} to {one.high:.2f}")
 
 
-def _first_exponent(law: PowerLaw) -> Estimate | None:
-    return next(iter(law.exponents.values()), None)
-
-
-def rule_said(rule: BorrowedLaw, costs: Sequence[LawCost]) -> str:
-    """What a rule costs at worst."""
-    known = [(one, estimate, words) for one in costs for estimate, words in (
-        (one.loss, "more loss than the best"), (one.examples, "times the fewest examples")) if estimate]
+def describe_rule(rule: BorrowedLaw, costs: Sequence[LawCost]) -> Finding:
+    """What a rule costs at worst: in loss where that is known, else in examples."""
     beyond = [one.cell.cell.label for one in costs if one.outside]
-    outside = f" Outside the values that were run, so that nothing is known: {listed(beyond[:6])}." if beyond else ""
+    outside = SIZE.say("outside", cells=beyond[:MOST_NAMED]) if beyond else ""
+    of_loss = next((one.loss is not None for one in costs if one.loss or one.examples), False)
+    known = [(one, estimate) for one in costs for estimate in [one.loss if of_loss else one.examples] if estimate]
     if not known:
-        return f"What '{rule.text}' costs is unknown: no cell has losses or steps there.{outside}"
-    words = known[0][2]
-    worst, estimate, _ = max((one for one in known if one[2] == words), key=lambda one: one[1].value)
-    unit, shown = ("%", estimate.scaled(100)) if words.startswith("more") else ("", estimate)
-    return (f"'{rule.text}' costs at most {number(shown.value, 2)}{unit}{in_brackets(shown.low, shown.high)} {words}, "
-            f"at {_sizes_said(worst)}, where it names {number(worst.value)}{_best_said(worst)}.{outside}")
+        return SIZE.find("rule_unknown", rule=rule.text, outside=outside)
+    worst, estimate = max(known, key=lambda one: one[1].value)
+    shown = estimate.scaled(100) if of_loss else estimate
+    return SIZE.find(
+        "rule_cost", rule=rule.text, cost=number(shown.value, 2), unit="%" * of_loss,
+        ends=in_brackets(shown.low, shown.high), loss=of_loss, named=worst.value, outside=outside,
+        where=f"{worst.cell.cell.label} ({', '.join(map(number, worst.cell.cell.sizes))})",
+        best=worst.best.value if worst.best and worst.best.met else None)
 
 
-def _sizes_said(one: LawCost) -> str:
-    return f"{one.cell.cell.label} ({', '.join(map(number, one.cell.cell.sizes))})"
+def _estimate(estimate: Estimate | None, write: Write = number) -> Cell:
+    return interval_cell(estimate or Estimate.unknown(), write)
 
 
-def _best_said(one: LawCost) -> str:
-    return f" and {number(one.best.value)} is best" if one.best and one.best.met else ""
+def _size_columns(found: SizeLaws) -> dict[Column | str, Callable[[CellResult], Cell]]:
+    """The columns of a cell's workload and its sizes."""
+    def size(one: CellResult, at: int) -> Cell:
+        return number_cell(one.cell.sizes[at])
+    return {"workload": lambda one: Cell(one.cell.label),
+            **{SIZE.column("size", name, size=name): partial(size, at=at) for at, name in enumerate(found.names)}}
 
 
 def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at: int = 0) -> Table:
     """A cell a row: what the rule names there, what is best, and what the difference costs."""
-    losses, steps = any(one.loss or one.outside for one in costs), any(one.steps for one in costs)
-    columns = (Column("workload", "workload"), *(Column(name, name) for name in found.names),
-               Column("rule", f"{rule.of} by rule", "1", rule.text), Column("best", f"best {rule.of}"),
-               *[Column("loss", "more loss, %", "%", "lowest loss there over the lowest of all")] * losses,
-               *[Column("steps", "x fewest steps", "1", "S / S_min"),
-                 Column("examples", "x fewest examples", "1", "B S / E_min")] * steps)
-    rows = []
-    for one in costs:
-        cells = [Cell(one.cell.cell.label), *map(number_cell, one.cell.cell.sizes), number_cell(one.value),
-                 interval_cell(one.best or Estimate.unknown())]
-        cells += [Cell("outside") if one.outside else interval_cell(
-            (one.loss or Estimate.unknown()).scaled(100))] * losses
-        cells += [interval_cell(part or Estimate.unknown(), ratio) for part in (one.steps, one.examples)] * steps
-        rows.append(Row(tuple(cells), _trials(one.cell), ()))
-    return Table(f"size-rule{f'-{at + 1}' * bool(at)}", f"What '{rule.text}' costs", columns, tuple(rows),
-                 ("A best batch from steps is that of 20% more examples than the fewest.",) * steps)
+    def own(one: LawCost, cell: Callable[[CellResult], Cell]) -> Cell:
+        return cell(one.cell)
+    cells: dict[Column | str, Callable[[LawCost], Cell]] = {
+        key: partial(own, cell=cell) for key, cell in _size_columns(found).items()}
+    cells |= {"rule": lambda one: number_cell(one.value), "best": lambda one: _estimate(one.best)}
+    if any(one.loss or one.outside for one in costs):
+        cells["loss"] = lambda one: Cell("outside") if one.outside else _estimate(one.loss and one.loss.scaled(100))
+    steps = any(one.steps for one in costs)
+    if steps:
+        cells |= {"steps": lambda one: _estimate(one.steps, ratio),
+                  "examples": lambda one: _estimate(one.examples, ratio)}
+    return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
+                      file=f"size-rule{f'-{at + 1}' * bool(at)}", notes=[SIZE.say("from_steps")] * steps,
+                      rule=rule.text, text=rule.text, of=rule.of)
 
 
 def laws_table(found: SizeLaws) -> Table:
     """A law a row: its powers, its factor and whether it describes the cells."""
-    columns = (Column("quantity", "of"), *(
-        Column(f"power_{name}", f"power of {name}", "1", f"a of y = c ... {name}^a; '-': not in the law", ZHANG)
-        for name in found.names),
-        Column("factor", "factor", "1", "c, with sizes as they are"), Column("cells", "cells"),
-        Column("lack_of_fit", "p of lack of fit", "1", "F test of the residuals against the points' own intervals"))
-    rows = []
-    for key, law in found.quantities.items():
-        powers = [_power_cell(law, name) for name in found.names]
-        rows.append(Row((Cell(QUANTITIES[key][0]), *powers, number_cell(law.factor),
-                         Cell(str(len(law.points)), len(law.points)), number_cell(law.lack_of_fit)), (), ()))
-    budget = f" within {found.budget}" if found.budget else " within each trial's own budget"
-    compared = (f"Best batch and rate: lowest {metric_name(found.metric[0])}{budget}.",) * (
-        "best_batch" in found.quantities) if found.metric else ()
-    return Table("size-laws", "Laws over size", columns, tuple(rows),
-                 (f"Intervals: {found.confidence:.0%}, from the cells' own intervals and their distance from the law.",
-                  *compared))
+    notes = [SIZE.say("intervals", confidence=f"{found.confidence:.0%}", law=True)]
+    if "best_batch" in found.quantities and found.metric:
+        notes.append(SIZE.say("compared", metric=metric_name(found.metric[0]), budget=found.budget))
+    return SIZE.table("size-laws", found.quantities.items(), {
+        "quantity": lambda row: Cell(QUANTITIES[row[0]][0]),
+        **{SIZE.column("power", f"power_{name}", size=name): partial(_power_cell, name=name) for name in found.names},
+        "factor": lambda row: number_cell(row[1].factor),
+        "cells": lambda row: Cell(str(len(row[1].points)), len(row[1].points)),
+        "lack_of_fit": lambda row: number_cell(row[1].lack_of_fit)}, notes=notes)
 
 
-def _power_cell(law: PowerLaw, name: str) -> Cell:
+def _power_cell(row: tuple[str, PowerLaw], name: str) -> Cell:
+    law = row[1]
     one = law.exponents.get(name)
     if one is None:
         return Cell("same path" if name in law.path else "constant" if name in law.constant else "-")
-    return Cell(f"{one.value:.2f}", one.value, one.low, one.high, f"{one.low:.2f} to {one.high:.2f}")
+    return power_cell(one)
 
 
 def cells_table(found: SizeLaws) -> Table | None:
     """A cell a row: its sizes and what was measured there."""
     if not found.cells:
         return None
-    columns = (Column("workload", "workload"), *(Column(name, name) for name in found.names), *(
-        Column(key, QUANTITIES[key][0], QUANTITIES[key][1]) for key in found.quantities))
-    rows = tuple(Row((Cell(one.cell.label), *map(number_cell, one.cell.sizes), *(
-        interval_cell(one.estimate(key) or Estimate.unknown()) for key in found.quantities)), _trials(one), ())
-        for one in found.cells)
-    return Table("size-cells", "Cells of the laws over size", columns, rows, (f"Intervals: {found.confidence:.0%}.",))
+
+    def quantity(one: CellResult, key: str) -> Cell:
+        return _estimate(one.estimate(key))
+    cells = _size_columns(found) | {Column(key, *QUANTITIES[key][:2]): partial(quantity, key=key)
+                                    for key in found.quantities}
+    return SIZE.table("size-cells", found.cells, cells, _trials,
+                      notes=[SIZE.say("intervals", confidence=f"{found.confidence:.0%}")])
 
 
 def _trials(one: CellResult) -> TrialKeys:
@@ -176,12 +160,8 @@ def _figures(found: SizeLaws) -> Iterator[Figure]:
             one.set_ylabel(f"{QUANTITIES[key][0]}{f' ({unit})' if (unit := QUANTITIES[key][1]) != '1' else ''}")
             if len(laws) > 1:
                 one.set_title(QUANTITIES[key][0])
-    others = found.names[1:]
-    yield Figure("size-laws", f"Laws over {listed(found.names)}",
-                 "Points: what was measured in each cell, with its interval. Line and band: the law with its "
-                 f"{found.confidence:.0%} interval; dashed beyond the largest size."
-                 + (f" At the middle of {listed(others)} on a log scale." if others else ""),
-                 "y = c N^a D^b, least squares on logarithms", f"{ZHANG}; {STEPLAW}", trials, draw, len(laws))
+    yield SIZE.figure("size-laws", draw, trials, len(laws), sizes=found.names, others=found.names[1:],
+                      confidence=f"{found.confidence:.0%}")
 
 
 def _draw_law(axes: Axes, law: PowerLaw, most: int) -> None:

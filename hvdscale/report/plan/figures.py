@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 from ...analysis.step_time import MEASURED
 from ...analysis.worker_plan import Option, Value, WorkerPlan
@@ -15,8 +17,8 @@ from ...formatting.numbers import counted, duration, percent, unit_of
 from ..columns import POLLUX
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_arrow, explain_crowded, log2_axis,
                        set_ticks)
-from ..table import TrialKeys
-from .words import CROWDED, ROLES
+from ..plots import draw_line, ends_of, explain, label_axes
+from .words import CROWDED, PLAN, ROLES
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
 Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its value is that one
@@ -25,107 +27,86 @@ EAGER = "Eager, Zahorjan and Lazowska 1989"
 
 def figures_of_plan(plan: WorkerPlan) -> tuple[Figure, ...]:
     """Its figures; none where there is one option only."""
-    return (_speedup_figure(plan), _time_figure(plan), _cost_figure(plan)) if len(plan.options) > 1 else ()
+    if len(plan.options) < 2:
+        return ()
+    trials = tuple(dict.fromkeys(key for option in plan.options for key in option.trials))
+    return tuple(PLAN.figure(name, partial(draw, plan=plan), trials, what=_what(plan), source=source,
+                             confidence=f"{plan.request.confidence:.0%}")
+                 for name, draw, source in (("plan-speedup", _draw_speedup, POLLUX),
+                                            ("plan-time", _draw_time, POLLUX), ("plan-cost", _draw_cost, EAGER)))
 
 
-def _speedup_figure(plan: WorkerPlan) -> Figure:
-    options = plan.options
-
-    def draw(axes: Axes) -> None:
-        log2_axis(axes, "x", [option.workers for option in options])
-        ideal = [option.workers / options[0].workers for option in options]
-        log2_axis(axes, "y", [*ideal, *(option.speedup.value for option in options)],
-                  [end for option in options for end in (option.speedup.low, option.speedup.high)])
-        axes.plot([option.workers for option in options], ideal, "--", color=MUTED, linewidth=1.2,
-                  label="perfect scaling")
-        known = [option for option in options if not (option.bounded or option.out_of_reach)]
-        axes.plot([option.workers for option in known], [option.speedup.value for option in known], color=BLUE,
-                  linewidth=1)
-        _draw_options(axes, plan, lambda option, speedup: (option.workers, speedup), of="speedup")
-        for option in known:
-            efficiency = percent(option.speedup.value * options[0].workers / option.workers)
-            axes.annotate(f"{efficiency}{CROWDED * plan.is_crowded(option)}",
-                          (option.workers, option.speedup.value), xytext=(9, -11), textcoords="offset points",
-                          fontsize=7.5)
-        axes.set_xlabel("workers W")
-        axes.set_ylabel(f"speedup over {counted(options[0].workers, 'worker')}")
-    return Figure(
-        "plan-speedup", f"Speedup and parallel efficiency\n{_what(plan)}",
-        f"Speedup of the time to target against workers, both axes in powers of 2; the number beside a mark is the "
-        f"parallel efficiency. Bars are {plan.request.confidence:.0%} intervals. Filled: measured; open: by the model, "
-        "or between batches; a diamond: at a batch beyond those that met the target; an arrow: at most that, and no "
-        "lower end.", "T0 / T, and (T0 / T) / (W / W0)", POLLUX, _trials(options), draw)
+def _known(plan: WorkerPlan) -> list[Option]:
+    """The options that are no bounds."""
+    return [option for option in plan.options if not (option.bounded or option.out_of_reach)]
 
 
-def _time_figure(plan: WorkerPlan) -> Figure:
+def _note(axes: Axes, text: str, place: tuple[float, float], aside: tuple[float, float], **look: Any) -> None:
+    """A small text beside a mark."""
+    axes.annotate(text, place, xytext=aside, textcoords="offset points", fontsize=7.5, **look)
+
+
+def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
+    options, known = plan.options, _known(plan)
+    workers, ideal = ([option.workers for option in options],
+                      [option.workers / options[0].workers for option in options])
+    log2_axis(axes, "x", workers)
+    log2_axis(axes, "y", [*ideal, *(option.speedup.value for option in options)],
+              ends_of(option.speedup for option in options))
+    draw_line(axes, zip(workers, ideal), MUTED, "--", 1.2, label="perfect scaling")
+    draw_line(axes, ((option.workers, option.speedup.value) for option in known), BLUE)
+    _draw_options(axes, plan, lambda option, speedup: (option.workers, speedup), of="speedup")
+    for option in known:
+        efficiency = percent(option.speedup.value * options[0].workers / option.workers)
+        _note(axes, f"{efficiency}{CROWDED * plan.is_crowded(option)}", (option.workers, option.speedup.value),
+              (9, -11))
+    label_axes(axes, "workers W", f"speedup over {counted(options[0].workers, 'worker')}")
+
+
+def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
     options = plan.options
     size, label = _time_unit(plan)
 
     def place(option: Option, seconds: float) -> tuple[float, float]:
         return option.workers, seconds / size
-
-    def draw(axes: Axes) -> None:
-        log2_axis(axes, "x", [option.workers for option in options])
-        values = [option.seconds.value / size for option in options]
-        ends = [options[0].workers, options[-1].workers]
-        axes.plot(ends, [values[0], values[0] * ends[0] / ends[1]], "--", color=MUTED, linewidth=1.2,
-                  label="perfect scaling")
-        known = [place(option, option.seconds.value) for option in options
-                 if not (option.bounded or option.out_of_reach)]
-        axes.plot([x for x, _ in known], [y for _, y in known], color=BLUE, linewidth=1)
-        _draw_options(axes, plan, place)
-        for option in filter(plan.is_crowded, options):
-            axes.annotate(CROWDED, place(option, option.seconds.value), xytext=(7, 4), textcoords="offset points",
-                          fontsize=7.5)
-        if plan.request.deadline:
-            axes.axhline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
-                         label=f"deadline, {duration(plan.request.deadline)}")
-        _log_axis(axes, "y", values, _ends(options, "seconds", size))
-        axes.set_xlabel("workers W")
-        axes.set_ylabel(label)
-    return Figure(
-        "plan-time", f"Time to target by workers\n{_what(plan)}",
-        f"Time to target against workers, both axes logarithmic, at the batch with the least time for each. Bars are "
-        f"{plan.request.confidence:.0%} intervals. Filled: measured; open: by the model, or between batches; a "
-        "diamond: at a batch beyond those that met the target; an arrow: no upper end, too many workers for the "
-        "step-time laws; grey with an arrow: a lower bound, the low end of its interval.",
-        "T = S t", POLLUX, _trials(options), draw)
+    log2_axis(axes, "x", [option.workers for option in options])
+    values = [option.seconds.value / size for option in options]
+    ends = [options[0].workers, options[-1].workers]
+    draw_line(axes, zip(ends, [values[0], values[0] * ends[0] / ends[1]]), MUTED, "--", 1.2, label="perfect scaling")
+    draw_line(axes, (place(option, option.seconds.value) for option in _known(plan)), BLUE)
+    _draw_options(axes, plan, place)
+    for option in filter(plan.is_crowded, options):
+        _note(axes, CROWDED, place(option, option.seconds.value), (7, 4))
+    if plan.request.deadline:
+        axes.axhline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
+                     label=f"deadline, {duration(plan.request.deadline)}")
+    _log_axis(axes, "y", values, _ends(options, "seconds", size))
+    label_axes(axes, "workers W", label)
 
 
-def _cost_figure(plan: WorkerPlan) -> Figure:
+def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
     options = plan.options
     size, label = _time_unit(plan)
 
     def place(option: Option, seconds: float) -> tuple[float, float]:
         return seconds / size, option.cost.value / option.seconds.value * seconds
-
-    def draw(axes: Axes) -> None:
-        if len(plan.front) > 1:
-            axes.plot([option.seconds.value / size for option in plan.front],
-                      [option.cost.value for option in plan.front], color=BLUE, linewidth=1,
-                      label="no other is better in both")
-        _draw_options(axes, plan, place, aside=1)
-        for option in options:
-            axes.annotate(f"{option.workers:,}{CROWDED * plan.is_crowded(option)}",
-                          (option.seconds.value / size, option.cost.value), xytext=(0, 9), ha="center",
-                          textcoords="offset points", fontsize=7.5)
-        if plan.request.deadline:
-            axes.axvline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
-                         label=f"deadline, {duration(plan.request.deadline)}")
-        if plan.request.budget:
-            axes.axhline(plan.request.budget, color=MUTED, linestyle="-.", linewidth=1.2,
-                         label=f"budget, {plan.request.budget:g}")
-        _log_axis(axes, "x", [option.seconds.value / size for option in options], _ends(options, "seconds", size))
-        _log_axis(axes, "y", [option.cost.value for option in options], _ends(options, "cost"))
-        axes.set_xlabel(label)
-        axes.set_ylabel("cost, relative" if plan.relative else
-                        "cost (node-hours)" if plan.request.price is None else "cost (unit of the price)")
-    return Figure(
-        "plan-cost", f"Cost against time\n{_what(plan)}",
-        "What each worker count (the number beside its mark) costs, against its time to target. Bars are "
-        f"{plan.request.confidence:.0%} intervals, slanted as cost goes with time; marks are those of the times. The "
-        "knee has the least cost x time: past it a percent less time costs more than a percent.",
-        "cost = nodes T price", EAGER, _trials(options), draw)
+    if len(plan.front) > 1:
+        draw_line(axes, ((option.seconds.value / size, option.cost.value) for option in plan.front), BLUE,
+                  label="no other is better in both")
+    _draw_options(axes, plan, place, aside=1)
+    for option in options:
+        _note(axes, f"{option.workers:,}{CROWDED * plan.is_crowded(option)}",
+              (option.seconds.value / size, option.cost.value), (0, 9), ha="center")
+    if plan.request.deadline:
+        axes.axvline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
+                     label=f"deadline, {duration(plan.request.deadline)}")
+    if plan.request.budget:
+        axes.axhline(plan.request.budget, color=MUTED, linestyle="-.", linewidth=1.2,
+                     label=f"budget, {plan.request.budget:g}")
+    _log_axis(axes, "x", [option.seconds.value / size for option in options], _ends(options, "seconds", size))
+    _log_axis(axes, "y", [option.cost.value for option in options], _ends(options, "cost"))
+    label_axes(axes, label, "cost, relative" if plan.relative else
+               "cost (node-hours)" if plan.request.price is None else "cost (unit of the price)")
 
 
 def _time_unit(plan: WorkerPlan) -> tuple[float, str]:
@@ -174,8 +155,7 @@ def _bar(axes: Axes, option: Option, value: Value, place: Place) -> None:
 
 
 def _ends(options: Sequence[Option], name: str, size: float = 1) -> list[float]:
-    values = [getattr(option, name) for option in options]
-    return [end / size for value in values for end in (value.low, value.high)]
+    return [end / size for end in ends_of(getattr(option, name) for option in options)]
 
 
 def _roles(axes: Axes, plan: WorkerPlan, place: Place, of: str) -> None:
@@ -187,8 +167,7 @@ def _roles(axes: Axes, plan: WorkerPlan, place: Place, of: str) -> None:
             x, y = place(option, getattr(option, of).value)
             look: Look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}
             axes.plot([x], [y], markersize=12 + 3 * at, markeredgewidth=1.6, zorder=2, **look)
-            axes.plot([], [], markersize=8, markeredgewidth=1.4, label=f"{role}: {counted(option.workers, 'worker')}",
-                      **look)
+            explain(axes, f"{role}: {counted(option.workers, 'worker')}", markersize=8, markeredgewidth=1.4, **look)
 
 
 def _log_axis(axes: Axes, which: str, values: Sequence[float], ends: Iterable[float] = ()) -> None:
@@ -211,7 +190,3 @@ def _round_ticks(low: float, high: float) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     found = [digit * 10.0 ** power for power in powers for digit in digits]
     return [value for value in found if low <= value <= high]
-
-
-def _trials(options: Sequence[Option]) -> TrialKeys:
-    return tuple(dict.fromkeys(key for option in options for key in option.trials))

@@ -39,9 +39,10 @@ from ..output import on_screen, refuse_no_folder, write
 from ..table import as_values, trial_list
 from ..view import present
 from .figures import EAGER, figures_of_plan
-from .growing import growing_table, growing_values, job_lines, phases_said, phases_table, said
+from .growing import (describe_growing, describe_phases, growing_table, growing_values, job_lines,
+                      phases_table)
 from .tables import model_table, plan_table
-from .words import advice, no_plan_said, not_joined_said, summary, title
+from .words import PLAN, advice, find_basis, describe_no_join, describe_no_plan, summary, title
 
 
 def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request, *,
@@ -119,8 +120,7 @@ def join_scripts(trials: Sequence[Trial], timed: Collection[str]) -> tuple[list[
                          f"{listed(sorted(map(str, others)), 'and')}; plan for the logs of one of them")
     [workload] = others
     return [replace(trial, workload=workload) if trial.workload in scripts and trial.log in timed else trial
-            for trial in trials], [f"Step times of {listed(scripts.values())} are taken for those of {workload}: a "
-                                   "script's log does not say what it trains."]
+            for trial in trials], [PLAN.say("scripts", scripts=list(scripts.values()), workload=str(workload))]
 
 
 def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan], logs: Sequence[LogFacts],
@@ -135,15 +135,15 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
 
 def _page(plan: WorkerPlan, workload: JobKey, taken: set[str]) -> Page:
     name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
-    first, tables = advice(plan), [plan_table(plan)] * bool(plan.options) + [model_table(plan)] * plan.uses_model
-    return Page(tuple(map(Finding, summary(plan)[len(first):])), tuple(tables), (plan_table(plan, True),),
-                lambda: figures_of_plan(plan), slug=name, title=title(plan), target=plan.target, verdict=first)
+    tables = [plan_table(plan)] * bool(plan.options) + [model_table(plan)] * plan.uses_model
+    return Page(find_basis(plan), tuple(tables), (plan_table(plan, True),),
+                lambda: figures_of_plan(plan), slug=name, title=title(plan), target=plan.target, verdict=advice(plan))
 
 
 def _chapter(plan: GrowingPlan, taken: set[str]) -> Chapter:
     table, title = growing_table(plan), f"{plan.workload}: batch {plan.batches}"
     name = unique(section_name(plan.workload, plan.target), title, taken)
-    return Chapter(tuple(map(Finding, (said(plan), *phases_said(plan)))),
+    return Chapter(tuple(map(Finding, (describe_growing(plan), *describe_phases(plan)))),
                    ((table,) * bool(table.rows) + present(phases_table(plan))), slug=name, target=plan.target,
                    title=title)
 
@@ -165,16 +165,16 @@ def _refused(plans: Sequence[NoPlan], groups: Sequence[JobResults], timed: Colle
     only_times = {group.workload for group in groups if {trial.log for trial in group.trials} <= set(timed)}
     known = [group.workload for group in groups
              if timed and not group.workload.batch_schedule and timings_of(group.trials).found]
-    return [not_joined_said(plan, known) if known and plan.why == NO_TIMES else no_plan_said(plan)
+    return [describe_no_join(plan, known) if known and plan.why == NO_TIMES else describe_no_plan(plan)
             for plan in plans if plan.workload not in only_times]
 
 
 def _unused(plans: Sequence[WorkerPlan], given: StepsPoint | None, noise_scale: float | None) -> Iterator[str]:
     """What the user gave and no plan needs."""
     if given is not None and all(plan.target for plan in plans):
-        yield "--steps is not used: runs here have a target, which gives the steps."
+        yield PLAN.say("steps_unused")
     if noise_scale is not None and not any(plan.curve.predicted for plan in plans):
-        yield "--noise-scale is not used: the steps that were measured give B_crit."
+        yield PLAN.say("noise_unused")
 
 
 def steps_of(section: Section, studies: Sequence[Study]) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:

@@ -18,17 +18,18 @@ from ...analysis.studies import studies_of
 from ...analysis.trials import read_trials
 from ...analysis.versions import versions_of
 from ...errors import LogError
-from ...formatting.numbers import capital, finite, listed, number, whole
+from ...formatting.numbers import capital, finite, number, whole
 from ...target import Target
 from ..document import Chapter, Document, facts_of
 from ..file_names import Path
 from ..findings import Finding
 from ..opening import open_logs
 from ..output import refuse_no_folder
-from ..size import cells_table, law_said, laws_table, view_of_laws
-from ..table import Cell, Column, Row, Table, as_values, interval_cell
+from ..size import cells_table, describe_law, laws_table, view_of_laws
+from ..table import Cell, Table, as_values, interval_cell
 from ..view import present
 from .make import give_out
+from .words import PLAN
 
 BATCHES = ("overhead", "best_batch")        # the first that is predicted gives the workers
 WRITE = {"best_rate": number}               # others are whole numbers
@@ -57,12 +58,11 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         logs = tuple(map(facts_of, opened_logs))
     known = {key: law for key, law in found.quantities.items() if not law.why}
     if not known:
-        why = [said for key, law in found.quantities.items() for said in law_said(key, law)[:1]]
-        raise LogError(" ".join(why) or f"--size {listed(list(wanted))}: no workload has a critical batch or a best "
-                       "batch to fit a law to; --target gives an easier target")
+        why = [describe_law(key, law).said for key, law in found.quantities.items()]
+        raise LogError(" ".join(why) or PLAN.say("size_none", sizes=list(wanted)))
     predictions = {key: law.predict(wanted) for key, law in known.items()}
     table = prediction_table(predictions, wanted, local_batch or most, options.confidence)
-    chapter = Chapter(tuple(map(Finding, predictions_said(predictions, known, wanted))), (table, laws_table(found)),
+    chapter = Chapter(tuple(map(Finding, describe_predictions(predictions, known, wanted))), (table, laws_table(found)),
                       present(cells_table(found)), lambda: view_of_laws(found).figures, slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
     document = Document((), logs, tuple(skipped), options.confidence, (chapter,), versions.notes, "Scaling plan")
@@ -75,17 +75,17 @@ def workers_of(batch: Estimate, local_batch: int) -> Estimate:
     return batch.mapped(lambda value: max(1.0, float(-(-value // local_batch))) if value == value else value)
 
 
-def predictions_said(predictions: Predictions, laws: Mapping[str, PowerLaw], wanted: Mapping[str, float]
-                     ) -> tuple[str, ...]:
+def describe_predictions(predictions: Predictions, laws: Mapping[str, PowerLaw], wanted: Mapping[str, float]
+                         ) -> tuple[str, ...]:
     """How far the prediction reaches, and what was refused and why."""
     far = max(one.extrapolated for one in predictions.values())
-    said = ["Inside the sizes that were measured." if far <= 1 else
-            f"Extrapolated {number(far, 2)} times beyond the {_end_of(laws, wanted)} size that was measured."]
+    first = PLAN.say("size_reach", inside=far <= 1, times=far, end=_end_of(laws, wanted))
     reasons: dict[str, list[str]] = {}
     for key, one in predictions.items():
         if one.refused:
-            reasons.setdefault(_refusal(one), []).append(QUANTITIES[key][0])
-    return (*said, *(f"No {listed(words, 'or')}: {reason}." for reason, words in reasons.items()))
+            reasons.setdefault(PLAN.say(f"size_{one.refused}", times=one.extrapolated, reach=REACH, widest=WIDEST),
+                               []).append(QUANTITIES[key][0])
+    return (first, *(PLAN.say("size_refused", quantities=words, why=why) for why, words in reasons.items()))
 
 
 def _end_of(laws: Mapping[str, PowerLaw], wanted: Mapping[str, float]) -> str:
@@ -93,35 +93,21 @@ def _end_of(laws: Mapping[str, PowerLaw], wanted: Mapping[str, float]) -> str:
     return "largest" if any(value > law.largest(name) for name, value in wanted.items()) else "smallest"
 
 
-def _refusal(one: SizePrediction) -> str:
-    """Why a prediction was refused, and what would help."""
-    if one.refused == "far":
-        return (f"{number(one.extrapolated, 2)} times beyond what was measured is more than {REACH:g}; measure a size "
-                "in between")
-    if one.refused == "wide":
-        return (f"the ends of its interval are more than a factor {WIDEST:g} apart; more sizes, or narrower intervals "
-                "of each, would help")
-    if one.refused == "lack":
-        return "the law does not describe the sizes that were measured, so it says nothing beyond them"
-    return ("the measured sizes lie on one path, on which nothing says what a size off it does; measure cells that "
-            "vary one size alone")
-
-
 def prediction_table(predictions: Predictions, wanted: Mapping[str, float], local_batch: int, confidence: float
                      ) -> Table:
     """A quantity a row; the workers that hold the batch last."""
-    rows = [Row((Cell(capital(QUANTITIES[key][0])), interval_cell(one.estimate, WRITE.get(key, whole)), Cell(
-        "refused" if one.refused else "measured range" if one.extrapolated <= 1 else
-        f"{number(one.extrapolated, 2)} x beyond")), (), ()) for key, one in predictions.items()]
+    rows = [(capital(QUANTITIES[key][0]), interval_cell(one.estimate, WRITE.get(key, whole)),
+             "refused" if one.refused else "measured range" if one.extrapolated <= 1 else
+             f"{number(one.extrapolated, 2)} x beyond") for key, one in predictions.items()]
     batch = next((predictions[key].estimate for key in BATCHES
                   if key in predictions and not predictions[key].refused), None)
     if batch is not None and local_batch:
-        rows.append(Row((Cell("Workers for that batch"), interval_cell(workers_of(batch, local_batch), whole),
-                         Cell(f"at {local_batch:,} examples each")), (), ()))
-    columns = (Column("quantity", "of"), Column("value", "predicted", "1", "the law at this size"),
-               Column("basis", "basis"))
-    return Table("size-prediction", "Predicted for this size", columns, tuple(rows),
-                 (f"Intervals: {confidence:.0%}, of the true value at this size if the power law goes on to it.",))
+        rows.append(("Workers for that batch", interval_cell(workers_of(batch, local_batch), whole),
+                     f"at {local_batch:,} examples each"))
+    notes = (PLAN.say("size_intervals", confidence=f"{confidence:.0%}"),)
+    return PLAN.table("size-prediction", rows, notes=notes, cells={
+        "quantity": lambda row: Cell(row[0]), PLAN.column("predicted", "value"): lambda row: row[1],
+        "basis": lambda row: Cell(row[2])})
 
 
 def prediction_values(predictions: Predictions, chapter: Chapter) -> dict[str, object]:

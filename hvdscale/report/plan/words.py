@@ -2,18 +2,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ...analysis.noise import NoiseScale
 from ...analysis.step_laws import LAWS
 from ...analysis.step_time import EXTRAPOLATED, FAR, MEASURED, SURE_WITHIN, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
 from ...analysis.trials import JobKey
-from ...analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, ONE_RUN, NoPlan, Option, Request, Value,
-                                     WorkerPlan)
-from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
+from ...analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, NoPlan, Option, Request,
+                                     Value, WorkerPlan)
+from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
 from ..columns import MCCANDLISH
+from ..findings import Finding, sentences_of
+from ..texts import Texts
 
+PLAN = Texts("plan")
 WORKLOAD_FIELDS = {"dataset": "the data set is", "model": "the model is", "model_args": "the model's arguments are",
                    "optimizer": "the optimizer is", "train_examples": "the number of training examples is"}
 BEYOND = "~"            # marks steps at a batch beyond those that met the target
@@ -25,6 +27,7 @@ TOO_LOW = 100           # a B_crit this many times smaller than the smallest bat
 ASSUMED = {
     ONE_RUN: "the steps of a batch are those of one run",
     PREDICTED: "the steps are a prediction by the gradient noise scale"}
+REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
 
 
 def title(plan: WorkerPlan) -> str:
@@ -34,38 +37,31 @@ def title(plan: WorkerPlan) -> str:
     return f"How many workers: {plan.target or 'steps as given'}"
 
 
-def price_said(request: Request) -> str:
+def describe_price(request: Request) -> str:
     """What costs are in."""
-    what = "node-hour" if request.per_node else "worker-hour"
-    unit = f"{what}s" if request.price is None else f"the unit of the price, {number(request.price)} a {what}"
-    power = "" if request.knee == 1 else f"^{request.knee:g}"
-    knee = f"The gain ends at the knee, the least cost x time{power}."
-    if not request.per_node:
-        return f"Costs are in {unit} (with --per-node, a node-hour). {knee}"
-    return f"Costs are in {unit}; a node holds {counted(request.per_node, 'worker')} and is paid whole. {knee}"
+    return PLAN.say("price", price=request.price, what="node-hour" if request.per_node else "worker-hour",
+                    alone=not request.per_node, held=request.per_node or None,
+                    power="" if request.knee == 1 else f"^{request.knee:g}")
 
 
 def summary(plan: WorkerPlan) -> tuple[str, ...]:
     """What to take, then what it is based on."""
+    return (*advice(plan), *sentences_of(find_basis(plan)))
+
+
+def find_basis(plan: WorkerPlan) -> tuple[Finding, ...]:
+    """What the advice is based on."""
     if not plan.options:
-        return (*advice(plan), *_left_out_said(plan))
-    return (*advice(plan), *_open_said(plan), *_efficiency_said(plan), *_reach_said(plan),
-            *_bounded_said(plan), *_steps_said(plan), *_times_said(plan), *_laws_said(plan), *_left_out_said(plan))
+        return tuple(_describe_left_out(plan))
+    return (*_describe_open(plan), *_describe_efficiency(plan), *_describe_range(plan), *_describe_bounds(plan),
+            *_describe_steps(plan), *_describe_times(plan), *_describe_laws(plan), *_describe_left_out(plan))
 
 
 def advice(plan: WorkerPlan) -> tuple[str, ...]:
-    """What to take, and which worker counts stay within deadline and budget."""
-    return (*picks_said(plan), *_limits_said(plan))
-
-
-def picks_said(plan: WorkerPlan) -> list[str]:
-    """What to take, and what speaks against being sure of it."""
+    """What to take, what speaks against being sure of it, and which worker counts stay within deadline and budget."""
     if not plan.eligible:
-        return ["Nothing to recommend: " + (
-            "none of these worker counts can run." if not plan.options else
-            "each of these worker counts needs a batch whose steps are open, or links that no log has timed."
-            if _opened(plan) else "at each of these worker counts the time to target is known only from below.")]
-    return [*verdict(plan), *cautions(plan)]
+        return (PLAN.say("none_known", opened=bool(_opened(plan))) if plan.options else PLAN.say("none_runs"),)
+    return (*verdict(plan), *cautions(plan), *_describe_limits(plan))
 
 
 def verdict(plan: WorkerPlan) -> tuple[str, ...]:
@@ -74,68 +70,55 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     fastest, cheapest, knee = plan.fastest, plan.cheapest, plan.knee
     if fastest is None or cheapest is None or knee is None:
         return ()
+
+    def say(kind: str, option: Option, weight: float) -> str:
+        sure = None if plan.assumed() else chance(plan, plan.chance_of(option, weight))
+        return PLAN.say(kind, option=_describe_option(plan, option), sure=sure)
     if len(plan.eligible) == 1:
-        return (f"Known at one worker count only: {_option_said(plan, fastest)}.",)
+        return (PLAN.say("only", option=_describe_option(plan, fastest)),)
     if fastest is cheapest:
-        more = [f"No gain beyond {counted(fastest.workers, 'worker')}: more take longer."] * any(
-            option.workers > fastest.workers for option in plan.eligible)
-        return (f"Fastest and cheapest: {_choice_said(plan, fastest, math.inf)}", *more)
-    return (f"Fastest: {_choice_said(plan, fastest, math.inf)}", f"Cheapest: {_choice_said(plan, cheapest, 0)}",
-            _gain_said(plan, knee))
+        more = any(option.workers > fastest.workers for option in plan.eligible)
+        return (say("best", fastest, math.inf), *[PLAN.say("no_gain", workers=fastest.workers)] * more)
+    return say("fastest", fastest, math.inf), say("cheapest", cheapest, 0), _describe_gain(plan, knee)
 
 
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     """What speaks against being sure of a verdict."""
-    return (*(said for option in _picked(plan) for said in _unmet_said(option)), *_assumed_said(plan))
+    names = plan.times.model.names
+    reasons = [ASSUMED[reason] if reason != MODEL else
+               f"the logs determine {len(plan.determined) or 'none'} of the {len(names)} parameters of the step-time "
+               "model, the others have wide priors" for reason in plan.assumed()]
+    unmet = filter(None, map(_describe_unmet, _picked(plan)))
+    return (*unmet, *[PLAN.say("assumed", reasons=reasons)] * bool(reasons and len(plan.eligible) > 1))
 
 
-def _choice_said(plan: WorkerPlan, option: Option, weight: float) -> str:
-    sure = "" if plan.assumed() else f"; {chance(plan, plan.chance_of(option, weight))} sure"
-    return f"{_option_said(plan, option)}{sure}."
-
-
-def _gain_said(plan: WorkerPlan, knee: Option) -> str:
+def _describe_gain(plan: WorkerPlan, knee: Option) -> str:
     """Where the knee is, and what the step beyond it, or else to it, costs and buys."""
-    front = plan.front
+    front, share = plan.front, plan.chance_of(knee, plan.request.knee)
     last = knee is max(plan.eligible, key=lambda option: option.workers)
-    share = plan.chance_of(knee, plan.request.knee)
-    sure = "" if plan.assumed() else f" ({chance(plan, share)} sure)" if share > CLAIMED else " (not sure)"
-    known = "timed" if knee.mark == MEASURED else "known"
-    said = (f"Gain {'lasts to' if last else 'ends at'} {counted(knee.workers, 'worker')}"
-            f"{f', the most {known}' * last}{sure}")
-    if knee not in front:
-        return f"{said}."
-    at = front.index(knee)
-    few, many = front[at:at + 2] if at + 1 < len(front) else front[at - 1:at + 1]
-    where = f"from {few.workers:,}" if many is knee else f"from {few.workers:,} to {many.workers:,}"
-    return (f"{said}: {where}, {ratio(many.cost.value / few.cost.value)}x the cost buys "
-            f"{ratio(few.seconds.value / many.seconds.value)}x the speed.")
+    values: dict[str, object] = {
+        "last": last, "known": last and ("timed" if knee.mark == MEASURED else "known"),
+        "sure": not plan.assumed() and share > CLAIMED and chance(plan, share),
+        "unsure": not plan.assumed() and share <= CLAIMED}
+    if knee in front:
+        at = front.index(knee)
+        few, many = front[at:at + 2] if at + 1 < len(front) else front[at - 1:at + 1]
+        values |= {"few": few.workers, "many": None if many is knee else many.workers,
+                   "cost": many.cost.value / few.cost.value, "speed": few.seconds.value / many.seconds.value}
+    return PLAN.say("gain", workers=knee.workers, **values)
 
 
 def _picked(plan: WorkerPlan) -> list[Option]:
     return list(dict.fromkeys(option for option in (plan.fastest, plan.cheapest, plan.knee) if option))
 
 
-def _unmet_said(option: Option) -> list[str]:
+def _describe_unmet(option: Option) -> str:
     """That seeds at its batch did not meet the target, where some did not."""
     point = option.steps.point
     if point is None or not point.unmet > 0:
-        return []
-    what = (f"the search's fewest; by these seeds {percent(1 - point.unmet)} of runs meet it, so that one which does "
-            f"takes {number(1 / (1 - point.unmet), 2)} runs on average" if point.searched else
-            "the median over all seeds, without an upper end: a run may not meet it at all")
-    return [f"Careful: at batch {point.global_batch:,} only {point.met} of {counted(point.seeds, 'seed')} met the "
-            f"target. The steps there are {what}."]
-
-
-def _assumed_said(plan: WorkerPlan) -> list[str]:
-    """Why no chance is given, where none is."""
-    names = plan.times.model.names
-    reasons = [ASSUMED[reason] if reason != MODEL else
-               f"the logs determine {len(plan.determined) or 'none'} of the {len(names)} parameters of the step-time "
-               "model, the others have wide priors" for reason in plan.assumed()]
-    return [f"Confidence unknown: {listed(reasons)}."
-            ] if reasons and len(plan.eligible) > 1 else []
+        return ""
+    return PLAN.say("unmet", batch=point.global_batch, met=point.met, seeds=point.seeds, searched=point.searched,
+                    share=1 - point.unmet, runs=1 / (1 - point.unmet) if point.unmet < 1 else math.inf)
 
 
 def chance(plan: WorkerPlan, share: float) -> str:
@@ -151,31 +134,23 @@ def _floor(share: float) -> str:
     return f"{math.floor(100 * share + 1e-9)}%"
 
 
-def _option_said(plan: WorkerPlan, option: Option) -> str:
+def _describe_option(plan: WorkerPlan, option: Option) -> str:
     """``32 workers (4 nodes), batch 1,024: 12.3 min (10-15), cost 3.40, extrapolated``."""
-    request = plan.request
-    nodes = f" ({counted(option.nodes, 'node')})" if request.per_node else ""
-    known = "" if option.mark == MEASURED else f", {option.mark}{_beyond_said(plan, option)}"
-    cost = number(option.cost.value)
-    priced = request.price is not None or plan.relative
-    cost = f"cost {cost}" if priced else f"{cost} {'node' if request.per_node else 'worker'}-hours"
-    return f"{counted(option.workers, 'worker')}{nodes}, batch {option.global_batch:,}: {_time_said(plan, option)}, " \
-           f"{cost}{known}"
+    batches = [point.global_batch for point in plan.curve.met] if option.steps.mark == EXTRAPOLATED else []
+    above = bool(batches) and option.global_batch > batches[-1]
+    return PLAN.say(
+        "option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
+        batch=option.global_batch, time=_describe_time(plan, option), cost=option.cost.value,
+        priced=plan.request.price is not None or plan.relative,
+        unit=f"{'node' if plan.request.per_node else 'worker'}-hours",
+        mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
+        limit=(batches[-1] if above else batches[0]) if batches else None)
 
 
-def _beyond_said(plan: WorkerPlan, option: Option) -> str:
-    """Of an extrapolated batch the last one that met the target."""
-    batches = [point.global_batch for point in plan.curve.met]
-    if option.steps.mark != EXTRAPOLATED or not batches:
-        return ""
-    above = option.global_batch > batches[-1]
-    return f" beyond batch {batches[-1]:,}" if above else f" below batch {batches[0]:,}"
-
-
-def _time_said(plan: WorkerPlan, option: Option) -> str:
+def _describe_time(plan: WorkerPlan, option: Option) -> str:
     if plan.relative:
-        first = counted(plan.options[0].workers, "worker")
-        return f"{ratio(option.seconds.value)}{_ends(option.seconds)} of the time of {first}"
+        return PLAN.say("relative_time", time=option.seconds.value, ends=_ends(option.seconds),
+                        first=plan.options[0].workers)
     return f"{duration(option.seconds.value)}{_ends(option.seconds, unit_of(option.seconds.value)[0])}"
 
 
@@ -187,106 +162,84 @@ def _opened(plan: WorkerPlan) -> list[Option]:
     return [option for option in plan.options if option.steps.open]
 
 
-def _open_said(plan: WorkerPlan) -> list[str]:
+def _describe_open(plan: WorkerPlan) -> Iterator[Finding]:
     """That batches beyond those run are no choice, what is known of steps there, and which run would show more."""
     curve, last = plan.curve, plan.curve.met[-1].global_batch if plan.curve.met else 0
     following = min(4 * last, getattr(plan.workload, "train_examples", 0) or 4 * last)
     held_back = curve.open_above and not plan.request.global_batch and not plan.request.local_batch and any(
         option.global_batch == last for option in plan.options)
     if not (_opened(plan) or held_back) or math.isinf(curve.at(following).value):       # inf: ran, and did not meet
-        return []
-    if curve.critical_ends is None:
-        why = "B_crit needs three batches"
-    else:
-        low, high = curve.critical_ends
-        most = f", at most {number(high, 2)}" if high < math.inf else ", without an upper end"
-        why = (f"B_crit is at least {number(low, 2)}{most}" if low > curve.met[0].global_batch / TOO_LOW else
-               "these batches do not bound B_crit")
-    ends = (number(end, 2) for end in curve.at(following).interval(plan.request.confidence))
-    more = (f" A run at batch {following:,} would narrow this: {' to '.join(ends)} steps are possible there."
-            if following > last else "")
-    return [f"No batch beyond {last:,} is recommended: {why}, so steps may keep falling as in "
-            f"perfect scaling, or hardly at all.{more}"]
+        return
+    low, high = curve.critical_ends or (0.0, math.inf)
+    fewest, most = curve.at(following).interval(plan.request.confidence)
+    yield PLAN.find("open", last=last, three=curve.critical_ends is None,
+                    low=low if curve.met and low > curve.met[0].global_batch / TOO_LOW else None,
+                    high=high if high < math.inf else None, following=following if following > last else None,
+                    fewest=fewest, most=most)
 
 
-def _limits_said(plan: WorkerPlan) -> list[str]:
+def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
+    """Which worker counts stay within deadline and budget, and the best of them."""
     request = plan.request
     limits = [duration(request.deadline)] if request.deadline else []
     limits += [f"a cost of {number(request.budget)}"] if request.budget else []
-    if not limits or not plan.eligible:
-        return []
+    if not limits:
+        return
     found = plan.within()
     if not found:
         best = max(plan.eligible, key=plan.chance_within)
         share = plan.chance_within(best)
-        at = f", at {counted(best.workers, 'worker')}," if share >= 1 - plan.surest else ""
-        rest = "" if plan.assumed(best) else f"; the best chance{at} is {chance(plan, share)}"
-        up_to = f" at batches up to {plan.curve.met[-1].global_batch:,}" if _opened(plan) else ""
-        return [f"Out of reach: none of these worker counts{up_to} is likely to stay within {listed(limits)}{rest}."]
-    said = [] if len(found) == 1 else [f"{listed(f'{option.workers:,}' for option in found)} workers."]
-    found_best: dict[Option, list[str]] = {}
+        yield PLAN.say("out_of_reach", limits=limits, up_to=_opened(plan) and plan.curve.met[-1].global_batch or None,
+                       workers=best.workers if share >= 1 - plan.surest else None,
+                       chance=None if plan.assumed(best) else chance(plan, share))
+        return
+    roles: dict[Option, list[str]] = {}
     for what, limited, name in (("cheapest", request.deadline, "cost"), ("fastest", request.budget, "seconds")):
         if limited:
-            found_best.setdefault(min(found, key=lambda option: getattr(option, name).value), []).append(what)
-    for option, names in found_best.items():
-        what = f"{capital(' and '.join(names))} of them: " if len(found) > 1 else ""
-        said.append(_best_within_said(plan, what, option, found, "cost" if "cheapest" in names else "seconds"))
-    return [f"Within {listed(limits)}: {' '.join(said)}"]
+            roles.setdefault(min(found, key=lambda option: getattr(option, name).value), []).append(what)
+    yield PLAN.say("within", limits=limits, workers=[option.workers for option in found] if len(found) > 1 else None,
+                   best=" ".join(_describe_best_within(plan, names if len(found) > 1 else [], option,
+                                                       "cost" if "cheapest" in names else "seconds")
+                                 for option, names in roles.items()))
 
 
-def _best_within_said(plan: WorkerPlan, what: str, best: Option, found: Sequence[Option], name: str) -> str:
-    known = best in _picked(plan)
-    who = f"{what}{counted(best.workers, 'worker') if known else _option_said(plan, best)}"
-    lost = [] if known else _unmet_said(best)
-    if plan.assumed(best):
-        return " ".join([f"{who}; how surely is assumed, not measured.", *lost])
+def _describe_best_within(plan: WorkerPlan, roles: Sequence[str], best: Option, name: str) -> str:
+    known, point = best in _picked(plan), best.steps.point
     safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
-    rest = ("" if safe is best else f"; none is {_floor(plan.surest)} sure" if safe is None else
-            f"; to be {_floor(plan.surest)} sure, {counted(safe.workers, 'worker')}")
-    point, whom = best.steps.point, "that a run stays" if plan.run_spread.freedom else "that the mean of runs stays"
-    given = (f", if it meets the target as {point.met} of {counted(point.seeds, 'seed')} did"
-             if point and point.seeds and not point.unmet else "")
-    return " ".join([f"{who}; {chance(plan, plan.chance_within(best))} sure {whom} within{given}{rest}.", *lost])
+    given = point is not None and point.seeds and not point.unmet
+    return PLAN.say(
+        "best_within", what=f"{capital(' and '.join(roles))} of them: " if roles else "",
+        option=counted(best.workers, "worker") if known else _describe_option(plan, best),
+        assumed=bool(plan.assumed(best)), chance=chance(plan, plan.chance_within(best)),
+        spread=bool(plan.run_spread.freedom), met=point.met if point and given else None,
+        seeds=point.seeds if point else None, least=None if safe is best else _floor(plan.surest),
+        safe=safe.workers if safe else None, unsafe=safe is None, unmet="" if known else _describe_unmet(best))
 
 
-def _efficiency_said(plan: WorkerPlan) -> list[str]:
+def _describe_efficiency(plan: WorkerPlan) -> Iterator[Finding]:
     knee = plan.knee
-    if knee is None or knee is plan.options[0]:
-        return []
-    guess = BEYOND if knee.steps.beyond else ""
-    return [f"At {counted(knee.workers, 'worker')} statistical efficiency is "
-            f"{guess}{ratio(knee.statistical_efficiency.value)} (examples needed at {plan.options[0].workers:,} over "
-            f"examples needed) and system efficiency {ratio(knee.system_efficiency.value)} (speed won over workers "
-            "added)."]
+    if knee is not None and knee is not plan.options[0]:
+        yield PLAN.find("efficiency", workers=knee.workers, guess=BEYOND * knee.steps.beyond,
+                        statistical=knee.statistical_efficiency.value, first=plan.options[0].workers,
+                        system=knee.system_efficiency.value)
 
 
-def _reach_said(plan: WorkerPlan) -> list[str]:
+def _describe_range(plan: WorkerPlan) -> Iterator[Finding]:
     """That the step time has no upper end where there are too many workers, and which runs would change that."""
     far = [option.workers for option in plan.options if option.out_of_reach]
-    if not far:
-        return []
-    model, most = plan.times.model, max(one.workers for one in plan.times.timings.found)
-    more = ("" if model.reach == FAR else
-            f", or repeats that bring the error of the times below {percent(SURE_WITHIN)}")
-    return [f"Step times at {_counts(far)} workers have no upper end, so none of these counts is recommended: they "
-            f"need more than {model.reach} times the workers or nodes that were timed (up to {counted(most, 'worker')})"
-            f". Runs at more workers would extend the range{more}."]
+    if far:
+        reach = plan.times.model.reach
+        yield PLAN.find("out_of_range", counts=_counts(far), reach=reach,
+                        most=max(one.workers for one in plan.times.timings.found),
+                        error=None if reach == FAR else percent(SURE_WITHIN))
 
 
-def _bounded_said(plan: WorkerPlan) -> list[str]:
+def _describe_bounds(plan: WorkerPlan) -> Iterator[Finding]:
     bounded = [option.workers for option in plan.options if option.bounded]
-    if not bounded:
-        return []
-    per_node = plan.request.per_node or plan.times.timings.per_node
-    links, runs = (("within a node", f"up to {counted(per_node, 'worker')} on one node")
-                   if plan.times.model.between or bounded[0] <= per_node else
-                   ("between nodes", "two nodes or more"))
-    node = (f"A node holds {counted(per_node, 'worker')}" if plan.request.per_node else
-            f"The logs had up to {counted(per_node, 'worker')} on a node; --per-node says how many there will be")
-    return [f"At {_counts(bounded)} workers a step needs links {links}, which no log has timed: the times there are "
-            f"lower bounds, the low ends of their {plan.request.confidence:.0%} intervals as if these links cost "
-            f"nothing, and no recommendation. Time runs on {runs}, or give the output of a benchmark of the network "
-            f"(--network), or --bandwidth and --latency. {node}."]
+    if bounded:
+        held = plan.request.per_node or plan.times.timings.per_node
+        yield PLAN.find("bounded", counts=_counts(bounded), confidence=f"{plan.request.confidence:.0%}", held=held,
+                        within=bool(plan.times.model.between or bounded[0] <= held), asked=bool(plan.request.per_node))
 
 
 def _counts(workers: Sequence[int]) -> str:
@@ -295,106 +248,72 @@ def _counts(workers: Sequence[int]) -> str:
     return listed(named) if len(named) <= MOST_NAMED else f"{named[0]} to {named[-1]}"
 
 
-def _steps_said(plan: WorkerPlan) -> list[str]:
-    curve = plan.curve
+def _describe_steps(plan: WorkerPlan) -> Iterator[Finding]:
+    curve, marks = plan.curve, {option.steps.mark for option in plan.options}
+    met = [point.global_batch for point in curve.met]
     if curve.relative and curve.critical is None:
-        return ["The steps to target are not known; at one global batch they are the same at any worker count, so "
-                "times compare."]
-    marks = {option.steps.mark for option in plan.options}
-    said = []
-    if PREDICTED in marks:
-        said += [_prediction_said(plan, plan.noise)] if plan.noise else []
+        yield PLAN.find("steps_unknown")
+        return
+    scale = plan.noise
+    if PREDICTED in marks and scale:
+        yield PLAN.find("steps_predicted", run=_counts(met) if met else None, scale=scale.noise_scale,
+                        interval=in_brackets(scale.low, scale.high), start=scale.first_step if scale.steps else None,
+                        end=scale.last_step, factor=NOISE_WITHIN, source=MCCANDLISH.split(",")[0])
     if EXTRAPOLATED in marks:
-        batches = [point.global_batch for point in curve.met]
-        run = f"{batches[0]:,} to {batches[-1]:,}" if len(batches) > 1 else f"{batches[0]:,}"
-        how = ("follow the curve fitted to the others" if curve.critical is not None else
-               "may lie anywhere between perfect scaling and no gain"
-               if len(batches) < 2 else "may fall by as much as between the outermost two, or less")
-        said.append(f"Some batches lie outside those that met the target ({run}), and are marked {BEYOND}: steps there "
-                    f"{how}.")
+        yield PLAN.find("steps_outside", first=met[0], last=met[-1] if len(met) > 1 else None, mark=BEYOND,
+                        fitted=curve.critical is not None, alone=len(met) < 2)
     if any(point.steps.runs < 2 for point in curve.met):
-        said.append("Where the steps of a batch are those of one run, the intervals hold nothing of the spread between "
-                    "seeds.")
-    return said
+        yield PLAN.find("steps_of_one_run")
 
 
-def _prediction_said(plan: WorkerPlan, scale: NoiseScale) -> str:
-    curve = plan.curve
-    over = (f", over steps {scale.first_step:,} to {scale.last_step:,}; it usually grows in training"
-            if scale.steps else ", as given")
-    run = _counts([point.global_batch for point in curve.met]) if curve.met else ""
-    what = f"Steps at other batches than {run} are a prediction: they" if run else (
-        "A prediction, before any full run: steps")
-    return (f"{what} follow S_min (1 + B_crit / B), with the gradient noise scale for B_crit: "
-            f"{number(scale.noise_scale)} examples{in_brackets(scale.low, scale.high)}{over}. On most workloads the "
-            f"two were within a factor {NOISE_WITHIN:g} ({MCCANDLISH.split(',')[0]}), which the intervals hold.")
-
-
-def _times_said(plan: WorkerPlan) -> list[str]:
+def _describe_times(plan: WorkerPlan) -> Iterator[Finding]:
     timings, model = plan.times.timings, plan.times.model
-    missed = f"; the model of the others misses them by {percent(model.misses)}" if model.settings > 2 else ""
-    said = [f"Step times: {counted(len(timings.found), 'way')} of running timed on {timings.machine}{missed}. "
-            "Times exclude evaluation and start-up."]
-    said += _apart_said(plan)
+    yield PLAN.find("times", ways=len(timings.found), machine=str(timings.machine),
+                    missed=model.misses if model.settings > 2 else None)
+    met = [point.global_batch for point in plan.curve.met if point.trials]
+    timed = [one.global_batch for one in timings.found]
+    if met and timed and not (min(timed) <= max(met) and min(met) <= max(timed)):
+        yield PLAN.find("apart", met=_span_of(met), timed=_span_of(timed))
     if timings.crowded:
-        said += crowded_said(timings)
+        yield from describe_crowded(timings)
     elif any(one.crowded for one in timings.found):
-        said.append(f"{CROWDED} the host had fewer cores than workers: these times are not to be trusted, nor is what "
-                    "follows from them for a real cluster.")
+        yield PLAN.find("all_crowded", mark=CROWDED)
     if timings.others:
-        said.append(f"Left out: step times on {listed(map(str, timings.others))}; those of one machine are compared.")
+        yield PLAN.find("times_of_others", machines=list(map(str, timings.others)))
     if not timings.spread.freedom:
-        said.append("No way of running was timed twice: a spread of 5% is assumed.")
-    return said
-
-
-def _apart_said(plan: WorkerPlan) -> list[str]:
-    """That no batch was timed among those whose steps are known, where none was."""
-    met, timed = ([point.global_batch for point in plan.curve.met if point.trials],
-                  [one.global_batch for one in plan.times.timings.found])
-    if not met or not timed or min(timed) <= max(met) and min(met) <= max(timed):
-        return []
-    return [f"The batches do not overlap: steps are known at {_span_of(met)} examples, step times at "
-            f"{_span_of(timed)}. Every time to target extrapolates one of them; time steps at a batch that was run to "
-            "the target."]
+        yield PLAN.find("times_once")
 
 
 def _span_of(batches: Sequence[int]) -> str:
     return f"{min(batches):,} to {max(batches):,}" if len({*batches}) > 1 else f"{batches[0]:,}"
 
 
-def crowded_said(timings: Timings) -> list[str]:
+def describe_crowded(timings: Timings) -> list[Finding]:
     """Which runs on hosts with fewer cores than workers are left out."""
     runs = sum(len(one.trials) for one in timings.crowded)
-    return [f"Left out: the step times of {counted(runs, 'run')} at "
-            f"{listed(sorted({one.workers for one in timings.crowded}))} workers, as the host had fewer cores than "
-            "workers. Their steps count."] if runs else []
+    return [PLAN.find("crowded", runs=runs, workers=sorted({one.workers for one in timings.crowded}))] * bool(runs)
 
 
-def _laws_said(plan: WorkerPlan) -> list[str]:
+def _describe_laws(plan: WorkerPlan) -> Iterator[Finding]:
     """Which laws of the step time the timings leave standing."""
-    model = plan.times.model
-    if len(model.fits) < 2:
-        return []
-    fitting, refuted = ([str(fit.law) for fit in sorted(model.fits, key=lambda fit: LAWS.index(fit.law))
-                         if fit.refuted == out] for out in (False, True))
-    return [f"Step-time laws that fit the timings: {listed(fitting)}. "
-            + (f"Refuted: {listed(refuted)}. " if refuted else "") + "Intervals cover all laws that fit."]
+    fits = sorted(plan.times.model.fits, key=lambda fit: LAWS.index(fit.law))
+    if len(fits) > 1:
+        yield PLAN.find("laws", fitting=[str(fit.law) for fit in fits if not fit.refuted],
+                        refuted=[str(fit.law) for fit in fits if fit.refuted])
 
 
-def _left_out_said(plan: WorkerPlan) -> list[str]:
+def _describe_left_out(plan: WorkerPlan) -> list[Finding]:
     reasons: dict[str, list[int]] = {}
     for workers, why in plan.left_out:
         reasons.setdefault(why, []).append(workers)
-    return [f"Not at {_counts(workers)} worker{'s' * (workers != [1])}: {why}." for why, workers in reasons.items()]
+    return [PLAN.find("not_at", counts=_counts(workers), one=workers == [1], why=why)
+            for why, workers in reasons.items()]
 
 
-def not_joined_said(found: NoPlan, timed: Sequence[JobKey]) -> str:
+def describe_no_join(found: NoPlan, timed: Sequence[JobKey]) -> str:
     """Why the logs of --times-from, which are of these workloads, give no times for a plan; names the nearest."""
-    differing = min((_differing(found.workload, other) for other in timed), key=len)
-    return (f"{_whose(found)}: no log of --times-from is of this workload. In the nearest one {listed(differing)}. "
-            "Logs join where all names and the number of training examples are the same: import both with the same "
-            "ones, or take the times of this workload with hvdscale-scale --probe.")
+    return PLAN.say("not_joined", whose=_whose(found),
+                    differing=min((_differing(found.workload, other) for other in timed), key=len))
 
 
 def _differing(one: JobKey | None, other: JobKey) -> list[str]:
@@ -411,18 +330,8 @@ def _whose(found: NoPlan) -> str:
     return f"{found.workload}{f': {found.target}' if found.target else ''}"
 
 
-def no_plan_said(found: NoPlan) -> str:
+def describe_no_plan(found: NoPlan) -> str:
     """Why there is no plan, and what would make one."""
-    where = _whose(found)
-    if found.why == NO_TIMES:
-        return (f"{where}: no trial here ran to its end with its time taken, so the seconds of a step are not known. "
-                "Add logs of runs, or of hvdscale-scale --probe.")
-    if found.why == NO_STEPS:
-        return (f"{where}: no run was held against a target and the gradient noise scale was not measured, so it is "
-                "not known what a larger batch saves. Give --target, or logs of runs with --set noise_every=1, or "
-                "--noise-scale, or compare times at one --global-batch.")
-    if found.why == AT_ONCE:
-        return f"{where}: met before the first step, so there is nothing to plan. Use a stricter target."
-    known = found.target and found.best == found.best
-    best = f" The best {found.target.column} was {number(found.best)}." if found.target and known else ""
-    return f"{where}: not met by most runs at any batch.{best} Use a target that they reach, or longer runs."
+    return PLAN.say(REFUSED.get(found.why, "not_met"), whose=_whose(found),
+                    metric=found.target.column if found.target else None,
+                    best=found.best if found.best == found.best else None)

@@ -1,0 +1,138 @@
+"""The sentences of a report, kept as text: a TOML file a subject, whose templates are filled in with values.
+
+    SCALING = Texts("scaling")
+    SCALING.say("perfect", batch=128)                       # the sentence
+    SCALING.find("speedup", ratio, first=1, last=8)         # a Finding, which has the values, too
+
+A template has ``{name}`` for a value as people read it: a count with commas, a measurement to three digits, an Estimate
+with its interval, several as "1, 2 and 4". ``{name:HOW}`` writes it otherwise: HOW is a key of WRITERS; a number of
+digits; ``n trial`` for "1 trial", "2 trials"; ``is/are`` for the one or the other, by how many there are; ``or`` for
+"1, 2 or 4"; behind it ``value`` or ``ends`` are the parts of an Estimate. ``[; beyond {batch}]`` is left out where a
+value in it is missing: None, False, or empty; ``[A|B]`` is the first that has all its values. ``{name?}`` asks for a
+value and writes nothing.
+"""
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+from ...formatting.numbers import capital, counted, duration, exact, in_brackets, listed, number, percent, ratio, whole
+from ...plan.settings import read_toml
+from ...target import Target
+from ..drawing import Figure
+from ..findings import Finding
+from ..table import Cell, Column, Row, Table, TrialKeys
+
+OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+FIELD = re.compile(r"\{(\w+)(\?)?(?::([^{}]*))?\}")
+WRITERS: dict[str, Callable[[Any], str]] = {
+    "ratio": ratio, "percent": percent, "whole": whole, "exact": exact, "duration": duration, "capital": capital,
+    "plain": str}
+OfRow = Callable[[Any], TrialKeys]
+
+
+def no_trials(row: object) -> TrialKeys:
+    """Of rows that are of no trials alone."""
+    return ()
+
+
+class Texts:
+    """The texts of one subject.
+
+    Their sections: of ``finding`` and ``warning`` a template a kind; of ``note`` what says how to read something;
+    ``figure``: title, caption, formula and source by name; ``table``: titles by name; ``column``: by key what
+    table.Column has, in its order, as far as it has something.
+    """
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+
+    @cached_property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """All of the file."""
+        with importlib.resources.as_file(importlib.resources.files(__package__) / f"{self.subject}.toml") as path:
+            return read_toml(str(path))
+
+    def say(self, kind: str, **values: Any) -> str:
+        """The sentence of a finding, warning or note."""
+        return fill(self.sections[self._severity(kind)][kind], values)
+
+    def find(self, kind: str, estimate: object = None, more: Sequence[str] = (), **values: Any) -> Finding:
+        """A finding; ``estimate`` is the number that it is about, and more: further sentences on the same."""
+        if estimate is not None:
+            values = {"estimate": estimate, **values}
+        return Finding(self.say(kind, **values), tuple(more), estimate, kind, values, self._severity(kind))
+
+    def _severity(self, kind: str) -> str:
+        return next(name for name in ("finding", "warning", "note") if kind in self.sections.get(name, ()))
+
+    def column(self, key: str, name: str = "", **values: Any) -> Column:
+        """A column of a table; ``name``: its key in files where that is another one."""
+        title, unit, formula, source, short, spare = (*(fill(text, values) for text in self.sections["column"][key]),
+                                                      *("",) * 5)[:6]
+        return Column(name or key, title, unit or "1", formula, source, short, bool(spare))
+
+    def table(self, name: str, rows: Iterable[Any], cells: Mapping[Column | str, Callable[[Any], Cell]],
+              trials: OfRow = no_trials, *, diverged: OfRow = no_trials, baseline: OfRow = no_trials, file: str = "",
+              notes: Iterable[str] = (), warnings: Iterable[str] = (), target: Target | None = None, **values: Any
+              ) -> Table:
+        """A table of a title by name, a row for each of ``rows``.
+
+        cells   what fills each column, of its row; a column by its key has its words here
+        trials, diverged, baseline      of a row, see table.Row
+        file    its name in files, where that is another one; notes, warnings, target: see table.Table
+        """
+        values = {"target": target, **values}
+        columns = tuple(self.column(key, **values) if isinstance(key, str) else key for key in cells)
+        return Table(file or name, fill(self.sections["table"][name], values), columns, tuple(
+            Row(tuple(cell(row) for cell in cells.values()), trials(row), diverged(row), baseline(row))
+            for row in rows), tuple(notes), target, tuple(warnings))
+
+    def figure(self, name: str, draw: Callable[..., None], trials: TrialKeys, panels: int = 1, **values: Any
+               ) -> Figure:
+        """A figure with its words."""
+        words = {part: fill(text, values) for part, text in self.sections["figure"][name].items()}
+        return Figure(words.get("name", name), words["title"], words["caption"], words["formula"],
+                      words.get("source", ""), trials, draw, panels)
+
+
+def fill(template: str, values: Mapping[str, object]) -> str:
+    """The text of a template."""
+    def chosen(found: re.Match[str]) -> str:
+        return next((part for part in found[1].split("|")
+                     if all(_is_there(values.get(name)) for name, *_ in FIELD.findall(part))), "")
+    found = 1
+    while found:
+        template, found = OPTIONAL.subn(chosen, template)
+    return FIELD.sub(lambda field: "" if field[2] else written(values[field[1]], field[3] or ""), template)
+
+
+def _is_there(value: object) -> bool:
+    return value is not None and value is not False and not (isinstance(value, (str, tuple, list)) and not value)
+
+
+def written(value: Any, how: str = "") -> str:
+    """A value as people read it; see the module's text for ``how``."""
+    if "/" in how:
+        one, many = how.split("/")
+        return one if (value if isinstance(value, int) else len(value)) == 1 else many
+    if how.startswith("n "):
+        return counted(value, how[2:])
+    if isinstance(value, (tuple, list)):
+        last = "or" if how == "or" else "and"
+        return listed([written(one, "" if how == "or" else how) for one in value], last)
+    if isinstance(value, (str, Target)) and how != "capital":
+        return str(value)
+    how, _, part = how.partition(" ")
+    write = WRITERS.get(how) or (partial(number, digits=int(how)) if how else _plain)
+    if not hasattr(value, "low"):
+        return write(value)
+    return (write(value.value) * (part != "ends")
+            + in_brackets(value.low, value.high, write if how else number) * (part != "value"))
+
+
+def _plain(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else number(value) if isinstance(value, float) else str(value)
