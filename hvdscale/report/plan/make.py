@@ -72,7 +72,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         studies = studies_of(opened_logs, versions.of)
         ran, joined = join_scripts(ran, timed)
         groups = analyse(ran, targets, options)
-        request = _with_relaunch(request, [log for log in runs.logs if not times_from or log.path in timed])
+        request = _with_relaunch(request, [log for log in opened_logs if not times_from or log.path in timed])
         found = [plan for group in groups if not group.workload.batch_schedule
                  for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
                                       steps=lambda section: steps_of(section, studies))]
