@@ -13,7 +13,7 @@ are treated as not measured.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,58 +22,19 @@ import numpy as np
 
 from ..log.check import refuse_unsound
 from ..log.nans import count_nans
-from ..log.plan_text import plan_at
 from ..log.reader import Log, Table
-from ..log.schema import PRUNED, UNKNOWN_SEED, Status
+from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
 from .grouping import group_by
 from .learning import LossCourse, read_courses
 from .noise import NoiseSteps, read_noise
+from .rows import METAPARAMETER, AsVersion, JobKey, SeedKey, TrialRows, as_json_text, is_pruning, only_version, seed_key
 from .step_breakdown import StepParts, read_parts
 
 # entries of a plan's problem that older logs lack, and that are null where they do not apply
 LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau")
-_ENCODER = json.JSONEncoder(sort_keys=True)
-_READ = ("id", "status", "stop_reason", "dataset", "model", "optimizer", "global_batch", "workers", "seed", "plan")
-
-SeedKey = tuple[int, str, int]
-
-
-def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:
-    """What runs are grouped and paired by: equal for those of one seed, and for no others where it is unknown.
-
-    trial   log and id
-    """
-    return (seed, *trial) if seed == UNKNOWN_SEED else (seed, "", 0)
-
-
-@dataclass(frozen=True, order=True)
-class JobKey:
-    """What two trials of the same job have in common."""
-
-    dataset: str
-    model: str
-    model_args: str             # JSON; "": none
-    optimizer: str
-    train_examples: int         # 0: unknown
-    batch_schedule: tuple[tuple[int, int], ...] = ()    # (first step, batch); empty where the batch is constant
-    version: str = ""           # of the job; "" where there is only one, see versions.py
-
-    @property
-    def at_constant_batch(self) -> JobKey:
-        """The same job with a batch that does not change."""
-        return replace(self, batch_schedule=())
-
-    def __str__(self) -> str:
-        batch = f", batch {BatchSchedule.of_pairs(self.batch_schedule)}" if self.batch_schedule else ""
-        size = f", {self.train_examples:,} training examples" if self.train_examples else ""
-        version = f", version {self.version}" if self.version else ""
-        args = json.loads(self.model_args or "{}")
-        if isinstance(args, dict):
-            args = ", ".join(f"{name}={value}" for name, value in args.items())
-        return f"{self.dataset}/{self.model}{f' ({args})' * bool(args)}, {self.optimizer}{size}{batch}{version}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,14 +167,6 @@ class Trial:
         return fewest_passes(batch, ghost_batch, self.workers, most, accumulate)
 
 
-AsVersion = Callable[[JobKey, Mapping[str, Any]], JobKey]      # a workload as that of a trial of this plan
-
-
-def only_version(workload: JobKey, plan: Mapping[str, Any]) -> JobKey:
-    """The workload, where versions of its job are not kept apart."""
-    return workload
-
-
 def read_trials(log: Log, as_version: AsVersion = only_version) -> list[Trial]:
     """Every trial of a log, by id.
 
@@ -221,22 +174,31 @@ def read_trials(log: Log, as_version: AsVersion = only_version) -> list[Trial]:
     Raises LogError where the rows contradict each other, or a plan's entries are of the wrong type.
     """
     refuse_unsound(log)
-    table = log.trials
-    ids = table["id"]
-    evaluations = _Slices(log.evaluations, ids, by_step=True)
-    values = {name: evaluations.column(name) for name in log.evaluations.columns if "/" in name}
-    step, seconds = evaluations.column("step"), evaluations.column("train_seconds")
-    timed = _count_timed_steps(log, [at.stop > at.start and step[at.stop - 1] > 0 for at in evaluations.rows])
+    rows = TrialRows(log, as_version)
+    order = np.argsort(rows.id, kind="stable")
+    ids, evaluations = rows.id[order], rows.evaluations_of([order])[0]
+    step, seconds = evaluations.read("step").astype(int), evaluations.read("train_seconds")
+    metrics = {name: evaluations.read(name) for name in evaluations.columns}
+    own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
+    timed = _count_timed_steps(log, ids, [at.stop > at.start and step[at.stop - 1] > 0 for at in own])
+    tokens = _count_tokens(log, ids, [step[at] for at in own])
     parts, noise, losses = read_parts(log), read_noise(log), read_courses(log)
-    tokens = _count_tokens(log, [step[at] for at in evaluations.rows])
     starts = _Slices(log.restarts, ids)
-    workers, times = starts.column("workers").tolist(), starts.column("time")
-    rows = _Rows(log.path, table, as_version)
-    return [rows.trial(row, tuple(sorted(set(workers[starts.rows[row]]))), timed[row], parts,
-                       noise, losses, step[at], seconds[at],
-                       {name: column[at] for name, column in values.items()}, tokens[row],
-                       float(times[starts.rows[row]].min(initial=np.inf)))
-            for row in np.argsort(ids, kind="stable").tolist() for at in [evaluations.rows[row]]]
+    counts, times = starts.column("workers").tolist(), starts.column("time")
+    columns = [rows.table[name].tolist() for name in ("id", "stop_reason", "global_batch", "workers", "seed")]
+    drawn = {name: rows.metaparameter(name).tolist() for name in rows.metaparameters}
+    found = []
+    for at, row in enumerate(order.tolist()):
+        number, reason, batch, workers, seed = (column[row] for column in columns)
+        start, plan = starts.rows[at], rows.plan(row)
+        trial = Trial(log.path, number, Status(int(rows.status[row])), reason, rows.workload(row), batch, workers,
+                      tuple(sorted(set(counts[start]))), seed, plan,
+                      _setting_of(plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()}),
+                      step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
+                      *timed[at], parts.get(number), noise.get(number), tokens[at], losses.get(number),
+                      float(times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan)
+        found.append(trial.without_times() if rows.untimed[row] else trial)
+    return found
 
 
 def by_workload(trials: Iterable[Trial]) -> dict[JobKey, tuple[Trial, ...]]:
@@ -245,47 +207,19 @@ def by_workload(trials: Iterable[Trial]) -> dict[JobKey, tuple[Trial, ...]]:
     return {workload: tuple(groups[workload]) for workload in sorted(groups)}
 
 
-class _Rows:
-    """The rows of /trials, to be converted to trials."""
-
-    def __init__(self, path: str, table: Table, as_version: AsVersion) -> None:
-        self.path, self.as_version = path, as_version
-        self.metaparameters = [name for name in table.columns if name.startswith("metaparameters/")]
-        self.columns = {name: table[name].tolist() for name in (*_READ, *self.metaparameters)}
-        self.workloads: dict[JobKey, JobKey] = {}
-
-    def trial(self, row: int, worker_counts: tuple[int, ...], timed: tuple[int, float], parts: Mapping[int, StepParts],
-              noise: Mapping[int, NoiseSteps], losses: Mapping[int, LossCourse], step: np.ndarray,
-              train_seconds: np.ndarray, metrics: Mapping[str, np.ndarray], tokens: np.ndarray | None,
-              started: float) -> Trial:
-        """The trial of one row; ``parts``, ``noise`` and ``losses`` are those of all trials, by id."""
-        number, status, reason, dataset, model, optimizer, batch, workers, seed, text = (
-            self.columns[name][row] for name in _READ)
-        plan = plan_at(self.path, number, text)
-        problem = {name: value for name, value in (plan.get("problem") or {}).items()
-                   if value is not None or name not in LATER_FIELDS}
-        workload = self.as_version(workload_of(dataset, model, optimizer, plan), plan)
-        workload = self.workloads.setdefault(workload, workload)
-        problem.pop("seed", None)
-        if plan.get("sweep"):
-            problem |= {name: value for name, value in _as_tuned(problem, batch).items() if name in problem}
-        if not problem.keys() - {"train_examples"}:     # an imported log: only its metaparameters are known
-            problem |= {name: self.columns[name][row] for name in self.metaparameters}
-        grid = {name: value for name, value in (plan.get("measurement") or {}).items()
-                if name == "eval_every_examples" and value is not None}
-        eval_every = (plan.get("measurement") or {}).get("eval_every")
-        setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": batch, **grid})
-        trial = Trial(self.path, number, Status(status), reason, workload, batch, workers, worker_counts, seed, plan,
-                      setting, step, train_seconds, metrics, *timed, parts.get(number), noise.get(number), tokens,
-                      losses.get(number), started if np.isfinite(started) else np.nan)
-        return trial if len(worker_counts) < 2 else trial.without_times()
-
-
-def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> JobKey:
-    """The workload of a trial, without the model arguments that its study searches."""
-    problem = plan.get("problem") or {}
-    return JobKey(dataset, model, _json(_fixed_args(problem.get("model_args"), plan.get("sweep"))), optimizer,
-                  int(problem.get("train_examples") or 0), tuple(map(tuple, problem.get("batch_schedule") or ())))
+def _setting_of(plan: Mapping[str, Any], batch: int, metaparameters: Mapping[str, float]) -> str:
+    """The setting of a trial, see the module's docstring; of an imported log only its metaparameters are known."""
+    problem = {name: value for name, value in (plan.get("problem") or {}).items()
+               if (value is not None or name not in LATER_FIELDS) and name != "seed"}
+    if plan.get("sweep"):       # as under the rule ``tuned`` with the same updates
+        tuned = {"lr_rule": TUNED, "base_lr": problem.get("peak_lr"), "base_batch": batch, "lr_factor": 1.0}
+        problem |= {name: value for name, value in tuned.items() if name in problem}
+    if not problem.keys() - {"train_examples"}:
+        problem |= metaparameters
+    measurement = plan.get("measurement") or {}
+    grid = {name: value for name in ("eval_every_examples",) if (value := measurement.get(name)) is not None}
+    return as_json_text({"problem": problem, "eval_every": measurement.get("eval_every"), "global_batch": batch,
+                         **grid})
 
 
 def parameters_of(plan: Mapping[str, Any]) -> int:
@@ -295,43 +229,21 @@ def parameters_of(plan: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) else 0
 
 
-def is_pruning(stop_reason: str) -> bool:
-    """Whether an INCOMPLETE trial's stop reason is that its study pruned it."""
-    return stop_reason.startswith(PRUNED)
-
-
-def _as_tuned(problem: Mapping[str, Any], batch: int) -> dict[str, Any]:
-    """The learning-rate entries of a plan under the rule ``tuned`` with the same updates as this trial of a study."""
-    return {"lr_rule": TUNED, "base_lr": problem.get("peak_lr"), "base_batch": batch, "lr_factor": 1.0}
-
-
-def _fixed_args(model_args: Any, sweep: Mapping[str, Any] | None) -> Any:
-    """The model's arguments without those that a study searches."""
-    if not sweep or not isinstance(model_args, Mapping):
-        return model_args
-    searched = {parameter["name"] for parameter in sweep["space"]}
-    return {name: value for name, value in model_args.items() if f"model_args.{name}" not in searched}
-
-
-def _json(value: Any) -> str:
-    return _ENCODER.encode(value) if value else ""
-
-
-def _count_timed_steps(log: Log, evaluated: Sequence[bool]) -> list[tuple[int, float]]:
+def _count_timed_steps(log: Log, ids: np.ndarray, evaluated: Sequence[bool]) -> list[tuple[int, float]]:
     """(steps, seconds) in /steps of each trial that was not evaluated after step 0; (0, 0.0) for the others."""
     if all(evaluated) or not log.steps.rows:
         return [(0, 0.0)] * len(evaluated)
-    slices = _Slices(log.steps, log.trials["id"])
+    slices = _Slices(log.steps, ids)
     step, seconds = slices.column("step"), slices.column("step_seconds")
     return [(0, 0.0) if known else (int(np.max(step[rows], initial=0)), float(np.sum(seconds[rows])))
             for known, rows in zip(evaluated, slices.rows)]
 
 
-def _count_tokens(log: Log, evaluated: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+def _count_tokens(log: Log, ids: np.ndarray, evaluated: Sequence[np.ndarray]) -> list[np.ndarray | None]:
     """The tokens in each trial's steps up to these; None where a step lacks them."""
     if not log.steps.rows or "tokens" not in log.steps.columns:
         return [None] * len(evaluated)
-    slices, found = _Slices(log.steps, log.trials["id"], by_step=True), []
+    slices, found = _Slices(log.steps, ids, by_step=True), []
     step, tokens = slices.column("step"), slices.column("tokens")
     for rows, at in zip(slices.rows, evaluated):
         seen = np.concatenate([[0.0], np.cumsum(tokens[rows])])

@@ -17,7 +17,7 @@ from ..formatting.numbers import list_first
 from ..log.plan_text import plan_at
 from ..log.reader import Log
 from ..plan.job import changes_of, key_of
-from .trials import JobKey, workload_of
+from .rows import JobKey, workload_of
 
 DIGITS = 6              # of a version's name
 LONGEST = 300           # characters of what differs

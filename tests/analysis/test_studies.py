@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis import studies as module
+from hvdscale.analysis import rows as module
 from hvdscale.analysis.steps import run_of
 from hvdscale.analysis.studies import best_metric, outcomes, studies_of
 from hvdscale.analysis.trials import read_trials

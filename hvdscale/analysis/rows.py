@@ -1,0 +1,342 @@
+"""The rows of logs, read once for trials and studies alike: trials as columns, and the evaluations of groups of them.
+
+    rows = TrialRows(log)
+    [evaluations] = rows.evaluations_of([np.argsort(rows.id)])
+    evaluations.read("val/error")[evaluations.first[0]:evaluations.first[1]]        of the first trial
+
+Evaluations are ordered by trial and read lazily, a column at a time. So this works for one trial and for 200,000 alike;
+the logs must stay open meanwhile.
+"""
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import LogError
+from ..log.plan_text import plan_at
+from ..log.reader import Log, Table
+from ..log.schema import PRUNED, UNKNOWN_SEED, Status
+from ..plan.batch_schedule import BatchSchedule
+
+if TYPE_CHECKING:
+    from ..target import Target
+    from .studies import Outcomes
+
+BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where trials begin
+GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
+KEPT_BYTES = 64 << 20       # cached columns, over all studies of one call of studies_of
+KEPT_COLUMNS = 3            # cached however large they are
+METAPARAMETER = "metaparameters/"
+_ENCODER = json.JSONEncoder(sort_keys=True)
+
+SeedKey = tuple[int, str, int]
+
+
+def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:
+    """What runs are grouped and paired by: equal for those of one seed, and for no others where it is unknown.
+
+    trial   log and id
+    """
+    return (seed, *trial) if seed == UNKNOWN_SEED else (seed, "", 0)
+
+
+@dataclass(frozen=True, order=True)
+class JobKey:
+    """What two trials of the same job have in common."""
+
+    dataset: str
+    model: str
+    model_args: str             # JSON; "": none
+    optimizer: str
+    train_examples: int         # 0: unknown
+    batch_schedule: tuple[tuple[int, int], ...] = ()    # (first step, batch); empty where the batch is constant
+    version: str = ""           # of the job; "" where there is only one, see versions.py
+
+    @property
+    def at_constant_batch(self) -> JobKey:
+        """The same job with a batch that does not change."""
+        return replace(self, batch_schedule=())
+
+    def __str__(self) -> str:
+        batch = f", batch {BatchSchedule.of_pairs(self.batch_schedule)}" if self.batch_schedule else ""
+        size = f", {self.train_examples:,} training examples" if self.train_examples else ""
+        version = f", version {self.version}" if self.version else ""
+        args = json.loads(self.model_args or "{}")
+        if isinstance(args, dict):
+            args = ", ".join(f"{name}={value}" for name, value in args.items())
+        return f"{self.dataset}/{self.model}{f' ({args})' * bool(args)}, {self.optimizer}{size}{batch}{version}"
+
+
+AsVersion = Callable[[JobKey, Mapping[str, Any]], JobKey]      # a workload as that of a trial of this plan
+
+
+def only_version(workload: JobKey, plan: Mapping[str, Any]) -> JobKey:
+    """The workload, where versions of its job are not kept apart."""
+    return workload
+
+
+def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> JobKey:
+    """The workload of a trial, without the model arguments that its study searches."""
+    problem = plan.get("problem") or {}
+    return JobKey(dataset, model, as_json_text(_fixed_args(problem.get("model_args"), plan.get("sweep"))), optimizer,
+                  int(problem.get("train_examples") or 0), tuple(map(tuple, problem.get("batch_schedule") or ())))
+
+
+def is_pruning(stop_reason: str) -> bool:
+    """Whether an INCOMPLETE trial's stop reason is that its study pruned it."""
+    return stop_reason.startswith(PRUNED)
+
+
+def _fixed_args(model_args: Any, sweep: Mapping[str, Any] | None) -> Any:
+    """The model's arguments without those that a study searches."""
+    if not sweep or not isinstance(model_args, Mapping):
+        return model_args
+    searched = {parameter["name"] for parameter in sweep["space"]}
+    return {name: value for name, value in model_args.items() if f"model_args.{name}" not in searched}
+
+
+def as_json_text(value: Any) -> str:
+    return _ENCODER.encode(value) if value else ""
+
+
+class TrialRows:
+    """The rows of a log's /trials as columns, with what their plans say; plans that are alike are read once.
+
+    pruned   bool: INCOMPLETE because its search stopped it
+    repeat   bool: a search's winner under another seed
+    branch   bool: a branch of a run
+    untimed  bool: it changed its worker count partway, so that its times apply to no single count
+    """
+
+    def __init__(self, log: Log, as_version: AsVersion = only_version) -> None:
+        """as_version  see versions.py; by default runs of one name are of one workload"""
+        table = log.trials
+        self.path, self.table, self._evaluations = log.path, table, log.evaluations
+        self.id, self.seed, self.budget_steps, self.global_batch = (
+            np.asarray(table[name]) for name in ("id", "seed", "budget_steps", "global_batch"))
+        self.status = np.asarray(table["status"], np.int8)
+        self.metaparameters = [name.removeprefix(METAPARAMETER) for name in table.columns
+                               if name.startswith(METAPARAMETER)]
+        at, reasons = _find_distinct(table["stop_reason"])
+        pruned = np.array([is_pruning(*one) for one in reasons], bool)[at]
+        self.pruned = (self.status == Status.INCOMPLETE) & pruned
+        self._alike, rows = _find_distinct(*(table[name] for name in ("dataset", "model", "optimizer", "plan")))
+        first = self.id[np.unique(self._alike, return_index=True)[1]]
+        self._plans = [plan_at(log.path, number, row[-1]) for number, row in zip(first.tolist(), rows)]
+        self.repeat, self.branch = (
+            np.array([bool(mark(plan)) for plan in self._plans], bool)[self._alike]
+            for mark in (lambda plan: (plan.get("sweep") or {}).get("repeat"), lambda plan: plan.get("branch")))
+        self.untimed = np.isin(self.id, _find_changed_workers(log.restarts))
+        numbers: dict[JobKey, int] = {}
+        known = [numbers.setdefault(as_version(workload_of(dataset, model, optimizer, plan), plan), len(numbers))
+                 for (dataset, model, optimizer, _), plan in zip(rows, self._plans)]
+        self.workloads, self._workload = list(numbers), np.array(known, np.int64)[self._alike]
+
+    def plan(self, row: int) -> Mapping[str, Any]:
+        """The plan of a trial."""
+        return self._plans[self._alike[row]]
+
+    def workload(self, row: int) -> JobKey:
+        """The workload of a trial: the same object for all that share it."""
+        return self.workloads[self._workload[row]]
+
+    def metaparameter(self, name: str) -> np.ndarray:
+        """Float64; NaN where the log does not have it."""
+        if name not in self.metaparameters:
+            return np.full(len(self.id), np.nan)
+        return np.asarray(self.table[METAPARAMETER + name], float)
+
+    def by_study(self) -> list[np.ndarray]:
+        """The rows of each workload at each global batch, by id; without branches of a run."""
+        order = np.lexsort((self.id, self.global_batch, self._workload))
+        order = order[~self.branch[order]]
+        changes = np.diff(self._workload[order]).astype(bool) | np.diff(self.global_batch[order]).astype(bool)
+        return np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
+
+    def evaluations_of(self, groups: Sequence[np.ndarray]) -> list[Evaluations]:
+        """The evaluations of each group of rows."""
+        return [Evaluations([source], [(self.path, self.id[own])], Kept())
+                for own, source in zip(groups, self.sources_of(groups))]
+
+    def sources_of(self, groups: Sequence[np.ndarray]) -> list[Source]:
+        """For each group of rows, where its evaluations are."""
+        group, place = np.full(len(self.id), -1), np.zeros(len(self.id), np.int64)
+        for number, own in enumerate(groups):
+            group[own], place[own] = number, np.arange(len(own))
+        ids, first, count = _find_stretches(self._evaluations)
+        by_id = np.argsort(self.id)
+        at = np.searchsorted(self.id[by_id], ids).clip(max=max(len(by_id) - 1, 0))
+        known = self.id[by_id][at] == ids if len(by_id) else np.zeros(len(ids), bool)
+        if len(by_id):
+            known &= group[by_id[at]] >= 0
+        row, first, count = by_id[at[known]] if len(by_id) else at[:0], first[known], count[known]
+        order = np.lexsort((first, place[row], group[row]))
+        row, first, count = row[order], first[order], count[order]
+        ends = np.searchsorted(group[row], np.arange(len(groups) + 1))
+        return [Source(self._evaluations, self.untimed[own], place[row[begin:end]], first[begin:end], count[begin:end])
+                for own, begin, end in zip(groups, ends[:-1], ends[1:])]
+
+
+def _find_changed_workers(restarts: Table) -> np.ndarray:
+    """The ids of trials that changed their worker count partway, so that their times apply to no single count."""
+    if not restarts.rows:
+        return np.empty(0, np.int64)
+    trial, workers = restarts["trial"], restarts["workers"]
+    order = np.lexsort((workers, trial))
+    same = trial[order][1:] == trial[order][:-1]
+    return trial[order][1:][same & (workers[order][1:] != workers[order][:-1])]
+
+
+def _find_distinct(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+    """(index, distinct rows): the distinct rows of text columns, and for each row its index among them."""
+    known: dict[tuple[str, ...], int] = {}
+    at = [known.setdefault(row, len(known)) for row in zip(*(column.tolist() for column in columns))]
+    return np.array(at, np.int64), list(known)
+
+
+class Source:
+    """Where the evaluations of a study's trials are in one log.
+
+    counts  number of rows of each trial
+    untimed whether to treat each trial's seconds as not measured
+    ranges  (first, stop) of the rows to read
+    order   which of the rows read are the study's, in order of trial; None: all of them in order
+    """
+
+    def __init__(self, table: Table, untimed: np.ndarray, trial: np.ndarray, first: np.ndarray, count: np.ndarray
+                 ) -> None:
+        """trial, first, count: of each stretch of consecutive rows of one trial, in order of trial, then of row."""
+        self.table = table
+        self.untimed = untimed
+        self.counts = np.bincount(trial, count, len(untimed)).astype(np.int64)
+        stop = first + count
+        by_row = np.argsort(first)
+        apart = np.flatnonzero(first[by_row][1:] - stop[by_row][:-1] > GAP_ROWS) + 1
+        groups = [group for group in np.split(by_row, apart) if len(group)]
+        self.ranges = [(int(first[group[0]]), int(stop[group[-1]])) for group in groups]
+        self.order: np.ndarray | None = None
+        if len(groups) > 1 or (first[1:] != stop[:-1]).any():
+            begins = np.cumsum([0] + [end - begin for begin, end in self.ranges])[:-1]
+            moved = np.empty(len(first), np.int64)
+            for group, begin, (from_row, _) in zip(groups, begins, self.ranges):
+                moved[group] = first[group] - from_row + begin
+            before = np.concatenate([[0], np.cumsum(count)[:-1]])
+            self.order = np.repeat(moved - before, count) + np.arange(int(count.sum()))
+
+    def read(self, name: str) -> np.ndarray:
+        """The study's rows of a column, float64; NaN where the log does not have it."""
+        if name not in self.table.columns:
+            return np.full(int(self.counts.sum()), np.nan)
+        parts = [np.asarray(self.table.read_rows(name, *ends)) for ends in self.ranges]
+        values = (parts[0] if len(parts) == 1 else np.concatenate([np.empty(0), *parts])).astype(float, copy=False)
+        values = values if self.order is None else values[self.order]
+        if name == "train_seconds" and self.untimed.any():
+            values = np.where(np.repeat(self.untimed, self.counts), np.nan, values)
+        return values
+
+
+def _find_stretches(table: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(trial ids, first rows, row counts) of the stretches of consecutive rows of one trial in /evaluations."""
+    ids, starts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for begin in range(0, table.rows, BLOCK_ROWS):
+        trial = np.asarray(table.read_rows("trial", begin, min(begin + BLOCK_ROWS, table.rows)))
+        at = np.concatenate([[0], np.flatnonzero(trial[1:] != trial[:-1]) + 1])
+        ids.append(trial[at])
+        starts.append(at + begin)
+    first = np.concatenate(starts)
+    return np.concatenate(ids), first, np.diff(first, append=table.rows)
+
+
+class Kept:
+    """The most recently used columns, up to KEPT_BYTES or KEPT_COLUMNS."""
+
+    def __init__(self) -> None:
+        self.columns: OrderedDict[Hashable, np.ndarray] = OrderedDict()
+        self.bytes = 0
+        self.lock = threading.Lock()
+
+    def get(self, key: Hashable, read: Callable[[], np.ndarray]) -> np.ndarray:
+        """The column of the key; read unless cached."""
+        with self.lock:
+            if key in self.columns:
+                self.columns.move_to_end(key)
+                return self.columns[key]
+        values = read()
+        values.flags.writeable = False
+        with self.lock:
+            if key not in self.columns:
+                self.columns[key] = values
+                self.bytes += values.nbytes
+            while self.bytes > KEPT_BYTES and len(self.columns) > KEPT_COLUMNS:
+                self.bytes -= self.columns.popitem(last=False)[1].nbytes
+        return values
+
+
+class Evaluations:
+    """The evaluations of some trials: rows in order of trial, then of step.
+
+    first    int64, shape (trials + 1,): trial i has the rows first[i]:first[i + 1]
+    columns  split/metric that any of its logs has
+    """
+
+    def __init__(self, sources: Sequence[Source], names: Sequence[tuple[str, np.ndarray]], kept: Kept) -> None:
+        self.first = np.concatenate([[0], np.cumsum(np.concatenate([source.counts for source in sources]))])
+        self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
+        self.outcomes: dict[Target, Outcomes] = {}          # see the function
+        self._sources, self._names, self._kept = sources, names, kept
+        self._order: slice | np.ndarray | None = None       # sorts the rows of each trial by step, once known
+
+    @property
+    def rows(self) -> int:
+        """The number of evaluations."""
+        return int(self.first[-1])
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """The number of evaluations of each trial."""
+        return np.diff(self.first)
+
+    def read(self, name: str) -> np.ndarray:
+        """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``.
+
+        NaN in trials of a log that has no such metric; KeyError where none has it.
+        """
+        if "/" in name and name not in self.columns:
+            raise KeyError(f"there is no {name}; there are {', '.join(self.columns) or 'no metrics'}")
+        return self._kept.get((self, name), lambda: self._read(name))
+
+    def trial(self, rows: np.ndarray | int) -> Any:
+        """The trial of each of these rows."""
+        return np.searchsorted(self.first, rows, "right") - 1
+
+    def _read(self, name: str) -> np.ndarray:
+        if self._order is None and name != "step":
+            self.read("step")
+        values = self._concatenate(name)
+        if self._order is None:
+            straight = np.isin(np.flatnonzero(values[1:] <= values[:-1]) + 1, self.first).all()
+            self._order = slice(None) if straight else self._sort(values)
+        return values[self._order]
+
+    def _sort(self, step: np.ndarray) -> np.ndarray:
+        """The order of rows by trial and step; LogError where a trial has a step twice."""
+        trial = self.trial(np.arange(self.rows))
+        order = np.lexsort((step, trial))
+        twice = np.flatnonzero((trial[order][1:] == trial[order][:-1]) & (step[order][1:] == step[order][:-1]))
+        if len(twice):
+            row = order[twice[0]]
+            path, number = [(path, one) for path, ids in self._names for one in ids][trial[row]]
+            raise LogError(f"{path}: trial {number}: evaluations/step is {step[row]:.0f} twice; two runs may have been "
+                           "given one trial id")
+        return order
+
+    def _concatenate(self, name: str) -> np.ndarray:
+        parts = [source.read(name) for source in self._sources]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
