@@ -5,7 +5,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +13,30 @@ import numpy as np
 from ..target import Target
 from .best_of_n import best_of, best_of_more, common_trials
 from .intervals import CONFIDENCE, Estimate
-from .regimes import BatchPoint, Regimes, regimes_of
-from .report_data import Options, Section
+from .options import Options
+from .regimes import Regimes, regimes_of
+from .speedup import step_speedup
+from .steps import RunCell
 from .studies import Study, outcomes
 from .trials import JobKey
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPoint:
+    """One global batch: repeats of its best setting, over all worker counts."""
+
+    cell: RunCell
+    examples: Estimate                  # B S, to target
+    statistical_efficiency: Estimate    # relative to the smallest batch
+    perfect: bool                       # B S is within tolerance of the smallest B S
+
+    @property
+    def global_batch(self) -> int:
+        return self.cell.global_batch
+
+    @property
+    def steps(self) -> Estimate:
+        return self.cell.steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +63,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, and their regimes; for repeats, points are regimes.BatchPoint."""
+    """The points of a workload and target by batch, and their regimes: of searches, or of repeats."""
 
     workload: JobKey
     target: Target
@@ -62,6 +82,11 @@ class Curve:
     def searched(self) -> tuple[CurvePoint, ...]:
         """The points that come from studies."""
         return tuple(point for point in self.points if isinstance(point, CurvePoint))
+
+    @property
+    def measured(self) -> tuple[BatchPoint, ...]:
+        """The points that come from repeats."""
+        return tuple(point for point in self.points if isinstance(point, BatchPoint))
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
@@ -87,17 +112,25 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     n, left_out = common_trials(counts, options.trials)
     points = tuple(point_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
-    regimes = regimes_of([point.global_batch for point in points], [point.steps for point in points],
-                         options.perfect_within, options.useful_within, options.confidence)
-    return Curve(studies[0].workload, target, points, regimes, options.confidence, n, tuple(left_out.items()))
+    return Curve(studies[0].workload, target, points, _regimes_of(points, options), options.confidence, n,
+                 tuple(left_out.items()))
 
 
-def measured_curve(section: Section) -> Curve | None:
-    """The curve of a section whose trials are repeats rather than searches; None without a batch or a target."""
-    if not section.target or not section.batches or not section.batches.regimes:
+def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options()
+                   ) -> Curve | None:
+    """The curve of cells of one global batch each, over all worker counts; None without any."""
+    cells = sorted(cells, key=lambda cell: cell.global_batch)
+    if not cells:
         return None
-    return Curve(section.workload, section.target, section.batches.points, section.batches.regimes,
-                 section.options.confidence)
+    regimes = _regimes_of(cells, options)
+    points = tuple(BatchPoint(cell, cell.examples, step_speedup(cell, cells[0], options.confidence).scaled(
+        cells[0].mean_batch / cell.mean_batch), perfect) for cell, perfect in zip(cells, regimes.perfect))
+    return Curve(workload, target, points, regimes, options.confidence)
+
+
+def _regimes_of(points: Sequence[RunCell | CurvePoint], options: Options) -> Regimes:
+    return regimes_of([point.global_batch for point in points], [point.steps for point in points],
+                      options.perfect_within, options.useful_within, options.confidence)
 
 
 def point_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:

@@ -24,9 +24,8 @@ import scipy
 
 from ..target import Target
 from . import published as box
-from .curves import Curve, CurvePoint, steps_of_best
+from .curves import BatchPoint, Curve, CurvePoint, steps_of_best
 from .intervals import CONFIDENCE, Estimate
-from .regimes import BatchPoint
 from .trials import JobKey
 
 WITHIN_LOG2 = 0.5           # of the published steps, at

@@ -18,7 +18,7 @@ claim. Those at twice the tails (5 % and 95 % for an interval of 95 %) cover wha
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,6 @@ import scipy
 from .critical_batch_fit import CriticalBatchFit, fit_critical_batch
 from .defaults import CONFIDENCE, PERFECT_WITHIN, USEFUL_WITHIN
 from .intervals import Estimate, logarithms
-from .speedup import step_speedup
-from .steps import RunCell
 
 DRAWS = 2000
 
@@ -147,53 +145,3 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     unmet = np.isinf(log_steps)
     return np.where(unmet, beyond + np.abs(deviate) * wide.max(), log_steps + deviate * np.where(
         deviate < 0, wide[:, 0], wide[:, 1]))
-
-
-@dataclass(frozen=True, eq=False)
-class BatchPoint:
-    """One global batch."""
-
-    cell: RunCell
-    examples: Estimate                  # B S, to target
-    statistical_efficiency: Estimate    # relative to the smallest batch
-    perfect: bool                       # B S is within tolerance of the smallest B S
-
-    @property
-    def global_batch(self) -> int:
-        return self.cell.global_batch
-
-    @property
-    def steps(self) -> Estimate:
-        return self.cell.steps
-
-
-@dataclass(frozen=True, eq=False)
-class Batches:
-    """Every global batch of a workload, smallest first."""
-
-    points: tuple[BatchPoint, ...]
-    regimes: Regimes | None             # None without a batch
-    perfect_within: float
-    useful_within: float
-
-    @property
-    def maximum_useful(self) -> int | None:
-        """The smallest B whose S is within useful_within of the fewest; None: none met."""
-        return self.regimes.maximum_useful.value if self.regimes else None
-
-
-def batches_of(cells: Iterable[RunCell], perfect_within: float = PERFECT_WITHIN, useful_within: float = USEFUL_WITHIN,
-               confidence: float = CONFIDENCE) -> Batches:
-    """The table by batch, from cells of one global batch each over all worker counts."""
-    cells = sorted(cells, key=lambda cell: cell.global_batch)
-    if not cells:
-        return Batches((), None, perfect_within, useful_within)
-    regimes = regimes_of([cell.global_batch for cell in cells], [cell.steps for cell in cells], perfect_within,
-                         useful_within, confidence)
-    points = tuple(BatchPoint(cell, cell.examples, _efficiency(cell, cells[0], confidence),
-                              perfect) for cell, perfect in zip(cells, regimes.perfect))
-    return Batches(points, regimes, perfect_within, useful_within)
-
-
-def _efficiency(cell: RunCell, smallest: RunCell, confidence: float) -> Estimate:
-    return step_speedup(cell, smallest, confidence).scaled(smallest.mean_batch / cell.mean_batch)

@@ -22,14 +22,13 @@ from ..target import Target
 from .best_of_n import common_trials
 from .budgets import are_ends_alone
 from .cell_steps import noise_of, parts_of
-from .defaults import FIRST, LOSS_WITHIN
+from .curves import Curve, curve_of_cells
 from .grouping import group_by
-from .intervals import CONFIDENCE, Pools
+from .intervals import Pools
 from .noise import Noise
+from .options import Options
 from .pooled_variance import pools_of
-from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
 from .search import Search, covers, searches_of
-from .shares import Tolerance
 from .slow_runs import slow_runs
 from .speedup import Series, outside, series_of
 from .step_breakdown import SKIPPED, StepParts
@@ -38,18 +37,6 @@ from .studies import Study
 from .trials import JobKey, Trial, by_workload
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user can set."""
-
-    perfect_within: float = PERFECT_WITHIN
-    useful_within: float = USEFUL_WITHIN
-    confidence: float = CONFIDENCE
-    loss_within: Tolerance = Tolerance.parse(LOSS_WITHIN)
-    trials: int | None = None           # of each search, to compare batches at; None: those of the smallest search
-    crossing: str = FIRST               # or LASTING: where a run meets its target, see crossing.py
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +49,7 @@ class Section:
     trials: tuple[Trial, ...] = ()          # () where only columns of the evaluations are looked at, and all below
     series: tuple[Series, ...] = ()
     alone: tuple[RunCell, ...] = ()         # cells that belong to no series
-    batches: Batches | None = None          # None without a target
+    batches: Curve | None = None            # over all worker counts; None without a target
     pools: Pools = Pools()                  # the spreads behind its intervals
     parts: tuple[tuple[RunCell, StepParts], ...] = ()   # by worker count; without those of an earlier section
     noise: tuple[tuple[RunCell, Noise], ...] = ()       # likewise
@@ -274,7 +261,7 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     _, left_out = common_trials(_draws_by_batch(by_batch), options.trials)
     if target is not None and not workload.batch_schedule:
         by_batch = [cell for cell in by_batch if cell.global_batch not in left_out]
-        batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
+        batches = curve_of_cells(workload, target, by_batch, options)
     parts = _take_new(shown.parts, cells, parts_of)
     noise = _take_new(shown.noise, cells, lambda cell: noise_of(cell, options.confidence))
     return Section(workload, target, options, trials, series, outside(cells, series), batches, pools, parts, noise,

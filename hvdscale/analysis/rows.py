@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,7 @@ from ..log.plan_text import plan_at
 from ..log.reader import Log, Table
 from ..log.schema import PRUNED, UNKNOWN_SEED, Status
 from ..plan.batch_schedule import BatchSchedule
-
-if TYPE_CHECKING:
-    from ..target import Target
-    from .studies import Outcomes
+from ..target import Target
 
 BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where trials begin
 GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
@@ -289,7 +286,7 @@ class Evaluations:
     def __init__(self, sources: Sequence[Source], names: Sequence[tuple[str, np.ndarray]], kept: Kept) -> None:
         self.first = np.concatenate([[0], np.cumsum(np.concatenate([source.counts for source in sources]))])
         self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
-        self.outcomes: dict[Target, Outcomes] = {}          # see the function
+        self.outcomes: dict[Target, Any] = {}       # see studies.outcomes
         self._sources, self._names, self._kept = sources, names, kept
         self._order: slice | np.ndarray | None = None       # sorts the rows of each trial by step, once known
 

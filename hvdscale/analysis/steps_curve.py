@@ -19,7 +19,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from .critical_batch_fit import CriticalBatchFit, fit_critical_batch, steps_at
-from .curves import Curve
+from .curves import Curve, CurvePoint
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
 from .report_data import Section
 from .step_time import BOUNDED, DETERMINED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, levels
@@ -217,25 +217,23 @@ class StepsCurve:
 
 
 def points_of(section: Section) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
-    """(points, draws of the fit or None) of a section's table by batch: each of a setting's repeats."""
-    if section.batches is None:
-        return (), None
-    points = tuple(point_of_cell(point.cell) for point in section.batches.points if point.cell.runs)
-    return points, _draws_of(section.batches.regimes.fit if section.batches.regimes else None)
+    """(points, draws of the fit or None) of a section's table by batch."""
+    return points_of_curve(section.batches) if section.batches else ((), None)
+
+
+def points_of_curve(curve: Curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
+    """Likewise of a curve: each of a search's fewest steps, or of a setting's repeats."""
+    points = tuple(StepsPoint(point.global_batch, point.steps, searched=True,
+                              trials=() if point.best is None else (point.study.key(point.best),))
+                   if isinstance(point, CurvePoint) else point_of_cell(point.cell)
+                   for point in curve.points if isinstance(point, CurvePoint) or point.cell.runs)
+    return points, _draws_of(curve.regimes.fit)
 
 
 def point_of_cell(cell: RunCell) -> StepsPoint:
     """The point of a cell's runs."""
-    return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched,
-                      tuple(run.trial.key for run in cell.runs), cell.pools.of("steps").at(cell.global_batch))
-
-
-def points_of_curve(curve: Curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
-    """Likewise for a curve over studies, see analysis.curves.curve_of: each of a search's fewest steps."""
-    points = tuple(StepsPoint(point.global_batch, point.steps, searched=True,
-                              trials=() if point.best is None else (point.study.key(point.best),))
-                   for point in curve.searched)
-    return points, _draws_of(curve.regimes.fit)
+    return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched, cell.keys,
+                      cell.pools.of("steps").at(cell.global_batch))
 
 
 def points_of_both(section: Section, curve: Curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:

@@ -159,7 +159,8 @@ def outcomes(study: Study, target: Target) -> Outcomes:
     known = study.evaluations.outcomes
     if target not in known:
         known[target] = _measure(study.evaluations, target)
-    return known[target]
+    found: Outcomes = known[target]
+    return found
 
 
 def _measure(evaluations: Evaluations, target: Target) -> Outcomes:

@@ -42,8 +42,7 @@ def chapters_of_branches(branches: Sequence[Trial], whole: AboutAll) -> Iterator
         fits = [(about.target, about.curve.regimes.fit) for about in whole.abouts
                 if about.workload == run.workload and about.curve]
         fits += [(section.target, section.batches.regimes.fit) for section in whole.repeats
-                 if section.workload == run.workload and section.target and section.batches
-                 and section.batches.regimes]
+                 if section.workload == run.workload and section.target and section.batches]
         yield title_of(run), view_of_branches(run, [(target, fit.b_crit) for target, fit in fits if fit]), run.base
 
 

@@ -143,7 +143,7 @@ def _noise_beside(section: Section, fit: CriticalBatchFit | None) -> View:
 
 def view_of_repeats(section: Section, asked: StudyRequest) -> View:
     """Of trials that are no draws: the noise scale beside the critical batch, and what was asked for in vain."""
-    fit = section.batches.regimes.fit if section.batches and section.batches.regimes else None
+    fit = section.batches.regimes.fit if section.batches else None
     beside = _noise_beside(section, fit) if fit else View()
     fitted = fit_table(fit, section.target, [run.trial.key for cell in section.cells for run in cell.runs])
     return View((*beside.findings, *([Finding(NO_BUDGETS)] if asked.budgets else [])),

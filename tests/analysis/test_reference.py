@@ -8,7 +8,7 @@ import pytest
 
 from hvdscale.analysis import published as box
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
-from hvdscale.analysis.curves import curve_of, measured_curve, steps_of_best
+from hvdscale.analysis.curves import curve_of, steps_of_best
 from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
 from hvdscale.analysis.regimes import BatchEstimate
 from hvdscale.analysis.report_data import analyse
@@ -256,12 +256,12 @@ def test_a_section_of_repeats_is_held_against_the_published_curve_as_well():
                     dataset="mnist", model="simple_cnn", target="val/error<0.01", train_examples=55000)
               for batch, steps in ((32, 2400), (128, 700), (512, 330)) for seed in (0, 1)]
     [group] = analyse(read_trials(log(*trials)))
-    curve = measured_curve(group.sections[0])
+    curve = group.sections[0].batches
     views = published_views([curve], "shallue2019")
     assert "3 of 3 batch sizes (100%" in views.summary[0]
     assert views.tables[0].rows[0].trials == (("made.h5", 320), ("made.h5", 321))
     [group] = analyse(read_trials(log(trial(target=None))))
-    assert measured_curve(group.sections[0]) is None
+    assert group.sections[0].batches is None
 
 
 def test_an_unknown_publication_is_an_error_naming_the_known_ones():

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis.regimes import batches_of
+from hvdscale.analysis.curves import curve_of_cells
 from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.speedup import STRONG, WEAK
 from hvdscale.analysis.trials import read_trials
@@ -170,16 +170,16 @@ def regimes(steps, batches=(32, 64, 128, 256), **options):
 def test_regimes_follow_their_tolerances():
     found = regimes((1000, 500, 320, 280))            # B S: 32000, 32000, 40960, 71680
     assert [point.perfect for point in found.points] == [True, True, False, False]
-    assert found.maximum_useful == 128                # 320 <= 1.2 * 280
+    assert found.regimes.maximum_useful.value == 128                # 320 <= 1.2 * 280
     wider = regimes((1000, 500, 320, 280), perfect_within=0.3)
     assert [point.perfect for point in wider.points] == [True, True, True, False]
-    assert regimes((1000, 500, 320, 280), useful_within=0.1).maximum_useful == 256
+    assert regimes((1000, 500, 320, 280), useful_within=0.1).regimes.maximum_useful.value == 256
 
 
 def test_without_a_batch_that_met_there_are_no_regimes():
     found = section(trial(steps=(0, 100), error=(1, 1))).batches
-    assert [point.perfect for point in found.points] == [False] and found.maximum_useful is None
-    assert batches_of(()).points == ()
+    assert [point.perfect for point in found.points] == [False] and found.regimes.maximum_useful.value is None
+    assert curve_of_cells(None, None, ()) is None
 
 
 def test_a_target_that_no_log_measured_names_the_metrics_there_are():

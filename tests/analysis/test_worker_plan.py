@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hvdscale.analysis.curves import CurvePoint
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.step_laws import PARTIAL_RING, Parameters
 from hvdscale.analysis.step_time import BOUNDED, EXTRAPOLATED, INTERPOLATED, MEASURED
@@ -484,10 +485,10 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
 
 def test_a_curve_over_studies_gives_its_points_and_its_fit():
     study = SimpleNamespace(key=lambda trial: ("sweep.h5", trial))
-    points = [SimpleNamespace(global_batch=batch, steps=Estimate(steps_at(batch), 1.0, 1e9, 20), best=3, study=study)
+    points = [CurvePoint(batch, Estimate(steps_at(batch), 1.0, 1e9, 20), 3, study, 20, 20, 0, 0)
               for batch in (64, 256)]
     fit = SimpleNamespace(draws=np.array([[S_MIN * B_CRIT, B_CRIT, 1.0]] * 7))
-    found, drawn = points_of_curve(SimpleNamespace(searched=points, regimes=SimpleNamespace(fit=fit)))
+    found, drawn = points_of_curve(SimpleNamespace(points=points, regimes=SimpleNamespace(fit=fit)))
     assert [point.global_batch for point in found] == [64, 256]
     assert [point.trials for point in found] == [(("sweep.h5", 3),)] * 2
     assert steps_curve(found, drawn).at(1024).value == pytest.approx(steps_at(1024))

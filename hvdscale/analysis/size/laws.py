@@ -133,7 +133,7 @@ def _is_searched(cell: SizeCell) -> bool:
 def _fit_of(cell: SizeCell, section: Section, options: Options, whole: bool) -> CriticalBatchFit | None:
     """The fit to the steps of a cell; ``whole``: it is all of its workload."""
     if whole and not _is_searched(cell):
-        return section.batches.regimes.fit if section.batches and section.batches.regimes else None
+        return section.batches.regimes.fit if section.batches else None
     curve = curve_of(cell.studies, section.target, options) if section.target else None
     return curve.regimes.fit if curve else None
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...analysis.curves import measured_curve
 from ...analysis.noise_against import best_known
 from ...analysis.trials import JobKey
 from ...target import Target
@@ -17,7 +16,7 @@ from .figures import figures, paper_of
 
 def chapters(whole: AboutAll) -> Iterator[tuple[str, View]]:
     """(title, View) of each publication and paper that was asked for."""
-    measured = [curve for curve in map(measured_curve, whole.repeats) if curve]
+    measured = [section.batches for section in whole.repeats if section.batches]
     noise = {workload: scale for workload, about in whole.first.items() for scale in [_noise_scale(about)] if scale}
     for name in whole.asked.compare:
         yield f"Beside published results: {name}", published_views([*(about.curve for about in whole.abouts),

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...analysis.curves import Curve, CurvePoint
+from ...analysis.curves import BatchPoint, Curve, CurvePoint
 from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch, Ordering,
                                    PassMark, PublishedCurve, Reference, against, jobs_of, load, ordering_of)
-from ...analysis.regimes import BatchPoint
 from ...analysis.trials import JobKey
 from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
 from ...target import Target

@@ -45,7 +45,7 @@ def _lasting(found: Sequence[Crossing]) -> float:
 
 
 def _by_batch(section: Section) -> list[tuple[RunCell, list[Crossing]]]:
-    points = section.batches.points if section.batches else ()
+    points = section.batches.measured if section.batches else ()
     return [(point.cell, found) for point in points if (found := _crossings(section, point.cell))]
 
 

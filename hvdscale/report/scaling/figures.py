@@ -13,7 +13,7 @@ import numpy as np
 from ...analysis.best_points import BestOfTrials
 from ...analysis.intervals import Estimate
 from ...analysis.noise import Noise, NoiseScale
-from ...analysis.regimes import BatchPoint, Batches
+from ...analysis.curves import BatchPoint, Curve
 from ...analysis.report_data import Section
 from ...analysis.speedup import Series, SpeedupPoint
 from ...analysis.step_breakdown import StepParts
@@ -34,7 +34,7 @@ SMALL = 0.15            # an efficiency below it is shown on a log scale
 
 def figures_of(section: Section) -> Iterator[Figure]:
     """Every figure of a section that has something to show."""
-    run = [point for point in section.batches.points if point.cell.runs] if section.batches else []
+    run = [point for point in section.batches.measured if point.cell.runs] if section.batches else []
     if section.batches and len(run) > 1:
         yield _repeats_figure(section, section.batches, run)
     parts_of = {id(cell): parts for cell, parts in section.parts}
@@ -59,7 +59,7 @@ def figures_of(section: Section) -> Iterator[Figure]:
             yield _training_figure(section, metric, across)
 
 
-def _repeats_figure(section: Section, batches: Batches, points: Sequence[BatchPoint]) -> Figure:
+def _repeats_figure(section: Section, curve: Curve, points: Sequence[BatchPoint]) -> Figure:
     """Steps to target by global batch over repeats of one setting; curve_figures has that of searches."""
 
     def draw(axes: Axes) -> None:
@@ -74,9 +74,9 @@ def _repeats_figure(section: Section, batches: Batches, points: Sequence[BatchPo
             axes.plot([ends[0], ends[-1]], line, "--", color=MUTED, linewidth=1.2, label="perfect scaling")
             seen += line
         log2_axis(axes, "y", seen, [end for one in steps for end in (one.low, one.high)])
-        if batches.maximum_useful:
-            axes.axvline(batches.maximum_useful, color=GREEN, linestyle=":",
-                         label=f"maximum useful batch, {batches.maximum_useful:,}")
+        useful = curve.regimes.maximum_useful.value
+        if useful:
+            axes.axvline(useful, color=GREEN, linestyle=":", label=f"maximum useful batch, {useful:,}")
         axes.plot([p.global_batch for p in met], [p.cell.steps.value for p in met], color=BLUE, linewidth=1)
         for point in points:
             mark_estimate(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")

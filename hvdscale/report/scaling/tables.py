@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ...analysis.intervals import Estimate
 from ...analysis.noise import LEAST_STEPS, NoiseScale
-from ...analysis.regimes import Batches
+from ...analysis.curves import Curve
 from ...analysis.report_data import Section
 from ...analysis.speedup import Series, compare
 from ...analysis.step_breakdown import NAMES
@@ -65,7 +65,7 @@ UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 def tables_of(section: Section) -> tuple[Table, ...]:
     """Every table of a section: a table a series, cells in no series, and by global batch."""
     tables = [_series_table(section, series) for series in section.series]
-    by_batch = [_batch_table(section, section.batches)] if section.batches and section.batches.points else []
+    by_batch = [_batch_table(section, section.batches)] if section.batches else []
     alone = [_alone_table(section)] if section.alone else []
     tables += by_batch + alone if section.searches else alone + by_batch
     tables += [_growing_table(section)] if section.target and section.workload.batch_schedule else []
@@ -106,8 +106,8 @@ def _alone_table(section: Section) -> Table:
                  warnings=words.cell_warnings(section, section.alone))
 
 
-def _batch_table(section: Section, batches: Batches) -> Table:
-    cells = [point.cell for point in batches.points]
+def _batch_table(section: Section, batches: Curve) -> Table:
+    cells = [point.cell for point in batches.measured]
     counted = [TOKENS] * any(cell.tokens.runs for cell in cells)
     columns = (BATCH, RAN_AT, MET, STEPS, EXAMPLES, *counted, STATISTICAL, PERFECT)
     rows = tuple(_row((
@@ -116,9 +116,10 @@ def _batch_table(section: Section, batches: Batches) -> Table:
         *(_estimate(point.cell.tokens, point.cell) for _ in counted),
         _ratio_cell(point.statistical_efficiency, point.cell, cells[0]),
         Cell(("yes" if point.perfect else "no") if point.steps.met else "not met" if point.cell.runs else "diverged")),
-        point.cell, cells[0]) for point in batches.points)
+        point.cell, cells[0]) for point in batches.measured)
     notes = ("Ratios are to the smallest batch. A seed that ran at several worker counts counts once: same updates.",
-             *meanings_said(batches.perfect_within, batches.useful_within), *[BIAS_NOTE] * (len(cells) > 2),
+             *meanings_said(section.options.perfect_within, section.options.useful_within),
+             *[BIAS_NOTE] * (len(cells) > 2),
              *words.cell_notes(section, cells, times=False))
     of_what = words.of_searches(section, cells) or " (all worker counts)"
     return Table("batches", f"By global batch: {section.target}{of_what}", columns, rows, notes,

@@ -124,11 +124,11 @@ def series_warnings(section: Section, series: Series) -> tuple[str, ...]:
 
 def _batches_found(section: Section) -> list[Finding]:
     """Perfect scaling, the maximum useful batch and the fit through the steps."""
-    if section.batches is None:
+    if section.workload.batch_schedule:
         return []
-    cells = [point.cell for point in section.batches.points]
+    cells = [point.cell for point in section.batches.measured] if section.batches else []
     searched = [cell for cell in cells if cell.searched]
-    return [*regimes_found(section.batches.regimes, [cell.global_batch for cell in cells],
+    return [*regimes_found(section.batches.regimes if section.batches else None, [cell.global_batch for cell in cells],
                            [cell.steps for cell in cells], [cell.met > 0 for cell in cells]),
             *map(Finding, trials_said(max((cell.best_of_n or 0 for cell in searched), default=None),
                                       {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
