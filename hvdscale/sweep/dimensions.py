@@ -100,38 +100,22 @@ def _find_fault(name: str, value) -> str | None:
     return None
 
 
-class Spec:
-    """A parameter's table with a batch's overrides; errors name the line that sets a key."""
+def overridden(table: TomlTable, own: TomlTable | None) -> TomlTable:
+    """A parameter's table with a batch's overrides; raises UsageError for a key that is none."""
+    table.only(FIELDS)
+    if own is None:
+        return table
+    elsewhere = f"it holds for all batches, in [{'.'.join(table.path)}]; a batch's own bounds are not scaled"
+    own.only(OF_BATCH, dict.fromkeys(("scaled", "base_batch"), elsewhere))
+    dropped = table if "values" in own else ("values",) if "min" in own or "max" in own else ()
+    return table.under(own, dropped)
 
-    def __init__(self, table: TomlTable, own: TomlTable | None = None):
-        table.only(FIELDS)
-        self.table, self.home = table, dict.fromkeys(table, table)
-        if own is not None:
-            elsewhere = f"it holds for all batches, in [{'.'.join(table.path)}]; a batch's own bounds are not scaled"
-            own.only(OF_BATCH, dict.fromkeys(("scaled", "base_batch"), elsewhere))
-            if "values" in own:
-                self.home = {}
-            elif "min" in own or "max" in own:
-                self.home.pop("values", None)
-            self.home.update(dict.fromkeys(own, own))
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.home
-
-    def own(self, name: str) -> bool:
-        return self.home.get(name, self.table) is not self.table
-
-    def take(self, name: str, kind: type, *args, **kwargs):
-        return self.home.get(name, self.table).take(name, kind, *args, **kwargs)
-
-    def wrong(self, said: str, name: str) -> UsageError:
-        return self.home.get(name, self.table).wrong(said, name)
-
-    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
-        chosen = self.take(name, str, default)
-        if chosen not in choices:
-            raise self.wrong(f"{name} = {none_of(chosen, choices)}", name)
-        return chosen
+def choice(spec: TomlTable, name: str, default: str, choices: tuple[str, ...]) -> str:
+    chosen = spec.take(name, str, default)
+    if chosen not in choices:
+        raise spec.wrong(f"{name} = {none_of(chosen, choices)}", name)
+    return chosen
 
 
 def kind_of(name: str) -> type | None:
@@ -139,11 +123,11 @@ def kind_of(name: str) -> type | None:
     return key_type(name) if is_key(name) else None
 
 
-def settle(name: str, spec: Spec, batch: int) -> Dimension:
+def settle(name: str, spec: TomlTable, batch: int) -> Dimension:
     """The dimension at a global batch; raises UsageError naming file, line and key for an invalid one."""
     kind = kind_of(name)
     default = "discrete" if "values" in spec or kind is str else "integer" if kind is int else "double"
-    chosen = spec.choice("type", default, TYPES)
+    chosen = choice(spec, "type", default, TYPES)
     if kind is str and "values" not in spec:
         raise spec.wrong(f"{name} takes text; give values = [...] to choose from", "values")
     if chosen == "discrete":
@@ -156,7 +140,7 @@ def settle(name: str, spec: Spec, batch: int) -> Dimension:
     return _ranged(name, spec, chosen, batch)
 
 
-def _discrete(name: str, spec: Spec) -> Parameter:
+def _discrete(name: str, spec: TomlTable) -> Parameter:
     for field in ("min", "max", "scale", "scaled", "base_batch"):
         if field in spec:
             raise spec.wrong(f"{field} does nothing for a choice of values; leave out {field}, or the values", field)
@@ -173,8 +157,8 @@ def _discrete(name: str, spec: Spec) -> Parameter:
     return discrete(name, [check(name, value) for value in values] if is_key(name) else values)
 
 
-def _ranged(name: str, spec: Spec, chosen: str, batch: int) -> Dimension:
-    scale = spec.choice("scale", "linear", SCALES)
+def _ranged(name: str, spec: TomlTable, chosen: str, batch: int) -> Dimension:
+    scale = choice(spec, "scale", "linear", SCALES)
     if scale == "reverse_log" and chosen == "integer":
         raise spec.wrong("scale = 'reverse_log' is for doubles below 1, not integers; choose linear or log", "scale")
     factor = _factor(name, spec, batch)
@@ -186,9 +170,9 @@ def _ranged(name: str, spec: Spec, chosen: str, batch: int) -> Dimension:
     return Dimension(Parameter(name, chosen, scale, low, high), shares)
 
 
-def _bound(name: str, spec: Spec, word: str, chosen: str, scale: str, factor: float | None, batch: int) -> float:
+def _bound(name: str, spec: TomlTable, word: str, chosen: str, scale: str, factor: float | None, batch: int) -> float:
     """A bound at the batch, in the parameter's type; a share of the budget if there is no factor."""
-    as_it_is = "scaled" not in spec or (spec.own(word) and factor is not None)
+    as_it_is = "scaled" not in spec or (word in spec.overrides and factor is not None)
     bound = spec.take(word, int if as_it_is and chosen == "integer" else float)
     at = f"{word} = {bound!r}"
     if not as_it_is and factor is not None:
@@ -206,7 +190,7 @@ def _bound(name: str, spec: Spec, word: str, chosen: str, scale: str, factor: fl
     return bound
 
 
-def _factor(name: str, spec: Spec, batch: int) -> float | None:
+def _factor(name: str, spec: TomlTable, batch: int) -> float | None:
     """The factor of the bounds at this batch; None if they are shares of the budget."""
     rule = spec.take("scaled", str, None)
     unit = stored_names(key_of(name)).get(name, "steps") if is_key(name) else None

@@ -32,7 +32,7 @@ from ..plan.search_space import STEPS_TO_TARGET, Parameter
 from ..plan.settings import NO_CLASS, OPTIMIZERS, Settings, read
 from ..plan.values import none_of
 from ..target import Target
-from .dimensions import Dimension, Spec, parameter_tables, settle
+from .dimensions import Dimension, overridden, parameter_tables, settle
 from .draw_files import FIRST_REPEAT
 from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, Keys, checked_key, read_settings, refuse_untaken,
                        takes)
@@ -310,7 +310,7 @@ def read_dimensions(space: dict[str, TomlTable], own: TomlTable, optimizer: str,
         if name not in space:
             raise table.wrong(f"{name} is not searched at the other batches; give [space.{name}] for all")
     names = sorted(name for name in space if takes(optimizer, name))
-    return tuple(settle(name, Spec(space[name], overs.get(name)), batch) for name in names)
+    return tuple(settle(name, overridden(space[name], overs.get(name)), batch) for name in names)
 
 
 def refuse_grid(top: TomlTable, keys: Keys, evaluations: int | None, budget: dict) -> None:

@@ -51,10 +51,19 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 class TomlTable(Mapping):
-    """A table of a TOML file, with the file's name, the lines of its keys and its own path."""
+    """A table of a TOML file, with the file's name, the lines of its keys and its own path.
 
-    def __init__(self, file: str, lines: dict, content: dict, path: tuple[str, ...] = ()):
-        self.file, self.lines, self.content, self.path = file, lines, content, path
+    overrides  the table that sets a key, for those that are not set in this one
+    """
+
+    def __init__(self, file: str, lines: dict, content: dict, path: tuple[str, ...] = (),
+                 overrides: Mapping[str, TomlTable] = {}):
+        self.file, self.lines, self.content, self.path, self.overrides = file, lines, content, path, overrides
+
+    def under(self, other: TomlTable, dropped: Iterable[str] = ()) -> TomlTable:
+        """This table with the keys of another over its own; errors name the table that sets a key."""
+        kept = {name: value for name, value in self.content.items() if name not in dropped}
+        return TomlTable(self.file, self.lines, {**kept, **other}, self.path, dict.fromkeys(other, other))
 
     def __getitem__(self, name: str):
         return self.content[name]
@@ -67,6 +76,8 @@ class TomlTable(Mapping):
 
     def wrong(self, said: str, *key: str) -> UsageError:
         """An error about this table, or a key in it, naming file and the nearest known line."""
+        if key and key[0] in self.overrides:
+            return self.overrides[key[0]].wrong(said, *key)
         path = (*self.path, *key)
         while path and path not in self.lines:
             path = path[:-1]

@@ -103,23 +103,10 @@ class NoDisplay(Display):
     def __init__(self) -> None:
         pass
 
-    def say(self, text):
+    def _print_nothing(self, *given: object) -> None:
         pass
 
-    def evaluation(self, step, measured):
-        pass
-
-    def plateau(self, step, metric, before, lr):
-        pass
-
-    def step(self, step, examples, seconds, loss):
-        pass
-
-    def measured(self, outcome):
-        pass
-
-    def end(self):
-        pass
+    say = evaluation = plateau = step = measured = end = _print_nothing
 
 
 def on_terminal(out) -> bool:
