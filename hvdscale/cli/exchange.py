@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import click
 
@@ -147,11 +148,8 @@ def _import_runs(runs, sources, out, map_file, dry_run, given, workers, names, h
 
 
 def _import_archive(source, out, skip_broken, how):
-    progress = Progress("imported")
-    try:
+    with ShareDisplay("imported") as progress:
         seen = import_archive(source, out, skip_broken=skip_broken, progress=progress.seen, **how)
-    finally:
-        progress.end()
     _report_import(seen, out, progress.seconds)
     echo(ASSUMED.format("an archive"), err=True)
 
@@ -159,12 +157,9 @@ def _import_archive(source, out, skip_broken, how):
 def _import_csv(source, out, skip_broken, overlap, how):
     left_out: list[str] = []
     notes: list[str] = []
-    progress = Progress("imported")
-    try:
+    with ShareDisplay("imported") as progress:
         rows = import_tables(source, out, left_out=left_out if skip_broken else None, overlap=overlap,
                              progress=progress.share, note=notes.append, **how)
-    finally:
-        progress.end()
     _report_left_out(left_out, notes)
     wrong = f"; {len(left_out):,} trials or lines were wrong" if left_out else ""
     echo(f"{out}: {format_counts(rows)}, {byte_size(os.path.getsize(out))}{wrong}")
@@ -191,22 +186,15 @@ def export_log(log, out, kind):
 
     parquet needs pyarrow, tensorboard the package of that name: pip install pyarrow tensorboard.
     """
-    progress = Progress("exported")
-    try:
+    with ShareDisplay("exported") as progress:
         exported, lost = EXPORTERS[kind](log, out, progress)
-    finally:
-        progress.end()
     echo(f"{out}: {exported}")
     if lost:
         echo(lost, err=True)
 
 
-def _export_csv(log, out, progress):
-    return format_counts(export_tables(log, out, progress.share)), ""
-
-
-def _export_parquet(log, out, progress):
-    return format_counts(export_parquet(log, out, progress.share)), ""
+def _export_tables(export, log, out, progress):
+    return format_counts(export(log, out, progress.share)), ""
 
 
 def _export_tensorboard(log, out, progress):
@@ -225,10 +213,11 @@ def _export_mllog(log, out, progress):
 
 
 # each gives what was exported, and what was left out
-EXPORTERS = dict(zip(EXPORTS, (_export_csv, _export_parquet, _export_tensorboard, _export_mllog, _export_archive)))
+EXPORTERS = {"csv": partial(_export_tables, export_tables), "parquet": partial(_export_tables, export_parquet),
+             "tensorboard": _export_tensorboard, "mllog": _export_mllog, "archive": _export_archive}
 
 
-class Progress:
+class ShareDisplay:
     """Progress on stderr: a line that is redrawn on a terminal, otherwise a line every few seconds.
 
     clock   seconds, monotonic
@@ -250,7 +239,10 @@ class Progress:
     def share(self, share: float) -> None:
         self._show(f"{self._verb} {share:.0%}", share)
 
-    def end(self) -> None:
+    def __enter__(self) -> ShareDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._screen.erase()
 
     def _show(self, text, share):

@@ -11,7 +11,7 @@ from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.steps import run_of
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.cli.exchange import Progress
+from hvdscale.cli.exchange import ShareDisplay
 from hvdscale.cli.log import main
 from hvdscale.cli.report import main as report
 from hvdscale.errors import LogError
@@ -426,13 +426,12 @@ class Terminal(StringIO):
 def test_progress_is_a_line_that_is_drawn_anew_or_plain_lines():
     times = iter([0, 1, 10, 20, 21])
     plain = StringIO()
-    progress = Progress("imported", plain, lambda: next(times))
+    progress = ShareDisplay("imported", plain, lambda: next(times))
     for trials, share in ((50, 0.05), (1000, 0.1), (4000, 0.5), (4100, 0.51)):
         progress.seen(Seen(trials=trials, share=share))
     assert plain.getvalue() == "imported 1,000 trials (10%), 1:30 left\nimported 4,000 trials (50%), 0:20 left\n"
     times = iter(range(10))
     drawn = Terminal()
-    progress = Progress("exported", drawn, lambda: next(times))
-    progress.share(0.5)
-    progress.end()
+    with ShareDisplay("exported", drawn, lambda: next(times)) as progress:
+        progress.share(0.5)
     assert drawn.getvalue() == "\r\x1b[Kexported 50%, 0:01 left\r\x1b[K"
