@@ -2,7 +2,7 @@
 
     asked = BranchRequest(at=(500, 2000), factors=(1, 2, 4, 8), orders=3)
     branches_at(asked, origin, rule, metric, tolerance)     -> the branches from one checkpoint
-    layers_of(branch, origin, layers, 8)                    -> the settings of one
+    layers_of(branch, layers, 8)                            -> the settings of one
 
 See analysis/branches.py for what they measure.
 """
@@ -50,12 +50,13 @@ class BranchRequest:
 
 @dataclass(frozen=True)
 class Origin:
-    """A checkpoint that branches start from: its problem, the id of its log, steps and examples done, its job."""
+    """A checkpoint that branches start from: its problem, the id of its log, steps done, its job, and its path."""
 
     problem: Problem
     log: str
     step: int
     job: Mapping[str, Any] = field(default_factory=dict)        # {}: unknown
+    path: str = ""
 
     @property
     def examples(self) -> int:
@@ -88,7 +89,7 @@ class Origin:
 class Branch:
     """One branch: the factor k on the batch, the order of its data (from 1), its steps, and its entry in the log."""
 
-    step: int
+    origin: Origin
     factor: int
     order: int
     steps: int
@@ -97,12 +98,12 @@ class Branch:
     @property
     def name(self) -> str:
         """For its files."""
-        return branch_name(self.step, self.factor, self.order)
+        return branch_name(self.record)
 
 
-def branch_name(step: int, factor: int, order: int) -> str:
-    """What the files of a branch are called."""
-    return f"at{step}-k{factor}-r{order}"
+def branch_name(record: Mapping[str, Any]) -> str:
+    """What the files of a branch are called, by its entry in the log."""
+    return f"at{record['step']}-k{record['factor']}-r{record['order']}"
 
 
 def rule_of(asked: BranchRequest, optimizer: str) -> str:
@@ -154,19 +155,20 @@ def branches_at(asked: BranchRequest, origin: Origin, rule: str, metric: str, to
     """The branches from a checkpoint, order by order."""
     batch = origin.batch
     length = length_of(asked, batch)
-    return [Branch(origin.step, factor, order, length // (factor * batch), {
+    return [Branch(origin, factor, order, length // (factor * batch), {
         "base": origin.log, "step": origin.step, "examples": origin.examples, "base_batch": batch, "factor": factor,
         "order": order, "length": length, "rule": rule, "rate": origin.rate * lr_factor(rule, factor),
         "metric": metric, "tolerance": tolerance})
         for order in range(1, asked.orders + 1) for factor in asked.factors]
 
 
-def layers_of(branch: Branch, origin: Origin, layers: Iterable[Mapping[str, Any]], evaluations: int) -> list[dict]:
+def layers_of(branch: Branch, layers: Iterable[Mapping[str, Any]], evaluations: int) -> list[dict]:
     """The settings of a branch: those of the base run, then its own.
 
     layers  the base run's, the strongest last
     """
-    problem, record = origin.problem, branch.record
+    origin, record = branch.origin, branch.record
+    problem = origin.problem
     kept = [{name: value for name, value in layer.items() if key_of(name) not in OF_BASE} for layer in layers]
     own = dict(
         global_batch=branch.factor * origin.batch, ghost_batch=problem.ghost_batch,

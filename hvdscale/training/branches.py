@@ -34,7 +34,6 @@ from ..plan.settings import Settings
 from ..plan.settle import Place, settle
 from ..system.files import write_whole
 from ..workers.group import Workers
-from ..workload import Workload
 from ..workloads import find
 from .checkpoint import Checkpoints, FolderCheckpoints, listed, read
 from .current_job import current_job
@@ -84,8 +83,7 @@ class Branching:
                  overwrite: bool, workers: Workers):
         self.name, self.layers, self.asked, self.places = name, layers, asked, places
         self.shard, self.overwrite, self.workers = shard, overwrite, workers
-        self.data = None
-        self.job, self.accepted, self.accepting = {}, {}, False
+        self.accepted: dict[str, str] = {}
 
     def carry_out(self, dry_run: bool = False) -> int:
         """Run what is left; returns the exit code, or raises the same HvdscaleError on all ranks.
@@ -93,28 +91,29 @@ class Branching:
         dry_run  only print the plan of the base run, and what the branches would be
         """
         with self.workers.together("the settings"):
-            workload = find(self.name)
-            settings = settings_of(workload, self.layers)
+            self.workload = find(self.name)
+            self.settings = settings_of(self.workload, self.layers)
         with self.workers.together("the data"):
-            self.data = read_data(workload, settings)
-            self.job = current_job(self.name, workload, self.data, settings.model_args)
-            self.accepting = settings.accept_changes
-        planned: list[tuple[Origin, str]] = []
+            self.data = read_data(self.workload, self.settings)
+            self.job = current_job(self.name, self.workload, self.data, self.settings.model_args)
+        planned: list[Origin] = []
         if self.places.source is None and dry_run:
-            planned = self._plan_base(workload, settings)
+            planned = self._plan_base()
         elif self.places.source is None:
-            code = self._base(workload, settings)
+            code = self._base()
             if code == ExitCode.PREEMPTED:
                 self._say(RESUMES)
             if code != ExitCode.DONE:
                 return code
         with self.workers.together("the checkpoints"):
-            found = self._branches(workload, planned or self._origins()) if self.workers.rank == 0 else []
+            found = self._branches(planned or self._origins()) if self.workers.rank == 0 else []
         found = self.workers.gather(found, "branches")[0]
         with self.workers.together("the branches"):
-            for path, then in {path: origin.job for _, origin, path in found}.items():
+            for path, then in {branch.origin.path: branch.origin.job for branch in found}.items():
                 self._accept(then, path)
-            self._settle_all(workload, settings, found)
+            for branch in found:            # what any would raise, before the first one
+                if branch.order == 1:
+                    self._settled(settings_of(self.workload, self._layers(branch)))
         return self._foresee(found) if dry_run else self._run_all(found)
 
     def _say(self, text: str) -> None:
@@ -123,10 +122,8 @@ class Branching:
 
     # the base run
 
-    def _base(self, workload: Workload, settings: Settings) -> int:
-        with self.workers.together("the base run"):
-            layers = self._base_layers(workload, settings)
-        job = prepare(self.name, layers, self.workers, self.data)
+    def _base(self) -> int:
+        job = self._prepare_base()
         folder = open_folder(job, self.workers)
         try:
             start = find_start(job.settings, job.plan, self.workers)
@@ -139,31 +136,30 @@ class Branching:
                 folder.release()
         return outcome.stop.exit_code
 
-    def _plan_base(self, workload: Workload, settings: Settings) -> list[tuple[Origin, str]]:
-        """Print the plan of the base run; returns what its checkpoints would be, without paths."""
-        with self.workers.together("the base run"):
-            layers = self._base_layers(workload, settings)
-        job = prepare(self.name, layers, self.workers, self.data)
+    def _plan_base(self) -> list[Origin]:
+        """Print the plan of the base run; returns what its checkpoints would be."""
+        job = self._prepare_base()
         open_display(job, "none: a dry run", self.workers)
         problem = Problem(**{field.name: getattr(job.plan, field.name) for field in fields(Problem)})
-        return [(Origin(problem, "", step), "") for step in self._steps]
+        return [Origin(problem, "", step) for step in self._steps]
 
-    def _base_layers(self, workload: Workload, settings: Settings) -> list[dict]:
-        """The user's layers, and what makes the run end at the last checkpoint with the schedule of its own budget."""
-        plan = self._settled(workload, settings)
-        self._steps = steps_at(self.asked, plan.budget_steps)
-        own = dict(steps=max(self._steps), target="none", log=self.places.log("base"), resume="auto",
-                   checkpoint=self.places.checkpoints, keep_checkpoints=KEPT)
-        if plan.decay in FALLING:
-            own["decay_steps"] = plan.decay_steps
-        if plan.plateau:
-            own["decay_metric"] = plan.plateau["metric"]
-        if self.overwrite:
-            own |= {"overwrite": True, "resume": "none"}
-        return [*self.layers, own]
+    def _prepare_base(self) -> Job:
+        """The job that ends at the last checkpoint, with the schedule of the user's own budget."""
+        with self.workers.together("the base run"):
+            plan = self._settled(self.settings)
+            self._steps = steps_at(self.asked, plan.budget_steps)
+            own = dict(steps=max(self._steps), target="none", log=self.places.log("base"), resume="auto",
+                       checkpoint=self.places.checkpoints, keep_checkpoints=KEPT)
+            if plan.decay in FALLING:
+                own["decay_steps"] = plan.decay_steps
+            if plan.plateau:
+                own["decay_metric"] = plan.plateau["metric"]
+            if self.overwrite:
+                own |= {"overwrite": True, "resume": "none"}
+        return prepare(self.name, [*self.layers, own], self.workers, self.data)
 
-    def _settled(self, workload: Workload, settings: Settings) -> Plan:
-        return settle(settings, workload, len(self.data.train), len(self.data.val), Place(self.workers.size),
+    def _settled(self, settings: Settings) -> Plan:
+        return settle(settings, self.workload, len(self.data.train), len(self.data.val), Place(self.workers.size),
                       self.data.train_tokens)
 
     def _train(self, job: Job, start: Start, more: Mapping, checkpoints: Callable[..., Checkpoints]) -> Outcome:
@@ -183,69 +179,62 @@ class Branching:
 
     # its branches
 
-    def _origins(self) -> list[tuple[Origin, str]]:
-        """Each checkpoint to branch from, with its path; raises CheckpointError for a missing one."""
+    def _origins(self) -> list[Origin]:
+        """Each checkpoint to branch from; raises CheckpointError for a missing one."""
         paths = dict(listed(self.places.checkpoints))
         steps = self.asked.at or (sorted(paths) if self.places.source else self._steps)
         for step in steps:
             if step not in paths:
                 raise CheckpointError(f"{self.places.checkpoints}: has no checkpoint of step {step}; there are "
                                       f"{', '.join(map(str, sorted(paths))) or 'none'}")
-        return [(origin_of(paths[step]), paths[step]) for step in steps]
+        return [origin_of(paths[step]) for step in steps]
 
-    def _branches(self, workload: Workload, origins: list[tuple[Origin, str]]) -> list[tuple[Branch, Origin, str]]:
-        """Each branch with its origin and the path of its checkpoint."""
-        metric = metric_of(self.asked, workload.metrics)
-        tolerance = tolerance_of(self.asked, workload.metrics, DEFAULT_TOLERANCE)
-        return [(branch, origin, path) for origin, path in origins for branch in branches_at(
+    def _branches(self, origins: list[Origin]) -> list[Branch]:
+        metric = metric_of(self.asked, self.workload.metrics)
+        tolerance = tolerance_of(self.asked, self.workload.metrics, DEFAULT_TOLERANCE)
+        return [branch for origin in origins for branch in branches_at(
             self.asked, origin, rule_of(self.asked, origin.problem.optimizer), metric, tolerance)]
 
     def _accept(self, then: Mapping, where: str) -> None:
         """Raise UsageError if a checkpoint or log is of another job, unless the user accepts it."""
-        self.accepted |= refuse_changes(then, self.job, self.accepting, where, INSTEAD)
+        self.accepted |= refuse_changes(then, self.job, self.settings.accept_changes, where, INSTEAD)
 
-    def _layers(self, workload_name: str, settings: Settings, branch: Branch, origin: Origin) -> list[dict]:
+    def _layers(self, branch: Branch) -> list[dict]:
         layers = self.layers
-        if settings.lr_rule == TUNED:
-            layers = [tuned_for(settings.metaparameters, workload_name, origin.problem.global_batch), *layers]
-        return layers_of(branch, origin, layers, self.asked.evaluations)
+        if self.settings.lr_rule == TUNED:
+            batch = branch.origin.problem.global_batch
+            layers = [tuned_for(self.settings.metaparameters, self.workload.name, batch), *layers]
+        return layers_of(branch, layers, self.asked.evaluations)
 
-    def _settle_all(self, workload: Workload, settings: Settings, found: list[tuple[Branch, Origin, str]]) -> None:
-        """Raise what any branch's settings would raise, before the first one."""
-        for branch, origin, _ in found:
-            if branch.order == 1:
-                layers = self._layers(workload.name, settings, branch, origin)
-                self._settled(workload, settings_of(workload, layers))
-
-    def _foresee(self, found: list[tuple[Branch, Origin, str]]) -> int:
+    def _foresee(self, found: list[Branch]) -> int:
         """Print what the branches would be, and all their examples."""
         self._introduce(found, len(found))
-        examples = sum(branch.record["length"] for branch, *_ in found)
-        steps = dict.fromkeys(branch.step for branch, *_ in found)
+        examples = sum(branch.record["length"] for branch in found)
+        steps = dict.fromkeys(branch.origin.step for branch in found)
         self._say(f"  at steps {', '.join(map(str, steps))}: {examples:,} training examples in all, "
                   f"beside {counted(self.asked.evaluations, 'evaluation')} of each")
         return ExitCode.DONE
 
-    def _run_all(self, found: list[tuple[Branch, Origin, str]]) -> int:
+    def _run_all(self, found: list[Branch]) -> int:
         own = found[self.shard[0]::self.shard[1]]
         if own:
             self._introduce(own, len(found))
         merged = self._merged()
-        for at, (branch, origin, path) in enumerate(own, 1):
+        for at, branch in enumerate(own, 1):
             with self.workers.together("the logs of branches"):
                 ended = self.workers.rank == 0 and not self.overwrite and self._ended(branch, merged)
             if self.workers.gather(ended, "ended")[0]:
                 continue
-            outcome = self._run(branch, origin, path)
+            outcome = self._run(branch)
             if outcome.stop.exit_code == ExitCode.PREEMPTED:
                 self._say(RESUMES)
                 return ExitCode.PREEMPTED
-            self._say(f"[{at}/{len(own)}] step {branch.step}, batch "
-                      f"{branch.factor * origin.batch} (k = {branch.factor}), order {branch.order}: "
+            self._say(f"[{at}/{len(own)}] step {branch.origin.step}, batch "
+                      f"{branch.factor * branch.origin.batch} (k = {branch.factor}), order {branch.order}: "
                       f"{self._result(branch, outcome)}")
         with self.workers.together("the log of all branches"):
             if self.workers.rank == 0:
-                self._merge([branch for branch, *_ in found], merged)
+                self._merge(found, merged)
                 self._propose()
         self._say(f"next: hvdscale-report {self.places.out}")
         return ExitCode.DONE
@@ -283,9 +272,8 @@ class Branching:
                               f'lr_rule = "{run.rule}"\n')
             self._say(f"{ramp}: hvdscale-train {self.name} --config {path}")
 
-    def _introduce(self, own: list[tuple[Branch, Origin, str]], count: int) -> None:
-        branch, origin, _ = own[0]
-        record = branch.record
+    def _introduce(self, own: list[Branch], count: int) -> None:
+        record = own[0].record
         self._say(f"branches: {counted(len(own), 'branch', 'branches')}{f' of {count}' * (len(own) < count)}, "
                   f"{record['length']:,} examples each, at {', '.join(map(str, self.asked.factors))} times batch "
                   f"{record['base_batch']}; rate by the rule {record['rule']}; {record['metric']} within "
@@ -314,17 +302,15 @@ class Branching:
         self._accept(found.job, path)
         return found.status in (Status.COMPLETE, Status.INFEASIBLE)
 
-    def _run(self, branch: Branch, origin: Origin, path: str) -> Outcome:
+    def _run(self, branch: Branch) -> Outcome:
         with self.workers.together("the settings"):
-            workload = find(self.name)
-            settings = settings_of(workload, self.layers)
-            layers = [*self._layers(workload.name, settings, branch, origin),
+            layers = [*self._layers(branch),
                       {"log": self.places.log(branch.name), "overwrite": True, "accepted": self.accepted}]
         job = prepare(self.name, layers, self.workers, self.data)
         with self.workers.together("the checkpoint"):
             problem = json.loads(json.dumps(job.plan.as_record({})))["problem"]
-            refuse_other_problem(problem, json.loads(json.dumps(asdict(origin.problem))))
-            start = Start(state=branch_state(read(path), job)) if self.workers.rank == 0 else Start()
+            refuse_other_problem(problem, json.loads(json.dumps(asdict(branch.origin.problem))))
+            start = Start(state=branch_state(read(branch.origin.path), job)) if self.workers.rank == 0 else Start()
         start = shared(start, self.workers)
         return self._train(job, start, {"branch": dict(branch.record)}, lambda *_: Checkpoints(start))
 
@@ -339,7 +325,7 @@ class EndedBranch(NamedTuple):
     @property
     def name(self) -> str:
         """As Branch.name."""
-        return branch_name(self.record["step"], self.record["factor"], self.record["order"])
+        return branch_name(self.record)
 
 
 def _ended_in(path: str) -> Iterator[EndedBranch]:
@@ -369,7 +355,7 @@ def origin_of(path: str) -> Origin:
     planned = Problem(**{field.name: _as_planned(problem.get(field.name)) for field in fields(Problem)})
     schedule = planned.schedule.after(state["progress"].get("followed", ()))
     return Origin(replace(planned, decay_at=schedule.decay_at), state["log"]["id"], state["progress"]["steps"],
-                  plan.get("job") or {})
+                  plan.get("job") or {}, path)
 
 
 def _as_planned(value):

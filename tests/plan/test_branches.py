@@ -29,7 +29,7 @@ def origin(step=500, **changes):
 def branch_plans(asked=ASKED, at=None, **changes):
     at = at or origin(**changes)
     found = branches_at(asked, at, rule_of(asked, at.problem.optimizer), "train/error", "1%")
-    return [(branch, plan_of(*layers_of(branch, at, [{**BASE, **changes}], asked.evaluations))) for branch in found]
+    return [(branch, plan_of(*layers_of(branch, [{**BASE, **changes}], asked.evaluations))) for branch in found]
 
 
 def test_branches_have_their_batch_a_constant_rate_by_the_rule_and_all_the_same_examples():
@@ -61,7 +61,7 @@ def test_adams_rule_scales_the_betas_of_a_branch_too():
     plan = plan_of(base)
     at = Origin(Problem(**{name: getattr(plan, name) for name in Problem.__dataclass_fields__}), "id", 500)
     for branch in branches_at(asked, at, "adam_sqrt", "train/error", "1%"):
-        found = plan_of(*layers_of(branch, at, [base], 4))
+        found = plan_of(*layers_of(branch, [base], 4))
         assert found.beta1 == pytest.approx(1 - branch.factor * (1 - at.problem.beta1))
         assert found.peak_lr == pytest.approx(at.rate * branch.factor ** 0.5)
 
@@ -71,7 +71,7 @@ def test_betas_that_a_rule_has_scaled_are_those_of_the_run_at_the_checkpoint():
                 warmup="none")
     at = Origin(Problem(**{name: getattr(plan_of(base), name) for name in Problem.__dataclass_fields__}), "id", 50)
     for branch in branches_at(ASKED, at, "sqrt", "train/error", "1%"):
-        assert plan_of(*layers_of(branch, at, [base], 4)).beta2 == pytest.approx(0.998)
+        assert plan_of(*layers_of(branch, [base], 4)).beta2 == pytest.approx(0.998)
 
 
 def test_both_rates_of_muon_follow_the_rule_and_the_decay():
@@ -79,7 +79,7 @@ def test_both_rates_of_muon_follow_the_rule_and_the_decay():
                 decay="linear")
     at = Origin(Problem(**{name: getattr(plan_of(base), name) for name in Problem.__dataclass_fields__}), "id", 50)
     for branch in branches_at(ASKED, at, "sqrt", "train/error", "1%"):
-        found, factor = plan_of(*layers_of(branch, at, [base], 4)), branch.factor ** 0.5 / 2
+        found, factor = plan_of(*layers_of(branch, [base], 4)), branch.factor ** 0.5 / 2
         assert (found.peak_lr, found.adamw_lr) == pytest.approx((0.02 * factor, 0.003 * factor))
 
 
@@ -90,7 +90,7 @@ def test_a_run_whose_batch_grows_branches_from_the_batch_that_it_has_there():
     at = Origin(Problem(**{name: getattr(plan, name) for name in Problem.__dataclass_fields__}), "id", 500)
     assert at.batch == 32 and at.examples == 400 * 16 + 100 * 32
     for branch in branches_at(ASKED, at, "linear", "train/error", "1%"):
-        found = plan_of(*layers_of(branch, at, [base], 4))
+        found = plan_of(*layers_of(branch, [base], 4))
         assert found.batches.is_constant and found.global_batch == 32 * branch.factor
         assert found.peak_lr == pytest.approx(plan.schedule.lr_at(500) * branch.factor)
 
