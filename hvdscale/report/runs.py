@@ -32,7 +32,7 @@ from .output import MOST_RULED
 from .pages import document_of
 from .request import request_of, targets_of
 from .results import Report
-from .scaling.crossings import crossing_said
+from .scaling.crossings import describe_crossing
 from .studies import targets_held
 
 
@@ -141,7 +141,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     groups = analyse([trial for trial in trials if not trial.branch], targets, options)
     branches = [trial for trial in trials if trial.branch]
     return document_of(groups, facts, skipped, options, studies, asked, tell, branches,
-                       (*crossing_said(options), *versions.notes))
+                       (*describe_crossing(options), *versions.notes))
 
 
 def _studies_alone(options: Options, asked: StudyRequest, ruled: bool) -> str:

@@ -25,17 +25,17 @@ from ..log.schema import SMALLER
 from ..target import Target
 from .about import About, AboutAll, StudyRequest
 from .drawing import Figure
-from .findings import Finding, finding_of
+from .findings import Finding
 from .landscapes import landscapes
 from .scaling.curves import curve_table, fit_table
-from .scaling.noise import noise_against_table, noise_said
+from .scaling.noise import find_noise, noise_against_table
 from .scaling.regimes import curve_findings
 from .search.all_figures import family_figures, workload_figures
 from .search.budget_figures import best_batch_figure
-from .search.budgets import base_rates_table, budgets_said, budgets_table, trials_table as budget_trials_table
-from .search.quality import best_batch_said, quality_said, quality_table
+from .search.budgets import base_rates_table, budgets_table, find_budgets, trials_table as budget_trials_table
+from .search.quality import find_best_batch, find_quality, quality_table
 from .search.results import steps_table
-from .search.rules import missing_table, points_table, rules_said, rules_table
+from .search.rules import find_rules, missing_table, points_table, rules_table
 from .table import Table
 from .view import View, joined, present
 
@@ -67,7 +67,7 @@ def _rules(about: About) -> View:
     found = about.costs
     if found is None:
         return View()
-    return View(tuple(map(Finding, rules_said(found))), (rules_table(found),),
+    return View(find_rules(found), (rules_table(found),),
                 present(points_table(found), missing_table(found)))
 
 
@@ -93,7 +93,7 @@ def _of_metric(view: Callable[[About], View]) -> Callable[[About], View]:
 def _budgets(about: About) -> View:
     found = best_under(about.studies, about.target.column, about.target.minimizes, about.asked.budgets,
                        about.options.confidence)
-    return View(tuple(map(Finding, budgets_said(found))), present(budgets_table(found)),
+    return View(find_budgets(found), present(budgets_table(found)),
                 present(budget_trials_table(found)))
 
 
@@ -119,8 +119,7 @@ def view_of_quality(studies: Sequence[Study], column: str, minimizes: bool, opti
     first = told or tried[1]
     others = [under(budget) for budget in asked.budgets if first is None or budget != first.budget]
     said = tuple(finding for found in (first, *others) for finding in (
-        *finding_of(best_batch_said(found, options.loss_within), found.valley.best if found and found.valley else None),
-        *finding_of(quality_said(found))))
+        *find_best_batch(found, options.loss_within), *find_quality(found)))
     return View(said, present(quality_table(told)), present(*(quality_table(one, apart=True) for one in others)),
                 lambda: filter(None, [best_batch_figure(first, options.loss_within)]))
 
@@ -138,7 +137,7 @@ def _noise(about: About) -> View:
 def _noise_beside(section: Section, fit: CriticalBatchFit | None) -> View:
     """The noise scale beside the critical batch."""
     found = noise_against(section.workload, section.target, section.noise, fit.b_crit if fit else None)
-    return View(finding_of(noise_said(found)), details=present(noise_against_table(found)))
+    return View(find_noise(found), details=present(noise_against_table(found)))
 
 
 def view_of_repeats(section: Section, asked: StudyRequest) -> View:
@@ -200,7 +199,7 @@ def view_without_target(studies: Sequence[Study], options: Options, asked: Study
         return (*(table for one in metrics for table in quality[one].tables),
                 *present(*(budgets_table(found[one]) for one in metrics)))
     return View((*(finding for one in told for finding in quality[one].findings),
-                 *(Finding(said) for one in told for said in budgets_said(found[one])),
+                 *(finding for one in told for finding in find_budgets(found[one])),
                  *[Finding(ENDS_ALONE)] * tell_ends_alone(studies)),
                 tables(told),
                 (*tables(rest), *present(*map(budget_trials_table, found.values())),

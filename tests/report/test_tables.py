@@ -549,8 +549,9 @@ def test_findings_are_in_the_json_with_their_intervals(studied):
     [(_, [page])] = document_of(analyse(studied.trials, [Target.parse("val/error<0.02")])).pages
     section = as_json(document_of(analyse(studied.trials)))["workloads"][0]["sections"][0]
     assert page.findings and 1 <= len(section["verdict"]) <= 3
-    useful = next(one for one in section["findings"] if one["said"].startswith("Maximum useful batch: "))
-    assert useful.keys() == {"said", "more", "value", "low", "high"} and f"batch: {useful['value']} " in useful["said"]
+    [useful] = [one for one in section["findings"] if one["kind"] == "useful"]
+    assert useful.keys() == {"kind", "severity", "said", "more", "value", "low", "high", "values"}
+    assert f"batch: {useful['value']} " in useful["said"] and useful["values"]["within"] == 0.2
     assert {one["about"] for one in as_json(document_of(analyse(studied.trials)))["how_to_read"]} >= {"By worker count"}
 
 

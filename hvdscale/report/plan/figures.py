@@ -14,7 +14,6 @@ from typing import Any
 from ...analysis.step_time import MEASURED
 from ...analysis.worker_plan import Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, percent, unit_of
-from ..columns import POLLUX
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_arrow, explain_crowded, log2_axis,
                        set_ticks)
 from ..plots import draw_line, ends_of, explain, label_axes
@@ -30,10 +29,9 @@ def figures_of_plan(plan: WorkerPlan) -> tuple[Figure, ...]:
     if len(plan.options) < 2:
         return ()
     trials = tuple(dict.fromkeys(key for option in plan.options for key in option.trials))
-    return tuple(PLAN.figure(name, partial(draw, plan=plan), trials, what=_what(plan), source=source,
-                             confidence=f"{plan.request.confidence:.0%}")
-                 for name, draw, source in (("plan-speedup", _draw_speedup, POLLUX),
-                                            ("plan-time", _draw_time, POLLUX), ("plan-cost", _draw_cost, EAGER)))
+    return tuple(PLAN.figure(name, partial(draw, plan=plan), trials, what=_what(plan),
+                             confidence=f"{plan.request.confidence:.0%}") for name, draw in (
+        ("plan-speedup", _draw_speedup), ("plan-time", _draw_time), ("plan-cost", _draw_cost)))
 
 
 def _known(plan: WorkerPlan) -> list[Option]:

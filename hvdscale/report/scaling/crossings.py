@@ -1,6 +1,6 @@
 """Steps at the lasting crossing beside those at the first evaluation that met the target, by global batch.
 
-    crossings_table(section), crossings_found(section)
+    crossings_table(section), find_early_crossing(section)
 """
 from __future__ import annotations
 
@@ -14,20 +14,11 @@ from ...analysis.intervals import geometric_mean
 from ...analysis.report_data import Options, Section
 from ...analysis.steps import RunCell
 from ...analysis.steps import crossing_of
-from ...formatting.numbers import in_brackets, percent, whole
+from ...formatting.numbers import whole
 from ..columns import BATCH
 from ..findings import Finding
-from ..table import Cell, Column, Row, Table, count_cell, keys_of, number_cell
-
-HELD = Column("crossing", "steps to target", "steps", "S of the other tables, at the crossing that was asked for")
-LASTS = Column("lasting_steps", "lasting crossing", "steps", "where the isotonic regression of the run's metric meets "
-               "the target, of runs that went on to 1.5 times their steps; else where a power of the steps, fitted to "
-               "the metric, meets it; geometric mean over runs", "Bartholomew 1959, Biometrika 46")
-MODELLED = Column("modelled", "by a model", "runs", "runs whose lasting crossing is a fitted power: they ended "
-                  "too early")
-AFTER = Column("evaluations_after", "evaluations after", "evaluations",
-               "after the first that met the target, of all runs")
-MET_AFTER = Column("met_after", "of them met", "evaluations", "that met it, too")
+from ..table import Cell, Table, count_cell, keys_of, number_cell
+from .regimes import SCALING
 
 
 def _crossings(section: Section, cell: RunCell) -> list[Crossing]:
@@ -51,39 +42,32 @@ def _by_batch(section: Section) -> list[tuple[RunCell, list[Crossing]]]:
 
 def crossings_table(section: Section) -> tuple[Table, ...]:
     """A row a batch, for files; () where no run met the target."""
-    rows = tuple(Row((count_cell(cell.global_batch), Cell(whole(cell.steps.value), cell.steps.value),
-                      number_cell(_lasting(found)), count_cell(sum(one.modelled for one in found)),
-                      count_cell(sum(one.after for one in found)), count_cell(sum(one.met_after for one in found))),
-                     keys_of(cell), ()) for cell, found in _by_batch(section))
-    return (Table("crossings", f"First and lasting crossing: {section.target}",
-                  (BATCH, HELD, LASTS, MODELLED, AFTER, MET_AFTER), rows, (
-                      "Noise in the metric makes the first evaluation that meets a target early, and the earlier "
-                      "the more evaluations there are. --crossing lasting has all tables of runs by the lasting "
-                      "crossing.",)),
-            ) if rows else ()
+    rows = _by_batch(section)
+    return (SCALING.table("crossings", rows, {
+        BATCH: lambda row: count_cell(row[0].global_batch),
+        "crossing": lambda row: Cell(whole(row[0].steps.value), row[0].steps.value),
+        "lasting_steps": lambda row: number_cell(_lasting(row[1])),
+        "modelled": lambda row: count_cell(sum(one.modelled for one in row[1])),
+        "evaluations_after": lambda row: count_cell(sum(one.after for one in row[1])),
+        "met_after": lambda row: count_cell(sum(one.met_after for one in row[1]))},
+        lambda row: keys_of(row[0]), notes=(SCALING.say("crossing_noise"),), what=section.target),) if rows else ()
 
 
-def crossings_found(section: Section) -> list[Finding]:
+def find_early_crossing(section: Section) -> list[Finding]:
     """Where the first crossing was early by more than its interval: the batch at which by most."""
     early = [(cell.steps.value / lasting, cell, found, lasting) for cell, found in _by_batch(section)
              for lasting in [_lasting(found)] if lasting > cell.steps.high] if section.options.crossing == FIRST else []
     if not early:
         return []
-    share, cell, found, lasting = min(early, key=lambda one: one[0])
+    _, cell, found, lasting = min(early, key=lambda one: one[0])
     after, met = sum(one.after for one in found), sum(one.met_after for one in found)
-    where = f"at {whole(lasting)}" if np.isfinite(lasting) else "not within its runs"
-    counts = (f"; of {after:,} evaluations after the first that met, {met:,} did ({percent(met / after)})" if after
-              else "")
     model = any(one.modelled for one in found)
-    more = ["--crossing lasting has all tables by the lasting crossing."]
-    more += ["It is a model's: the runs ended before 1.5 times their steps. keep_going, which trains past the target, "
-             "would decide."] * model
-    return [Finding(f"Batch {cell.global_batch:,} met {section.target} early, by noise: first at "
-                    f"{whole(cell.steps.value)} steps{in_brackets(cell.steps.low, cell.steps.high)}, for good {where}"
-                    f"{' (a model)' * model}{counts}.", tuple(more))]
+    more = [SCALING.say("early_option"), *[SCALING.say("early_model")] * model]
+    return [SCALING.find("early", None, more, batch=cell.global_batch, target=section.target, first=cell.steps,
+                         lasting=lasting if np.isfinite(lasting) else None, model=model, after=after or None, met=met,
+                         share=met / after if after else None)]
 
 
-def crossing_said(options: Options) -> tuple[str, ...]:
+def describe_crossing(options: Options) -> tuple[str, ...]:
     """What the lasting crossing, where it was asked for, does not apply to."""
-    return ("Runs meet their target at the lasting crossing; a run for which it is unknown, at its first. Curves, "
-            "rules and budgets of searches keep the first.",) * (options.crossing == LASTING)
+    return (SCALING.say("lasting"),) * (options.crossing == LASTING)

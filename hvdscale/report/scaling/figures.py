@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,14 +19,16 @@ from ...analysis.speedup import Series, SpeedupPoint
 from ...analysis.step_breakdown import StepParts
 from ...analysis.steps import Run, RunCell
 from ...formatting.numbers import counted, exact, listed, percent
-from ..columns import MCCANDLISH, POLLUX, SHALLUE, metric_name
+from ..columns import metric_name
 from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_arrow, explain_crowded,
                        fraction, is_known, is_named, is_positive, log2_axis, mark_estimate, power_ticks, set_ticks,
                        shade)
+from ..plots import draw_line, ends_of, label_axes
 from ..search.figures import best_of_figure
 from ..table import TrialKeys, keys_of
 from . import words
 from .ranks import rank_figure
+from .regimes import SCALING
 
 MOST_BARS = 10
 SMALL = 0.15            # an efficiency below it is shown on a log scale
@@ -68,27 +70,20 @@ def _repeats_figure(section: Section, curve: Curve, points: Sequence[BatchPoint]
         steps = [point.cell.steps for point in points]
         seen = [value for one in steps for value in (one.value, one.beyond)]
         if met:
-            first = met[0]
-            ends = [point.global_batch for point in points]
-            line = [first.cell.steps.value * first.global_batch / end for end in (ends[0], ends[-1])]
-            axes.plot([ends[0], ends[-1]], line, "--", color=MUTED, linewidth=1.2, label="perfect scaling")
+            first, ends = met[0], (points[0].global_batch, points[-1].global_batch)
+            line = [first.cell.steps.value * first.global_batch / end for end in ends]
+            draw_line(axes, zip(ends, line), MUTED, "--", 1.2, label="perfect scaling")
             seen += line
-        log2_axis(axes, "y", seen, [end for one in steps for end in (one.low, one.high)])
+        log2_axis(axes, "y", seen, ends_of(steps))
         useful = curve.regimes.maximum_useful.value
         if useful:
             axes.axvline(useful, color=GREEN, linestyle=":", label=f"maximum useful batch, {useful:,}")
-        axes.plot([p.global_batch for p in met], [p.cell.steps.value for p in met], color=BLUE, linewidth=1)
+        draw_line(axes, ((point.global_batch, point.cell.steps.value) for point in met), BLUE)
         for point in points:
             mark_estimate(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")
-        axes.set_xlabel("global batch B (examples)")
-        axes.set_ylabel("steps to target S")
-    return Figure(
-        "steps-batch", f"Steps to {section.target}",
-        "Steps to target against the global batch, both axes in powers of 2, over all worker counts. Bars are "
-        f"{section.options.confidence:.0%} intervals over seeds; along the dashed line the batch doubles and the steps "
-        "halve.",
-        "S at the first evaluation that meets the target, geometric mean over seeds; perfect scaling: S1 B1 / B from "
-        "the smallest batch that met it", SHALLUE, _keys(point.cell for point in points), draw)
+        label_axes(axes, "global batch B (examples)", "steps to target S")
+    return SCALING.figure("steps-batch", draw, _keys(point.cell for point in points), target=section.target,
+                          confidence=f"{section.options.confidence:.0%}")
 
 
 def _speedup_figure(section: Section, series: Series) -> Figure:
@@ -100,10 +95,9 @@ def _speedup_figure(section: Section, series: Series) -> Figure:
         ideal = [point.worker_ratio for point in points]
         log2_axis(axes, "x", workers)
         ratios = [ratio for point in points for ratio in (point.throughput_speedup, point.time_speedup)]
-        log2_axis(axes, "y", [1, *ideal, *(ratio.value for ratio in ratios)],
-                  [end for ratio in ratios for end in (ratio.low, ratio.high)])
+        log2_axis(axes, "y", [1, *ideal, *(ratio.value for ratio in ratios)], ends_of(ratios))
         axes.yaxis.set_major_formatter(fraction)
-        axes.plot(workers, ideal, "--", color=MUTED, linewidth=1.2, label="ideal")
+        draw_line(axes, zip(workers, ideal), MUTED, "--", 1.2, label="ideal")
         axes.fill_between([p.workers for p in shown], [p.throughput_speedup.value for p in shown],
                           [p.worker_ratio for p in shown], color=ORANGE, alpha=0.15, linewidth=0,
                           label="lost to the system")
@@ -115,17 +109,16 @@ def _speedup_figure(section: Section, series: Series) -> Figure:
         _plot_ratio(axes, points, "throughput_speedup", ORANGE, "s", "examples per second")
         if section.target:
             _plot_ratio(axes, points, "time_speedup", BLUE, "o", "time to target")
-        axes.set_xlabel("workers W")
-        axes.set_ylabel(f"speedup over {counted(series.points[0].workers, 'worker')}")
-    what = f"Speedup to {section.target}" if section.target else "Speedup in examples per second"
-    lost = (" The band above the squares is lost to the system, the band below to statistics; on this scale the two "
-            "add up to all that is lost." if section.target else "")
-    return Figure(
-        f"speedup-{words.series_name(series)}", f"{what}\n{words.series_kind(series)}",
-        f"Speedup against workers, both axes in powers of 2; {words.series_kind(series)}. Bars are "
-        f"{section.options.confidence:.0%} intervals.{lost}{crowded_said(point.cell for point in points)}",
-        "T0 / T (time to target) and x / x0 (examples per second)", POLLUX,
-        _keys(point.cell for point in points), draw)
+        label_axes(axes, "workers W", f"speedup over {counted(series.points[0].workers, 'worker')}")
+    return _series_figure("speedup", section, series, draw)
+
+
+def _series_figure(kind: str, section: Section, series: Series, draw: Callable[..., None]) -> Figure:
+    """A figure of what the worker counts of a series reach."""
+    cells = [point.cell for point in series.points if point.cell.runs]
+    return SCALING.figure(kind, draw, _keys(cells), target=section.target, name=words.series_name(series),
+                          series=words.series_kind(series), confidence=f"{section.options.confidence:.0%}",
+                          crowded=any(cell.oversubscribed for cell in cells))
 
 
 def _efficiency_figure(section: Section, series: Series) -> Figure:
@@ -151,32 +144,18 @@ def _efficiency_figure(section: Section, series: Series) -> Figure:
             decimal_ticks(axes.yaxis, axes.get_ylim())
         else:
             axes.set_ylim(0, 1.08 * min(max(tops), 2 * max([1, *values])))
-        axes.set_xlabel("workers W")
-        axes.set_ylabel("efficiency")
-    what = f"Efficiency to {section.target}" if section.target else "Efficiency in examples per second"
-    return Figure(
-        f"efficiency-{words.series_name(series)}", f"{what}\n{words.series_kind(series)}",
-        ("Statistical efficiency, system efficiency and their product" if section.target else "System efficiency")
-        + f" against workers; {words.series_kind(series)}. Bars are {section.options.confidence:.0%} intervals."
-        + crowded_said(point.cell for point in points),
-        "(S0 B0) / (S B) and (x / x0) / (W / W0)", POLLUX, _keys(point.cell for point in points), draw)
+        label_axes(axes, "workers W", "efficiency")
+    return _series_figure("efficiency", section, series, draw)
 
 
 def _plot_ratio(axes: Axes, points: Sequence[SpeedupPoint], name: str, color: str, marker: str, label: str,
                 aside: float = 1.0) -> None:
     """A line through a ratio at each worker count, with marks; statistics do not depend on the host."""
     found: list[tuple[SpeedupPoint, Estimate]] = [(point, getattr(point, name)) for point in points]
-    known = [(point.workers * aside, ratio.value) for point, ratio in found if is_known(ratio)]
-    axes.plot([x for x, _ in known], [y for _, y in known], color=color, linewidth=1)
+    draw_line(axes, ((point.workers * aside, ratio.value) for point, ratio in found if is_known(ratio)), color)
     for point, ratio in found:
         mark_estimate(axes, point.workers, ratio, color, marker, label,
                       name != "statistical_efficiency" and point.cell.oversubscribed, aside)
-
-
-def crowded_said(cells: Iterable[RunCell]) -> str:
-    """What a hollow mark means, where there is one."""
-    return (" Hollow marks: the host had more workers than cores, so these times do not transfer to a real cluster." *
-            any(cell.oversubscribed for cell in cells))
 
 
 def _parts_figure(series: Series, parts: Sequence[tuple[RunCell, StepParts]]) -> Figure:
@@ -198,14 +177,9 @@ def _parts_figure(series: Series, parts: Sequence[tuple[RunCell, StepParts]]) ->
             explain_crowded(axes)
         axes.grid(False, axis="x")
         axes.set_ylim(0, 1.1 * max(bottoms))
-        axes.set_xlabel("workers W")
-        axes.set_ylabel("milliseconds a step (median)")
-    return Figure(
-        f"step-time-{words.series_name(series)}", f"Where a step's time goes\n{words.series_kind(series)}",
-        f"The median step on rank 0 and its parts against workers; {words.series_kind(series)}. Waiting for the "
-        "allreduce includes waiting for slower workers.",
-        "median of step_seconds, geometric mean over runs; parts: their mean share of a step, times it", "",
-        _keys(cells), draw)
+        label_axes(axes, "workers W", "milliseconds a step (median)")
+    return SCALING.figure("step-time", draw, _keys(cells), name=words.series_name(series),
+                          series=words.series_kind(series))
 
 
 def _noise_figure(section: Section) -> Figure:
@@ -232,16 +206,9 @@ def _noise_figure(section: Section) -> Figure:
                           alpha=0.35)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda value, _: exact(value))
-        axes.set_xlabel("steps")
-        axes.set_ylabel("noise scale (examples)")
-    return Figure(
-        "noise-scale", "Gradient noise scale in training",
-        "The noise scale over each quarter of the measured steps, which a pale line spans; one colour a worker count "
-        f"and global batch. Bars are {section.options.confidence:.0%} intervals, cut off at the edge; one with an "
-        "arrow has no upper end: its steps do not distinguish |G|^2 from 0. Quarters in which |G|^2 or tr(Sigma) came "
-        "out below 0 have no point.",
-        "tr(Sigma) / |G|^2, each averaged over the quarter first", MCCANDLISH,
-        _keys(cell for cell, _ in found), draw)
+        label_axes(axes, "steps", "noise scale (examples)")
+    return SCALING.figure("noise-scale", draw, _keys(cell for cell, _ in found),
+                          confidence=f"{section.options.confidence:.0%}")
 
 
 def _windows(noise: Noise) -> list[NoiseScale]:
@@ -279,12 +246,9 @@ def _training_figure(section: Section, metric: str, across: str) -> Figure:
         starts = [x[x > 0][0] for cell in cells for run in drawn[id(cell)] for x in [_across(run, across)]
                   if (x > 0).any()]
         _curve_axes(axes, section, metric, starts, ends, values, across)
-        axes.set_xlabel(label)
-        axes.set_ylabel(name)
-    return Figure(
-        f"curve-{across}", f"{name[0].upper()}{name[1:]} against {short}",
-        f"{metric} at every evaluation against {label}: one line a run, one colour a worker count and global batch.",
-        f"{metric} and {column}", "", _keys(cells), draw)
+        label_axes(axes, label, name)
+    return SCALING.figure("curve", draw, _keys(cells), across=across, metric_name=name, metric=metric, short=short,
+                          label=label, column=column)
 
 
 def _curve_axes(axes: Axes, section: Section, metric: str, starts: Sequence[float], ends: Sequence[float],

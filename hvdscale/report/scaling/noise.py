@@ -1,42 +1,33 @@
-"""The gradient noise scale beside the measured critical batch, in sentences and a table.
+"""The gradient noise scale beside the measured critical batch, in a finding and a table.
 
-    print(*noise_said(noise_against(workload, target, measured, fit.b_crit)), sep="\\n")
+    view = View(find_noise(noise_against(workload, target, measured, fit.b_crit)))
 """
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from ...analysis.intervals import Estimate
-from ...analysis.noise_against import NoiseAgainst, as_estimate
-from ...formatting.numbers import in_brackets, number, ratio
-from ..columns import BATCH, MCCANDLISH, NOISE, QUARTERS
-from ..table import Cell, Column, Row, Table, Write, count_cell, interval_cell
-from .regimes import as_fitted
-
-# noise scale over critical batch in their table of run averages: 900/200, 4,000/500, 2,000/900, 30k/15k; 2/40, 10/200
-AGREEMENT = ("McCandlish et al. 2018 found the noise scale 2 to 8 times too large on four sets of images, 20 times too "
-             "small for two autoencoders; Merrill et al. 2025 orders of magnitude too small in language pre-training.")
-CAUTION = "As published, it may be 8 times too large or far too small; the steps are the measurement."
+from ...analysis.noise_against import NoiseAgainst, NoisePoint, as_estimate
+from ...formatting.numbers import number, ratio
+from ..columns import BATCH, NOISE, QUARTERS
+from ..findings import Finding
+from ..table import Cell, Table, Write, count_cell, interval_cell
+from .regimes import SCALING, as_fitted
 
 
-def noise_said(found: NoiseAgainst | None) -> tuple[str, ...]:
+def find_noise(found: NoiseAgainst | None) -> tuple[Finding, ...]:
     """The two figures and their ratio, in a sentence, and how far to trust the one; () for None."""
     if found is None:
         return ()
     if found.chosen is None:
-        return ("The gradient noise scale was measured, but |G|^2 cannot be distinguished from 0 at any batch. More "
-                "measured steps (a smaller noise_every) are needed.",)
-    scale = (f"The noise scale, {_with_ends(as_estimate(found.chosen.noise.whole))} examples at batch "
-             f"{found.chosen.global_batch:,},")
-    steps = f"the steps to {found.target}" if found.target else "the steps"
-    if not is_bounded(found.b_crit):
-        return (f"{scale} is a guess at the critical batch, which {steps} do not bound. {CAUTION}",)
-    if one_ended(found.b_crit):
-        verdict = f": {_verdict(found.ratio)}" if found.ratio.low == found.ratio.low else ""
-        return (f"{scale} is a guess at the critical batch, which {steps} only show to be {one_ended(found.b_crit)}"
-                f"{verdict}. {CAUTION}",)
-    return (f"{scale} is {_with_ends(found.ratio, ratio)} times the critical batch that {steps} give, "
-            f"{as_fitted(found.b_crit)}: {_verdict(found.ratio)}. {CAUTION}",)
+        return (SCALING.find("noise_unknown"),)
+    one_end, sharp = one_ended(found.b_crit), found.ratio.low == found.ratio.low
+    return (SCALING.find(
+        "noise_against", scale=as_estimate(found.chosen.noise.whole), batch=found.chosen.global_batch,
+        steps=f"the steps to {found.target}" if found.target else "the steps", open=not is_bounded(found.b_crit),
+        one_end=one_end, ratio=found.ratio, critical=as_fitted(found.b_crit) if is_bounded(found.b_crit) else None,
+        verdict=_judge(found.ratio) if sharp or not one_end else None),)
 
 
 def is_bounded(b_crit: Estimate) -> bool:
@@ -51,36 +42,33 @@ def one_ended(b_crit: Estimate) -> str:
     return f"at most {number(b_crit.high, 2)}" if b_crit.low == 0 else ""
 
 
-def _verdict(found: Estimate) -> str:
+def _judge(found: Estimate) -> str:
+    """What the ratio of the noise scale to the critical batch says of the guess."""
     if not found.low == found.low:
         return "with no interval for the ratio"
     if found.low <= 1 <= found.high:
         return "the intervals leave open whether they differ"
     if found.low >= 0.5 and found.high <= 2:
         return "within a factor of 2"
-    return "surely too large a guess" if found.low > 1 else "surely too small a guess"
-
-
-def _with_ends(estimate: Estimate, write: Write = number) -> str:
-    return f"{write(estimate.value)}{in_brackets(estimate.low, estimate.high, write)}"
+    return f"surely too {'large' if found.low > 1 else 'small'} a guess"
 
 
 def noise_against_table(found: NoiseAgainst | None) -> Table | None:
     """By batch the noise scale, its quarters, and it over the measured critical batch; None for None."""
     if found is None:
         return None
-    columns = (BATCH, NOISE, *QUARTERS,
-               Column("critical_batch", "measured B_crit", "examples", "E_min / S_min of S = S_min (1 + "
-                      "(B_crit / B)^p)^(1/p) fitted to the steps to target", MCCANDLISH.replace(", appendix A.1", "")),
-               Column("noise_over_critical", "noise scale / B_crit", "1", "their ratio; intervals added as squares of "
-                      "logarithms"))
     b_crit = _cell(found.b_crit)
-    rows = tuple(Row((count_cell(point.global_batch),
-                      *(_cell(as_estimate(one)) for one in (point.noise.whole, *point.noise.quarters)), b_crit,
-                      _cell(point.ratio, ratio)), point.keys, ()) for point in found.points)
-    return Table("noise-against", f"Noise scale beside the measured critical batch: {found.target}", columns, rows,
-                 ("The critical batch is of all batches together; its intervals and those of the noise scale hold "
-                  "different things: the search's chance and the steps measured.", AGREEMENT))
+    return SCALING.table("noise-against", found.points, {
+        BATCH: lambda point: count_cell(point.global_batch),
+        NOISE: lambda point: _cell(as_estimate(point.noise.whole)),
+        **{column: partial(_quarter, at=at) for at, column in enumerate(QUARTERS)},
+        "critical_batch": lambda point: b_crit,
+        "noise_over_critical": lambda point: _cell(point.ratio, ratio)}, lambda point: point.keys,
+        notes=(SCALING.say("noise_of_all"), SCALING.say("noise_published")), what=found.target)
+
+
+def _quarter(point: NoisePoint, at: int) -> Cell:
+    return _cell(as_estimate(point.noise.quarters[at]))
 
 
 def _cell(estimate: Estimate, write: Write = number) -> Cell:

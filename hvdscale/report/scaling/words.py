@@ -1,14 +1,14 @@
-"""What the tables and figures say, in sentences: titles, notes, and the summary that a report opens with."""
+"""What the tables and figures say, in sentences: titles, notes, and the findings that a report opens with."""
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...analysis.drift import drift_of
 from ...analysis.grouping import group_by
-from ...analysis.intervals import OWN_FROM, Estimate
-from ...analysis.noise_against import best_known
+from ...analysis.intervals import OWN_FROM
+from ...analysis.noise_against import as_estimate, best_known
 from ...analysis.pooled_variance import SPEED, stand_out, updates
 from ...analysis.report_data import Section
 from ...analysis.search import Search
@@ -16,8 +16,7 @@ from ...analysis.speedup import WEAK, Series, SpeedupPoint, compare
 from ...analysis.step_breakdown import MOST_ROWS
 from ...analysis.steps import RunCell, run_of
 from ...analysis.trials import Trial
-from ...formatting.numbers import (capital, counted, exact, in_brackets, list_first, listed, number, percent, ratio,
-                                   spread, whole)
+from ...formatting.numbers import capital, counted, exact, in_brackets, list_first, listed, number, spread
 from ...log.schema import Status
 from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
@@ -26,15 +25,14 @@ from ...target import Target
 from ..differences import problems_of_points, settings_tried
 from ..findings import Finding, sentences_of
 from ..search import words as search_words
-from .crossings import crossings_found
+from .crossings import find_early_crossing
 from .ranks import rank_findings
-from .regimes import regimes_found, trials_said
+from .regimes import SCALING, find_regimes, find_trials
 
 ONE_RUN = "*"       # marks a point with one run
 CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
-
-PRUNING = ("The fewest steps are as without pruning. What pruned trials cannot give: the best metric within the "
-           "budget, the spread of final metrics, the median steps, how many would have met the target or diverged.")
+MOST_NAMED = 4      # trials, or runs
+MOST_ALONE = 3      # points of no series that are told one by one
 
 
 def series_name(series: Series) -> str:
@@ -56,41 +54,6 @@ def workers_marked(cell: RunCell) -> str:
     return f"{cell.workers[0]}{CROWDED if cell.oversubscribed else ''}"
 
 
-def _parts_found(section: Section) -> list[Finding]:
-    """Of the most workers: what a step waits for, beside the fewest workers."""
-    if not section.parts:
-        return []
-    (few, before), (many, after) = section.parts[0], section.parts[-1]
-    where = [counted(cell.workers[0], "worker") for cell in (many, few)]
-    if few is not many and few.workers == many.workers:
-        where = [f"{where[0]}, batch {many.batches.in_brief()}", f"batch {few.batches.in_brief()}"]
-    said = (f"Median step at {where[0]}: {number(1000 * after.seconds)} ms (waiting {percent(after.communication)}, "
-            f"data {percent(after.data)})")
-    if many is not few:
-        said += (f"; at {where[1]}: {number(1000 * before.seconds)} ms ({percent(before.communication)}, "
-                 f"{percent(before.data)})")
-    return [Finding(f"{said}.")]
-
-
-def _noise_found(section: Section) -> list[Finding]:
-    """Of the batch at which it is known best: the noise scale, and how it changed."""
-    found = best_known(section.noise, lambda found: found[1])
-    if found is None:
-        return []
-    cell, noise = found
-    whole, quarters = noise.whole, noise.quarters
-    said = f"Gradient noise scale at global batch {cell.batches.in_brief()}: "
-    if not math.isfinite(whole.noise_scale):
-        return [Finding(f"{said}not bounded by the {counted(whole.steps, 'step')} measured.")]
-    said += f"{number(whole.noise_scale)} examples{in_brackets(whole.low, whole.high)}"
-    if all(math.isfinite(one.noise_scale) for one in quarters):
-        first, last = quarters[0], quarters[-1]
-        changed = "grew" if first.high < last.low else "fell" if last.high < first.low else ""
-        said += (f"; it {changed} from {number(first.noise_scale)} to {number(last.noise_scale)}" if changed else
-                 "; no change over the quarters of the steps is sure")
-    return [Finding(f"{said}.")]
-
-
 def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
     """What the steps are where those of each cell are the fewest of a search; empty where they are not."""
     cells = [cell for cell in cells if cell.runs]
@@ -98,127 +61,20 @@ def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
     return f" ({search_words.best_of_each(section.options.confidence)})" if searched else ""
 
 
-def series_notes(section: Section, series: Series) -> tuple[str, ...]:
-    """How to read a series' table."""
-    cells = [point.cell for point in series.points]
-    grows = ("the global batch grows with the workers" if series.kind == WEAK
-             else "the global batch stays, the share of a worker shrinks")
-    paired = ["Ratios to the same updates are paired by seed."] * (len({updates(cell) for cell in cells}) < len(cells))
-    return (f"{series.kind.capitalize()} scaling: {grows}. Ratios are to W = {series.baseline.workers[0]}.", *paired,
-            *cell_notes(section, cells))
-
-
-def series_warnings(section: Section, series: Series) -> tuple[str, ...]:
-    """Of a series' table."""
-    cells, warnings = [point.cell for point in series.points], []
-    tuned = _tuned(section, cells)
-    searched = {one.name for found in tuned.values() for search in found for one in search.space}
-    problems = problems_of_points(series.points, searched if len(tuned) == len(cells) else ())
-    if problems:
-        warnings.append(f"The points are not of one problem: {'; '.join(problems)}.")
-    if section.target and not series.baseline.steps.met:
-        warnings.append(f"The baseline, W = {series.baseline.workers[0]}, did not meet the target: ratios of steps and "
-                        "seconds cannot be formed.")
-    return (*warnings, *cell_warnings(section, cells))
-
-
-def _batches_found(section: Section) -> list[Finding]:
-    """Perfect scaling, the maximum useful batch and the fit through the steps."""
-    if section.workload.batch_schedule:
-        return []
-    cells = [point.cell for point in section.batches.measured] if section.batches else []
-    searched = [cell for cell in cells if cell.searched]
-    return [*regimes_found(section.batches.regimes if section.batches else None, [cell.global_batch for cell in cells],
-                           [cell.steps for cell in cells], [cell.met > 0 for cell in cells]),
-            *map(Finding, trials_said(max((cell.best_of_n or 0 for cell in searched), default=None),
-                                      {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
-                                      [cell.global_batch for cell in searched if cell.steps.extrapolated]))]
-
+# the findings, what decides most first
 
 def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
     """What a section found, what decides most first.
 
     planned  whether a plan has said which worker count is the fastest
     """
-    found = []
-    for series in section.series:
-        found += _series_found(section, series, planned) if section.target else _throughput_found(section, series)
-    found += [Finding(_alone_said(section, cell)) for cell in section.alone] if len(section.alone) <= 3 else []
-    found += _slow_found(section)
-    found += _drift_found(section)
-    return (*found, *_split_seeds_found(section), *crossings_found(section), *_unlearned_found(section),
-            *_growing_found(section),
-            *_batches_found(section),
-            *map(Finding, search_words.summary(section.searches)), *map(Finding, _other_targets_said(section)),
-            *_parts_found(section), *rank_findings(section), *_noise_found(section))
-
-
-def _slow_found(section: Section) -> list[Finding]:
-    """Runs that are left out of the times, as they took far longer than the others of their setting."""
-    if not section.slow:
-        return []
-    named = [f"{_named([run.trial])} at {counted(run.trial.workers, 'worker')}, batch {run.trial.global_batch:,}, took "
-             f"{number(times, 2)}x as long" for run, times in section.slow]
-    return [Finding(f"Left out of the times: {counted(len(named), 'run')} that took far longer than others of the same "
-                    "setting. Times are those of a typical run.", (capital(list_first(named, 4)) + ".",))]
-
-
-def _drift_found(section: Section) -> list[Finding]:
-    """Times that drift with the order of the runs, and the pace of the last one; of repeats, not of a search."""
-    cells = [cell for cell in section.cells if cell.runs and not cell.searched]
-    drift = drift_of(cells, section.options.confidence)
-    if drift is None:
-        return []
-    grew, *ends = (100 * abs(value - 1) for value in (drift.a_run.value, drift.a_run.low, drift.a_run.high))
-    pace = "; ".join(f"{counted(cell.workers[0], 'worker')}, batch {cell.global_batch:,}: {number(ms.value)} ms"
-                     f"{in_brackets(ms.low, ms.high)}" for cell, warm in zip(cells, drift.warm)
-                     if math.isfinite((ms := warm.scaled(1000 * cell.global_batch)).value))
-    return [Finding(f"Times drift: each of {drift.runs} runs took {number(grew)}% ({number(min(ends))}-"
-                    f"{number(max(ends))}%) {'longer' if drift.a_run.value > 1 else 'less'} than the run before, "
-                    "whatever its setting.",
-                    (f"A step at the pace of the last run: {pace}. Counts that ran there and back, as hvdscale-scale "
-                     "runs them, share a drift: their ratios hold nothing of it.",), drift.a_run)]
-
-
-def _split_seeds_found(section: Section) -> list[Finding]:
-    """Seeds whose runs, the same updates by their settings, met the target and did not."""
-    found = []
-    for runs in section.split_seeds:
-        first, missed = runs[0].trial, [run.trial for run in runs if not run.met]
-        found.append(Finding(f"Seed {first.seed} at batch {first.global_batch:,} met {section.target} in "
-                             f"{len(runs) - len(missed)} of {len(runs)} runs and counts as not met.",
-                             (f"Not met by {_named(missed)}. Runs of one setting and seed should be the same updates: "
-                              "compare their budgets, data and code.",)))
-    return found
-
-
-def _unlearned_found(section: Section) -> list[Finding]:
-    """How many trials ended with no lower loss than they began with, by batch, and one of them."""
-    trials = section.unlearned
-    if not trials or trials[0].losses is None:
-        return []
-    all_of, lost = (Counter(trial.global_batch for trial in some) for some in (section.judged, trials))
-    at = "; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}" for batch, count in sorted(lost.items()))
-    first, last = (number(value, 4) for value in (trials[0].losses.first, trials[0].losses.last))
-    return [Finding(f"Did not learn: the training loss of {counted(len(trials), 'trial')} did not fall ({at}), "
-                    f"{'such as ' * (len(trials) > 1)}from {first} to {last}.",
-                    ("A loss that did not fall is no lower over the last tenth of the steps than over the first: "
-                     f"{_named(trials)}. A lower learning rate may help; fine-tuning or a GAN can rightly keep its "
-                     "loss.",))]
-
-
-def _growing_found(section: Section) -> list[Finding]:
-    """What the growing batch bought at the most workers where a constant one ran, too."""
-    pairs = [(cell, one) for cell in section.cells for one in section.constant if one.workers == cell.workers]
-    found = []
-    for cell, one in pairs:
-        gained = compare(cell, one, section.options.confidence)
-        if cell.workers == pairs[-1][0].workers and gained.time_speedup.value == gained.time_speedup.value:
-            found.append(Finding(
-                f"At {counted(cell.workers[0], 'worker')} the growing batch was {ratio(gained.time_speedup.value)}x as "
-                f"fast{_ends(gained.time_speedup)} as the constant batch {one.global_batch:,}, on "
-                f"{ratio(1 / gained.statistical_efficiency.value)}x the examples.", (), gained.time_speedup))
-    return found
+    alone = section.alone if len(section.alone) <= MOST_ALONE else ()
+    return (*(found for series in section.series for found in (
+                _find_speedup(section, series, planned) if section.target else _find_throughput(section, series))),
+            *(_find_alone(section, cell) for cell in alone), *_find_slow(section), *_find_drift(section),
+            *_find_split_seeds(section), *find_early_crossing(section), *_find_unlearned(section),
+            *_find_growing(section), *_find_batches(section), *search_words.find_next(section.searches),
+            *_find_other_targets(section), *_find_parts(section), *rank_findings(section), *_find_noise(section))
 
 
 def summary(section: Section) -> tuple[str, ...]:
@@ -226,21 +82,170 @@ def summary(section: Section) -> tuple[str, ...]:
     return (*sentences_of(findings(section)), *schedules(section))
 
 
-def _other_targets_said(section: Section) -> list[str]:
+def _find_speedup(section: Section, series: Series, planned: bool) -> Iterator[Finding]:
+    """What more workers buy, and at which the target was not met."""
+    kind = _kind(section, series)
+    timed = [point for point in series.points if point.time_speedup.value == point.time_speedup.value]
+    if len(timed) > 1:
+        best, last = min(timed, key=lambda point: point.cell.seconds.value), timed[-1]
+        yield SCALING.find("speedup", last.time_speedup, series=kind, first=timed[0].workers, last=last.workers,
+                           speedup=last.time_speedup, product=last.product.value, greater=_greater_loss(last))
+        if best is not last and not planned:
+            yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds)
+    unmet = [SCALING.say("unmet_at", workers=point.workers, met=point.cell.met or None,
+                         seeds=len(point.cell.samples.seeds))
+             for point in series.points if point.cell.runs and not point.cell.steps.met]
+    if unmet:
+        yield SCALING.find("unmet", series=kind, target=section.target, where=unmet)
+    lost = [point.workers for point in series.points if not point.cell.runs]
+    if lost:
+        yield SCALING.find("all_diverged", series=kind, workers=lost)
+
+
+def _kind(section: Section, series: Series) -> str:
+    """``Weak scaling``, with its size where there are several such series."""
+    several = sum(one.kind == series.kind for one in section.series) > 1
+    return capital(series_kind(series) if several else f"{series.kind} scaling")
+
+
+def _greater_loss(point: SpeedupPoint) -> str:
+    statistical, system = point.statistical_efficiency.value, point.system_efficiency.value
+    if not 0 < statistical * system < 0.95:
+        return ""
+    return "statistics" if statistical < system else "the system"
+
+
+def _find_throughput(section: Section, series: Series) -> Iterator[Finding]:
+    first, last = series.points[0], series.points[-1]
+    speedup = last.throughput_speedup
+    if speedup.value == speedup.value:
+        yield SCALING.find("throughput", speedup, series=_kind(section, series), first=first.workers,
+                           last=last.workers, speedup=speedup, efficiency=last.system_efficiency.value,
+                           slow=first.cell.examples_per_second.value, fast=last.cell.examples_per_second.value)
+
+
+def _find_alone(section: Section, cell: RunCell) -> Finding:
+    """Of a point that is in no series."""
+    where, speed = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}", "no time is known"
+    known = cell.examples_per_second.value == cell.examples_per_second.value
+    if known:
+        speed = f"{number(cell.examples_per_second.value)} examples per second"
+    kind = ("alone_diverged" if not cell.runs else "alone_speed" if not section.target else
+            "alone" if cell.steps.met else "alone_unmet")
+    return SCALING.find(kind, where=where, target=section.target, speed=speed,
+                        steps=cell.steps.value if cell.steps.met else cell.steps.beyond,
+                        seconds=cell.seconds.value if known and kind == "alone" else None)
+
+
+def _find_slow(section: Section) -> Iterator[Finding]:
+    """Runs that are left out of the times, as they took far longer than the others of their setting."""
+    named = [SCALING.say("slow_run", run=_named([run.trial]), workers=run.trial.workers, batch=run.trial.global_batch,
+                         times=times) for run, times in section.slow]
+    if named:
+        yield SCALING.find("slow", None, (capital(list_first(named, MOST_NAMED)) + ".",), runs=len(named))
+
+
+def _find_drift(section: Section) -> Iterator[Finding]:
+    """Times that drift with the order of the runs, and the pace of the last one; of repeats, not of a search."""
+    cells = [cell for cell in section.cells if cell.runs and not cell.searched]
+    drift = drift_of(cells, section.options.confidence)
+    if drift is None:
+        return
+    grew, *ends = (100 * abs(value - 1) for value in (drift.a_run.value, drift.a_run.low, drift.a_run.high))
+    paces = [(cell, warm.scaled(1000 * cell.global_batch)) for cell, warm in zip(cells, drift.warm)]
+    pace = "; ".join(SCALING.say("drift_pace_at", workers=cell.workers[0], batch=cell.global_batch,
+                                 ms=ms.value, ends=in_brackets(ms.low, ms.high))
+                     for cell, ms in paces if math.isfinite(ms.value))
+    yield SCALING.find("drift", drift.a_run, (SCALING.say("drift_pace", pace=pace),), runs=drift.runs, grew=grew,
+                       least=min(ends), most=max(ends), longer=drift.a_run.value > 1)
+
+
+def _find_split_seeds(section: Section) -> Iterator[Finding]:
+    """Seeds whose runs, the same updates by their settings, met the target and did not."""
+    for runs in section.split_seeds:
+        first, missed = runs[0].trial, [run.trial for run in runs if not run.met]
+        yield SCALING.find("split_seed", None, (SCALING.say("split_seed_of", missed=_named(missed)),),
+                           seed=str(first.seed), batch=first.global_batch, target=section.target,
+                           met=len(runs) - len(missed), runs=len(runs))
+
+
+def _find_unlearned(section: Section) -> Iterator[Finding]:
+    """How many trials ended with no lower loss than they began with, by batch, and one of them."""
+    trials = section.unlearned
+    if not trials or trials[0].losses is None:
+        return
+    all_of, lost = (Counter(trial.global_batch for trial in some) for some in (section.judged, trials))
+    yield SCALING.find("unlearned", None, (SCALING.say("unlearned_of", trials=_named(trials)),), trials=len(trials),
+                       where="; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}"
+                                       for batch, count in sorted(lost.items())),
+                       several=len(trials) > 1, first=float(trials[0].losses.first), last=float(trials[0].losses.last))
+
+
+def _find_growing(section: Section) -> Iterator[Finding]:
+    """What the growing batch bought at the most workers where a constant one ran, too."""
+    pairs = [(cell, one) for cell in section.cells for one in section.constant if one.workers == cell.workers]
+    for cell, one in pairs:
+        gained = compare(cell, one, section.options.confidence)
+        speedup = gained.time_speedup
+        if cell.workers == pairs[-1][0].workers and speedup.value == speedup.value:
+            yield SCALING.find("growing", speedup, workers=cell.workers[0], speedup=speedup, batch=one.global_batch,
+                               examples=1 / gained.statistical_efficiency.value)
+
+
+def _find_batches(section: Section) -> Iterator[Finding]:
+    """Perfect scaling, the maximum useful batch and the fit through the steps."""
+    if section.workload.batch_schedule:
+        return
+    cells = [point.cell for point in section.batches.measured] if section.batches else []
+    searched = [cell for cell in cells if cell.searched]
+    yield from find_regimes(section.batches.regimes if section.batches else None, [cell.global_batch for cell in cells],
+                            [cell.steps for cell in cells], [cell.met > 0 for cell in cells])
+    yield from find_trials(max((cell.best_of_n or 0 for cell in searched), default=None),
+                           {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
+                           [cell.global_batch for cell in searched if cell.steps.extrapolated])
+
+
+def _find_other_targets(section: Section) -> Iterator[Finding]:
     """The fewest steps at each batch to the further targets of a sweep, a sentence each."""
     others = {text: Target.parse(text) for trial in section.trials for text in trial.sweep.get("targets", ())}
     others.pop(str(section.target), None)
-    return [f"{target}, also a target of the sweep: {_fewest_said(section, target)}; "
-            f"--target '{target}' has its tables." for target in others.values() if section.target]
+    for target in others.values() if section.target else ():
+        fewest: dict[int, list[float]] = {}
+        for trial in section.trials:
+            if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat"):
+                fewest.setdefault(trial.global_batch, []).append(run_of(trial, target).steps)
+        yield SCALING.find("other_target", target=target, fewest=[SCALING.say(
+            "other_target_at", steps=f"{min(steps):,.0f}" if math.isfinite(min(steps)) else None, batch=batch)
+            for batch, steps in sorted(fewest.items())])
 
 
-def _fewest_said(section: Section, target: Target) -> str:
-    fewest: dict[int, list[float]] = {}
-    for trial in section.trials:
-        if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat"):
-            fewest.setdefault(trial.global_batch, []).append(run_of(trial, target).steps)
-    return listed(f"{f'{min(steps):,.0f} steps' if math.isfinite(min(steps)) else 'not met'} at batch {batch:,}"
-                  for batch, steps in sorted(fewest.items()))
+def _find_parts(section: Section) -> Iterator[Finding]:
+    """Of the most workers: what a step waits for, beside the fewest workers."""
+    if not section.parts:
+        return
+    (few, before), (many, after) = section.parts[0], section.parts[-1]
+    where, there = (counted(cell.workers[0], "worker") for cell in (many, few))
+    if few is not many and few.workers == many.workers:
+        where, there = f"{where}, batch {many.batches.in_brief()}", f"batch {few.batches.in_brief()}"
+    yield SCALING.find("parts", where=where, ms=1000 * after.seconds, waiting=after.communication, data=after.data,
+                       there=there if few is not many else None, ms_there=1000 * before.seconds,
+                       waiting_there=before.communication, data_there=before.data)
+
+
+def _find_noise(section: Section) -> Iterator[Finding]:
+    """Of the batch at which it is known best: the noise scale, and how it changed."""
+    found = best_known(section.noise, lambda found: found[1])
+    if found is None:
+        return
+    batch, whole, quarters = found[0].batches.in_brief(), found[1].whole, found[1].quarters
+    if not math.isfinite(whole.noise_scale):
+        yield SCALING.find("noise_open", batch=batch, steps=whole.steps)
+        return
+    first, last = quarters[0], quarters[-1]
+    known = all(math.isfinite(one.noise_scale) for one in quarters)
+    changed = known and ("grew" if first.high < last.low else "fell" if last.high < first.low else "")
+    yield SCALING.find("noise", as_estimate(whole), batch=batch, scale=as_estimate(whole), changed=changed, open=known,
+                       first=first.noise_scale, last=last.noise_scale)
 
 
 def schedules(section: Section) -> tuple[str, ...]:
@@ -253,121 +258,121 @@ def schedules(section: Section) -> tuple[str, ...]:
         schedule = Schedule.of(run.trial.plan.get("problem") or {})
         if schedule:
             found.setdefault(run.trial.batches, {})[schedule.describe("{:.3g}".format)] = None
-    if not found:
-        return ()
-    said = (f"{batches.in_brief()}: {' or '.join(found[batches])}" for batches in sorted(found))
-    other = any(search.objective != STEPS_TO_TARGET for search in section.searches) and section.target
-    whose = f" of the trials with the fewest steps to {section.target}" if other else ""
-    return (f"Learning rate by step{whose}, at batch {'; '.join(said)}.",)
+    other = any(search.objective != STEPS_TO_TARGET for search in section.searches)
+    batches = "; ".join(f"{batches.in_brief()}: {' or '.join(found[batches])}" for batches in sorted(found))
+    return (SCALING.say("schedules", target=section.target if other else None, batches=batches),) * bool(found)
 
+
+# the warnings of a section
 
 def left_out(section: Section) -> tuple[str, ...]:
     """Which trials are in no estimate, and why."""
-    said = []
+    return tuple(_left_out(section))
+
+
+def _left_out(section: Section) -> Iterator[str]:
+    def some(trials: Sequence[Trial]) -> dict[str, str]:
+        return {"trials": f"{len(trials):,} of {counted(len(section.trials), 'trial')}", "named": _named(trials)}
     for status in (Status.RUNNING, Status.INCOMPLETE):
         trials = [trial for trial in section.with_status(status) if not trial.pruned]
         if trials:
-            said.append(f"Left out: {_of_all(trials, section)} {status.name} ({_named(trials)}).")
+            yield SCALING.say("ended_open", status=status.name, **some(trials))
     if section.unmeasured and section.target:
-        said.append(f"{section.target.column} was never measured in {_of_all(section.unmeasured, section)} "
-                    f"({_named(section.unmeasured)}), in no estimate.")
+        yield SCALING.say("unmeasured", metric=section.target.column, **some(section.unmeasured))
     diverged, met = section.with_status(Status.INFEASIBLE), section.met_before_diverging
     if diverged:
-        said.append(f"Diverged: {_of_all(diverged, section)} INFEASIBLE ({_named(diverged)})"
-                    + (f", {len(met)} of them after meeting the target ({_named(met)}): counted apart, in no estimate."
-                       if met else ", in no estimate."))
-    said += _nans_said(section)
-    said += _pruned_said(section)
+        yield SCALING.say("diverged", met=len(met) or None, met_named=_named(met), **some(diverged))
+    yield from _describe_nans(section)
+    told = [trial for trial in section.pruned if trial not in section.not_covered]
+    if told:
+        before = sum(run_of(trial, section.target).met for trial in told) if section.target else 0
+        yield SCALING.say("pruned", met=before or None, **some(told))
+    if section.not_covered:
+        own = sorted({trial.sweep["targets"][-1] for trial in section.not_covered})
+        yield SCALING.say("stopped", own=own, target=section.target, **some(section.not_covered))
     if section.parts_skipped:
-        said.append(f"Where a step's time goes is left out of logs with more than {MOST_ROWS:,} steps.")
+        yield SCALING.say("parts_skipped", most=MOST_ROWS)
     if section.stopped_early:
-        said.append(f"Stopped at a target of their own before this one was met: {_named(section.stopped_early)}; run "
-                    "them with keep_going, or with this target, to know their steps.")
+        yield SCALING.say("stopped_early", named=_named(section.stopped_early))
     moved = [trial for trial in section.trials if len(trial.worker_counts) > 1]
     if moved:
-        said.append(f"Changed their worker count on the way: {_named(moved)}; their times and speeds are left out, "
-                    "their steps are not.")
-    return tuple(said)
+        yield SCALING.say("moved", named=_named(moved))
 
 
-def _nans_said(section: Section) -> list[str]:
+def _describe_nans(section: Section) -> Iterator[str]:
     """The metrics that were NaN, each in a sentence; those of trials that diverged are no news."""
     found: dict[str, list[tuple[Trial, int]]] = {}
     for trial in section.trials:
         for column, count in trial.nan_counts.items() if trial.status != Status.INFEASIBLE else ():
             found.setdefault(column, []).append((trial, count))
-    return [f"{column} was NaN at {sum(count for _, count in those):,} of "
-            f"{counted(sum(len(trial.step) for trial, _ in those), 'evaluation')} of {_named([t for t, _ in those])}; "
-            "NaN never meets a target." for column, those in found.items()]
+    for column, those in found.items():
+        yield SCALING.say("nan", metric=column, count=sum(count for _, count in those),
+                          evaluations=sum(len(trial.step) for trial, _ in those),
+                          trials=_named([trial for trial, _ in those]))
 
 
-def _of_all(trials: Sequence[Trial], section: Section) -> str:
-    """``3 of 20 trials``."""
-    return f"{len(trials):,} of {counted(len(section.trials), 'trial')}"
+# the notes and warnings of a table
+
+def series_notes(section: Section, series: Series) -> tuple[str, ...]:
+    """How to read a series' table."""
+    cells = [point.cell for point in series.points]
+    paired = len({updates(cell) for cell in cells}) < len(cells)
+    return (SCALING.say("series", weak=series.kind == WEAK, workers=series.baseline.workers[0]),
+            *[SCALING.say("paired")] * paired, *cell_notes(section, cells))
 
 
-def _pruned_said(section: Section) -> list[str]:
-    """What the trials that a search has stopped leave unknown."""
-    pruned, untold = section.pruned, section.not_covered
-    if not pruned and not untold:
-        return []
-    told = [trial for trial in pruned if trial not in untold]
-    met = [run_of(trial, section.target).met for trial in told] if section.target else []
-    said = []
-    if told:
-        rest = f"; {sum(met)} of them had met this target before, which counts here" if any(met) else ""
-        said.append(
-            f"Pruned: {_of_all(told, section)} INCOMPLETE ({_named(told)}), stopped once they could not be among "
-            f"those with the fewest steps{rest}. {PRUNING}")
-    if untold:
-        own = listed(sorted({trial.sweep["targets"][-1] for trial in untold}), "or")
-        said.append(f"Stopped by a search for the fewest steps to {own}: {_of_all(untold, section)} "
-                    f"({_named(untold)}). It is not known which of them would have met {section.target} first, so the "
-                    "steps here may be more than the fewest; search with this target to know them.")
-    return said
+def series_warnings(section: Section, series: Series) -> tuple[str, ...]:
+    """Of a series' table."""
+    cells = [point.cell for point in series.points]
+    tuned = _tuned(section, cells)
+    searched = {one.name for found in tuned.values() for search in found for one in search.space}
+    problems = "; ".join(problems_of_points(series.points, searched if len(tuned) == len(cells) else ()))
+    unmet = section.target and not series.baseline.steps.met
+    return (*[SCALING.say("problems", problems=problems)] * bool(problems),
+            *[SCALING.say("baseline_unmet", workers=series.baseline.workers[0])] * bool(unmet),
+            *cell_warnings(section, cells))
 
 
 def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -> tuple[str, ...]:
     """How to read a table of these cells."""
     repeated = [cell for cell in cells if not cell.searched]
-    notes = _interval_notes(section, repeated, times)
+    notes = list(_interval_notes(section, repeated, times))
     if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
-        notes.append("Where some seeds did not meet the target: the median over all seeds, open upwards.")
+        notes.append(SCALING.say("some_unmet"))
     tuned = _tuned(section, cells)
     if tuned:
         notes.append(search_words.tuned_at_each([search for found in tuned.values() for search in found],
                                                 section.options.confidence))
     passes = _untimed_passes(cells) if times else ()
     if passes and max(passes):
-        notes.append(f"{spread(passes)} warm-up passes ran before each clock started; no time includes them.")
+        notes.append(SCALING.say("warmup", passes=spread(passes)))
     return tuple(notes)
 
 
 def cell_warnings(section: Section, cells: Sequence[RunCell], times: bool = True) -> tuple[str, ...]:
     """Of a table of these cells."""
-    warnings, repeated = [], [cell for cell in cells if not cell.searched]
+    return tuple(_cell_warnings(section, cells, times))
+
+
+def _cell_warnings(section: Section, cells: Sequence[RunCell], times: bool) -> Iterator[str]:
+    repeated = [cell for cell in cells if not cell.searched]
     if any(len(cell.samples.seeds) == 1 for cell in repeated):
-        shown = " Below its steps: the evaluation before, which did not meet." * bool(section.target)
-        warnings.append(f"{ONE_RUN} one run: there is no interval; the spread between runs is unknown.{shown}")
+        yield SCALING.say("one_run", mark=ONE_RUN, target=section.target)
     met = [run for cell in repeated for run in cell.runs if run.met]
     first = sum(math.isnan(run.steps_before) for run in met)
     if first:
-        warnings.append(f"{first:,} of {counted(len(met), 'run')} met the target at the first evaluation in the log: "
-                        "they may have met it sooner, so those intervals have no lower end.")
-    warnings += _spread_warnings(section, repeated, times)
+        yield SCALING.say("first_evaluation", first=first, runs=len(met))
+    yield from _spread_warnings(section, repeated, times)
     tuned = _tuned(section, cells)
     tried = [cell for cell in cells if cell.settings > 1 and id(cell) not in tuned]
     if tried:
-        which = "fewest steps to target" if section.target else "most examples a second"
-        warnings.append(f"{settings_tried(tried)} were tried at batch " + listed(
-            f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried) + f": the row is the one with the {which}, "
-            "and its interval does not include that choice.")
+        yield SCALING.say("settings", settings=settings_tried(tried), target=section.target, batches=[
+            f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried])
     if times:
-        warnings += crowded_warnings(cells)
+        yield from crowded_warnings(cells)
         passes = _untimed_passes(cells)
-        timed = any(cell.examples_per_second.runs for cell in cells)
-        warnings += ["No warm-up passes were left out of the times."] * (bool(passes) and not max(passes) and timed)
-    return tuple(warnings)
+        if passes and not max(passes) and any(cell.examples_per_second.runs for cell in cells):
+            yield SCALING.say("no_warmup")
 
 
 def _untimed_passes(cells: Sequence[RunCell]) -> set[int]:
@@ -385,25 +390,21 @@ def _tuned(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Search]
     return found
 
 
-def _interval_notes(section: Section, cells: Sequence[RunCell], times: bool) -> list[str]:
+def _interval_notes(section: Section, cells: Sequence[RunCell], times: bool) -> Iterator[str]:
     """What intervals claim and are based on."""
     repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
     freedom = degrees_of_freedom(section, times)
     if not repeats or not freedom:
-        return []
-    said = f"Intervals: the {section.options.confidence:.0%} interval of the geometric mean over repeats, "
-    if min(repeats) >= OWN_FROM:
-        return [said + "from the spread of each point's own logs."]
-    notes = [said + f"from the spread of the logs pooled over the points: {_freedom(freedom)}"
-             + (f"; points of {OWN_FROM} repeats or more use their own." if max(repeats) >= OWN_FROM else ".")]
+        return
+    own = min(repeats) >= OWN_FROM
+    yield SCALING.say("intervals", confidence=f"{section.options.confidence:.0%}", own=own, freedom=_freedom(freedom),
+                      own_from=OWN_FROM if max(repeats) >= OWN_FROM else None)
     spread = section.pools.of("steps")
-    if spread.growth > 0 and min(repeats) < OWN_FROM:
+    if not own and spread.growth > 0:
         at = [float(spread.at(cell.global_batch).deviation) for cell in cells]
-        notes.append(f"The spread of steps seems to grow with the batch, from {percent(min(at))} to "
-                     f"{percent(max(at))}; intervals follow it.")
-    if min(freedom.values()) <= 2:
-        notes.append("So few leave the intervals wide; one more repeat narrows them most.")
-    return notes
+        yield SCALING.say("spread_grows", least=min(at), most=max(at))
+    if not own and min(freedom.values()) <= 2:
+        yield SCALING.say("few_repeats")
 
 
 def _spread_warnings(section: Section, cells: Sequence[RunCell], times: bool) -> list[str]:
@@ -412,9 +413,8 @@ def _spread_warnings(section: Section, cells: Sequence[RunCell], times: bool) ->
     if not repeats or min(repeats) >= OWN_FROM or not degrees_of_freedom(section, times):
         return []
     names = {"steps": "steps", SPEED: "examples per second"} if times else {"steps": "steps"}
-    return [f"{capital(what)} spread far more at "
-            + listed(f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in found)
-            + " than elsewhere: intervals there are too narrow, elsewhere too wide."
+    return [SCALING.say("stands_out", what=what, where=[
+        f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in found])
             for name, what in names.items() for found in [stand_out(cells, name)] if found]
 
 
@@ -436,88 +436,14 @@ def _freedom(degrees: Mapping[str, int]) -> str:
 def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
     """Which hosts had more workers than cores."""
     crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
-    if not crowded:
-        return []
     counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in crowded})
     shared = any(trial.workers < trial.execution["local_workers"] for trial in crowded)
-    others = ", other trials' workers included" * shared
-    return [f"{CROWDED} more workers than cores on the host ({listed([f'{n} on {cores}' for n, cores in counts])}"
-            f"{others}): times and speeds there do not transfer to a real cluster; step counts do."]
+    return [SCALING.say("crowded", mark=CROWDED, shared=shared, counts=[f"{n} on {cores}" for n, cores in counts])
+            ] * bool(crowded)
 
 
-def _series_found(section: Section, series: Series, planned: bool) -> list[Finding]:
-    kind = _kind(section, series)
-    timed = [point for point in series.points if point.time_speedup.value == point.time_speedup.value]
-    found = _timed_found(kind, timed, planned) if len(timed) > 1 else []
-    unmet = [point for point in series.points if point.cell.runs and not point.cell.steps.met]
-    if unmet:
-        found.append(Finding(f"{kind}: {section.target} was not met at {listed(map(_unmet_at, unmet))}."))
-    lost = [point.workers for point in series.points if not point.cell.runs]
-    if lost:
-        found.append(Finding(f"{kind}: every trial diverged at W = {listed(lost)}."))
-    return found
-
-
-def _kind(section: Section, series: Series) -> str:
-    """``Weak scaling``, with its size where there are several such series."""
-    several = sum(one.kind == series.kind for one in section.series) > 1
-    return capital(series_kind(series) if several else f"{series.kind} scaling")
-
-
-def _unmet_at(point: SpeedupPoint) -> str:
-    some = f" by most seeds ({point.cell.met} of {len(point.cell.samples.seeds)} did)" if point.cell.met else ""
-    return f"W = {point.workers}{some}"
-
-
-def _timed_found(kind: str, points: Sequence[SpeedupPoint], planned: bool) -> list[Finding]:
-    first, last = points[0], points[-1]
-    best = min(points, key=lambda point: point.cell.seconds.value)
-    speedup = last.time_speedup
-    found = [Finding(f"{kind}, {first.workers} to {last.workers} workers: {ratio(speedup.value)}x the speed"
-                     f"{_ends(speedup)}, {ratio(last.product.value)} of ideal{_greater_loss(last)}.", (), speedup)]
-    if best is not last and not planned:
-        found.append(Finding(f"The shortest time was at {counted(best.workers, 'worker')}: "
-                             f"{number(best.cell.seconds.value)} s.", (), best.cell.seconds))
-    return found
-
-
-def _greater_loss(point: SpeedupPoint) -> str:
-    statistical, system = point.statistical_efficiency.value, point.system_efficiency.value
-    if not 0 < statistical * system < 0.95:
-        return ""
-    return f", most lost to {'statistics' if statistical < system else 'the system'}"
-
-
-def _throughput_found(section: Section, series: Series) -> list[Finding]:
-    first, last = series.points[0], series.points[-1]
-    speedup = last.throughput_speedup
-    if speedup.value != speedup.value:
-        return []
-    speeds = [number(point.cell.examples_per_second.value) for point in (first, last)]
-    return [Finding(f"{_kind(section, series)}, {first.workers} to {last.workers} workers: {ratio(speedup.value)}x the "
-                    f"examples per second{_ends(speedup)}, {' to '.join(speeds)}; system efficiency "
-                    f"{ratio(last.system_efficiency.value)}.", (), speedup)]
-
-
-def _alone_said(section: Section, cell: RunCell) -> str:
-    where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}"
-    if not cell.runs:
-        return f"{capital(where)}: every trial diverged."
-    known = cell.examples_per_second.value == cell.examples_per_second.value
-    speed = f"{number(cell.examples_per_second.value)} examples per second" if known else "no time is known"
-    if not section.target:
-        return f"{capital(where)}: {speed}."
-    if not cell.steps.met:
-        return f"With {where}, {section.target} was not met within {whole(cell.steps.beyond)} steps."
-    took = f"With {where}, {section.target} took {whole(cell.steps.value)} steps"
-    return f"{took} and {number(cell.seconds.value)} s, at {speed}." if known else f"{took}; {speed}."
-
-
-def _ends(value: Estimate) -> str:
-    return in_brackets(value.low, value.high, ratio)
-
-
-def _named(trials: Sequence[Trial], most: int = 4) -> str:
-    by_log = group_by(trials[:most], lambda trial: trial.log)
-    more = f" and {len(trials) - most:,} more" * (len(trials) > most)
+def _named(trials: Sequence[Trial]) -> str:
+    """``w8.h5:1, 2; w16.h5:1 and 3 more``: a log once, then its trials."""
+    by_log = group_by(trials[:MOST_NAMED], lambda trial: trial.log)
+    more = f" and {len(trials) - MOST_NAMED:,} more" * (len(trials) > MOST_NAMED)
     return "; ".join(f"{log}:{', '.join(str(trial.id) for trial in own)}" for log, own in by_log.items()) + more

@@ -19,7 +19,7 @@ from ..columns import SHALLUE, metric_name
 from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Axis, Figure, Look, is_named,
                        is_positive, log2_axis, set_ticks, shade, value_axis)
 from ..file_names import column_name
-from .budgets import best_ends, ends_said
+from .budgets import best_ends, describe_ends
 from .curve_figures import ASIDE, heading, plain
 
 MASTERS = "Masters & Luschi 2018, arXiv 1804.07612, section 2"
@@ -53,7 +53,7 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
             "batch: a line a budget, the larger the paler. Bars are "
             f"{found[0].confidence:.0%} intervals of the median best of searches of as many trials."]
     if short:
-        ends = ends_said(best_ends([point for one in found for row in one.rows for point in row]))
+        ends = describe_ends(best_ends([point for one in found for row in one.rows for point in row]))
         said.append(f"An open mark means that the best trial ended before the budget was spent, {ends}: it might "
                     "have bettered that.")
     keys = dict.fromkeys(key for one in found for row in one.rows for point in row for key in point.keys)

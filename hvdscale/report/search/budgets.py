@@ -1,85 +1,85 @@
-"""The best of a metric under budgets, in tables and sentences.
+"""The best of a metric under budgets, in tables and findings.
 
     found = best_under(studies, "val/error", True, [Budget(10, "epochs"), Budget(5000, "steps")])
-    print(as_text(budgets_table(found)), *budgets_said(found), sep="\\n")
+    print(as_text(budgets_table(found)), *sentences_of(find_budgets(found)), sep="\n")
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from ...analysis.base_rates import BaseRates
 from ...analysis.budgets import BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind
-from ...formatting.numbers import capital, in_brackets, listed, number, span
-from ..columns import BATCH, SHALLUE, metric_name
+from ...formatting.numbers import in_brackets, listed, number, span
+from ..columns import BATCH, metric_name
 from ..file_names import column_name
-from ..table import Cell, Column, Row, Table, count_cell, number_cell
+from ..findings import Finding
+from ..table import Cell, Column, Table, TrialKeys, count_cell, number_cell
+from .words import SEARCH
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
+Cells = dict[Column | str, Callable[[Any], Cell]]
 
 
 def budgets_table(found: BestUnder | None) -> Table | None:
     """By batch the best value under each budget; None for None."""
     if found is None:
         return None
-    columns = (BATCH, Column("feasible", "feasible", "1", "trials finite up to their stop; below: INFEASIBLE ones"),
-               *(Column(_key(budget), f"best {heading(budget)}", "1", f"the best {found.column} at any evaluation "
-                        f"{heading(budget)} of any feasible trial: the best of them all; below: the interval of the "
-                        "median best of as many", SHALLUE) for budget in found.budgets))
-    rows = []
-    for points in zip(*found.rows):
-        keys = tuple(dict.fromkeys(key for point in points for key in point.keys))
-        lost = points[0].diverged
-        feasible = max(point.feasible for point in points)
-        rows.append(Row((count_cell(points[0].global_batch), count_cell(feasible, f"{lost} div." if lost else ""),
-                         *map(best_cell, points)), keys, ()))
-    title = f"Best {metric_name(found.column)} under a budget"
-    return Table(f"budgets-{column_name(found.column)}", title, columns,
-                 tuple(rows), notes(found), warnings=warnings(found))
+
+    def best(points: Sequence[BudgetPoint], at: int) -> Cell:
+        return best_cell(points[at])
+    columns: Cells = {SEARCH.column("best_within", _key(budget), within=heading(budget), metric=found.column):
+                      partial(best, at=at) for at, budget in enumerate(found.budgets)}
+    return SEARCH.table("budgets", zip(*found.rows), {
+        BATCH: lambda points: count_cell(points[0].global_batch),
+        SEARCH.column("feasible_of_all", "feasible"): lambda points: count_cell(
+            max(point.feasible for point in points), f"{points[0].diverged} div." if points[0].diverged else ""),
+        **columns}, _keys, file=f"budgets-{column_name(found.column)}", notes=notes(found), warnings=warnings(found),
+        metric=metric_name(found.column))
+
+
+def _keys(points: Sequence[BudgetPoint]) -> TrialKeys:
+    return tuple(dict.fromkeys(key for point in points for key in point.keys))
 
 
 def trials_table(found: BestUnder | None) -> Table | None:
     """Behind each best value its trial and step, and the median best of fewer trials; None for None."""
     if found is None:
         return None
-    columns = (
-        Column("budget", "budget"), BATCH, Column("best", "best", "1", "of the trial named", SHALLUE),
-        Column("step", "at step", "steps", "of the first evaluation with it"), Column("trial", "trial"),
-        Column("short", "ended before", "1", "feasible trials that ended before the budget was spent"),
-        *(Column(f"best_of_{part}", f"best of {words}", "1", "the median over all subsets of this size of the feasible "
-                 "trials of the best in each; below: how many")
-          for part, words in (("quarter", "a quarter"), ("half", "half"))))
-    rows = tuple(Row((
-        Cell(heading(budget).removeprefix("within ")), count_cell(point.global_batch), number_cell(point.value),
-        Cell("n/a" if point.trial is None else f"{point.step:,.0f}", point.step), Cell(_trial(point)),
-        count_cell(point.short), _of_n(point, 4),
-        _of_n(point, 2)), point.keys, ()) for budget, points in zip(found.budgets, found.rows) for point in points)
-    return Table(f"budget-trials-{column_name(found.column)}",
-                 f"Trials behind the best {metric_name(found.column)} under a budget", columns, rows, notes(found),
-                 warnings=warnings(found))
+    return SEARCH.table(
+        "budget-trials", [(budget, point) for budget, points in zip(found.budgets, found.rows) for point in points], {
+            SEARCH.column("budget_name", "budget"): lambda row: Cell(heading(row[0]).removeprefix("within ")),
+            BATCH: lambda row: count_cell(row[1].global_batch),
+            SEARCH.column("best_of_trial", "best"): lambda row: number_cell(row[1].value),
+            "step": lambda row: Cell("n/a" if row[1].trial is None else f"{row[1].step:,.0f}", row[1].step),
+            SEARCH.column("trial_name", "trial"): lambda row: Cell(_trial(row[1])),
+            "short": lambda row: count_cell(row[1].short),
+            SEARCH.column("best_of_part", "best_of_quarter", part="a quarter"): lambda row: _of_n(row[1], 4),
+            SEARCH.column("best_of_part", "best_of_half", part="half"): lambda row: _of_n(row[1], 2)},
+        lambda row: row[1].keys, file=f"budget-trials-{column_name(found.column)}", notes=notes(found),
+        warnings=warnings(found), metric=metric_name(found.column))
 
 
-def budgets_said(found: BestUnder | None) -> tuple[str, ...]:
+def find_budgets(found: BestUnder | None) -> tuple[Finding, ...]:
     """For each budget, at which batch the metric is best and how the smallest and the largest fare; () for None."""
-    return tuple(_said(found, budget, points) for budget, points in zip(found.budgets, found.rows)) if found else ()
+    return tuple(_find_best(found, budget, points) for budget, points in zip(found.budgets, found.rows)
+                 ) if found else ()
 
 
-def _said(found: BestUnder, budget: Budget | None, points: Sequence[BudgetPoint]) -> str:
+def _find_best(found: BestUnder, budget: Budget | None, points: Sequence[BudgetPoint]) -> Finding:
     known = [point for point in points if point.trial is not None]
+    metric, within = metric_name(found.column), heading(budget)
     if not known:
-        return f"No trial measured the {metric_name(found.column)} {heading(budget)}."
-    sign = 1 if found.minimizes else -1
-    best = min(known, key=lambda point: sign * point.value)
-    ends = [f"{number(point.value)} at batch {point.global_batch:,}" for point in dict.fromkeys((known[0], known[-1]))
-            if point is not best]
-    interval = in_brackets(best.best.low, best.best.high)
-    said = (f"Best {metric_name(found.column)} {heading(budget)}: {number(best.value)}{interval} at batch "
-            f"{best.global_batch:,}" + (f"; {listed(ends)}." if ends else "."))
+        return SEARCH.find("budget_unmeasured", metric=metric, within=within)
+    best = min(known, key=lambda point: point.value if found.minimizes else -point.value)
+    ends = [SEARCH.say("budget_end", value=point.value, batch=point.global_batch)
+            for point in dict.fromkeys((known[0], known[-1])) if point is not best]
     short = [point.global_batch for point in known if point.best_is_short]
-    if short:
-        said += (f" {capital(at_batches(short, points))} the best trial had not spent the budget when it ended, "
-                 f"{ends_said(best_ends(known))}, and might have bettered it.")
-    return said
+    return SEARCH.find("budget", metric=metric, within=within, value=best.value, batch=best.global_batch, ends=ends,
+                       interval=in_brackets(best.best.low, best.best.high),
+                       short=at_batches(short, points) if short else "", how=describe_ends(best_ends(known)))
 
 
 def best_ends(points: Sequence[BudgetPoint]) -> set[EarlyEnd]:
@@ -88,7 +88,7 @@ def best_ends(points: Sequence[BudgetPoint]) -> set[EarlyEnd]:
                          if point.trial is not None and point.best_is_short))
 
 
-def ends_said(ends: Collection[EarlyEnd], their: str = "its") -> str:
+def describe_ends(ends: Collection[EarlyEnd], their: str = "its") -> str:
     """``at its target or stopped by its search``: see analysis.budgets.BudgetOutcomes.ends."""
     words = {EarlyEnd.OWN_TARGET: f"at {their} target", EarlyEnd.OWN_BUDGET: f"at the end of {their} own budget",
              EarlyEnd.PRUNED: f"stopped by {their} search"}
@@ -97,29 +97,23 @@ def ends_said(ends: Collection[EarlyEnd], their: str = "its") -> str:
 
 def at_batches(batches: Sequence[int], points: Sequence[BudgetPoint]) -> str:
     """``at batch 8 and 16``; ``at every batch`` where it is all of the points'."""
-    if len(batches) > 1 and set(batches) == {point.global_batch for point in points}:
-        return "at every batch"
-    return f"at batch {listed(f'{batch:,}' for batch in batches)}"
+    return SEARCH.say("at_batches", batches=list(batches),
+                      all=len(batches) > 1 and set(batches) == {point.global_batch for point in points})
 
 
 def notes(found: BestUnder) -> tuple[str, ...]:
     """How to read the tables."""
-    return (f"Intervals: {found.confidence:.0%}, of the median best of n trials: what another search of the same "
-            "size would find.",)
+    return (SEARCH.say("budget_intervals", confidence=f"{found.confidence:.0%}"),)
 
 
-def warnings(found: BestUnder) -> tuple[str, ...]:
+def warnings(found: BestUnder) -> Iterator[str]:
     """Of the tables: trials that ended early, and batches with more trials than others."""
-    said = []
-    if any(point.best_is_short for points in found.rows for point in points):
-        ends = ends_said(best_ends([point for points in found.rows for point in points]))
-        said.append(f"{MARK} of a trial that ended before the budget was spent, {ends}: with all of it, it might have "
-                    "been better.")
-    fewest = min((point.feasible for points in found.rows for point in points), default=0)
-    most = max((point.feasible for points in found.rows for point in points), default=0)
+    points = [point for points in found.rows for point in points]
+    if any(point.best_is_short for point in points):
+        yield SEARCH.say("short_best", mark=MARK, ends=describe_ends(best_ends(points)))
+    fewest, most = (end((point.feasible for point in points), default=0) for end in (min, max))
     if fewest < most:
-        said.append(f"Batches have {fewest} to {most} trials with a value: more trials find a better best.")
-    return tuple(said)
+        yield SEARCH.say("uneven", fewest=str(fewest), most=str(most))
 
 
 def best_cell(point: BudgetPoint) -> Cell:
@@ -159,24 +153,33 @@ def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
     maps = [found for found in found_maps if found is not None and found.best]
     if not maps:
         return None
-    columns = [BATCH]
+
+    def of_map(batch: int, found: BaseRates, write: Callable[[BaseRates, int], Cell]) -> Cell:
+        at = _best_at(found, batch)
+        return Cell("n/a") if at is None else write(found, at)
+    columns: Cells = {}
     for found in maps:
-        within = heading(found.budget)
-        columns += [Column(f"{_key(found.budget)}_value", f"best {within}", "1", found.column),
-                    Column(f"{_key(found.budget)}_log2_rate", f"log2 of its rate, {within}", "1",
-                           "log2 of lr / (1 - momentum) / B" if found.effective else "log2 of lr / B",
-                           "Masters & Luschi 2018, arXiv 1804.07612")]
-    rows = []
-    for batch in sorted({int(found.global_batch[at]) for found in maps for at in found.best}):
-        at = [next((at for at in found.best if found.global_batch[at] == batch), None) for found in maps]
-        cells = [cell for found, one in zip(maps, at) for cell in (
-            (Cell("n/a"), Cell("n/a")) if one is None else
-            (Cell(number(found.value[one]) + (f" {MARK}" if found.kind[one] == TrialKind.SHORT else ""),
-                  float(found.value[one])),
-             Cell(f"{found.log2_rate[one]:.1f}", float(found.log2_rate[one]))))]
-        rows.append(Row((count_cell(batch), *cells),
-                        tuple(found.key(one) for found, one in zip(maps, at) if one is not None), ()))
+        within, key = heading(found.budget), _key(found.budget)
+        columns |= {
+            SEARCH.column("base_value", f"{key}_value", within=within, metric=found.column):
+                partial(of_map, found=found, write=_base_value),
+            SEARCH.column("base_rate", f"{key}_log2_rate", within=within, effective=found.effective):
+                partial(of_map, found=found, write=lambda found, at: Cell(
+                    f"{found.log2_rate[at]:.1f}", float(found.log2_rate[at])))}
     short = any(found.kind[at] == TrialKind.SHORT for found in maps for at in found.best)
-    return Table(f"base-rates-{column_name(maps[0].column)}",
-                 f"Best learning rate per example by batch: {metric_name(maps[0].column)}", tuple(columns), tuple(rows),
-                 (f"{MARK} of a trial that ended before the budget was spent.",) if short else ())
+    return SEARCH.table(
+        "base-rates", sorted({int(found.global_batch[at]) for found in maps for at in found.best}),
+        {BATCH: count_cell, **columns},
+        lambda batch: tuple(found.key(at) for found in maps for at in [_best_at(found, batch)] if at is not None),
+        file=f"base-rates-{column_name(maps[0].column)}", notes=[SEARCH.say("short_best", mark=MARK)] * short,
+        metric=metric_name(maps[0].column))
+
+
+def _best_at(found: BaseRates, batch: int) -> int | None:
+    """The row of the best trial of a batch."""
+    return next((at for at in found.best if found.global_batch[at] == batch), None)
+
+
+def _base_value(found: BaseRates, at: int) -> Cell:
+    mark = f" {MARK}" if found.kind[at] == TrialKind.SHORT else ""
+    return Cell(f"{number(found.value[at])}{mark}", float(found.value[at]))

@@ -1,23 +1,26 @@
 """What a learning-rate rule cost, in tables and sentences.
 
     found = rules_of(curve)
-    print(*rules_said(found), sep="\\n"); print(as_text(rules_table(found)))
+    print(*sentences_of(find_rules(found)), sep="\\n"); print(as_text(rules_table(found)))
 """
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from ...analysis.grouping import group_by
 from ...analysis.intervals import Estimate
 from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Exponent,
                                Missing, Rule, RuleCost, RuleCosts, RulePoint)
-from ...formatting.numbers import capital, counted, in_brackets, listed, number, percent, ratio, span, whole
+from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
-from ..columns import BATCH, SHALLUE, STEPS
-from ..table import Cell, Column, Row, Table, count_cell, interval_cell, interval_of, number_cell
-from .words import best_of_interval
+from ..columns import BATCH, STEPS
+from ..findings import Finding
+from ..table import Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, number_cell
+from .words import SEARCH, best_of_interval
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
 NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
@@ -31,29 +34,31 @@ PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not brack
             BEYOND: "the rule leaves a beta no decay"}
 
 
-def rules_said(found: RuleCosts | None) -> tuple[str, ...]:
+def find_rules(found: RuleCosts | None) -> tuple[Finding, ...]:
     """Where each rule first loses or that it holds, then how the best rate grows; () for None."""
-    return () if found is None else (
-        f"Learning-rate rules from the best of batch {found.base_batch:,}, beside tuning every batch: "
-        f"{'; '.join(_found_said(found))}.",
-        f"{capital(_exponent_said(found))}.")
+    if found is None:
+        return ()
+    exponent, rate = found.exponent, rate_name(found)
+    grows = (SEARCH.find("exponent", exponent, rate=rate, power=format_power(exponent))
+             if math.isfinite(exponent.value) else
+             SEARCH.find("exponent_unknown", rate=rate, batches=len(exponent.batches)))
+    return SEARCH.find("rules", batch=found.base_batch, costs="; ".join(_describe_costs(found))), grows
 
 
-def _found_said(found: RuleCosts) -> Iterator[str]:
+def _describe_costs(found: RuleCosts) -> Iterator[str]:
     """What the costs of the rules come to, in parts of a sentence."""
-    last, more = f"batch {found.rates[-1].global_batch:,}", f"{percent(found.tolerance)} more steps"
+    last, more = found.rates[-1].global_batch, percent(found.tolerance)
     lost, held, open_, unknown = _sorted(found.costs)
     for (high, low), alike in group_by(lost, lambda cost: (cost.first_lost.high, cost.first_lost.low)).items():
-        perhaps = f" (perhaps from {low:,.0f})" if low < high else ""
-        yield f"{_rules(alike, 'surely need')} over {more} from batch {high:,.0f}{perhaps}"
+        yield SEARCH.say("rules_lost", rules=_names(alike), more=more, batch=f"{high:,.0f}",
+                         perhaps=f"{low:,.0f}" if low < high else None)
     if held:
-        yield f"{_rules(held, 'need')} at most {more} up to {last}"
+        yield SEARCH.say("rules_held", rules=_names(held), more=more, last=last)
     for low, alike in group_by(open_, lambda cost: cost.first_lost.low).items():
-        yield f"{_rules(alike)} may need over {more} from batch {low:,.0f}"
+        yield SEARCH.say("rules_open", rules=_names(alike), more=more, batch=f"{low:,.0f}")
     for how, alike in group_by(unknown, lambda cost: cost.points[-1].how).items():
-        why = PROBLEMS.get(how, "seeds of the tuned trial did not meet the target")
-        whose = "their cost" if len(alike) == len(found.costs) else f"the cost of {_rules(alike)}"
-        yield f"{whose} at {last} is unknown ({why})"
+        yield SEARCH.say("rules_unknown", rules=_names(alike), all=len(alike) == len(found.costs), last=last,
+                         why=PROBLEMS.get(how, "seeds of the tuned trial did not meet the target"))
 
 
 def _sorted(costs: Sequence[RuleCost]) -> tuple[list[RuleCost], list[RuleCost], list[RuleCost], list[RuleCost]]:
@@ -67,10 +72,8 @@ def _sorted(costs: Sequence[RuleCost]) -> tuple[list[RuleCost], list[RuleCost], 
             [cost for cost in rest if cost not in known])
 
 
-def _rules(costs: Sequence[RuleCost], verb: str = "") -> str:
-    """``linear scaling needs``, ``linear scaling and a constant rate need``; the names alone without a verb."""
-    names = listed(rule_name(cost.rule) for cost in costs)
-    return f"{names} {verb}{'s' if len(costs) == 1 else ''}" if verb else names
+def _names(costs: Sequence[RuleCost]) -> list[str]:
+    return [rule_name(cost.rule) for cost in costs]
 
 
 def rule_name(rule: Rule) -> str:
@@ -85,14 +88,8 @@ def rate_name(found: RuleCosts) -> str:
     return "effective learning rate" if found.effective else "learning rate"
 
 
-def _exponent_said(found: RuleCosts) -> str:
-    count, name = len(found.exponent.batches), rate_name(found)
-    if not math.isfinite(found.exponent.value):
-        return f"how the best {name} grows cannot be estimated from {count} {'batch' if count == 1 else 'batches'}"
-    return f"the best {name} grows as batch^{_power(found.exponent)}"
-
-
-def _power(exponent: Exponent) -> str:
+def format_power(exponent: Exponent) -> str:
+    """``0.47 (0.31 to 0.63)``."""
     return f"{exponent.value:.2f} ({exponent.low:.2f} to {exponent.high:.2f})"
 
 
@@ -128,48 +125,38 @@ def _text(value: object) -> str:
 
 def rules_table(found: RuleCosts) -> Table:
     """By batch: the best rate, and what each rule loses."""
-    rate = rate_name(found)
-    columns = (
-        BATCH, STEPS,
-        Column("tried_rate", f"best {rate} tried", "1", f"{_formula(found)} of the trial with the fewest "
-               "steps", SHALLUE),
-        Column("best_rate", "fitted", "1", "median of the best rate that the trials leave open; see the notes"),
-        *(Column(f"loss_{_key(cost.rule)}", _heading(cost.rule), "1", "steps at the rule's rate over steps at the best "
-                 "rate of the batch", SHALLUE) for cost in found.costs))
-    rows = []
-    for at, one in enumerate(found.rates):
-        points = [cost.points[at] for cost in found.costs]
-        steps = found.tuned_steps[at]
-        rows.append(Row((
-            count_cell(one.global_batch), _steps_cell(steps), number_cell(one.tried), interval_cell(one.best),
-            *map(_loss_cell, points)),
-            tuple(dict.fromkeys((*one.keys, *(key for point in points for key in point.keys)))), (),
-            (found.base.key(found.base_trial),)))
-    return Table("lr-rules", f"What a learning-rate rule costs: {found.target}", columns, tuple(rows),
-                 (f"Under the steps to target: {best_of_interval(found.confidence)}", *notes(found)),
-                 warnings=_from_fitted_said(found))
+    words: dict[str, Any] = {"rate": rate_name(found), "formula": _formula(found)}
+
+    def keys(at: int) -> TrialKeys:
+        points = (cost.points[at] for cost in found.costs)
+        return tuple(dict.fromkeys((*found.rates[at].keys, *(key for point in points for key in point.keys))))
+
+    def loss(at: int, cost: RuleCost) -> Cell:
+        return _loss_cell(cost.points[at])
+    return SEARCH.table("lr-rules", range(len(found.rates)), {
+        BATCH: lambda at: count_cell(found.rates[at].global_batch),
+        STEPS: lambda at: _steps_cell(found.tuned_steps[at]),
+        "tried_rate": lambda at: number_cell(found.rates[at].tried),
+        "best_rate": lambda at: interval_cell(found.rates[at].best),
+        **{SEARCH.column("loss_of_rule", f"loss_{_key(cost.rule)}", heading=_heading(cost.rule)):
+           partial(loss, cost=cost) for cost in found.costs}}, keys,
+        baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **words,
+        notes=(SEARCH.say("rule_intervals", interval=best_of_interval(found.confidence)), *notes(found)),
+        warnings=_from_fitted(found))
 
 
 def points_table(found: RuleCosts) -> Table:
     """Every rule at every batch, with its rate and the trials near it."""
-    columns = (
-        Column("rule", "rule"), BATCH,
-        Column("rate", f"{rate_name(found)} asked for", "1", f"{_formula(found)} at the base batch, times the rule's "
-                                                             "factor"),
-        Column("near", "trials near", "1", f"of the search, within a factor of {NEAR:g} of that rate; below: how many "
-               "met the target"),
-        Column("near_steps", "fewest steps of them", "steps", "of those near"),
-        Column("loss", "steps over tuned", "1", "steps at the rule's rate over steps at the best rate", SHALLUE),
-        Column("steps", "steps under the rule", "steps", "steps of the tuned optimum times the loss"),
-        Column("how", "known from", "1", "runs made with the rule, or the landscape fitted to the search's trials"))
-    rows = [Row((
-        Cell(str(cost.rule)), count_cell(point.global_batch), number_cell(point.rate),
-        count_cell(point.near.trials, f"{point.near.met} met" if point.near.trials else ""),
-        Cell(whole(point.near.fewest) if point.near.met else "n/a", point.near.fewest), _loss_cell(point),
-        _steps_cell(point.steps), Cell(HOW.get(point.how) or PROBLEMS[point.how])), point.keys, (), point.near.keys)
-        for cost in found.costs for point in cost.points]
-    return Table("lr-rule-points", f"Learning-rate rules point by point: {found.target}", columns, tuple(rows),
-                 notes(found))
+    return SEARCH.table("lr-rule-points", [(cost, point) for cost in found.costs for point in cost.points], {
+        "rule": lambda row: Cell(str(row[0].rule)), BATCH: lambda row: count_cell(row[1].global_batch),
+        SEARCH.column("rate_of_rule", "rate", rate=rate_name(found), formula=_formula(found)):
+            lambda row: number_cell(row[1].rate),
+        "near": lambda row: count_cell(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
+        "near_steps": lambda row: Cell(whole(row[1].near.fewest) if row[1].near.met else "n/a", row[1].near.fewest),
+        "loss": lambda row: _loss_cell(row[1]), "steps": lambda row: _steps_cell(row[1].steps),
+        "how": lambda row: Cell(HOW.get(row[1].how) or PROBLEMS[row[1].how])},
+        lambda row: row[1].keys, baseline=lambda row: row[1].near.keys, notes=notes(found), what=found.target,
+        factor=f"{NEAR:g}")
 
 
 def missing_table(found: RuleCosts) -> Table | None:
@@ -177,69 +164,47 @@ def missing_table(found: RuleCosts) -> Table | None:
     runs = [run for cost in found.costs for run in cost.missing]
     if not runs:
         return None
-    names = list(dict.fromkeys(name for run in runs for name in run.values))
-    columns = (Column("rule", "rule"), BATCH, Column("rate", rate_name(found), "1", _formula(found)),
-               *(Column(name, name.replace("_", " "), "1", "of the base's best trial; a rate scaled by the rule, a "
-                        "schedule's steps by the budget") for name in names), Column("command", "command"))
-    rows = tuple(Row((Cell(str(run.rule)), count_cell(run.global_batch), number_cell(run.rate),
-                      *(number_cell(run.values[name]) if name in run.values else Cell("n/a") for name in names),
-                      Cell(command_of(run) or "n/a")),
-                     (found.base.key(found.base_trial),), ()) for run in runs)
-    return Table("lr-rule-missing", f"Runs that would show where a rule first loses: {found.target}", columns, rows, ())
+
+    def value(run: Missing, name: str) -> Cell:
+        return number_cell(run.values[name]) if name in run.values else Cell("n/a")
+    return SEARCH.table("lr-rule-missing", runs, {
+        "rule": lambda run: Cell(str(run.rule)), BATCH: lambda run: count_cell(run.global_batch),
+        SEARCH.column("missing_rate", "rate", rate=rate_name(found), formula=_formula(found)):
+            lambda run: number_cell(run.rate),
+        **{SEARCH.column("missing_value", name, title=name.replace("_", " ")): partial(value, name=name)
+           for name in dict.fromkeys(name for run in runs for name in run.values)},
+        "command": lambda run: Cell(command_of(run) or "n/a")},
+        lambda run: (found.base.key(found.base_trial),), what=found.target)
 
 
-def notes(found: RuleCosts) -> tuple[str, ...]:
+def notes(found: RuleCosts) -> Iterator[str]:
     """What must be known to read the tables."""
-    said = [_start_said(found)]
+    log, trial = found.base.key(found.base_trial)
     hows = {point.how for cost in found.costs for point in cost.points}
+    yield SEARCH.say("rules_start", batch=found.base_batch, trial=f"{log}:{trial}", rate=rate_name(found),
+                     value=number(found.base_rate), formula=_formula(found), effective=found.effective)
     if FITTED in hows:
-        said.append("Loss: steps at the rule's rate over steps at the best rate of the same batch, from a smooth curve "
-                    "through all the search's trials there (those that did not meet the target count as needing more "
-                    "than they ran), the other metaparameters as drawn; its shape is shared between batches as far as "
-                    "they agree.")
+        yield SEARCH.say("rules_loss")
     if RUNS in hows:
-        said.append("Runs: made with the rule, over their seeds, against the tuned point over its own.")
-    said.append(f"{MARKS[LOST]} surely more than {percent(found.tolerance)}; {MARKS[UNKNOWN]} the "
-                f"{found.confidence:.0%} interval under it leaves that open; >: more steps than any trial "
-                "there was to run, and all that is known; outside: the rate lies outside what was tried, where it "
-                "loses no less than at the end of that; n/a: nothing is known.")
+        yield SEARCH.say("rules_runs")
+    yield SEARCH.say("rules_marks", lost=MARKS[LOST], unknown=MARKS[UNKNOWN], more=percent(found.tolerance),
+                     confidence=f"{found.confidence:.0%}")
     if hows & {UNTRIED, BEYOND}:
-        said.append("adam_sqrt: the search's trials have other betas, so only runs made with it show what it costs; it "
-                    "ends where 1 - beta, times the ratio of the batches, reaches 1.")
-    said += _perfect_said(found)
+        yield SEARCH.say("rules_adam")
+    perfect = found.exponent_perfect
+    if perfect is not None and perfect.high - perfect.low < 1 and perfect.batches != found.exponent.batches:
+        yield SEARCH.say("rules_perfect", batch=perfect.batches[-1], power=format_power(perfect))
     missing = sum(len(cost.missing) for cost in found.costs)
     if missing:
-        said.append(f"{counted(missing, 'run')} would show more: the table lr-rule-missing, among the files of --out, "
-                    "has the commands; run each with three seeds.")
-    return tuple(said)
+        yield SEARCH.say("rules_missing", runs=missing)
 
 
-def _start_said(found: RuleCosts) -> str:
-    log, trial = found.base.key(found.base_trial)
-    why = ", since the momentum was searched too" if found.effective else ""
-    return (f"Rules start from the best of batch {found.base_batch:,}, {log}:{trial}: {rate_name(found)} "
-            f"{number(found.base_rate)}. What is scaled: {_formula(found)}{why}.")
-
-
-def _from_fitted_said(found: RuleCosts) -> tuple[str, ...]:
+def _from_fitted(found: RuleCosts) -> list[str]:
     """Where each rule would surely lose from the fitted best rate of the base."""
-    if not found.costs_from_fitted:
-        return ()
-    best = found.rates[0].best
-    lost = [(rule_name(cost.rule), cost.first_lost.high) for cost in found.costs_from_fitted]
-    said = listed(f"{name} {'at none' if math.isinf(batch) else f'from {batch:,.0f}'}" for name, batch in lost)
-    return (f"At batch {found.base_batch:,} the trials put the best rate at {number(best.value)}"
-            f"{in_brackets(best.low, best.high)}, not where rules start. From there they would surely lose more than "
-            f"{percent(found.tolerance)}: {said}.",)
-
-
-def _perfect_said(found: RuleCosts) -> list[str]:
-    """How the best rate grows as far as scaling is perfect, where that rules linear scaling in or out."""
-    perfect = found.exponent_perfect
-    if perfect is None or not perfect.high - perfect.low < 1 or perfect.batches == found.exponent.batches:
-        return []
-    return [f"Up to batch {perfect.batches[-1]:,}, where steps still fall in proportion, the best rate grows as "
-            f"batch^{_power(perfect)}. Linear scaling is 1, square root 0.5, constant 0."]
+    lost = [SEARCH.say("from_fitted_rule", rule=rule_name(cost.rule), batch=None if math.isinf(
+        cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
+    return [SEARCH.say("from_fitted", batch=found.base_batch, best=found.rates[0].best, rules=lost,
+                       more=percent(found.tolerance))] * bool(lost)
 
 
 def _formula(found: RuleCosts) -> str:

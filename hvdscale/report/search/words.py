@@ -5,62 +5,68 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...analysis.search import IMPROVED, NEAR, Bound, Search
-from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, spread, whole
+from ...formatting.numbers import exact, spread
 from ...plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter
+from ..findings import Finding
+from ..texts import Texts
 
+SEARCH = Texts("search")
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next
 
 
 def lines(search: Search) -> list[str]:
     """The study in a line: its trials and the best one; under it, indented, what the search should be asked next."""
-    return [f"{search.optimizer}, B = {search.global_batch:,}: {trials_said(search)}. {best_said(search)}",
+    return [SEARCH.say("study", optimizer=search.optimizer, batch=search.global_batch,
+                       trials=describe_trials(search), best=describe_best(search)),
             *(f"  {said}" for said in hygiene(search))]
 
 
-def trials_said(search: Search) -> str:
+def describe_trials(search: Search) -> str:
     """``12 feasible of 15 draws (3 diverged, 20%), 5 pruned: 41% of the steps saved at most``."""
     if not search.draws:
-        return f"no trial has ended yet, of {search.wanted} feasible ones wanted"
-    feasible = len(search.feasible)
-    wanted = "" if feasible >= search.wanted else f" of {search.wanted} wanted"
-    diverged, failed = (len(search.of_kind(kind)) for kind in (DrawEnd.DIVERGED, DrawEnd.FAILED))
-    lost = [f"{diverged} diverged, {percent(search.diverged_share)}"] if diverged else []
-    lost += [f"{failed} failed"] if failed else []
-    said = f"{feasible} feasible{wanted}{',' * bool(wanted)} of {counted(len(search.draws), 'draw')}"
-    said += f" ({'; '.join(lost)})" if lost else ""
-    if search.prune_keep is None:
-        return said
-    pruned = len(search.of_kind(DrawEnd.PRUNED))
-    share = search.saved_share
-    saved = f": {percent(share)} of the steps saved at most" if pruned and share == share else ""
-    return f"{said}, {pruned or 'none'} pruned{saved}"
+        return SEARCH.say("study_empty", wanted=search.wanted)
+    feasible, share = len(search.feasible), search.saved_share
+    diverged, failed, pruned = (len(search.of_kind(kind)) for kind in (DrawEnd.DIVERGED, DrawEnd.FAILED,
+                                                                       DrawEnd.PRUNED))
+    lost = [SEARCH.say("study_diverged", trials=diverged, share=search.diverged_share)] * bool(diverged)
+    lost += [SEARCH.say("study_failed", trials=failed)] * bool(failed)
+    return SEARCH.say("study_trials", feasible=feasible, wanted=search.wanted if feasible < search.wanted else None,
+                      draws=len(search.draws), lost="; ".join(lost), searched=search.prune_keep is not None,
+                      pruned=pruned or None, saved=share if pruned and share == share else None)
 
 
-def best_said(search: Search) -> str:
+def describe_best(search: Search) -> str:
     """``Best: trial 7, 420 steps (not by 380), lr 0.31, momentum 0.974.``, or that there is none."""
     best = search.best
-    if best is None and search.objective == STEPS_TO_TARGET:
-        return f"No trial met {search.target}."
     if best is None:
-        return f"No trial has a {search.objective}."
-    point = "".join(f", {bound.parameter.name} {value_said(bound.parameter, bound.value)}" for bound in search.bounds)
+        of_steps = search.objective == STEPS_TO_TARGET
+        return SEARCH.say("best_none", target=search.target if of_steps else None, objective=search.objective)
+    point = "".join(f", {bound.parameter.name} {format_value(bound.parameter, bound.value)}" for bound in search.bounds)
     if search.objective != STEPS_TO_TARGET:
-        return f"Best: trial {best.number}, {search.objective} {number(best.value)} at step {best.step:,.0f}{point}."
-    steps, before = counted(round(best.value), "step"), f" ({not_by(best.before)})" * (best.before >= 0)
-    return f"Best: trial {best.number}, {steps}{before}{point}.{_seeds_said(search)}"
+        return SEARCH.say("best_value", trial=str(best.number), objective=search.objective, value=best.value,
+                          step=f"{best.step:,.0f}", point=point)
+    return SEARCH.say("best_steps", trial=str(best.number), steps=round(best.value), point=point,
+                      before=not_by(best.before) if best.before >= 0 else "", seeds=_describe_seeds(search))
+
+
+def _describe_seeds(search: Search) -> str:
+    over = search.over_seeds
+    diverged = len(search.repeats) - (over.runs - 1 if over else 0)
+    said = [SEARCH.say("seeds_met" if over.met else "seeds_unmet", runs=over.runs, steps=over)] if over else []
+    return " ".join([*said, *[SEARCH.say("seeds_diverged", seeds=diverged)] * (diverged > 0)])
 
 
 def not_by(before: float) -> str:
     """``not by 380``: the last evaluation that did not meet the target, in other words than an interval's; empty where
     it is unknown."""
-    return "" if math.isnan(before) else f"not by {exact(before, 0)}"
+    return "" if math.isnan(before) else SEARCH.say("not_by", steps=exact(before, 0))
 
 
-def value_said(parameter: Parameter, value: object) -> str:
+def format_value(parameter: Parameter, value: object) -> str:
     """A value of a dimension to three digits; on a reverse log scale of its distance from 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
@@ -76,24 +82,21 @@ def hygiene(search: Search) -> tuple[str, ...]:
     promise a better best."""
     if search.best is None or search.points_are_equal:
         return ()
-    cut = [_cut_said(bound) for bound in search.bounds if bound.near]
-    inside = [f"{bound.parameter.name} {percent(bound.distance)} ({end_name(bound)})" for bound in search.bounds
+    cut = [_describe_cut(bound) for bound in search.bounds if bound.near]
+    inside = [SEARCH.say("inside_one", name=bound.parameter.name, distance=bound.distance, end=end_name(bound))
+              for bound in search.bounds
               if not (bound.near or bound.final or math.isnan(bound.position) or bound.parameter.values)]
-    said = [f"Distance from the nearer end of the space: {', '.join(inside)}."] if inside else []
-    return (*cut, *said, *_more_said(search))
+    return (*cut, *[SEARCH.say("inside", distances=", ".join(inside))] * bool(inside), *_describe_more(search))
 
 
-def _cut_said(bound: Bound) -> str:
-    parameter, value = bound.parameter, value_said(bound.parameter, bound.value)
-    if parameter.values:
-        ordered = sorted(set(parameter.values))
-        shown = [value_said(parameter, one) for one in ordered]
-        shown = shown if len(shown) <= MOST_LISTED else [shown[0], "...", shown[-1]]
-        return (f"{parameter.name} {value} is the {'largest' if bound.upper else 'smallest'} of the values tried "
-                f"({', '.join(shown)}): add {'larger' if bound.upper else 'smaller'} ones.")
-    scale = parameter.scale.replace("_", " ")
-    return (f"{parameter.name} {value} lies {percent(bound.distance)} from the {end_name(bound)} bound "
-            f"{value_said(parameter, bound.end)} ({scale} scale): widen the space.")
+def _describe_cut(bound: Bound) -> str:
+    parameter = bound.parameter
+    shown = [format_value(parameter, one) for one in sorted(set(parameter.values or ()))]
+    shown = shown if len(shown) <= MOST_LISTED else [shown[0], "...", shown[-1]]
+    return SEARCH.say("cut_value" if parameter.values else "cut_bound", name=parameter.name,
+                      value=format_value(parameter, bound.value), upper=bound.upper, values=", ".join(shown),
+                      distance=bound.distance, end=end_name(bound), bound=format_value(parameter, bound.end),
+                      scale=parameter.scale.replace("_", " "))
 
 
 def end_name(bound: Bound) -> str:
@@ -101,28 +104,20 @@ def end_name(bound: Bound) -> str:
     return "upper" if bound.upper else "lower"
 
 
-def _more_said(search: Search) -> list[str]:
+def _describe_more(search: Search) -> Iterator[str]:
+    """Whether more trials promise a better best, by what the second half of them brought."""
     half = search.half
     if half is None:
-        return [] if not search.done else ["One feasible trial: nothing is known of what more would find."]
-    whole_study = f"Going from {half.n} to {len(search.curve)} trials"
+        yield from [SEARCH.say("more_unknown")] * search.done
+        return
+    kind = "more" if half.known or search.improving else "more_pruned"
     if math.isinf(half.low):
-        return [f"{whole_study} was needed to find any: at least half of all sets of {half.n} have none that met the "
-                "target; more trials would still improve it."]
-    word = "bettered" if search.objective != STEPS_TO_TARGET else "lowered"
-    if math.isnan(search.lowered):
-        return []
-    amount = percent(search.lowered)
-    if search.improving:
-        least = "" if half.known else "at least "
-        return [f"{whole_study} {word} the median best by {least}{amount}: more trials would still improve it."]
-    if not half.known:
-        return [f"{whole_study} {word} the median best by an amount that pruning leaves unknown: prune_keep = "
-                f"{search.prune_keep} is too small to say."]
-    if search.lowered > IMPROVED:
-        return [f"{whole_study} {word} the median best by {amount}, no more than the steps between two evaluations: "
-                "it is unclear whether more trials would improve it."]
-    return [f"{whole_study} {word} the median best by {amount}: more trials would hardly improve it."]
+        kind = "more_needed"
+    elif math.isnan(search.lowered):
+        return
+    yield SEARCH.say(kind, half=half.n, all=len(search.curve), least=not half.known, amount=search.lowered,
+                     bettered="bettered" if search.objective != STEPS_TO_TARGET else "lowered",
+                     improving=search.improving, coarse=search.lowered > IMPROVED, keep=search.prune_keep)
 
 
 def points_differ(searches: Sequence[Search]) -> bool:
@@ -130,120 +125,76 @@ def points_differ(searches: Sequence[Search]) -> bool:
     return not all(search.points_are_equal for search in searches)
 
 
-def notes(searches: Sequence[Search]) -> tuple[str, ...]:
+def notes(searches: Sequence[Search]) -> Iterator[str]:
     """How to read the table of studies."""
     steps = searches[0].objective == STEPS_TO_TARGET
-    said = ["Feasible: finite up to its stop. A draw that diverged or failed was replaced by the next one."]
+    yield SEARCH.say("feasible_note")
     if points_differ(searches):
-        said += ["Nearest bound: of the best point to an end of its space, as a share of the space in the scale of the "
-                 f"search. {FLAG} within {NEAR:.0%}, or the last of the values tried where those nearer to it did "
-                 "better than by chance: it may have been cut off.",
-                 "Still improving: by how much the best of all feasible trials is "
-                 f"{'below' if steps else 'better than'} the median best of half of them. {FLAG} by more than "
-                 f"{IMPROVED:.0%}{' and than the steps between two evaluations' * steps}: more trials would still "
-                 "improve it."]
+        yield SEARCH.say("nearest", flag=FLAG, near=f"{NEAR:.0%}")
+        yield SEARCH.say("improving", flag=FLAG, improved=f"{IMPROVED:.0%}", steps=steps)
     if steps:
-        said.append("Not by: the evaluation before, which did not meet the target. It bounds this one trial; the "
-                    "interval of what other draws would have found is under the steps by batch.")
+        yield SEARCH.say("not_by_of")
     if any(search.of_kind(DrawEnd.PRUNED) for search in searches):
-        said.append("Pruned: stopped once they could not be among the "
-                    f"{listed(sorted({search.prune_keep for search in searches}), 'or')} with the fewest steps. Steps "
-                    "saved: at most, as if each had run to the end of its budget.")
-    return tuple(said)
+        yield SEARCH.say("pruned_note", keep=sorted({search.prune_keep for search in searches}))
 
 
-def warnings(searches: Sequence[Search]) -> tuple[str, ...]:
+def warnings(searches: Sequence[Search]) -> Iterator[str]:
     """Of the table of studies: those that are not done, or fell short of their trials."""
-    said = []
-    unfinished = [f"{search.global_batch:,} ({len(search.feasible)} of {search.wanted} feasible)" for search in searches
-                  if not search.done]
-    if unfinished:
-        said.append(f"Not done yet: batch {listed(unfinished)}.")
-    short = [f"{search.global_batch:,} ({len(search.feasible)} of {search.wanted})" for search in searches
-             if search.done and len(search.feasible) < search.wanted]
-    if short:
-        said.append(f"Fewer feasible trials than wanted within max_draws: batch {listed(short)}.")
-    return tuple(said)
+    for kind, found in (("not_done", [search for search in searches if not search.done]),
+                        ("fell_short", [search for search in searches
+                                        if search.done and len(search.feasible) < search.wanted])):
+        if found:
+            yield SEARCH.say(kind, batches=[SEARCH.say(
+                "of_wanted", batch=search.global_batch, feasible=len(search.feasible), wanted=search.wanted,
+                word=kind == "not_done") for search in found])
 
 
-def summary(searches: Sequence[Search]) -> tuple[str, ...]:
+def find_next(searches: Sequence[Search]) -> Iterator[Finding]:
     """What the searches should be asked next, and at which batches; that there is nothing to ask where there is not."""
-    cut: dict[str, list[str]] = {}
-    improving = []
     searches = [search for search in searches if not search.points_are_equal]
+    cut: dict[tuple[str, str, bool, str], list[str]] = {}       # of the same words: the batches
     for search in searches:
-        batch = f"{search.global_batch:,}"
         for bound in search.bounds if search.best else ():
             if bound.near:
-                value = "" if bound.parameter.values else f" ({value_said(bound.parameter, bound.value)})"
-                cut.setdefault(_asked_said(bound), []).append(batch + value)
-        if search.best and search.improving:
-            improving.append(f"{batch} ({_improved_said(search)})")
-    asked = [f"{said}: batch {listed(batches)}." for said, batches in cut.items()]
+                parameter = bound.parameter
+                value = "" if parameter.values else f" ({format_value(parameter, bound.value)})"
+                key = ("add_values" if parameter.values else "widen", parameter.name, bound.upper,
+                       format_value(parameter, bound.end))
+                cut.setdefault(key, []).append(f"{search.global_batch:,}{value}")
+    for (kind, name, upper, end), batches in cut.items():
+        yield SEARCH.find(kind, name=name, upper=upper, end="upper" if upper else "lower", bound=end,
+                          near=f"{NEAR:.0%}", batches=batches)
+    improving = [f"{search.global_batch:,} ({_describe_improved(search)})" for search in searches
+                 if search.best and search.improving]
     if improving:
-        asked.append("More trials would help: from half of them to all, the best still improved at batch "
-                     f"{listed(improving)}.")
-    if asked or not all(search.best and search.done and search.half and search.half.known for search in searches):
-        return tuple(asked)
-    counts = [len(search.feasible) for search in searches]
-    coarse = [f"{search.global_batch:,}" for search in searches if search.lowered > IMPROVED]
-    unsure = f" (evaluations at batch {listed(coarse)} are too far apart to be sure)" if coarse else ""
-    return (f"Search: at every batch the best of {spread(counts)} feasible trials lies inside its space, and more "
-            f"would hardly improve it{unsure}.",) if searches else ()
+        yield SEARCH.find("more_trials", batches=improving)
+    known = all(search.best and search.done and search.half and search.half.known for search in searches)
+    if searches and known and not cut and not improving:
+        yield SEARCH.find("settled", trials=spread([len(search.feasible) for search in searches]),
+                          coarse=[search.global_batch for search in searches if search.lowered > IMPROVED])
 
 
-def _asked_said(bound: Bound) -> str:
-    """The same words for every batch at which a dimension may have cut the best point off."""
-    parameter = bound.parameter
-    end = value_said(parameter, bound.end)
-    if parameter.values:
-        return (f"Add {'larger' if bound.upper else 'smaller'} values of {parameter.name}: the best trial has the "
-                f"{'largest' if bound.upper else 'smallest'} one tried, {end}")
-    return f"Widen the space: the best {parameter.name} lies within {NEAR:.0%} of its {end_name(bound)} bound, {end}"
-
-
-def _improved_said(search: Search) -> str:
+def _describe_improved(search: Search) -> str:
     """``-21%``, of a value that is to be large ``+3%``; ``from none`` where most halves had none."""
     half = search.half
-    if half is None or math.isinf(half.low):
-        return "from none"
-    return f"{'' if half.known else 'at least '}{'+' if search.maximizes else '-'}{percent(search.lowered)}"
+    return SEARCH.say("improved", none=half is None or math.isinf(half.low), least=half is not None and not half.known,
+                      sign="+" if search.maximizes else "-", share=search.lowered)
 
 
 def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
-    """What the rows of these studies are based on in a table by batch or by workers."""
-    names = dict.fromkeys(one.name for search in searches for one in search.space)
-    return (f"Tuned at each batch: {listed(names)}, {spread([len(search.feasible) for search in searches])} feasible "
-            f"trials; met: how many of them did. Steps are the median best of as many trials as every batch has; the "
-            f"rest of the row is {_row_said(searches)}. Under it: {best_of_interval(confidence)}")
+    """What the rows of these studies are based on in a table by batch or by workers; a search for the best metric may
+    have found another trial than the row's."""
+    sought = dict.fromkeys(search.objective for search in searches if search.objective != STEPS_TO_TARGET)
+    return SEARCH.say("tuned", names=list(dict.fromkeys(one.name for search in searches for one in search.space)),
+                      trials=spread([len(search.feasible) for search in searches]), sought=list(sought),
+                      interval=best_of_interval(confidence))
 
 
 def best_of_each(confidence: float) -> str:
     """What a table of such rows shows, for its title."""
-    return f"median best of as many trials at each batch, with its {confidence:.0%} interval"
+    return SEARCH.say("best_of_each", confidence=f"{confidence:.0%}")
 
 
 def best_of_interval(confidence: float) -> str:
     """What goes under a value that is the best of a search."""
-    return (f"the {confidence:.0%} interval of that median, since other draws of the same space would have found "
-            "another best.")
-
-
-def _row_said(searches: Sequence[Search]) -> str:
-    """Which of the trials the row is; a search for the best metric may have found another one."""
-    sought = dict.fromkeys(search.objective for search in searches if search.objective != STEPS_TO_TARGET)
-    if not sought:
-        return "the best of them"
-    return (f"the one with the fewest steps to the target, where the search was for the best {listed(sought)} and may "
-            "have found another trial the best")
-
-
-def _seeds_said(search: Search) -> str:
-    over = search.over_seeds
-    diverged = len(search.repeats) - (over.runs - 1 if over else 0)
-    lost = f" {counted(diverged, 'more seed')} of it diverged." if diverged > 0 else ""
-    if over is None:
-        return lost
-    if not over.met:
-        return f" Most of its {over.runs} seeds did not meet the target.{lost}"
-    return f" Over its {over.runs} seeds: {whole(over.value)} steps{in_brackets(over.low, over.high, whole)}.{lost}"
+    return SEARCH.say("best_of_interval", confidence=f"{confidence:.0%}")

@@ -6,10 +6,10 @@
 
 A template has ``{name}`` for a value as people read it: a count with commas, a measurement to three digits, an Estimate
 with its interval, several as "1, 2 and 4". ``{name:HOW}`` writes it otherwise: HOW is a key of WRITERS; a number of
-digits; ``n trial`` for "1 trial", "2 trials"; ``is/are`` for the one or the other, by how many there are; ``or`` for
-"1, 2 or 4"; behind it ``value`` or ``ends`` are the parts of an Estimate. ``[; beyond {batch}]`` is left out where a
-value in it is missing: None, False, or empty; ``[A|B]`` is the first that has all its values. ``{name?}`` asks for a
-value and writes nothing.
+digits; ``n trial`` or ``n batch/batches`` for "1 trial", "2 trials"; ``is/are`` for the one or the other, by how many
+there are; ``or`` for "1, 2 or 4"; behind it ``value`` or ``ends`` are the parts of an Estimate. ``[; beyond {batch}]``
+is left out where a value in it is missing: None, False, or empty; ``[A|B]`` is the first that has all its values.
+``{name?}`` asks for a value and writes nothing.
 """
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ import importlib.resources
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from numbers import Integral, Number, Real
 from typing import Any
 
 from ...formatting.numbers import capital, counted, duration, exact, in_brackets, listed, number, percent, ratio, whole
 from ...plan.settings import read_toml
 from ...target import Target
+from ..columns import MCCANDLISH, POLLUX, SHALLUE
 from ..drawing import Figure
 from ..findings import Finding
 from ..table import Cell, Column, Row, Table, TrialKeys
@@ -31,6 +33,7 @@ FIELD = re.compile(r"\{(\w+)(\?)?(?::([^{}]*))?\}")
 WRITERS: dict[str, Callable[[Any], str]] = {
     "ratio": ratio, "percent": percent, "whole": whole, "exact": exact, "duration": duration, "capital": capital,
     "plain": str}
+SOURCES = {"SHALLUE": SHALLUE, "POLLUX": POLLUX, "MCCANDLISH": MCCANDLISH}      # that any template may name
 OfRow = Callable[[Any], TrialKeys]
 
 
@@ -56,11 +59,11 @@ class Texts:
         with importlib.resources.as_file(importlib.resources.files(__package__) / f"{self.subject}.toml") as path:
             return read_toml(str(path))
 
-    def say(self, kind: str, **values: Any) -> str:
+    def say(self, kind: str, /, **values: Any) -> str:
         """The sentence of a finding, warning or note."""
         return fill(self.sections[self._severity(kind)][kind], values)
 
-    def find(self, kind: str, estimate: object = None, more: Sequence[str] = (), **values: Any) -> Finding:
+    def find(self, kind: str, estimate: object = None, more: Sequence[str] = (), /, **values: Any) -> Finding:
         """A finding; ``estimate`` is the number that it is about, and more: further sentences on the same."""
         if estimate is not None:
             values = {"estimate": estimate, **values}
@@ -69,7 +72,7 @@ class Texts:
     def _severity(self, kind: str) -> str:
         return next(name for name in ("finding", "warning", "note") if kind in self.sections.get(name, ()))
 
-    def column(self, key: str, name: str = "", **values: Any) -> Column:
+    def column(self, key: str, name: str = "", /, **values: Any) -> Column:
         """A column of a table; ``name``: its key in files where that is another one."""
         title, unit, formula, source, short, spare = (*(fill(text, values) for text in self.sections["column"][key]),
                                                       *("",) * 5)[:6]
@@ -91,8 +94,8 @@ class Texts:
             Row(tuple(cell(row) for cell in cells.values()), trials(row), diverged(row), baseline(row))
             for row in rows), tuple(notes), target, tuple(warnings))
 
-    def figure(self, name: str, draw: Callable[..., None], trials: TrialKeys, panels: int = 1, **values: Any
-               ) -> Figure:
+    def figure(self, name: str, draw: Callable[..., None], trials: TrialKeys, panels: int = 1, /,
+               **values: Any) -> Figure:
         """A figure with its words."""
         words = {part: fill(text, values) for part, text in self.sections["figure"][name].items()}
         return Figure(words.get("name", name), words["title"], words["caption"], words["formula"],
@@ -107,20 +110,22 @@ def fill(template: str, values: Mapping[str, object]) -> str:
     found = 1
     while found:
         template, found = OPTIONAL.subn(chosen, template)
-    return FIELD.sub(lambda field: "" if field[2] else written(values[field[1]], field[3] or ""), template)
+    return FIELD.sub(lambda field: "" if field[2] else written(
+        SOURCES.get(field[1]) or values[field[1]], field[3] or ""), template)
 
 
 def _is_there(value: object) -> bool:
-    return value is not None and value is not False and not (isinstance(value, (str, tuple, list)) and not value)
+    return isinstance(value, Number) and not isinstance(value, bool) or bool(value)
 
 
 def written(value: Any, how: str = "") -> str:
     """A value as people read it; see the module's text for ``how``."""
+    if how.startswith("n "):
+        one, _, many = how[2:].partition("/")
+        return counted(value, one, many or None)
     if "/" in how:
         one, many = how.split("/")
-        return one if (value if isinstance(value, int) else len(value)) == 1 else many
-    if how.startswith("n "):
-        return counted(value, how[2:])
+        return one if (value if isinstance(value, Integral) else len(value)) == 1 else many
     if isinstance(value, (tuple, list)):
         last = "or" if how == "or" else "and"
         return listed([written(one, "" if how == "or" else how) for one in value], last)
@@ -135,4 +140,4 @@ def written(value: Any, how: str = "") -> str:
 
 
 def _plain(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else number(value) if isinstance(value, float) else str(value)
+    return f"{value:,}" if isinstance(value, Integral) else number(value) if isinstance(value, Real) else str(value)
