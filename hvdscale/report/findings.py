@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,7 +53,7 @@ def _plain(value: object) -> object:
     return finite(value) if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def sentences_of(findings: Sequence[Finding]) -> tuple[str, ...]:
+def sentences_of(findings: Iterable[Finding]) -> tuple[str, ...]:
     """All that findings say."""
     return tuple(said for one in findings for said in (one.said, *one.more))
 

@@ -12,9 +12,10 @@ from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.shares import Tolerance
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
+from hvdscale.report.findings import sentences_of
 from hvdscale.report.about import StudyRequest
 from hvdscale.report.search.budget_figures import best_batch_figure
-from hvdscale.report.search.quality import best_batch_said, quality_said, quality_table
+from hvdscale.report.search.quality import find_best_batch, find_quality, quality_table
 from hvdscale.report.studies import ENDS_ALONE, view_without_target
 from hvdscale.report.table import as_text
 from hvdscale.target import Target
@@ -70,9 +71,9 @@ def test_a_rise_behind_a_fall_is_a_penalty():
     studies = studies_of([grid(fell_and_rose())])
     found = quality_of(studies, LOSS, True)
     assert found.penalty and found.worse_from > 256 and not found.improves
-    [said, _] = best_batch_said(found, Tolerance.parse("1%"))
+    [said, _] = sentences_of(find_best_batch(found, Tolerance.parse("1%")))
     assert "Best batch" in said and "within 1% of that" in said and "worse at batch 2,048" in said
-    assert "is worse at batch" in quality_said(found)[0]
+    assert "is worse at batch" in sentences_of(find_quality(found))[0]
     assert "its rate" in as_text(quality_table(found)) and best_batch_figure(found, Tolerance.parse("1%")).trials
 
 

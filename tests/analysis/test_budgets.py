@@ -9,7 +9,8 @@ from hvdscale.analysis.budgets import Budget, TrialKind, best_under, best_value_
 from hvdscale.analysis.studies import studies_of
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import PRUNED, Status
-from hvdscale.report.search.budgets import budgets_said, budgets_table, trials_table, warnings
+from hvdscale.report.findings import sentences_of
+from hvdscale.report.search.budgets import find_budgets, budgets_table, trials_table, warnings
 from hvdscale.report.table import as_csv, as_text, as_values
 from tests.factories.logs import log, trial
 
@@ -136,7 +137,7 @@ def test_a_best_that_ended_before_the_budget_is_marked_and_said():
     found = table_of(*[falling(id, 0.3) for id in range(4)], ran(7, [0.9, 0.05]))
     assert found.rows[2][0].best_is_short and not found.rows[0][0].keys == ()
     assert "0.0500 +" in as_text(budgets_table(found))
-    assert "the best trial had not spent the budget when it ended" in " ".join(budgets_said(found))
+    assert "the best trial had not spent the budget when it ended" in " ".join(sentences_of(find_budgets(found)))
 
 
 PRUNED_TRIAL = {"status": Status.INCOMPLETE, "stop_reason": f"{PRUNED} by its study"}
@@ -148,14 +149,14 @@ PRUNED_TRIAL = {"status": Status.INCOMPLETE, "stop_reason": f"{PRUNED} by its st
     ([falling(0, 0.3), ran(7, [0.9, 0.05], **PRUNED_TRIAL)], "when it ended, stopped by its search, and")])
 def test_it_is_said_how_a_best_trial_ended_before_the_budget(trials, said):
     found = table_of(*trials, budgets=(Budget(10 * BUDGET, "steps"),))
-    assert said in " ".join(budgets_said(found))
+    assert said in " ".join(sentences_of(find_budgets(found)))
     ways = [way for way in ("own budget", "its target", "its search") if way in " ".join(warnings(found))]
     assert len(ways) == 1 and ways[0] in said
 
 
 def test_a_trial_that_had_no_target_is_not_said_to_have_ended_at_one():
     found = table_of(falling(0, 0.3, target=None), ran(7, [0.9, 0.05], target=None))
-    assert "when it ended, at the end of its own budget" in " ".join(budgets_said(found))
+    assert "when it ended, at the end of its own budget" in " ".join(sentences_of(find_budgets(found)))
 
 
 def test_without_a_step_budget_the_plans_target_explains_the_end():
@@ -163,7 +164,7 @@ def test_without_a_step_budget_the_plans_target_explains_the_end():
                          ("val/error<0.1", "ended, at its target or at the end of its own budget")):
         made = falling(0, 0.05, target=target)
         made.row["budget_steps"] = 0
-        assert said in " ".join(budgets_said(table_of(made, budgets=(Budget(10 * BUDGET, "steps"),))))
+        assert said in " ".join(sentences_of(find_budgets(table_of(made, budgets=(Budget(10 * BUDGET, "steps"),)))))
 
 
 @pytest.mark.parametrize("trials", [
@@ -172,7 +173,7 @@ def test_where_nothing_is_known_nothing_is_claimed(trials):
     found = table_of(*trials)
     for table in (budgets_table(found), trials_table(found)):
         assert as_text(table) and as_csv(table) and as_values(table)
-    assert "inf" not in as_text(budgets_table(found)) and budgets_said(found)
+    assert "inf" not in as_text(budgets_table(found)) and sentences_of(find_budgets(found))
 
 
 def test_one_trial_has_no_interval():
@@ -183,7 +184,7 @@ def test_one_trial_has_no_interval():
 def test_without_the_metric_or_a_budget_there_is_nothing():
     assert best_under(studies(falling(0, 0.1)), "test/error", True, [None]) is None
     assert best_under(studies(falling(0, 0.1)), COLUMN, True, []) is None
-    assert budgets_table(None) is None and trials_table(None) is None and budgets_said(None) == ()
+    assert budgets_table(None) is None and trials_table(None) is None and sentences_of(find_budgets(None)) == ()
 
 
 def test_each_row_names_its_trials():

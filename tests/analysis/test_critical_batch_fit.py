@@ -8,7 +8,8 @@ from scipy.special import stdtrit
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch, steps_at
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.steps_curve import StepsPoint, steps_curve
-from hvdscale.report.scaling.regimes import fit_said
+from hvdscale.report.findings import sentences_of
+from hvdscale.report.scaling.regimes import find_fit
 
 BATCHES = 2.0 ** np.arange(1, 14)
 INF = math.inf
@@ -56,7 +57,7 @@ def test_a_bend_softer_than_any_shape_has_an_open_end_rather_than_a_critical_bat
     found = fit_critical_batch(BATCHES, within(steps_at(BATCHES, 1e6, 8 * BATCHES[-1], 0.4), 0.02))
     assert found.shape.value == pytest.approx(0.5) and found.b_crit.value > BATCHES[-1]
     assert found.b_crit.high == INF and found.s_min.low == 0 and found.b_crit.low > 0
-    assert fit_said(found)[0].startswith("Critical batch (E_min / S_min): at least ")
+    assert sentences_of(find_fit(found))[0].startswith("Critical batch (E_min / S_min): at least ")
 
 
 def test_fewer_than_three_points_that_met_are_no_curve():

@@ -8,7 +8,7 @@ from hvdscale.analysis.steps import run_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.request import request_of
-from hvdscale.report.scaling.crossings import crossings_found, crossings_table
+from hvdscale.report.scaling.crossings import find_early_crossing, crossings_table
 from hvdscale.target import Target
 from tests.factories.crossings import TARGET, coverage, curve
 from tests.factories.logs import log, trial
@@ -65,11 +65,11 @@ def test_a_run_is_held_at_the_crossing_that_is_asked_for():
 
 def test_a_target_met_early_is_a_finding_and_its_evaluations_are_counted():
     section = lucky_section()
-    [finding], [table] = crossings_found(section), crossings_table(section)
+    [finding], [table] = find_early_crossing(section), crossings_table(section)
     assert "Batch 32" in finding.said and "600" in finding.said and "24 evaluations" in finding.said
     assert [cell.value for cell in table.rows[0].cells] == pytest.approx([32, 200, 600, 0, 24, 15])
     assert lucky_section("lasting").batches.points[0].steps.value == pytest.approx(600)
-    assert not crossings_found(lucky_section("lasting"))
+    assert not find_early_crossing(lucky_section("lasting"))
 
 
 def test_a_target_met_early_by_runs_that_end_there_is_a_finding_too():

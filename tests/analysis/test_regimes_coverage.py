@@ -13,7 +13,7 @@ from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.regimes import BatchEstimate, regimes_of
 from hvdscale.report.findings import sentences_of
-from hvdscale.report.scaling.regimes import batch_said, fit_said, regimes_found
+from hvdscale.report.scaling.regimes import describe_batch, find_fit, find_regimes
 from tests.conftest import ROOT, but_slow
 from tests.factories.curves import KNEE, coverage, repeated, searched, searched_unevenly
 
@@ -33,7 +33,7 @@ def single(steps):
 
 
 def regimes_said(*arguments):
-    return sentences_of(regimes_found(*arguments))
+    return sentences_of(find_regimes(*arguments))
 
 
 def test_regimes_follow_their_tolerances():
@@ -89,14 +89,14 @@ def test_a_batch_without_a_trial_does_not_hide_the_others():
 def test_single_runs_have_regimes_without_intervals():
     found = regimes_of(BATCHES, single(STEPS))
     assert found.maximum_useful.value == 128 and not found.maximum_useful.known and not found.perfect_until.known
-    assert batch_said(found.maximum_useful) == "128"
+    assert describe_batch(found.maximum_useful) == "128"
 
 
 @pytest.mark.parametrize("found, said", [
     (BatchEstimate(2048, 1024, 4096), "2,048 (1,024-4,096)"), (BatchEstimate(128, 64, INF), "128 (at least 64)"),
     (BatchEstimate(128, 128, 128), "128 (no other of those run)"), (BatchEstimate(128), "128")])
 def test_a_batch_is_said_with_its_interval(found, said):
-    assert batch_said(found) == said
+    assert describe_batch(found) == said
 
 
 def said_of(steps, share=0.03):
@@ -119,7 +119,7 @@ def test_the_regimes_are_said_with_intervals():
                                      (4, "bends more sharply than McCandlish's hyperbola (p = 1): p = ")])
 def test_the_shape_that_the_steps_prefer_is_said(p, said):
     steps = 200 * (1 + (300 / 2.0 ** np.arange(3, 13)) ** p) ** (1 / p)
-    assert said in fit_said(fit_critical_batch(2.0 ** np.arange(3, 13), estimates(steps, 0.05)))[1]
+    assert said in sentences_of(find_fit(fit_critical_batch(2.0 ** np.arange(3, 13), estimates(steps, 0.05))))[1]
 
 
 def test_too_few_batches_to_see_the_shape_are_said_to_be():
@@ -128,8 +128,8 @@ def test_too_few_batches_to_see_the_shape_are_said_to_be():
 
 def test_points_that_scatter_more_than_their_intervals_allow_are_said_to():
     steps = 200 * (1 + 300 / 2.0 ** np.arange(3, 13)) * 1.2 ** np.resize([1, -1, -1], 10)
-    assert "The points scatter more than their intervals allow (lack of fit: p-value" in fit_said(
-        fit_critical_batch(2.0 ** np.arange(3, 13), estimates(steps, 0.05)))[1]
+    assert "The points scatter more than their intervals allow (lack of fit: p-value" in sentences_of(find_fit(
+        fit_critical_batch(2.0 ** np.arange(3, 13), estimates(steps, 0.05))))[1]
 
 
 def test_a_tail_that_rises_is_left_out_of_the_fit_and_named():
@@ -138,7 +138,7 @@ def test_a_tail_that_rises_is_left_out_of_the_fit_and_named():
     found = fit_critical_batch(batches, estimates(steps, 0.05))
     assert found.left_out == (1024, 2048, 4096, 8192)[-len(found.left_out):] and len(found.left_out) >= 3
     assert found.s_min.low < 200 < found.s_min.high
-    said = fit_said(found)[-1]
+    said = sentences_of(find_fit(found))[-1]
     assert said.startswith("Steps rise again at the largest batches") and "4,096 and 8,192 are left out" in said
     assert fit_critical_batch(batches, estimates(200 * (1 + 100 / batches), 0.05)).left_out == ()
 

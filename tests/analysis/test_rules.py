@@ -17,7 +17,8 @@ from hvdscale.formatting.numbers import ratio, whole
 from hvdscale.plan.settings import Settings, is_key
 from hvdscale.plan.settle import Place, settle
 from hvdscale.plan.time_scales import half_life_of
-from hvdscale.report.search.rules import command_of, missing_table, points_table, rules_said, rules_table
+from hvdscale.report.findings import sentences_of
+from hvdscale.report.search.rules import command_of, missing_table, points_table, find_rules, rules_table
 from hvdscale.report.table import as_csv, as_text, as_values
 from tests.factories.landscapes import curve_of, logged, run, searched
 from tests.factories.plans import TRAIN, VAL, WORKLOAD
@@ -125,7 +126,7 @@ def test_every_number_names_trials_that_are_in_the_logs(found):
 
 
 def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
-    said = " ".join(rules_said(found))
+    said = " ".join(sentences_of(find_rules(found)))
     names = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
              "linear<=8": "linear scaling up to 8 times"}
     assert said.startswith("Learning-rate rules from the best of batch 4, beside tuning every batch: ")
@@ -164,7 +165,7 @@ def test_the_sentence_follows_the_verdicts(lost, said):
         verdict, value = lost.get(name, (KEPT, 1.0))
         large = replace(large, verdict=verdict, loss=Estimate(value, value, value, 9))
         costs.append(RuleCost(Rule(name), (base, large), 0.2))
-    assert said in rules_said(replace(found, costs=tuple(costs)))[0]
+    assert said in sentences_of(find_rules(replace(found, costs=tuple(costs))))[0]
 
 
 # beyond what was seen
@@ -223,7 +224,7 @@ def test_with_a_momentum_that_was_searched_the_effective_rate_is_scaled():
             assert missing.values["momentum"] == momentum
             assert missing.values["learning_rate"] / (1 - momentum) == pytest.approx(missing.rate)
     assert "lr / (1 - momentum), since the momentum was searched too" in " ".join(rules_table(found).notes)
-    assert "The best effective learning rate grows" in rules_said(found)[1]
+    assert "The best effective learning rate grows" in sentences_of(find_rules(found))[1]
 
 
 def test_with_one_momentum_the_rate_itself_is_scaled():
@@ -311,7 +312,7 @@ def test_only_runs_made_with_adam_sqrt_show_its_cost():
     assert (point.how, point.verdict, point.rate) == (UNTRIED, UNKNOWN, cost(found, "sqrt").points[-1].rate)
     assert math.isnan(point.loss.value) and cost(found, "sqrt").points[-1].how != UNTRIED
     assert "the cost of Adam's square-root scaling at batch 32 is unknown (no run was made with the rule)" in " ".join(
-        rules_said(found))
+        sentences_of(find_rules(found)))
     assert "no run was made with the rule" in as_text(points_table(found))
     assert "only runs made with it show what it costs" in " ".join(rules_table(found).notes)
 
@@ -403,7 +404,7 @@ def test_one_tuned_batch_or_none_gives_nothing():
     assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"))) is None
     never = [run(id, 8, math.inf, every=10, budget=100, lr=0.1 + id) for id in range(8)]
     assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"), logged(*never, path="b8.h5"))) is None
-    assert rules_said(None) == ()
+    assert sentences_of(find_rules(None)) == ()
 
 
 def test_a_batch_where_all_diverged_is_left_out():
@@ -420,9 +421,9 @@ def test_where_few_met_the_target_nothing_is_claimed():
     point = cost(found, "linear").points[-1]
     assert point.how == FEW and point.verdict == UNKNOWN and math.isnan(point.loss.value)
     assert found.rates[-1].why == FEW and math.isnan(found.exponent.value)
-    assert rules_said(found) == ("Learning-rate rules from the best of batch 4, beside tuning every batch: their cost "
-                                 "at batch 16 is unknown (too few trials met the target).",
-                                 "How the best learning rate grows cannot be estimated from 1 batch.")
+    costs, grows = find_rules(found)
+    assert costs.named == {"batch": 4, "costs": "their cost at batch 16 is unknown (too few trials met the target)"}
+    assert grows.kind == "exponent_unknown" and grows.named["batches"] == 1
     assert "n/a" in as_text(rules_table(found))
 
 
