@@ -9,8 +9,9 @@ from hvdscale.analysis.best_points import REACHED
 from hvdscale.analysis.landscapes import ADAM, PEAK, POWER, laws_of, rate_landscapes
 from hvdscale.analysis.lr_response import Landscape, valley
 from hvdscale.analysis.rules import BestRate, rules_of
+from hvdscale.report.findings import sentences_of
 from hvdscale.report.drawing import render
-from hvdscale.report.landscapes import landscape_figures, landscapes_said, landscapes_table, laws_table, rates_table
+from hvdscale.report.landscapes import landscape_figures, find_law, landscapes_table, laws_table, rates_table
 from hvdscale.report.table import as_csv, as_text, as_values
 from tests.conftest import but_slow
 from tests.factories.landscapes import curve_of, logged, searched
@@ -133,13 +134,13 @@ def test_without_a_cost_of_rules_there_are_no_landscapes():
 
 
 def test_a_sentence_names_what_describes_the_rates(found):
-    [said] = landscapes_said(found)
+    [said] = sentences_of(find_law(found))
     assert said.startswith("The best learning rate over ") and (
         "is described by the square root of the batch, not by a constant rate or the batch: its power is 0." in said)
-    [said] = landscapes_said(landscapes(PEAK))
+    [said] = sentences_of(find_law(landscapes(PEAK)))
     assert "rises with the batch, then falls: its peak is at batch " in said and "(" in said
     plateau = replace(found, laws=laws_of(best_rates({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52})))
-    assert landscapes_said(plateau)[0].startswith("No power of the batch describes the best learning rate: 0.0")
+    assert sentences_of(find_law(plateau))[0].startswith("No power of the batch describes the best learning rate: 0.0")
 
 
 def test_tables_have_every_batch_law_and_bin_with_their_trials(found):

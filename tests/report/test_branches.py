@@ -10,7 +10,7 @@ from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.drawing import render
-from hvdscale.report.branches import critical_said, view_of_branches
+from hvdscale.report.branches import describe_critical, view_of_branches
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.branches import Losses, branches
@@ -69,7 +69,7 @@ def test_the_findings_say_where_it_begins_and_ends_and_what_stands_beside(found)
     (Estimate(math.inf, 100, math.inf, 3, 512), "at least 512 (> 100)"),
     (Estimate(math.inf, 512, math.inf, 3, 512), "at least 512"), (Estimate(57, math.nan, math.nan, 1), "57")])
 def test_a_critical_batch_in_words(estimate, said):
-    assert critical_said(estimate) == said
+    assert describe_critical(estimate) == said
 
 
 def test_both_figures_can_be_drawn_with_all_that_stands_beside(found):

@@ -33,7 +33,8 @@ FIELD = re.compile(r"\{(\w+)(\?)?(?::([^{}]*))?\}")
 WRITERS: dict[str, Callable[[Any], str]] = {
     "ratio": ratio, "percent": percent, "whole": whole, "exact": exact, "duration": duration, "capital": capital,
     "plain": str}
-SOURCES = {"SHALLUE": SHALLUE, "POLLUX": POLLUX, "MCCANDLISH": MCCANDLISH}      # that any template may name
+SOURCES = {"SHALLUE": SHALLUE, "POLLUX": POLLUX, "MCCANDLISH": MCCANDLISH,      # that any template may name
+           "MERRILL": "Merrill et al. 2025, arXiv 2505.23971"}
 OfRow = Callable[[Any], TrialKeys]
 
 
