@@ -24,6 +24,7 @@ from ..system.parent import ending_with_this_process
 from ..workers.launch import find_launcher, launch_command, launch_environment
 from .communication import refusing_collectives
 from .finding import Finding, Verdict
+from .kinds import JOB
 from .played import bare, environment, on_host, play
 from .probe_step import Sample, make_sample
 from .ranks import (COMPARED, RANK, WORKERS, Entry, broken, differing, digest, not_the_same, same_on_ranks,
@@ -144,22 +145,16 @@ class Stop:
 
     def finding(self) -> Finding:
         """Whether the job ended in time and gave the reason."""
-        name = "stall"
         if self._child is None:
-            return Finding(name, Verdict.NOT_APPLICABLE, self._reason)
+            return JOB.finding("stall", "no_launcher", reason=self._reason)
         ended = self._child.ended(PATIENCE)
         output = re.sub(r"\[\d+(,\d+)?\]<std(out|err)>:", "", self._child.output)        # horovodrun marks lines
         reason = re.search(f"has waited {STALL_SECONDS:g} s for the other workers|a worker was lost", output)
-        looked_at = f"a separate job of 2 workers, one of which stalls, with stall_seconds={STALL_SECONDS:g}"
         if JOINED not in output:
             lines = output.strip().splitlines() or ["no output"]
-            return Finding(name, Verdict.NOT_APPLICABLE, f"no two workers can be started from here: {lines[-1][:200]}")
-        if ended and reason:
-            return Finding(name, Verdict.PASSED, f"{looked_at}: it ended and gave the reason ({reason[0]!r})")
-        differs = "it ended without giving the reason" if ended else "it did not end"
-        return Finding(name, Verdict.FAILED, looked_at, differs,
-                       cause="the launcher does not end the other workers when one ends",
-                       remedy="use horovodrun or mpirun, or srun with --kill-on-bad-exit=1")
+            return JOB.finding("stall", "not_started", line=lines[-1][:200])
+        kind = "endless" if not ended else "ended" if reason else "silent"
+        return JOB.finding("stall", kind, seconds=STALL_SECONDS, reason=repr(reason and reason[0]))
 
     def kill(self) -> None:
         if self._child is not None:

@@ -12,33 +12,28 @@ from ..formatting.numbers import counted
 from ..plan.shards import Visits
 from ..training.job import Job
 from ..workers.group import Workers
-from .finding import Finding, Verdict
+from .finding import Finding
+from .kinds import JOB
 
 WORKERS = (1, 2, 3, 4, 5)
 MOST_STEPS = 2000           # checked
 SOME = 24                   # examples read of each split
-BUG, REPORT = "a bug in hvdscale", "report it"
-NOT_DETERMINISTIC = ("the data set is not deterministic: an example depends on a private random generator, on the "
-                     "time, or on what was read before")
-KEYED = ("draw augmentation from the Draws passed to Split's augment or, in a MapSplit, from torch's, numpy's or "
-         "Python's global generator, which are seeded for each example")
 
 
 def shards(job: Job, workers: Workers) -> Finding:
     """Whether each position of a step is computed once, and each example visited once an epoch, at any worker count."""
-    name, plan, stream = "shards", job.plan, job.plan.stream
+    plan, stream = job.plan, job.plan.stream
     counts = [n for n in sorted({*WORKERS, workers.size}) if n * plan.accumulate <= plan.global_batch]
     steps = min(MOST_STEPS, stream.steps_in(2))
-    looked_at = (f"{steps} steps of {plan.batches} examples ({stream.epochs_before(steps):.3g} epochs of "
-                 f"{stream.examples}) on {', '.join(map(str, counts))} workers")
+    about = dict(steps=steps, batches=plan.batches, epochs=stream.epochs_before(steps), examples=stream.examples,
+                 workers=", ".join(map(str, counts)))
     for size in {stream.size(step) for step in range(steps)}:
         for count in counts:
             if size >= count * plan.accumulate:
                 way = replace(plan, workers=count)
                 met = [p for rank in range(count) for part in way.passes(size, rank) for p in range(*part[:2])]
                 if sorted(met) != list(range(size)):
-                    differs = f"the shares of {count} workers do not partition a step of {size} examples"
-                    return Finding(name, Verdict.FAILED, looked_at, differs, cause=BUG, remedy=REPORT)
+                    return JOB.finding("shards", "positions", **about, count=count, size=size)
     seen: dict[int, list[np.ndarray]] = {}
     for step in range(steps):
         visits = stream.visits(step, 0, stream.size(step))
@@ -48,14 +43,13 @@ def shards(job: Job, workers: Workers) -> Finding:
         indices = np.concatenate(parts)
         twice = len(indices) - len(np.unique(indices))
         if twice:
-            return Finding(name, Verdict.FAILED, looked_at, f"{twice} examples are visited twice in epoch {epoch}",
-                           cause=BUG, remedy=REPORT)
-    return Finding(name, Verdict.PASSED, f"{looked_at}: every position once, no example twice in an epoch")
+            return JOB.finding("shards", "twice", **about, twice=twice, epoch=epoch)
+    return JOB.finding("shards", "once", **about)
 
 
 def examples(job: Job) -> Finding:
     """Whether an example is the same when read again, alone or in any batch, and take returns one per visit."""
-    name, seed, read, notes = "examples", job.plan.seed, [], ""
+    name, seed, read, change = "examples", job.plan.seed, [], "the same in every epoch"
     splits = {"train": job.data.train, **{split: data for split, data in job.data.evaluated(
         job.plan.train_eval_examples).items() if split != "train"}}
     for split, data in splits.items():
@@ -65,23 +59,18 @@ def examples(job: Job) -> Finding:
         try:
             wrong = _count_wrong(data, visits) or _differs(data, visits)
         except Exception as error:
-            wrong = (f"{type(error).__name__}: {error}", None, "the split's length promises examples that it does not "
-                     "have, or an example cannot be read", "make len(split) the number of examples that can be read")
+            wrong = f"{type(error).__name__}: {error}", None, "unreadable"
         if wrong:
-            differs, by, cause, remedy = wrong
-            looked_at = f"{len(visits.indices)} examples of {split}, read twice, in another order and alone"
-            return Finding(name, Verdict.FAILED, looked_at, f"{split}: {differs}", by, 0.0, cause, remedy)
+            differs, by, cause = wrong
+            return JOB.finding(name, "differ", read=len(visits.indices), split=split, differs=differs, by=by, limit=0.0,
+                               cause=cause)
         read.append(f"{len(visits.indices)} of {split}")
         if split == "train":
             later = visits._replace(epochs=visits.epochs + 1)
             again = _compare(_tensors(data.take(visits)), _tensors(data.take(later)))
-            notes = "; training examples change from epoch to epoch" if again else "; the same in every epoch"
-    looked_at = f"{', '.join(read)}: identical when read twice, in another order and alone{notes}"
+            change = "training examples change from epoch to epoch" if again else change
     shared = ", ".join(filter(None, (_shared(job, split) for split in ("val", "test"))))
-    if shared:
-        return Finding(name, Verdict.WARNED, looked_at, shared, cause="load returns the same examples as two splits",
-                       remedy="evaluate on examples that are not trained on: they show whether the model generalizes")
-    return Finding(name, Verdict.PASSED, looked_at)
+    return JOB.finding(name, "leaked" if shared else "same", read=", ".join(read), change=change, shared=shared)
 
 
 def _shared(job: Job, split: str) -> str:
@@ -117,10 +106,7 @@ def _count_wrong(data, visits: Visits) -> tuple | None:
         own = len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (tuple, list, dict)) else None
         rows = own if own is not None else min(lengths.values(), default=n)
         if rows != n and (own is not None or n not in lengths.values() and _grows(data, visits, lengths)):
-            more = f"take returns {rows} examples for {counted(n, 'visit')}"
-            return (more, None, "a sampler or batch that pads, repeats or drops examples, as DistributedSampler does "
-                    "to make shares even", "take must return one example for each visit, in their order; hvdscale's "
-                    "shares may be uneven and need no padding")
+            return f"take returns {rows} examples for {counted(n, 'visit')}", None, "other_count"
     return None
 
 
@@ -135,7 +121,7 @@ def _differs(data, visits: Visits) -> tuple | None:
     whole, n = _tensors(data.take(visits)), len(visits.indices)
     again = _compare(whole, _tensors(data.take(visits)))
     if again:
-        return _example(again, visits, "read twice"), again[2], NOT_DETERMINISTIC, KEYED
+        return _example(again, visits, "read twice"), again[2], "not_deterministic"
     backwards = np.arange(n)[::-1].copy()
     cases = [("in another order", backwards)] + [("alone", np.array([row])) for row in range(n)]
     for how, rows in cases:
@@ -143,9 +129,7 @@ def _differs(data, visits: Visits) -> tuple | None:
         found = _compare({name: values[rows] for name, values in whole.items() if values.ndim and len(values) == n},
                          {name: values for name, values in other.items() if values.ndim and len(values) == len(rows)})
         if found:
-            return (_example((rows[found[0]], *found[1:]), visits, f"read {how}"), found[2],
-                    "an example depends on the batch that it is in, or on how many were read before it",
-                    f"{KEYED}; take must return the examples visited, in their order")
+            return _example((rows[found[0]], *found[1:]), visits, f"read {how}"), found[2], "by_batch"
     return None
 
 

@@ -75,3 +75,4 @@ class _Formatter(Formatter):
 
 
 FORMATTER = _Formatter()
+JOB = Kinds(Path(__file__).with_name("findings.toml"))

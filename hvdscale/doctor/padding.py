@@ -20,16 +20,12 @@ from ..plan.shards import Pass, Visits, group_bounds
 from ..update.precision import PARAMETERS
 from ..workload import bound_loss, measured
 from .examples import select
-from .finding import Finding, Verdict
+from .finding import Finding
+from .kinds import JOB
 from .probe_step import Sample, calls_of, passing
 
 NAME = "padding"
 MEASURED = 16               # examples of each evaluated split
-CAUSE = "results depend on how far a batch is padded: padded positions enter them"
-REMEDY = ("keep padding out of operations that mix positions: pack the sequences of an RNN (pack_padded_sequence), "
-          "mask attention, means and convolutions, and count only real positions in loss and measure; or pad all "
-          "examples to one length")
-NORM_REMEDY = ("keep padding out of batch-norm's statistics, or normalize each position by itself, as LayerNorm does")
 
 
 class Case(NamedTuple):
@@ -60,8 +56,8 @@ def padding(sample: Sample) -> Finding:
             if by > sample.limit:
                 return _report_failure(sample, model, case, f"{what} is {short:.6g} and {long:.6g}", by)
     if not looked_at:
-        return Finding(NAME, Verdict.NOT_APPLICABLE, "batches are not padded to their longest example")
-    return Finding(NAME, Verdict.PASSED, f"{'; '.join(dict.fromkeys(looked_at))}: the same results")
+        return JOB.finding(NAME, "none")
+    return JOB.finding(NAME, "same", looked_at="; ".join(dict.fromkeys(looked_at)))
 
 
 def _cases(sample: Sample) -> Iterator[Case]:
@@ -111,14 +107,9 @@ def _values(sample: Sample, model: nn.Module, case: Case) -> dict[str, tuple[flo
 
 
 def _report_failure(sample: Sample, model: nn.Module, case: Case, differs: str, by: float) -> Finding:
-    looked_at = f"{case.examples} examples of {case.split}, {case.how}"
-    if case.training:
-        same = "; updates are still the same on any number of workers, as the job runs group by group"
-        by_group = sample.plan.group_by_group
-        return Finding(NAME, Verdict.WARNED if by_group else Verdict.FAILED, looked_at, f"in training, {differs}", by,
-                       sample.limit, CAUSE + same * by_group, NORM_REMEDY)
-    layer = _first_layer(sample, model, case)
-    return Finding(NAME, Verdict.FAILED, looked_at, differs + layer, by, sample.limit, CAUSE, REMEDY)
+    kind = "padded" if not case.training else "in_norm_by_group" if sample.plan.group_by_group else "in_norm"
+    layer = "" if case.training else _first_layer(sample, model, case)
+    return JOB.finding(NAME, kind, case, differs=differs + layer, by=by, limit=sample.limit)
 
 
 def _first_layer(sample: Sample, model: nn.Module, case: Case) -> str:

@@ -18,18 +18,13 @@ from ..plan.shards import Pass, group_bounds
 from ..workers.group import Workers
 from ..workload import bound_loss
 from .finding import Finding, Verdict
+from .kinds import JOB
 from .probe_step import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
 from .simulated_workers import on_each
 
-OWN_GENERATOR = ("loss or model draws from a generator of its own, without a seed or seeded by the time, or keeps "
-                 "state from one pass to the next")
-KEYED = ("draw from torch's, numpy's or Python's global generator, which hvdscale keys by seed, step and ghost group, "
-         "or use hvdscale.modules.Dropout; keep state in buffers")
 KEYED_BY_GROUP = ("draw from torch's global generator with group_by_group=always, so that each ghost group has its own "
                   "random numbers at any worker count")
 WHOLE_BATCH = "statistics are taken over the worker's whole pass (batch statistics per local batch)"
-A_SUM = "the loss is a mean where a sum is expected, so every pass has the same weight, however few its examples"
-RETURN_SUM = "return losses.sum(), len(losses): the sum over the examples (or tokens), and their number"
 
 
 def gradients(sample: Sample, workers: Workers) -> Finding:
@@ -37,11 +32,10 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
 
     Under a launcher on its workers, a collective; otherwise on up to 4 simulated ones.
     """
-    name = "gradients"
+    name, examples = "gradients", sample.plan.global_batch
     ways = list(_ways(sample, [workers.size] if workers.size > 1 else [1, 2, 3, 4]))
     if not ways:
-        return Finding(name, Verdict.NOT_APPLICABLE,
-                       f"{sample.plan.global_batch} examples: too few for {workers.size} workers")
+        return JOB.finding(name, "too_few", examples=examples, workers=workers.size)
     with OwnGenerators(sample.job.device):
         made = [(plan, *(step_of(sample, plan, workers) if workers.size > 1 else
                          on_each(plan.workers, lambda worker: step_of(sample, plan, worker))[0])) for plan in ways]
@@ -53,16 +47,13 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
     by, worst = max(apart, key=lambda pair: pair[0])
     first, _, reference = made[0]
     moved = max(distance(buffers, reference) for plan, _, buffers in made if plan.ghost_batch == first.ghost_batch)
-    looked_at = (f"{len(ways)} ways to cut a step of {sample.plan.global_batch} examples: {_describe(ways)}; "
-                 f"{'real' if workers.size > 1 else 'simulated'} workers against autograd on the whole step")
-    if not by <= sample.limit:
-        what = f"the mean gradient of {_way(worst)} from that of the whole step"
-        return Finding(name, Verdict.FAILED, looked_at, what, by, sample.limit, *_why(sample))
-    if moved > sample.limit:
-        return Finding(name, Verdict.FAILED, looked_at, "the model's buffers after a step, from one way to another",
-                       moved, sample.limit, "every pass updates the buffers, where each ghost group should",
-                       "set group_by_group=always, or use hvdscale.modules.BatchNorm")
-    return Finding(name, Verdict.PASSED, looked_at, by=max(by, moved), limit=sample.limit)
+    same = by <= sample.limit
+    kind = "other_mean" if not same else "buffers" if moved > sample.limit else "same"
+    why, remedy = ("", "") if same else _why(sample)
+    return JOB.finding(name, kind, by={"other_mean": by, "buffers": moved, "same": max(by, moved)}[kind],
+                       limit=sample.limit, ways=len(ways), examples=examples, how=_describe(ways),
+                       kind_of_workers="real" if workers.size > 1 else "simulated", way=_way(worst), why=why,
+                       next=remedy)
 
 
 def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:
@@ -107,7 +98,7 @@ def _why(sample: Sample) -> tuple[str, str]:
 
 def losses(sample: Sample) -> Finding:
     """Whether a whole batch's loss and count are the sums over its parts, one of them a single example."""
-    name, plan, model = "losses", sample.plan, sample.model().eval()
+    plan, model = sample.plan, sample.model().eval()
     loss = bound_loss(sample.job.workload, plan.label_smoothing)
     whole, parts = sample.parts(plan, sample.whole), sample.parts(plan, cuts(plan.global_batch))
     drawn = []
@@ -120,40 +111,25 @@ def losses(sample: Sample) -> Finding:
             return total.item(), count
         (total, count), sums = of(*whole[0]), [of(*part) for part in parts]
     sizes = [part.stop - part.start for part, _ in parts]
-    looked_at = f"loss and count of {plan.global_batch} examples and of parts of {_list_sizes(sizes)}, in eval mode"
     summed, counted = sum(t for t, _ in sums), sum(c for _, c in sums)
-    if counted != count:
-        return Finding(name, Verdict.FAILED, looked_at,
-                       f"the count of the whole batch is {count:g}, of its parts together {counted:g}",
-                       cause="the count is not the number of terms in the sum: it is a number of batches, or includes "
-                       "padding", remedy=RETURN_SUM)
     by = abs(summed - total) / max(abs(total), abs(summed), 1e-30)
+    about = dict(examples=plan.global_batch, sizes=sizes)
+    if counted != count:
+        return JOB.finding("losses", "count", **about, whole=count, summed=counted)
+    about |= dict(by=by, limit=sample.limit, whole=total, summed=summed)
     if by <= sample.limit:
-        return Finding(name, Verdict.PASSED, looked_at, by=by, limit=sample.limit)
-    differs = f"the loss of the whole batch is {total:.6g}, of its parts together {summed:.6g}"
+        return JOB.finding("losses", "same", **about)
     draws = any(drawn) and plan.group_by_group
     from_mean = abs(sum(t * c for t, c in sums) / count - total)
     if from_mean <= 1e-4 * abs(total) or (draws and from_mean < abs(summed - total)):
-        return Finding(name, Verdict.FAILED, looked_at, differs, by, sample.limit, A_SUM, RETURN_SUM)
+        return JOB.finding("losses", "a_mean", **about)
     if draws:
-        return Finding(name, Verdict.PASSED, f"{looked_at}: they differ only by the random numbers drawn, which each "
-                       "ghost group has for itself at any worker count")
+        return JOB.finding("losses", "drawn", **{**about, "by": None, "limit": None})
     layer = first_difference(sample, model, whole, parts)
     if layer:
         cause, remedy = _explain_layer(layer)
-        return Finding(name, Verdict.FAILED, looked_at, differs, by, sample.limit,
-                       f"{cause}; the first layer to differ is {_describe_layer(layer)}", remedy)
-    if plan.group_by_group:
-        return Finding(name, Verdict.PASSED, f"{looked_at}: they differ, but the job runs group by group, so the loss "
-                       "is that of the same ghost groups at any worker count", by=by, limit=sample.limit)
-    return Finding(name, Verdict.FAILED, looked_at, differs, by, sample.limit,
-                   "the loss of an example depends on the other examples of its batch: it is a loss over pairs, or "
-                   "shapes (n, 1) and (n,) were broadcast to (n, n)",
-                   f"{RETURN_SUM}; a loss over pairs needs group_by_group=always")
-
-
-def _list_sizes(sizes: list[int]) -> str:
-    return ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
+        return JOB.finding("losses", "layer", **about, why=cause, next=remedy, layer=_describe_layer(layer))
+    return JOB.finding("losses", "by_group" if plan.group_by_group else "pairs", **about)
 
 
 def _describe_layer(layer: Difference) -> str:
@@ -183,18 +159,18 @@ def random_numbers(sample: Sample) -> Finding:
     first = mean_gradient(sample, model, plan, parts)
     time.sleep(1 - time.time() % 1)             # the next second, when a seed taken from the time differs
     second = mean_gradient(sample, model, plan, parts)
-    by, looked_at = distance(second, first), "two passes over the same batch with the same seeds"
+    by = distance(second, first)
     if by <= sample.limit:
         draws = plan.group_by_group or any(isinstance(m, Dropout) for m in model.modules())
         how = "keyed by ghost group" if draws else "the model draws no random numbers"
-        return Finding(name, Verdict.PASSED, f"{looked_at}; {how}", by=by, limit=sample.limit)
+        return JOB.finding(name, "same", how=how, by=by, limit=sample.limit)
     layer = first_difference(sample, model, parts, parts)
     where = f"; the first layer to differ is {_describe_layer(layer)}" if layer else ""
     owners = [f"{path or 'the model'} holds a {type(value).__name__}" for path, module in model.named_modules()
               for value in vars(module).values()
               if isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))]
-    return Finding(name, Verdict.FAILED, looked_at, f"their gradients{where}", by, sample.limit,
-                   OWN_GENERATOR + (f" ({'; '.join(owners)})" if owners else ""), KEYED)
+    return JOB.finding(name, "own", by=by, limit=sample.limit, layer=where,
+                       owners=f" ({'; '.join(owners)})" if owners else "")
 
 
 def batch_norm(sample: Sample) -> Finding:
@@ -204,7 +180,6 @@ def batch_norm(sample: Sample) -> Finding:
     torchs = [m for m in model.modules() if is_batch_norm(m) and not isinstance(m, BatchNorm)]
     groups = job.plan.ghost_groups(job.plan.global_batch)
     sizes = sorted({job.plan.global_batch // groups, -(-job.plan.global_batch // groups)})
-    over = f"ghost groups of {' or '.join(map(str, sizes))} examples, {groups} a step"
     how = "group by group: correct, but slower" if plan.group_by_group else "not by ghost group"
     kinds = [f"{len(ours)} of hvdscale.modules (fast)"] * bool(ours) + [
         f"{len(torchs)} of torch's own ({how})"] * bool(torchs)
@@ -213,14 +188,12 @@ def batch_norm(sample: Sample) -> Finding:
         if first_difference(sample, model, parts, parts) is None:
             layer = first_difference(sample, model, parts, sample.parts(plan, cuts_by_groups(plan)))
             if layer:
-                return Finding(name, Verdict.FAILED,
-                               "each layer's output on a whole step and on its parts, in training mode",
-                               f"the first layer to differ is {layer.layer} ({type(layer.module).__name__})", layer.by,
-                               sample.limit, *_explain_layer(layer))
+                cause, remedy = _explain_layer(layer)
+                return JOB.finding(name, "layer", layer=f"{layer.layer} ({type(layer.module).__name__})", by=layer.by,
+                                   limit=sample.limit, why=cause, next=remedy)
     if not kinds:
-        reason = "it runs group by group" if plan.group_by_group else "no layer mixes the examples of a batch"
-        return Finding(name, Verdict.NOT_APPLICABLE, f"the model has no batch-norm; {reason}")
-    return Finding(name, Verdict.PASSED, f"{', '.join(kinds)}; statistics over {over}")
+        return JOB.finding(name, "none_by_group" if plan.group_by_group else "none")
+    return JOB.finding(name, "by_group", kinds=", ".join(kinds), sizes=" or ".join(map(str, sizes)), groups=groups)
 
 
 def cuts_by_groups(plan: Plan) -> list[int]:
@@ -236,27 +209,19 @@ def last_batch(sample: Sample) -> Finding:
     steps = min(stream.steps_in(1), 100_000)
     what = f"{stream.examples} examples in batches of {stream.batches}, {stream.last_batch}"
     if stream.last_batch == "drop":
-        looked_at = f"{what}: {left} examples of every epoch, not always the same, are left out"
-        return Finding(name, Verdict.PASSED, looked_at)
+        return JOB.finding(name, "dropped", what=what, left=left)
     if stream.last_batch == "carry":
-        wrong = [step for step in range(steps) if stream.size(step) != stream.batches.at(step)]
-        verdict = Verdict.FAILED if wrong else Verdict.PASSED
-        return Finding(name, verdict, f"{what}: every step has {stream.batches}, so all have the same weight")
+        carried = all(stream.size(step) == stream.batches.at(step) for step in range(steps))
+        return JOB.finding(name, "carried" if carried else "not_carried", stream, what=what)
     summed = sum(stream.size(step) for step in range(steps))
-    looked_at = f"{what}: the steps of an epoch have {summed} together"
-    if summed != stream.examples:
-        return Finding(name, Verdict.FAILED, looked_at, f"{summed} examples, not {stream.examples}")
     short = _short(sample)
-    if not left or short is None:
-        return Finding(name, Verdict.PASSED, looked_at)
+    if summed != stream.examples or not left or short is None:
+        return JOB.finding(name, "whole" if summed == stream.examples else "lost", stream, what=what, summed=summed)
     by = max(distance(on_each(count, lambda worker: step_of(sample, replace(short, workers=count), worker, 1))[0][0],
                       mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2))
-    looked_at += (f"; a short one of {short.stream.size(1)}, whose examples have weight 1/{short.stream.size(1)} each, "
-                  "on 1 and 2 simulated workers")
-    if by > sample.limit:
-        return Finding(name, Verdict.FAILED, looked_at, "the mean gradient of a short step from autograd's", by,
-                       sample.limit, *_why(sample))
-    return Finding(name, Verdict.PASSED, looked_at, by=by, limit=sample.limit)
+    why, remedy = _why(sample) if by > sample.limit else ("", "")
+    return JOB.finding(name, "weight" if by > sample.limit else "short", what=what, summed=summed, by=by,
+                       limit=sample.limit, size=short.stream.size(1), why=why, next=remedy)
 
 
 def _short(sample: Sample) -> Plan | None:

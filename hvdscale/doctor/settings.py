@@ -11,9 +11,11 @@ from ..plan.plan import Plan
 from ..plan.schedule import FALLING, PLATEAU
 from ..training.job import Job
 from ..update.optimizers import make_optimizer, norms_and_biases
-from .finding import Finding, Verdict
+from .finding import Finding
+from .kinds import JOB
 from .probe_step import Sample
 
+DECAY, RATE = "weight decay", "learning rate"
 LOOKED_AT = 100_000         # steps whose rate is computed, at most
 
 
@@ -22,7 +24,7 @@ def decay(sample: Sample) -> Finding:
 
     The check takes a step from parameters of 1, so it also finds an optimizer class with its own decay.
     """
-    name, plan, model = "weight decay", sample.job.plan, sample.model()
+    plan, model = sample.job.plan, sample.model()
     optimizer, apart = make_optimizer(plan, model), norms_and_biases(model)
     for group in optimizer.param_groups:
         group["lr"] = plan.peak_lr
@@ -38,22 +40,13 @@ def decay(sample: Sample) -> Finding:
     sizes = {key: sum(p.numel() for path, p in named if (decays[path], _kind(p, apart)) == key) for key in kinds}
     rows = tuple((kind, f"{kinds[key]} tensors, {sizes[key]:,} numbers", "decay" if key[0] else "do not decay")
                  for key in sorted(kinds, key=lambda key: not key[0]) for kind in key[1:])
-    looked_at = f"weight_decay = {plan.weight_decay:g}; a step of {plan.optimizer} with zero gradients"
     unasked = [path for path in decays if decays[path] and not wanted[path]]
     if unasked:
         biases = "biases and normalization parameters among them" if any(
             id(p) in apart for path, p in named if path in unasked) else "though weight_decay is 0"
-        return Finding(name, Verdict.FAILED, looked_at, f"{list_first(unasked, 3)} decay unasked, {biases}",
-                       cause="the optimizer decays by itself, and all parameters alike: by a default of its class, or "
-                       "in its step", remedy="make it read weight_decay from its parameter groups; if the decay is "
-                       "intended, set weight_decay and decay_norm_and_bias=true", rows=rows)
+        return JOB.finding(DECAY, "unasked", plan, names=list_first(unasked, 3), which=biases, rows=rows)
     idle = [path for path in decays if wanted[path] and not decays[path]]
-    if idle:
-        return Finding(name, Verdict.FAILED, looked_at,
-                       f"{list_first(idle, 3)} do not decay, though weight_decay is set",
-                       cause="the optimizer does not read weight_decay from its parameter groups",
-                       remedy="use group['weight_decay'] in its step, or set weight_decay=0", rows=rows)
-    return Finding(name, Verdict.PASSED, looked_at, rows=rows)
+    return JOB.finding(DECAY, "idle" if idle else "as_asked", plan, names=list_first(idle, 3), rows=rows)
 
 
 def _kind(parameter, apart: set[int]) -> str:
@@ -67,12 +60,9 @@ def learning_rate(job: Job) -> Finding:
     rows = tuple((f"step {step:,}", f"{rate(step):.6g}", what) for step, what in _turns(plan, last))
     checked = range(0, last + 1 if last is not None else LOOKED_AT, max(1, (last or 0) // LOOKED_AT))
     function = "of the step and the evaluations" if plan.decay == PLATEAU else "of the step"
-    looked_at = f"a function {function}, the same on any number of workers at a global batch of {plan.batches}"
-    for step in checked:
-        if not (math.isfinite(rate(step)) and rate(step) >= 0):
-            return Finding("learning rate", Verdict.FAILED, looked_at, f"it is {rate(step)} at step {step}",
-                           cause="warmup, decay and rule do not fit together", remedy="fix the schedule", rows=rows)
-    return Finding("learning rate", Verdict.PASSED, looked_at, rows=rows)
+    wrong = next((step for step in checked if not (math.isfinite(rate(step)) and rate(step) >= 0)), None)
+    return JOB.finding(RATE, "function" if wrong is None else "not_finite", plan, of=function, step=wrong,
+                       rate=str(rate(wrong or 0)), rows=rows)
 
 
 def _turns(plan: Plan, last: int | None) -> list[tuple[int, str]]:

@@ -19,7 +19,8 @@ from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from ..workers.single import SingleWorker
 from ..workload import measured
-from .finding import Finding, Verdict
+from .finding import Finding
+from .kinds import JOB
 from .probe_step import Sample
 from .simulated_workers import on_each
 
@@ -30,17 +31,18 @@ CHUNKS = (32, 7)            # examples per pass, in two ways
 
 def checkpoint(sample: Sample) -> Finding:
     """Whether a run resumed from a checkpoint takes the same next step as an uninterrupted one, bit for bit."""
-    name, job = "checkpoint", sample.job
+    job = sample.job
     plan = job.plan.at_batch(sample.plan.global_batch, workers=1, accumulate=1, loader_workers=0, noise_every=0,
                              ghost_batch=sample.plan.ghost_batch)
-    looked_at = (f"{BEFORE} steps, a checkpoint written and read, and the next step with a new model and optimizer "
-                 f"({plan.optimizer}, {plan.precision})")
 
     def parts():
         model = sample.model(plan)
         optimizer = make_optimizer(plan, model)
         return model, optimizer, DataParallelStep(plan, job.workload, job.data.train, model, optimizer, SingleWorker(),
                                                   job.device)
+
+    def finding(kind: str, **given) -> Finding:
+        return JOB.finding("checkpoint", kind, plan, before=BEFORE, **given)
 
     def resumed_from(state):
         other = parts()
@@ -58,25 +60,15 @@ def checkpoint(sample: Sample) -> Finding:
             uninterrupted = run[2](BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
             state = read(path)
         except CheckpointError as error:
-            return Finding(name, Verdict.FAILED, looked_at, str(error).replace(folder + os.sep, ""),
-                           cause="the state of the optimizer or the model holds a custom object, which could only be "
-                           "saved by pickling", remedy="keep only tensors, numbers and strings in state_dict()")
+            return finding("not_saved", error=str(error).replace(folder + os.sep, ""))
         (resumed, found), (_, again) = resumed_from(state), resumed_from(state)
     differing, by = _differences(run[0].state_dict(), found)
     if not differing:
-        return Finding(name, Verdict.PASSED, f"{looked_at}: bit-identical", by=0.0, limit=0.0)
+        return finding("same", by=0.0, limit=0.0)
     if job.device.type != "cpu" and _differences(found, again)[0]:
-        return Finding(name, Verdict.WARNED, looked_at, f"{differing[0]}: the step itself, taken twice from one "
-                       "checkpoint, gives other bits", by, 0.0, "an operation of the model has no deterministic kernel "
-                       "on this device, or draws from a generator of its own", "compare on a CPU (--device cpu)")
-    if resumed != uninterrupted:
-        cause = ("the model or the data keep state outside the checkpoint: an attribute that is not a buffer, or a "
-                 "generator of their own")
-        remedy = "keep it in a buffer (register_buffer); draw from the global generators"
-    else:
-        cause, remedy = ("the optimizer keeps a state that its state_dict lacks",
-                         "keep it in self.state or in the parameter groups, as torch's optimizers do")
-    return Finding(name, Verdict.FAILED, looked_at, f"{differing[0]} after the next step", by, 0.0, cause, remedy)
+        return finding("not_repeatable", name=differing[0], by=by, limit=0.0)
+    return finding("next_step", name=differing[0], by=by, limit=0.0,
+                   cause="outside" if resumed != uninterrupted else "optimizer")
 
 
 def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> tuple[list[str], float]:
@@ -96,71 +88,51 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
         job.plan.train_eval_examples).items() if len(data)}
     target = job.plan.stop_target
     if target and target.split not in splits:
-        return Finding(name, Verdict.FAILED, "the splits that are evaluated",
-                       f"the target {target} names the {target.split} split, which has no examples: {target.column} is "
-                       "always NaN, and never meets it",
-                       cause=f"load returns no {target.split} split, or an empty one", remedy=f"return {target.split} "
-                       f"examples from load, or set a target on {' or '.join(splits) or 'another split'} (--target)")
+        return JOB.finding(name, "no_target", target, target=target, there=" or ".join(splits) or "another split")
     if not splits:
-        return Finding(name, Verdict.NOT_APPLICABLE, "no split has examples")
+        return JOB.finding(name, "empty")
 
-    def by(worker: Workers, chunk: int) -> dict[str, float]:
+    def measure(worker: Workers, chunk: int) -> dict[str, float]:
         return Evaluator(job.workload, splits, chunk, worker, job.device, sample.plan.precision)(model, tuple(splits))
 
     with OwnGenerators(job.device):
-        alone = {chunk: by(SingleWorker(), chunk) for chunk in CHUNKS}
+        alone = {chunk: measure(SingleWorker(), chunk) for chunk in CHUNKS}
         if workers.size > 1:
-            counts, shared = (workers.size,), [by(workers, CHUNKS[0])]
+            counts, shared = (workers.size,), [measure(workers, CHUNKS[0])]
         else:
             counts = (2, 3)
-            shared = [on_each(count, lambda worker: by(worker, CHUNKS[0]))[0] for count in counts]
+            shared = [on_each(count, lambda worker: measure(worker, CHUNKS[0]))[0] for count in counts]
         counted = {chunk: _counts(sample, model, splits, chunk) for chunk in CHUNKS}
-    looked_at = (f"{', '.join(f'{len(data)} of {split}' for split, data in splits.items())} in chunks of {CHUNKS[0]} "
-                 f"and {CHUNKS[1]}, on {', '.join(map(str, (1, *counts)))} workers")
-    undefined = [column for column, value in alone[CHUNKS[0]].items() if value != value]
-    broken = [column for column in undefined if counted[CHUNKS[0]].get(column)]
+
+    def finding(kind: str, **given) -> Finding:
+        read = ", ".join(f"{len(data)} of {split}" for split, data in splits.items())
+        return JOB.finding(name, kind, splits=read, chunks=CHUNKS, workers=", ".join(map(str, (1, *counts))), **given)
+    (one, other), (counts_of_one, counts_of_other) = ([found[chunk] for chunk in CHUNKS] for found in (alone, counted))
+    undefined = [column for column, value in one.items() if value != value]
+    broken = [column for column in undefined if counts_of_one.get(column)]
     if broken:
-        return Finding(name, Verdict.FAILED, looked_at, f"{_are_nan(broken)}, though the data are finite",
-                       cause="measure divides zero by zero, or takes the logarithm or root of a negative number; the "
-                       "NaN of one example makes the mean of its whole split NaN, which never meets a target",
-                       remedy="find the example, as with torch.isnan in measure, and leave it out of sum and count")
-    for column, values in counted[CHUNKS[0]].items():
-        other = counted[CHUNKS[1]][column]
-        if values != other:
-            return Finding(name, Verdict.FAILED, looked_at, f"the count of {column} is {values:g} in chunks of "
-                           f"{CHUNKS[0]} and {other:g} in chunks of {CHUNKS[1]}",
-                           cause="measure returns a mean with a count of 1, or counts something else than the terms of "
-                           "its sum; or a batch is padded",
-                           remedy="return (values.sum(), len(values)) for each metric from measure")
-    for column, value in alone[CHUNKS[0]].items():
-        apart = _apart(value, alone[CHUNKS[1]][column])
-        if not apart <= sample.limit:
-            return Finding(name, Verdict.FAILED, looked_at, f"{column} between the two chunk sizes", apart,
-                           sample.limit, "measure returns a mean where a sum is expected, or an example's value "
-                           "depends on its batch, or changes from call to call",
-                           "return (values.sum(), len(values)) from measure; see the checks 'losses' and 'examples'")
+        return finding("broken", nan=_are_nan(broken))
+    for column, values in counts_of_one.items():
+        if values != counts_of_other[column]:
+            return finding("count", column=column, one=values, other=counts_of_other[column])
+    apart = {column: _apart(value, other[column]) for column, value in one.items()}
+    for column, by in apart.items():
+        if not by <= sample.limit:
+            return finding("by_chunk", column=column, by=by, limit=sample.limit)
     for count, values in zip(counts, shared):
         for column, value in values.items():
-            if _apart(value, alone[CHUNKS[0]][column]) != 0:
-                return Finding(name, Verdict.FAILED, looked_at, f"{column} on {count} workers and on one",
-                               _apart(value, alone[CHUNKS[0]][column]), 0.0, "data or model differ on some rank",
-                               "see the checks 'ranks' and 'examples'")
-    whole = {column.split("/")[0] for column, count in counted[CHUNKS[0]].items()
-             if count != len(splits[column.split("/")[0]])}
-    per = "the counts from measure have the same sum" if whole else "each example counts once"
-    apart = max((_apart(value, alone[CHUNKS[1]][column]) for column, value in alone[CHUNKS[0]].items()), default=0.0)
+            if _apart(value, one[column]) != 0:
+                return finding("by_workers", column=column, count=count, by=_apart(value, one[column]), limit=0.0)
+    partial = any(count != len(splits[column.partition("/")[0]]) for column, count in counts_of_one.items())
+    per = "the counts from measure have the same sum" if partial else "each example counts once"
     if undefined:
         per += f"; {_are_nan(undefined)}"
-    valued = {column.partition("/")[2] for column, value in alone[CHUNKS[0]].items() if value == value}
+    valued = {column.partition("/")[2] for column, value in one.items() if value == value}
     needed = [column for column in undefined if column.partition("/")[2] not in valued or (
         target and column == target.column)]            # else the workload measures it only on some splits
     if needed:
-        return Finding(name, Verdict.WARNED, f"{looked_at}; {per}", f"{_are_nan(needed)} before the first step",
-                       cause="its count is 0 on these examples, as for a metric over predictions that an untrained "
-                       "model does not make; or summarize returns NaN",
-                       remedy="see whether it has a value after some steps (hvdscale-train --steps 20); while it is "
-                       "NaN, it meets no target")
-    return Finding(name, Verdict.PASSED, f"{looked_at}; {per}", by=apart, limit=sample.limit)
+        return finding("not_yet", per=per, nan=_are_nan(needed))
+    return finding("same", per=per, by=max(apart.values(), default=0.0), limit=sample.limit)
 
 
 def _are_nan(columns: list[str]) -> str:
