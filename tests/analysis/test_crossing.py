@@ -76,7 +76,7 @@ def test_a_target_met_early_by_runs_that_end_there_is_a_finding_too():
     trials = [trial(id=seed, seed=seed, steps=STEPS[:6], error=[0.9, 0.5, 0.4, 0.35, 0.3, 0.09],
                     target="val/error<0.1") for seed in (1, 2, 3)]
     [group] = analyse(read_trials(log(*trials)))
-    [finding] = crossings_found(group.sections[0])
+    [finding] = find_early_crossing(group.sections[0])
     assert "a model" in finding.said and "evaluations after" not in finding.said
 
 
