@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..training.job import Job
 from ..workers.group import Workers
@@ -10,7 +10,7 @@ from .caveats import notes
 from .children import Asked, OtherRank, Stop
 from .communication import refusing_collectives
 from .examples import shards
-from .finding import ENDED, Finding, Verdict, carried_out
+from .finding import Finding, Verdict, carried_out, trace_cause
 from .padding import padding
 from .passes import batch_norm, gradients, last_batch, losses, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
@@ -93,7 +93,7 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
             if name in together or (name in alone and workers.rank == 0):
                 say(name)
                 found.append(carried_out(name, {**alone, **together}[name]))
-    return [_trace_cause(finding, {source.check: source for source in found}) for finding in found]
+    return [trace_cause(finding, found, EXPLAINS) for finding in found]
 
 
 # where one of these checks fails, it explains why the others fail
@@ -103,16 +103,6 @@ EXPLAINS = {
     "random numbers": ("gradients", "losses", "batch-norm", "padding", "last batch", "checkpoint"),
     "ranks": ("gradients", "evaluation"),
     "padding": ("gradients", "losses", "batch-norm", "last batch", "evaluation")}
-
-
-def _trace_cause(finding: Finding, found: dict[str, Finding]) -> Finding:
-    """The finding, with the cause of the first other failure that explains it."""
-    for check, explained in EXPLAINS.items():
-        source = found.get(check)
-        if source and finding.verdict == source.verdict == Verdict.FAILED and finding.check in explained and (
-                source.looked_at != ENDED):
-            return replace(finding, cause=source.cause, remedy=f"see the check {check!r} first")
-    return finding
 
 
 def _compare_ranks(sample: Sample, mine: dict, asked: Asked, workers: Workers) -> Finding:

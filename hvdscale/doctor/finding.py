@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..errors import HvdscaleError, WorkersError
@@ -59,6 +59,20 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
         return Finding(name, Verdict.FAILED, ENDED, differs,
                        cause="the check calls the job as a run on another number of workers would",
                        remedy="fix the error; `hvdscale-train WORKLOAD --steps 2` may show it too")
+
+
+def trace_cause(finding: Finding, findings: Sequence[Finding], explains: Mapping[str, Collection[str]]) -> Finding:
+    """The finding, with the cause of the first other failure that explains it.
+
+    explains  by check: the checks that fail where it does
+    """
+    found = {source.check: source for source in findings}
+    for check, explained in explains.items():
+        source = found.get(check)
+        if source and finding.verdict == source.verdict == Verdict.FAILED and finding.check in explained and (
+                source.looked_at != ENDED):
+            return replace(finding, cause=source.cause, remedy=f"see the check {check!r} first")
+    return finding
 
 
 def _describe(error: Exception) -> str:

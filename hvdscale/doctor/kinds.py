@@ -5,6 +5,8 @@
     looked_at = "..."           what was compared;  cause: the usual one;  remedy: the next move
     like = "..."                another kind of the check, which has what is not given here
 
+[notes] and the like are sentences by name.
+
 {scale} in the words is a value of the finding, or an attribute of what it is about. A number that counts nothing is
 written with three digits, a list as 1, 2 and 4; {passes:pass/passes} and {updates:update} count: 1 pass, 2 updates.
 """
@@ -45,6 +47,11 @@ class Kinds:
         return Finding(check, VERDICTS[name], known.say(words["looked_at"] if differs else words[name]),
                        known.say(words[name]) if differs else "", by, limit, known.say(words.get("cause", "")),
                        known.say(words.get("remedy", "")), rows, where)
+
+    def sentences(self, table: str, about: Any, met: Mapping[str, object], **values: Any) -> list[str]:
+        """Those of a table whose names are met, in the order of ``met``, with the values as in a finding."""
+        words = self.checks[table]
+        return [_Values(words, about, values).say(words[name]) for name, is_so in met.items() if is_so]
 
 
 class _Values(dict):

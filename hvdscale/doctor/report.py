@@ -19,15 +19,16 @@ NOTES = "Not faults, but these depend on the number of workers or on the machine
 def render(examination: Examination, seconds: float, colour: bool) -> str:
     """The whole report, in lines of ``line_width()`` characters where words allow."""
     sample, plan, findings = examination.sample, examination.job.plan, examination.findings
-    blocks = [wrap(
-        f"{plan.workload} at global batch {plan.batches}: {counted(len(findings), 'check')}; those of the model "
-        f"use a step of {sample.plan.global_batch} examples in {sample.plan.precision}")]
-    blocks.append(render_findings(findings, colour))
-    blocks += [f"{finding.check}\n{_table(finding.rows)}" for finding in findings if finding.rows]
-    if examination.notes:
-        blocks.append(render_list(NOTES, examination.notes))
-    blocks.append(f"{summarize(findings)}; {seconds:.1f} s")
-    return "\n\n".join(blocks)
+    headline = (f"{plan.workload} at global batch {plan.batches}: {counted(len(findings), 'check')}; those of the "
+                f"model use a step of {sample.plan.global_batch} examples in {sample.plan.precision}")
+    tables = [f"{finding.check}\n{_table(finding.rows)}" for finding in findings if finding.rows]
+    return join_blocks(headline, findings, seconds, colour, *tables, render_list(NOTES, examination.notes))
+
+
+def join_blocks(headline: str, findings: Sequence[Finding], seconds: float, colour: bool, *blocks: str) -> str:
+    """A report: the headline, the findings, the other blocks but for empty ones, and the summary."""
+    return "\n\n".join([wrap(headline), render_findings(findings, colour), *filter(None, blocks),
+                        f"{summarize(findings)}; {seconds:.1f} s"])
 
 
 def summarize(findings: Sequence[Finding]) -> str:
@@ -37,8 +38,8 @@ def summarize(findings: Sequence[Finding]) -> str:
 
 
 def render_list(heading: str, items: Sequence[str]) -> str:
-    """The heading, and a line or more for each item."""
-    return "\n".join([wrap(heading), *(wrap(item, "  - ") for item in items)])
+    """The heading, and a line or more for each item; empty without items."""
+    return "\n".join([wrap(heading), *(wrap(item, "  - ") for item in items)]) if items else ""
 
 
 def render_findings(findings: Sequence[Finding], colour: bool) -> str:

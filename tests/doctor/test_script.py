@@ -62,6 +62,8 @@ FAULTS = {
     "clipped_by_hand": ("gradient", "so that their gradients have one norm", "as clipping by hand does"),
     "reduced_again": ("gradient", "1.50 times the mean", "is reduced after each of them"),
     "own_count": ("gradient", r"count 0.\d+ and 0.\d+ in that of one worker", "its own number of targets, tokens"),
+    "not_awaited": ("gradient", "took another gradient", "all_reduce is called, but does not change them"),
+    "one_rank": ("examples", "all ranks took the same examples", "all its DistributedSamplers have one rank"),
     "own_statistics": ("evaluation", "each rank evaluates another model", "nothing broadcasts them"),
 }
 WARNINGS = {
@@ -79,6 +81,9 @@ WARNINGS = {
     "queue": ("gradient", "update 2: 2 workers have another gradient than one, though update 1", "a queue of earlier"),
     "left_head": ("parameters", "no optimizer has 2.bias, 2.weight", "the optimizer was made before modules"),
     "skipped": ("examples", "the ranks read 1 and 2 batches for update 3", "leaves batches out by itself"),
+    "workers_alike": ("random numbers", r"\(torch, in loader workers\)", "by the number of the loader worker alone"),
+    "own_teacher": ("parameters", "or frozen parameters differ by rank: Linear.weight", "a teacher that is copied"),
+    "hooked": ("gradient", "is no weighted sum of the ranks' local gradients", "a communication hook compresses it"),
     "gathered": ("evaluation", "1 example of 43 counted twice .* unless the script drops", "DistributedSampler"),
 }
 SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "ahead", "next", "with_replacement",
@@ -88,13 +93,15 @@ SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "ahead", "next
 # slow: another one of SOUND, FAULTS or WARNINGS is close to it
 LIKE_OTHERS = {"ahead", "listed", "peeking", "with_replacement", "added_losses", "several_evaluations", "own_files",
                "noise", "filled_up", "scaled_closure", "scaled_evaluations", "masked", "last_pass_local",
-               "own_loss_summed", "same_replacement", "second_not_averaged", "clipped_scaled"}
+               "own_loss_summed", "same_replacement", "not_awaited", "one_rank", "hooked", "second_not_averaged",
+               "clipped_scaled"}
 ERRORS = {
     "raising": "train.py on 2 workers, rank 1, before its first update: ValueError: of rank 1",
     "exiting": "train.py on 1 worker, rank 0, before its first update: it ended with exit code 3",
     "idle": "train.py on 1 worker made no update before it ended: no torch.optim.Optimizer made a step",
     "spawning": "train.py:15: it starts 1 worker, and this run has 2; take the number from",
     "hanging": "hangs before its first update: rank 0 waits at train.py:30 and rank 1 waits at train.py:33; a rank",
+    "leaving": "Another rank had ended: a rank makes a call that another one leaves out, as where only some ranks",
     "unlike": "the ranks' collectives have different sizes: a rank makes a call that another one leaves out",
 }
 

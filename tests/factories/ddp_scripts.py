@@ -286,6 +286,24 @@ WEIGHTED = '''    count = torch.tensor(float(len(targets)))
     dist.all_reduce(count)
     loss = cross_entropy(ddp(inputs), targets, reduction="sum") * workers / count
 '''
+NOISY = '''
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(train)
+
+    def __getitem__(self, at):
+        return train[at][0] + torch.randn(12), train[at][1]
+
+
+'''
+HOOK = '''
+def hook(_, bucket):
+    work = dist.all_reduce(bucket.buffer().mul(8).round().div(8), async_op=True)
+    return work.get_future().then(lambda one: one.value()[0] / workers)
+
+
+ddp.register_comm_hook(None, hook)
+'''
 LOSS = "    loss = cross_entropy(ddp(inputs), targets)\n"
 UNEVEN = ("given.batch, sampler=sampler", "given.batch + (2 - 4 * rank) * (workers > 1), sampler=sampler")
 DATA_PARALLEL = ("DistributedDataParallel(model)", "model")
@@ -474,6 +492,17 @@ CHANGES = {
     "skipped": [("    loss = cross_entropy(ddp(inputs), targets)\n", "    loss = cross_entropy(ddp(inputs), targets)\n"
                  "    if rank == 1 and schedule.last_epoch == 2 and not seen:\n        seen.append(loss)\n"
                  "        return 0.0\n"), ("def update", "seen = []\n\n\ndef update")],
+    "workers_alike": [("sampler = Dist", NOISY.lstrip() + "sampler = Dist"),
+                      ("for epoch in", "torch.manual_seed(rank)\nfor epoch in"),
+                      ("DataLoader(train, given.batch, sampler=sampler)",
+                       "DataLoader(Noisy(), given.batch, sampler=sampler, num_workers=2,\n"
+                       "                    worker_init_fn=lambda number: torch.manual_seed(number))")],
+    "own_teacher": [("ddp = Dist", "teacher = nn.Linear(12, 3).requires_grad_(False)\nteacher.weight.data += rank\n"
+                     "ddp = Dist")],
+    "hooked": [("optimizer = torch", HOOK.lstrip() + "optimizer = torch")],
+    "not_awaited": [(STEP, BY_HAND.replace("dist.all_reduce(parameter.grad)\n        parameter.grad /= workers",
+                                           "dist.all_reduce(parameter.grad.clone())")), DATA_PARALLEL],
+    "one_rank": [("DistributedSampler(train)\n", "DistributedSampler(train, num_replicas=workers, rank=0)\n")],
     # honest
     "mixed_precision": [(STEP, AMP)],
     "weighted": [(LOSS, WEIGHTED), UNEVEN],
@@ -574,6 +603,7 @@ CHANGES = {
     "idle": [(STEP + "    schedule.step()\n", LOSS)],
     "spawning": [("dist.init_process_group", "torch.multiprocessing.spawn(print)\ndist.init_process_group")],
     "hanging": [("    loss.backward()\n", "    loss.backward()\n    dist.barrier() if rank else None\n")],
+    "leaving": [("    schedule.step()\n", "    schedule.step()\n    if rank:\n        raise SystemExit\n")],
     "unlike": [("    optimizer.zero_grad()\n",
                 "    optimizer.zero_grad()\n    dist.all_reduce(torch.ones(12 + 4 * rank))\n")],
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ...formatting.numbers import counted
 from ...watch.horovod import ALONE
 from ...workers.launch import Process
-from ..finding import Finding, Verdict
+from ..finding import Finding, Verdict, trace_cause
 from .compare.evaluation import evaluation
 from .compare.epochs import epochs
 from .compare.examples import examples
@@ -26,6 +26,8 @@ CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "paramet
           "random numbers": random_numbers, "evaluation": evaluation}
 OF_AN_OPTIMIZER = ("gradient", "parameters", "learning rate", "schedule")
 WORST_FIRST = (Verdict.FAILED, Verdict.WARNED, Verdict.UNSEEN, Verdict.PASSED, Verdict.NOT_APPLICABLE)
+# where one of these fails, it explains why parameters drift apart
+EXPLAINS = dict.fromkeys(("gradient", "learning rate", "examples"), ("parameters",))
 MUST_BE_SEEN = {"gradient": "the training gradient", "examples": "the training examples"}
 
 
@@ -101,7 +103,9 @@ def compare(asked: Asked, one: Run, many: Run, checks: Collection[str]) -> Exami
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
     late = [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s" for run in (one, many)
             if run.late]
-    findings = _trace_cause([_carry_out(check, pair) for check in checks])
+    findings = [_carry_out(check, pair) for check in checks]
+    findings = [trace_cause(one, findings, EXPLAINS) if one.differs.startswith("the same at first") else one
+                for one in findings]
     if any(ALONE in record.remarks for record in pair.many):
         findings = [Finding(finding.check, Verdict.UNSEEN, ALONE) for finding in findings]
     return Examination(asked, pair, tuple(findings), tuple(notes(pair)), tuple([*late, *unseen(pair)]),
@@ -125,14 +129,3 @@ def _carry_out(check: str, pair: Pair) -> Finding:
     worst = min(found, key=lambda one: WORST_FIRST.index(one.verdict))
     of_all = f"of {optimizers} optimizers: {worst.looked_at.partition(': ')[2]}"
     return worst if worst.verdict != Verdict.PASSED else replace(worst, looked_at=of_all)
-
-
-def _trace_cause(findings: list[Finding]) -> list[Finding]:
-    """Parameters that drift apart get the cause of the failed check that explains it."""
-    found = {finding.check: finding for finding in findings}
-    for source in ("examples", "parameters", "learning rate", "gradient"):
-        cause, drift = found.get(source), found.get("parameters")
-        if source != "parameters" and cause and drift and cause.verdict == drift.verdict == Verdict.FAILED and (
-                drift.differs.startswith("the same at first")):
-            found["parameters"] = replace(drift, cause=cause.cause, remedy=f"see the check {source!r} first")
-    return list(found.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 from ...formatting.lines import line_width, wrap
 from ...formatting.numbers import counted, list_first, number
 from ...formatting.text_table import aligned
-from ..report import NOTES, render_findings, render_list, summarize
+from ..report import NOTES, join_blocks, render_list
 from .examine import Examination
 from .folder import LARGEST
 from .record import Record
@@ -15,14 +15,9 @@ SHOWN = 6               # updates in the table of losses;  files that are named
 
 def render(examination: Examination, seconds: float, colour: bool) -> str:
     """The whole report, in lines of ``line_width()`` characters where words allow."""
-    blocks = [wrap(_headline(examination)), render_findings(examination.findings, colour),
-              _losses(examination)]
-    if examination.notes:
-        blocks.append(render_list(NOTES, examination.notes))
-    blocks.append(render_list(NOT_CHECKED, examination.unseen))
-    blocks += [wrap(line) for line in files_of(examination)]
-    blocks.append(f"{summarize(examination.findings)}; {seconds:.1f} s")
-    return "\n\n".join(blocks)
+    return join_blocks(_headline(examination), examination.findings, seconds, colour, _losses(examination),
+                       render_list(NOTES, examination.notes), render_list(NOT_CHECKED, examination.unseen),
+                       *map(wrap, files_of(examination)))
 
 
 def _headline(examination: Examination) -> str:

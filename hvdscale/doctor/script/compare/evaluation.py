@@ -9,9 +9,9 @@ from ....formatting.numbers import percent
 from ....watch.wrappers import WITHOUT_REPEATS
 from ...finding import Finding
 from ..record import Iteration, Record
+from .examples import different_splits
 from .identity import same_data
 from .pair import Pair, trained
-from .splits import different_splits
 
 NAME = "evaluation"
 Key = tuple[int, tuple[str, int]]       # updates made before, data set

@@ -1,4 +1,4 @@
-"""Which examples each rank trained on."""
+"""Which examples each rank trained on, and whether all have split one data set into training and validation alike."""
 from __future__ import annotations
 
 from collections import Counter
@@ -8,11 +8,11 @@ import numpy as np
 from ....formatting.numbers import counted, percent
 from ....watch.sharding import TENSOR_PARALLEL
 from ...finding import Finding
-from ..record import Iteration, Record
+from ..record import MOST_INDICES, Iteration, Record
 from .pair import Pair, trained
 from .scale import matches_one
-from .splits import NAME, different_splits
 
+NAME = "examples"
 WHOLE = ("RandomSampler", "SequentialSampler")      # samplers that know nothing of ranks
 BY_CHANCE = 4               # times as many equal contents on two ranks as on one, up to which data may repeat itself
 
@@ -178,18 +178,38 @@ def _against_one(pair: Pair) -> str:
     return ", and each update has those it has on one worker" if same else ""
 
 
-def notes_of_loader(record: Record, workers: int) -> list[str]:
-    """What an epoch repeats or leaves out, by the training loader of a rank."""
-    found = []
-    for one in trained(record)[:1]:
-        sampling = one.sampling
-        if sampling.padded:
-            found.append(f"DistributedSampler repeats {counted(sampling.padded, 'example')} of {one.data[1]:,} in each "
-                         f"training epoch, so that {workers} ranks have the same number")
-        if sampling.left_out:
-            found.append(f"DistributedSampler leaves {counted(sampling.left_out, 'example')} of {one.data[1]:,} out of "
-                         "each training epoch; how many depends on the number of workers")
-        if sampling.drops_last:
-            found.append("the training loader drops the incomplete last batch of each rank (drop_last); how many "
-                         "examples that leaves out depends on the number of workers")
-    return found
+def different_splits(pair: Pair) -> Finding | None:
+    """A failed finding, where a sampler shares out by position what is another subset on each rank, or where one rank
+    trains on what another one evaluates."""
+    firsts = [trained(record)[0] for record in pair.many]
+    training = [_subset(record, first) for record, first in zip(pair.many, firsts)]
+    if pair.same_data is False or len({one.data for one in firsts}) > 1 or not all(training):
+        return None
+    leaked, first = _leaked(pair, training), firsts[0]
+    own = training[0]
+    other = next((each for each in training if each != own), own)
+    if first.sampling.replicas == pair.workers and other != own:
+        return pair.finding(NAME, "split_by_rank", cause="" if own & other else "twice", data=first.data[0],
+                            apart=len(own - other), size=len(own), leaked=leaked and f", and {leaked}",
+                            where=first.line)
+    return pair.finding(NAME, "leaked", data=first.data[0], leaked=leaked, where=first.line) if leaked else None
+
+
+def _subset(record: Record, one: Iteration) -> frozenset[int]:
+    """The indices of the subset that a loader has; empty for a whole data set, or for one too large to be kept."""
+    indices = record.subsets[one.subset] if one.subset is not None else ()
+    return frozenset(indices) if len(indices) < MOST_INDICES else frozenset()
+
+
+def _leaked(pair: Pair, training: list[frozenset[int]]) -> str:
+    """How many validation examples of one rank another one trains on, though it does not itself; empty if none."""
+    for rank, record in enumerate(pair.many):
+        data = trained(record)[0].data
+        evaluated = {index for one in record.iterations if not one.trained and not one.listed and one.data == data
+                     for index in _subset(record, one)}
+        for other, trains in enumerate(training):
+            common = evaluated & trains
+            if common and not evaluated & training[rank]:
+                return (f"{len(common):,} of rank {rank}'s {counted(len(evaluated), 'validation example')} are in rank "
+                        f"{other}'s training set")
+    return ""

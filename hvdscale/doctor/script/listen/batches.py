@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DistributedSampler, RandomSampler, Subset, WeightedRandomSampler, dataloader
 
 from ....watch.generators import moved_since, snapshot
@@ -237,19 +238,8 @@ def _digest(content: bytes) -> str:
 
 def _digests_of_rows(data: Any) -> list[str]:
     """A digest of each example of a batch made of tensors with one row an example; empty for another batch."""
-    tensors = [values.detach().cpu() for values in _tensors(data)]
+    tensors = [values.detach().cpu() for values in tree_leaves(data) if isinstance(values, torch.Tensor)]
     sizes = {len(values) if values.dim() else 0 for values in tensors}
     if len(sizes) != 1 or 0 in sizes or sum(values.nbytes for values in tensors) > LARGEST:
         return []
     return digests_of(list(zip(*tensors)))
-
-
-def _tensors(data: Any) -> Iterator[torch.Tensor]:
-    if isinstance(data, torch.Tensor):
-        yield data
-    elif isinstance(data, dict):
-        for value in data.values():
-            yield from _tensors(value)
-    elif isinstance(data, (list, tuple)):
-        for value in data:
-            yield from _tensors(value)
