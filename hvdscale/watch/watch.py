@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from . import (collectives, devices, files, generators, horovod, loaders, losses, modules, optimizers, passes, sharding,
+from . import (collectives, devices, files, generators, horovod, loaders, modules, optimizers, passes, sharding,
                spawning, wrappers)
 from .listener import Listener, Watch
 
 WATCHED = (generators, devices, loaders, passes, optimizers, modules, collectives, spawning, sharding, horovod,
            wrappers)
-DETAILS = (losses, files)
+DETAILS = (files,)
 
 
 @contextlib.contextmanager
