@@ -17,6 +17,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
+SEPARATORS = (",", ";", "\t")
 LONGEST_CELL = 1 << 28          # characters; a plan can be long
 EXACT = 2**53                   # integers below it are exact as floats
 LARGE = 1 << 16                 # bytes; a smaller table is read before pyarrow is imported
@@ -67,11 +68,12 @@ def whole_numbers(values: np.ndarray) -> np.ndarray | None:
     return whole if (whole == values).all() else None
 
 
-def read_rows(lines: Iterable[str], columns: int, before: int, separator: str = ","
+def read_rows(lines: Iterable[str], columns: int | None, before: int, separator: str = ","
               ) -> Iterator[tuple[int, list[str], str]]:
     """Each row: the number of its last line, its cells, and what is wrong with it as CSV, or "".
 
-    before  lines of the file that precede these
+    columns  that a row has to have; None: any number
+    before   lines of the file that precede these
     """
     csv.field_size_limit(LONGEST_CELL)
     reader = csv.reader(lines, strict=True, delimiter=separator)
@@ -79,13 +81,18 @@ def read_rows(lines: Iterable[str], columns: int, before: int, separator: str = 
         row, wrong = [], ""
         try:
             row = next(reader)
-            if len(row) != columns:
-                wrong = f"has {len(row)} cells where the header has {columns}"
+            if columns is not None and len(row) != columns:
+                wrong = other_count(row, columns)
         except csv.Error as error:
             wrong = f"is not CSV: {error}"
         except StopIteration:
             return
         yield before + reader.line_num, row, wrong
+
+
+def other_count(row: list[str], columns: int) -> str:
+    """That a row has another number of cells than the header."""
+    return f"has {len(row)} cells where the header has {columns}"
 
 
 def is_missing(text: str) -> bool:

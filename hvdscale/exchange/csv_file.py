@@ -17,13 +17,12 @@ import numpy as np
 
 from ..formatting.escaping import of_cell
 from ..log.schema import UNKNOWN_SEED, Status
-from .cells import integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
+from .cells import SEPARATORS, integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
 from .csv_rules import CsvRows, LeftOut
 from .files import LARGEST_INT, WrongFile, cut_off_message
 
 ROWS = 1 << 15                  # read at a time
 LONGEST_HEADER = 4 << 20        # characters
-SEPARATORS = (",", ";", "\t")
 STATUSES = {status.name: status for status in Status}
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}

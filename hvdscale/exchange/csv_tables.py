@@ -23,18 +23,17 @@ import numpy as np
 from ..errors import LogError
 from ..formatting.escaping import as_cell
 from ..formatting.numbers import list_first, listed
-from ..log.check import refuse_unsound_trials
-from ..log.reader import SCHEMA, Log, Table, read_log
+from ..log.reader import SCHEMA, Log, Table
 from ..log.schema import (SOURCE, TABLES, UNKNOWN_SEED, Column, Status, better, metaparameter_column,
                           metric_column)
 from ..plan.values import did_you_mean
 from ..target import SPLITS, logged_name, metric_faults
-from .bulk_log import BulkLog
 from .csv_file import FLAGS, GAPS, ROWS, TYPES, CsvFile, repeats
 from .csv_rules import CsvRows, LeftOut, apply_rules
-from .files import LARGEST_INT, WrongFile, json_object, new_folder
-from .imported import beyond_errors, skipped_note, widen
-from .runs.run import head_of
+from .exported import exporting
+from .files import LARGEST_INT, WrongFile, json_object
+from .imported import BulkLog, beyond_errors, skipped_note, widen
+from .runs.run import Place
 
 FORMAT = "hvdscale-csv"
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
@@ -51,10 +50,7 @@ OF_FILE = ("format", "version", "segment", "segments")      # root attributes th
 
 
 def export_tables(path, out, progress: Callable[[float], None] = lambda share: None) -> dict[str, int]:
-    """Write the log's tables into the new folder ``out``, created only on success; returns the number of rows of each.
-
-    Raises LogError if ``out`` exists or cannot be written, and for invalid /trials.
-    """
+    """Write the log's tables into the new folder ``out``, see ``exporting``; returns the number of rows of each."""
     return export_each(path, out, _write_table, progress, _write_description)
 
 
@@ -64,8 +60,7 @@ def export_each(path, out, write: Callable[[Log, Table, str], Iterator[int]], pr
 
     write   writes a table of the log into the folder; gives the number of rows of each piece that it has written
     """
-    with read_log(path) as log, new_folder(os.fspath(out)) as folder:
-        refuse_unsound_trials(log)
+    with exporting(path, out) as (log, folder):
         begin(log, folder)
         total, done = max(1, sum(table.rows for table in log.tables)), 0
         for table in log.tables:
@@ -117,7 +112,7 @@ def is_tables(path) -> bool:
     """Whether a folder has tables of trials, rather than, say, Optuna's of its own."""
     trials, evaluations = (os.path.join(path, name) for name in ("trials.csv", "evaluations.csv"))
     return os.path.isfile(trials) and (os.path.isfile(evaluations) or any(
-        "global_batch" in line for line in head_of(trials, (".csv",))[:1]))
+        "global_batch" in line for line in Place(trials).head((".csv",))[:1]))
 
 
 def import_tables(source, out, *, left_out: list[str] | None = None, overlap: str | None = None,

@@ -1,11 +1,10 @@
-"""What importers and exporters share: files from elsewhere, read with care, and folders that appear whole.
+"""Files from elsewhere, read with care.
 
     data, text = json_object(file_bytes(path, path, LARGEST), path)
     WrongFile                                   what is wrong with a file, which may be passed over
 """
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -14,7 +13,6 @@ import stat
 
 from ..errors import LogError
 from ..log.plan_text import MOST, is_deeper
-from ..system.files import whole_folder, writing
 
 LARGEST_INT = 2**63 - 1
 DEEPEST = 30                        # nesting of a study; with the plan around it at most plan_text.DEEPEST
@@ -107,18 +105,3 @@ def cut_off_message(name: str, line: int, text: str) -> str:
     """That a file whose last line has no end may not be whole."""
     return (f"{name}:{line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
             "complete it and end it with a line end")
-
-
-@contextlib.contextmanager
-def new_folder(out: str):
-    """A temporary folder that is renamed to ``out`` on success and removed otherwise.
-
-    Raises LogError if ``out`` exists or cannot be written.
-    """
-    out = out.rstrip("/") or "/"
-    if os.path.lexists(out):
-        raise LogError(f"{out}: exists already; choose another name, or remove it")
-    with writing(out):
-        os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
-        with whole_folder(out) as folder:
-            yield folder

@@ -24,10 +24,7 @@ ROWS = 1 << 18                  # converted at a time: a row group
 
 
 def export_parquet(path, out, progress: Callable[[float], None] = lambda share: None) -> dict[str, int]:
-    """Write the log's tables into the new folder ``out``, created only on success; returns the number of rows of each.
-
-    Raises UsageError without pyarrow; LogError if ``out`` exists or cannot be written, and for invalid /trials.
-    """
+    """As export_tables does; raises UsageError without pyarrow."""
     arrow, parquet = (import_extra(name, NEED, OTHERWISE) for name in ("pyarrow", "pyarrow.parquet"))
     return export_each(path, out, partial(_write_table, arrow, parquet), progress)
 

@@ -21,15 +21,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..log.check import refuse_unsound_trials
-from ..log.reader import Log, Table, read_log
+from ..log.reader import Log, Table
 from ..log.schema import UNKNOWN_SEED, Status
 from ..system.extras import import_extra
-from .files import new_folder
-from .trial_start import start_seconds
+from .exported import exporting, metaparameters_of, row_of, start_seconds
 
 NEED = "--as tensorboard"
-METAPARAMETERS = "metaparameters/"
 QUEUE = 1000                    # events that the writer's thread may lag behind
 ABOUT = ("dataset", "model", "optimizer", "global_batch", "workers", "seed")
 SECONDS = "evaluations/train_seconds"
@@ -44,15 +41,13 @@ class Written:
 
 
 def export_events(path, out, progress: Callable[[float], None] = lambda share: None) -> Written:
-    """Write a run for each trial of the log into the new folder ``out``, created only on success.
+    """Write a run for each trial of the log into the new folder ``out``, see ``exporting``.
 
-    Raises UsageError without tensorboard, and for a name that it cannot write to; LogError if ``out`` exists or cannot
-    be written, and for invalid /trials.
+    Raises UsageError without tensorboard, and for a name that it cannot write to.
     """
     writer = _Writer()
     _refuse_other_name(os.fspath(out))
-    with read_log(path) as log, new_folder(os.fspath(out)) as folder, _silent_threads():
-        refuse_unsound_trials(log)
+    with exporting(path, out) as (log, folder), _silent_threads():
         ids, scalars = log.trials["id"], 0
         for row, trial in enumerate(ids.tolist()):
             scalars += writer.write(os.path.join(folder, _run_name(log, row)), log, row)
@@ -127,13 +122,9 @@ class _Writer:
 
 
 def _hparams(log: Log, row: int) -> dict[str, Any]:
-    found = {name: log.trials[name][row] for name in ABOUT}
-    if found["seed"] == UNKNOWN_SEED:
-        del found["seed"]
-    for name in log.trials:
-        if name.startswith(METAPARAMETERS) and not np.isnan(log.trials[name][row]):
-            found[name.removeprefix(METAPARAMETERS)] = log.trials[name][row]
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in found.items()}
+    one = row_of(log, row)
+    about = {name: one[name] for name in ABOUT if (name, one[name]) != ("seed", UNKNOWN_SEED)}
+    return {**about, **metaparameters_of(one)}
 
 
 Row = tuple[int, float, Mapping[str, float]]        # step, seconds since the start, scalars by tag

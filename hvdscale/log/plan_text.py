@@ -120,8 +120,7 @@ def read_plan(text: str) -> dict[str, Any]:
     if plan.get("sweep"):
         _check_sweep(plan["sweep"])
     if plan.get("branch"):
-        _refuse_missing("branch", plan["branch"], BRANCH)
-        _refuse_wrong("branch", plan["branch"], BRANCH)
+        _refuse_wrong("branch", plan["branch"], BRANCH, needed=True)
     return plan
 
 
@@ -140,22 +139,19 @@ def refuse_wrong_plans(log: Log) -> None:
         plan_at(log.path, trial, text)
 
 
-def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rule], needed: bool = False) -> None:
+    """LogError for entries that break their rule, and where ``needed`` for those that are missing."""
+    for name in rules if needed else ():
+        if name not in entries:
+            raise LogError(f"its plan has a {part} without its {name!r}")
     for name, value in entries.items():
         rule = rules.get(name)
         if rule is not None and not rule[0](value):
             raise LogError(f"its plan has {_shown(value)} as {part}.{name}, where {rule[1]} belongs")
 
 
-def _refuse_missing(what: str, entries: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
-    for name in rules:
-        if name not in entries:
-            raise LogError(f"its plan has a {what} without its {name!r}")
-
-
 def _check_sweep(sweep: Mapping[str, Any]) -> None:
-    _refuse_missing("sweep", sweep, SWEEP)
-    _refuse_wrong("sweep", sweep, SWEEP)
+    _refuse_wrong("sweep", sweep, SWEEP, needed=True)
     if sweep["objective"] != "steps" and not isinstance(sweep.get("minimizes"), bool):
         raise LogError(f"its plan does not say whether the sweep's objective {_shown(sweep['objective'])} is to be "
                        "small: sweep.minimizes is true or false")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hvdscale.errors import LogError
-from hvdscale.exchange.bulk_log import BulkLog
+from hvdscale.exchange.imported import BulkLog
 from hvdscale.log import compact_file
 from hvdscale.log.deflate import pack
 from hvdscale.log.reader import read_log

@@ -11,7 +11,7 @@ import os
 
 import numpy as np
 
-from hvdscale.exchange.bulk_log import BulkLog
+from hvdscale.exchange.imported import BulkLog
 from hvdscale.log.schema import SOURCE, Status, columns
 
 POWERS = [2**k for k in range(17)]

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import LogError
-from ...log.check import refuse_unsound_trials
 from ...log.plan_text import plan_at
-from ...log.reader import Log, read_log
+from ...log.reader import Log
 from ...log.schema import Status
 from ...target import ALIASES
-from ..files import LARGEST_INT, RENAMED, new_folder
+from ..exported import exporting
+from ..files import LARGEST_INT, RENAMED
 from .sources import is_folder
 from .trial_files import OTHER, STATUSES
 
@@ -43,13 +43,11 @@ class Exported:
 
 
 def export_archive(path, out, progress: Callable[[Exported], None] = lambda done: None) -> Exported:
-    """Export the log's trials into the new folder ``out``, which is created only on success.
+    """Export the log's trials into the new folder ``out``, see ``exporting``.
 
-    Raises LogError if ``out`` exists or cannot be written, for invalid /trials, or for a name in the log that cannot be
-    a folder.
+    Raises LogError for a name in the log that cannot be a folder.
     """
-    with read_log(path) as log, new_folder(os.fspath(out)) as folder:
-        refuse_unsound_trials(log)
+    with exporting(path, out) as (log, folder):
         return _export(log, folder, progress)
 
 
@@ -144,7 +142,7 @@ class _Trials:
         parts = folder.split("/")
         if not all(map(is_folder, parts)):
             raise LogError(f"{self.path}: {folder!r} cannot be the folder of a study: names of letters, digits and "
-                           "+ - _ . , = @ are")
+                           "+ - _ . , = @ are; --as csv takes any name")
         return folder
 
     def _key(self, row):

@@ -17,28 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from ...log.check import refuse_unsound_trials
 from ...log.plan_text import plan_at
-from ...log.reader import Log, read_log
+from ...log.reader import Log
 from ...log.schema import UNKNOWN_SEED, Status
 from ...target import Target
-from ..files import new_folder
-from ..trial_start import start_seconds
+from ..exported import exporting, metaparameters_of, row_of, start_seconds
 from .mllog_lines import OWN, TOKEN
 from .mllog_measured import PARAMETERS
 
 POINT, START, END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
-METAPARAMETERS = "metaparameters/"
 NAMES = {ours: theirs for theirs, ours in reversed(PARAMETERS.items())}
 
 
 def export_mllog(path, out, progress: Callable[[float], None] = lambda share: None) -> int:
-    """Write a file for each trial into the new folder ``out``, created only on success; returns their number.
-
-    Raises LogError if ``out`` exists or cannot be written, and for invalid /trials.
-    """
-    with read_log(path) as log, new_folder(os.fspath(out)) as folder:
-        refuse_unsound_trials(log)
+    """Write a file for each trial into the new folder ``out``, see ``exporting``; returns their number."""
+    with exporting(path, out) as (log, folder):
         ids = log.trials["id"].tolist()
         for row, trial in enumerate(ids):
             with open(os.path.join(folder, f"result_{trial}.txt"), "w", encoding="utf-8") as file:
@@ -65,8 +58,7 @@ def _events(log: Log, row: int) -> Iterator[dict[str, Any]]:
 
 def _settings(log: Log, row: int, plan: Mapping[str, Any], target: str | None) -> dict[str, Any]:
     """What was settled before the run, by MLPerf's keys."""
-    one = {name: log.trials[name][row] for name in log.trials}
-    one = {name: value.item() if isinstance(value, np.generic) else value for name, value in one.items()}
+    one = row_of(log, row)
     benchmark = one["dataset"] if one["model"] == "reference" else f"{one['dataset']}/{one['model']}"
     size = (plan.get("problem") or {}).get("train_examples")
     own = {"id": one["id"], "dataset": one["dataset"], "model": one["model"], "workers": one["workers"],
@@ -76,10 +68,8 @@ def _settings(log: Log, row: int, plan: Mapping[str, Any], target: str | None) -
              "global_batch_size": one["global_batch"], "gradient_accumulation_steps": one["accumulation"],
              "opt_name": one["optimizer"], **({"train_samples": size} if size else {}),
              **({"max_steps": one["budget_steps"]} if one["budget_steps"] else {})}
-    for name, value in one.items():
-        if name.startswith(METAPARAMETERS) and value == value:
-            ours = name.removeprefix(METAPARAMETERS)
-            found.setdefault(NAMES.get(ours, ours), value)
+    for name, value in metaparameters_of(one).items():
+        found.setdefault(NAMES.get(name, name), value)
     return found
 
 

@@ -31,8 +31,6 @@ LOSS, RATE = "loss", "lr"           # tags that are columns of /steps
 UNKNOWN = "unknown"
 PER_DEVICE = "per_device_train_batch_size"
 SETTINGS = ("batch", "workers", "nodes", "seed", "dataset", "model", "optimizer")
-ABSENT = {"batch": "?      examples in a step of all workers", "workers": "8     1 is assumed", "nodes": "1",
-          "seed": UNKNOWN, "dataset": "?", "model": "?", "optimizer": "?"}
 WAYS = {way: name for name, way in DIRECTIONS.items()}           # min and max by the log's words
 
 # names of tags and parameters, the likeliest first
@@ -129,26 +127,10 @@ class RunMapping:
 
     def as_toml(self) -> str:
         """The mapping as a file to edit."""
-        lines = ["# Each of these is a constant, {parameter = \"...\"} of the run, or {pattern = '...'} of its path.",
-                 *(f"{name} = {self.settings[name].as_toml()}" if name in self.settings else
-                   f"# {name} = {ABSENT[name]}" for name in SETTINGS), "",
-                 f"step = {_quoted(self.step)}", f"step_unit = {_quoted(self.step_unit)}      # {', '.join(UNITS)}",
-                 f"step_offset = {self.step_offset:g}             # 1 where the first step counts as 0"]
-        lines += [f"{name} = {getattr(self, name)}" if getattr(self, name) else f"# {name} = ?{why}" for name, why in (
-            ("train_examples", "    of an epoch"), ("tokens_per_example", ""))]
-        lines += [f"{name} = {_quoted(getattr(self, name))}{why}" for name, why in (
-            ("seconds", "   # since the start; wall times include evaluations"),
-            ("step_seconds", "     # a tag with the time of one step goes before seconds"),
-            ("keep", "           # first or last, of rows that repeat a step"))]
-        lines.append("# search = true       whether runs are draws of a search" if self.search is None else
-                     f"search = {str(self.search).lower()}")
-        lines += ["", "[metaparameters]", *(f"{_key(name)} = {source.as_toml()}" for name, source in
-                                            self.metaparameters.items())]
-        lines += ["", "[steps]                 # the tags of a step's loss and learning rate",
-                  *(f"{name} = {_quoted(tag)}" for name, tag in self.steps.items())]
-        return "\n".join([*lines, "", "[tags]                  # tag = \"split/metric min\" or max",
-                          *(f"{_quoted(tag)} = {_quoted(f'{metric.column} {metric.way}'.strip())}"
-                            for tag, metric in self.tags.items())])
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+        page = Environment(loader=PackageLoader(__package__, ""), trim_blocks=True, undefined=StrictUndefined)
+        page.filters |= {"quoted": _quoted, "key": _key}
+        return page.get_template("mapping.toml.jinja").render(vars(self)).rstrip("\n")
 
 
 def guess(runs: Sequence[FoundRun]) -> RunMapping:

@@ -1,13 +1,14 @@
 """A run as a reader of a format gives it, before anything is known about what its tags mean."""
 from __future__ import annotations
 
-import csv
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from ..cells import SEPARATORS, other_count, read_rows
 from ..files import WrongFile
 
 HEAD = 1 << 16                          # characters of a file by which its format is known
@@ -93,28 +94,30 @@ def text_of(path: str, most: int = 1 << 30) -> str:
         raise WrongFile(f"{path}: is not text in UTF-8: {error}") from None
 
 
-def head_of(path: str, ends: tuple[str, ...]) -> list[str]:
-    """The first lines of a file whose name has one of these ends; [] of any other path."""
-    if not path.endswith(ends) or not os.path.isfile(path):
-        return []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read(HEAD).splitlines()
+class Place(str):
+    """A path at which a run may be; the first lines of a file are read once, whatever formats are tried."""
+
+    def head(self, ends: tuple[str, ...]) -> list[str]:
+        """The first lines of a file whose name has one of these ends; [] of any other path."""
+        return self._head if self.endswith(ends) else []
+
+    @cached_property
+    def _head(self) -> list[str]:
+        if not os.path.isfile(self):
+            return []
+        with open(self, encoding="utf-8", errors="replace") as file:
+            return file.read(HEAD).splitlines()
 
 
 def csv_rows(path: str) -> tuple[list[str], list[list[str]]]:
     """Header and lines of a CSV file; raises WrongFile, naming file and line."""
     text = text_of(path)
-    header = text.partition("\n")[0]
-    mark = next((mark for mark in (",", ";", "\t") if mark in header), ",")
-    reader = csv.reader(text.splitlines(keepends=True), strict=True, delimiter=mark)
-    rows = []
-    try:
-        for row in reader:
-            if rows and row and len(row) != len(rows[0]):
-                raise WrongFile(f"{path}:{reader.line_num}: has {len(row)} cells where the header has {len(rows[0])}")
-            rows += [row] * bool(row)
-    except csv.Error as error:
-        raise WrongFile(f"{path}:{reader.line_num}: is not CSV: {error}") from None
+    mark = next((mark for mark in SEPARATORS if mark in text.partition("\n")[0]), ",")
+    rows: list[list[str]] = []
+    for line, row, wrong in read_rows(text.splitlines(keepends=True), None, 0, mark):
+        if wrong or rows and row and len(row) != len(rows[0]):
+            raise WrongFile(f"{path}:{line}: {wrong or other_count(row, len(rows[0]))}")
+        rows += [row] * bool(row)
     if not rows:
         raise WrongFile(f"{path}: is empty")
     return [name.strip() for name in rows[0]], rows[1:]

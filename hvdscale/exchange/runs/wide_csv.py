@@ -13,7 +13,7 @@ from operator import itemgetter
 from ...analysis.grouping import group_by
 from ..files import WrongFile
 from .mapping import BATCH_NAMES, EPOCH_NAMES, STEP_NAMES
-from .run import FoundRun, constants, csv_rows, head_of, number, text_of, value_of, yaml_parameters
+from .run import FoundRun, Place, constants, csv_rows, number, text_of, value_of, yaml_parameters
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
@@ -26,12 +26,12 @@ _WHOLE = ("", "finished", "complete", "completed", "terminated", "success", "suc
 _GROUP = re.compile(r"(?:params?|config|hparams|hyperparameters|metrics|summary|user_attrs)[./_](?=.)")
 
 
-def recognises(path: str) -> bool:
+def recognises(path: Place) -> bool:
     """Whether it is a CSV file, by its name or, of a log, by its first two lines; what the columns mean is not looked
     at."""
     if path.endswith(ENDS):
         return os.path.isfile(path)
-    header, row = (line.strip().split(",") for line in (*head_of(path, LOGS), "", "")[:2])
+    header, row = (line.strip().split(",") for line in (*path.head(LOGS), "", "")[:2])
     return (1 < len(header) == len(row) and not any(map(number, header)) and any(
         number(cell) is not None for cell in row) and all(re.fullmatch(r"\s*[\w/@. -]+\s*", name) for name in header))
 
