@@ -48,10 +48,14 @@ class Kinds:
                        known.say(words[name]) if differs else "", by, limit, known.say(words.get("cause", "")),
                        known.say(words.get("remedy", "")), rows, where)
 
-    def sentences(self, table: str, about: Any, met: Mapping[str, object], **values: Any) -> list[str]:
-        """Those of a table whose names are met, in the order of ``met``, with the values as in a finding."""
+    def sentence(self, table: str, name: str, about: Any, **values: Any) -> str:
+        """The sentence of that name, with its values as in a finding."""
         words = self.checks[table]
-        return [_Values(words, about, values).say(words[name]) for name, is_so in met.items() if is_so]
+        return _Values(words, about, values).say(words[name])
+
+    def sentences(self, table: str, about: Any, met: Mapping[str, object], **values: Any) -> list[str]:
+        """Those whose names are met, in the order of ``met``."""
+        return [self.sentence(table, name, about, **values) for name, is_so in met.items() if is_so]
 
 
 class _Values(dict):
@@ -77,8 +81,9 @@ class _Formatter(Formatter):
             return listed(self.format_field(one, spec) for one in value)
         if spec[:1].isalpha():
             return counted(value, *spec.split("/"))
-        return number(value) if isinstance(value, Real) and not isinstance(value, Integral) and not spec else format(
-            value, spec)
+        if isinstance(value, Real) and not isinstance(value, Integral) and not spec:
+            return number(value)
+        return format(value, spec)
 
 
 FORMATTER = _Formatter()

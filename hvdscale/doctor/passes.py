@@ -47,13 +47,14 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
     by, worst = max(apart, key=lambda pair: pair[0])
     first, _, reference = made[0]
     moved = max(distance(buffers, reference) for plan, _, buffers in made if plan.ghost_batch == first.ghost_batch)
-    same = by <= sample.limit
-    kind = "other_mean" if not same else "buffers" if moved > sample.limit else "same"
-    why, remedy = ("", "") if same else _why(sample)
-    return JOB.finding(name, kind, by={"other_mean": by, "buffers": moved, "same": max(by, moved)}[kind],
-                       limit=sample.limit, ways=len(ways), examples=examples, how=_describe(ways),
-                       kind_of_workers="real" if workers.size > 1 else "simulated", way=_way(worst), why=why,
-                       next=remedy)
+    about = dict(limit=sample.limit, ways=len(ways), examples=examples, how=_describe(ways),
+                 kind_of_workers="real" if workers.size > 1 else "simulated")
+    if not by <= sample.limit:
+        why, remedy = _why(sample)
+        return JOB.finding(name, "other_mean", by=by, way=_way(worst), why=why, next=remedy, **about)
+    if moved > sample.limit:
+        return JOB.finding(name, "buffers", by=moved, **about)
+    return JOB.finding(name, "same", by=max(by, moved), **about)
 
 
 def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:

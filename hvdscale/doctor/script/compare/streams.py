@@ -20,13 +20,13 @@ def random_numbers(pair: Pair) -> Finding:
     if not drew_in_workers and not moved - {OWN}:
         return pair.finding(NAME, "own" if moved else "none")
     in_workers = _same_in_workers(pair)
-    cause = "by_number" if in_workers and not _same_seeds(pair) else ""
+    by_number = "by_number" if in_workers and not _same_seeds(pair) else ""
     backward = next((one.line for one in pair.at(0)[0].passes), "") if pair.updates else ""
     loop = next((one.line for one in trained(pair.many[0])), "")
     for kind, same, where, cause in (
             ("model", _same_stream(model), backward, ""),
             ("preparing", _same_stream(preparing) - {"random"}, backward, ""),      # by which scripts decide for all
-            ("reading", _same_stream(reading), loop, cause), ("workers", in_workers, loop, cause)):
+            ("reading", _same_stream(reading), loop, by_number), ("workers", in_workers, loop, by_number)):
         if same:
             return pair.finding(NAME, kind, passes=len(model[0]), where=where, cause=cause,
                                 names=listed(sorted(OF[name] for name in same)))

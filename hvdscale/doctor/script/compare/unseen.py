@@ -45,7 +45,7 @@ def unseen(pair: Pair) -> list[str]:
         "weighing": not all(map(only_call, passes)),
         "second_epoch": any(len(trained(record)) < 2 for record in pair.many),
         "no_evaluation": not rounds, "metric": len(sizes) == 1, "metric_of_uneven_batches": len(sizes) > 1,
-    }, why="".join(KINDS.sentences("incomparable", pair, {_incomparable(pair): True})))]
+    }, why=KINDS.sentence("incomparable", _incomparable(pair), pair))]
 
 
 def _incomparable(pair: Pair) -> str:

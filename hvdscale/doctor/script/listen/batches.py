@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -127,7 +126,8 @@ class Batches(Listener):
             ids, contents if len(contents) == len(ids) or not ids else (), len(ids) or len(contents), record.fetched,
             self._drawn))
         self._read, self._drawn = [], None
-        iteration.whole = not iteration.iterable and len(iteration.batches) >= _length(iterator)
+        length = _length(iterator)
+        iteration.whole = not iteration.iterable and length is not None and len(iteration.batches) >= length
         if record.untrained is None:
             record.untrained = digest_untrained()
         if torch.is_grad_enabled():
@@ -142,21 +142,19 @@ class Batches(Listener):
         self.evaluating = not training
 
 
-def _length(iterator: Any) -> float:
-    """How many batches the iteration has."""
+def _length(value: Any) -> int | None:
+    """Of a loader, sampler or data set; None where it has none."""
     try:
-        return len(iterator)
+        return len(value)
     except (TypeError, NotImplementedError):
-        return math.inf
+        return None
 
 
 def _bottom(dataset: Any) -> tuple[str, int]:
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
-    try:
-        return type(dataset).__name__, len(dataset)
-    except (TypeError, NotImplementedError):
-        return type(dataset).__name__, -1
+    size = _length(dataset)
+    return type(dataset).__name__, -1 if size is None else size
 
 
 def _indices_of(dataset: Any) -> tuple[int, ...]:
@@ -183,16 +181,12 @@ def _resolve(dataset: Any, index: Any) -> int | str:
 def _sampling(iterator: Any) -> Sampling:
     batches = iterator._index_sampler
     sampler = getattr(batches, "sampler", batches)
-    try:
-        length = len(sampler)
-    except (TypeError, NotImplementedError):
-        length = None
     distributed = isinstance(sampler, DistributedSampler)
     spare = sampler.total_size - len(sampler.dataset) if distributed else 0
     shuffle = bool(sampler.shuffle) if distributed else isinstance(sampler, RandomSampler) or None
     replacement = isinstance(sampler, WeightedRandomSampler) or bool(getattr(sampler, "replacement", False))
-    return Sampling(type(sampler).__name__, length, sampler.num_replicas if distributed else None, shuffle, replacement,
-                    max(spare, 0), max(-spare, 0), bool(getattr(batches, "drop_last", False)),
+    return Sampling(type(sampler).__name__, _length(sampler), sampler.num_replicas if distributed else None, shuffle,
+                    replacement, max(spare, 0), max(-spare, 0), bool(getattr(batches, "drop_last", False)),
                     callable(getattr(sampler, "set_epoch", None)))
 
 
