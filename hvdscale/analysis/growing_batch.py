@@ -15,12 +15,13 @@ import numpy as np
 
 from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
+from .drawn import Drawn, Value
 from .grouping import group_by
 from .report_data import JobResults, Section
 from .step_time import BOUNDED, Links, StepTime, StepTimes, timings_of
 from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsPoint, points_of, steps_curve
 from .trials import JobKey
-from .worker_plan import Request, Value, hull
+from .worker_plan import Request
 
 StepsOf = Callable[[Section], tuple[tuple[StepsPoint, ...], "np.ndarray | None"]]
 
@@ -208,28 +209,6 @@ def clock_at(workers: int, batch: int, times: StepTimes, request: Request) -> St
     return "beyond the reach of the step-time laws" if found.open else found
 
 
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """A number with draws of it, under one request."""
-
-    value: float
-    draws: np.ndarray
-
-    def times(self, other: Drawn | StepTime | float) -> Drawn:
-        if isinstance(other, (int, float)):
-            return Drawn(self.value * other, self.draws * other)
-        return Drawn(self.value * other.value, self.draws * other.draws)
-
-    def over(self, other: Drawn) -> Drawn:
-        with np.errstate(invalid="ignore"):             # where neither meets the target
-            draws = self.draws / other.draws
-        return Drawn(self.value / other.value, np.where(np.isnan(draws), np.inf, draws))
-
-    def within(self, start: float, end: float) -> Drawn:
-        """Of that many steps, those between two."""
-        return Drawn(min(max(self.value - start, 0), end - start), np.clip(self.draws - start, 0, end - start))
-
-
 def _sum(parts: Sequence[Drawn]) -> Drawn:
     return Drawn(sum(part.value for part in parts), np.sum([part.draws for part in parts], axis=0))
 
@@ -240,22 +219,20 @@ def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCu
     laws = max(clock.laws for clock in clocks.values())
 
     def known(*found: Drawn) -> list[Value]:
-        return [Value(float(one.value), *hull(one.draws, request.confidence, laws)) for one in found]
+        return [one.known(request.confidence, laws) for one in found]
 
-    grown = Drawn(steps.value, steps.draws)
-    pieces = [(grown.within(start, end), batch) for start, end, batch in batches.pieces()]
+    pieces = [(steps.within(start, end), batch) for start, end, batch in batches.pieces()]
     examples = _sum([taken.times(float(batch)) for taken, batch in pieces])
     seconds = _sum([taken.times(clocks[batch]) for taken, batch in pieces])
     beside = []
     for batch in (batches.smallest, batches.largest):
         alone = curve.at(batch) if curve else None
         if alone is not None and np.isfinite(alone.value) and not alone.open:
-            constant = Drawn(alone.value, alone.draws)
-            spent = constant.times(clocks[batch])
-            beside.append(Beside(batch, *known(constant, spent, spent.times(price), constant.over(grown),
-                                               constant.times(float(batch)).over(examples), spent.over(seconds))))
+            spent = alone.times(clocks[batch])
+            beside.append(Beside(batch, *known(alone, spent, spent.times(price), alone.over(steps),
+                                               alone.times(float(batch)).over(examples), spent.over(seconds))))
     mark = max(steps.mark, *(clock.mark for clock in clocks.values()), key=ORDER.index)
-    values = dict(zip(("steps", "examples", "seconds", "cost"), known(grown, examples, seconds, seconds.times(price))))
+    values = dict(zip(("steps", "examples", "seconds", "cost"), known(steps, examples, seconds, seconds.times(price))))
     return GrowingOption(workers=workers, nodes=nodes, mark=mark, beside=tuple(beside), **values)
 
 
@@ -273,8 +250,7 @@ def phases_of(batches: BatchSchedule, steps: StepsAt, times: StepTimes, request:
 
     A change of workers takes ``request.relaunch`` seconds, 0 where unknown, of the workers that come.
     """
-    grown = Drawn(steps.value, steps.draws)
-    pieces = [(start, batch, grown.within(start, end)) for start, end, batch in batches.pieces()]
+    pieces = [(start, batch, steps.within(start, end)) for start, end, batch in batches.pieces()]
     pieces = [piece for piece in pieces if piece[2].value > 0]
     clocks = [{workers: clock for workers in sorted(set(request.workers))
                if isinstance(clock := clock_at(workers, batch, times, request), StepTime)} for _, batch, _ in pieces]
@@ -306,7 +282,7 @@ def _phases(way: _Way, pieces: Sequence[tuple[int, int, Drawn]], clocks: Sequenc
     laws = max(clock[workers].laws for clock, workers in zip(clocks, way.workers))
 
     def known(one: Drawn) -> Value:
-        return Value(float(one.value), *hull(one.draws, request.confidence, laws))
+        return one.known(request.confidence, laws)
     spent = [taken.times(clock[workers]) for (_, _, taken), clock, workers in zip(pieces, clocks, way.workers)]
     changed = [other not in (None, workers) for other, workers in zip((None, *way.workers), way.workers)]
     again = [(request.relaunch or 0) * one for one in changed]

@@ -19,6 +19,7 @@ import scipy
 from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..log.schema import Status
+from .drawn import Drawn, levels
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
 from .measured import Measured, measured_of
@@ -132,13 +133,11 @@ class Links:
         return self.latency_seconds, count * machine.gradient_bytes / self.bytes_per_second
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """Seconds per step: a value, draws of it, and how it is known. A BOUNDED one leaves out unknown links, whose time
+@dataclass(frozen=True, eq=False)
+class StepTime(Drawn):
+    """Seconds per step, and how they are known. A BOUNDED one leaves out unknown links, whose time
     would add to it."""
 
-    value: float
-    draws: np.ndarray
     mark: str
     laws: int = 1           # number of laws that the draws alternate between
     open: bool = False      # beyond the reach of the laws: no upper end
@@ -405,8 +404,3 @@ class StepTimes:
         else:
             deviates = ASSUMED_DEVIATION * scipy.special.ndtri(levels(size))
         return random.permutation(deviates)
-
-
-def levels(draws: int) -> np.ndarray:
-    """Evenly spaced probabilities, so that draws made from them have exactly the intended median and spread."""
-    return (np.arange(draws) + 0.5) / draws

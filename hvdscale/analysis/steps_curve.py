@@ -20,9 +20,10 @@ from numpy.typing import ArrayLike
 
 from .critical_batch_fit import CriticalBatchFit, fit_critical_batch, steps_at
 from .curves import Curve, CurvePoint
+from .drawn import Drawn, levels, log_variance, quantiles
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
 from .report_data import Section
-from .step_time import BOUNDED, DETERMINED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, levels
+from .step_time import BOUNDED, DETERMINED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED
 from .steps import RunCell
 
 PREDICTED = "predicted"         # from the gradient noise scale
@@ -50,18 +51,15 @@ class StepsPoint:
 
 
 @dataclass(frozen=True, eq=False)
-class StepsAt:
+class StepsAt(Drawn):
     """S at one batch.
 
-    draws          of S, shape (draws,)
     mark           how it is known, of ORDER
     extrapolation  variance of log S due to leaving the batches that were run
     point          where it was measured; None: it was not
     open           see StepsCurve.open_above
     """
 
-    value: float
-    draws: np.ndarray
     mark: str
     extrapolation: float = 0.0
     point: StepsPoint | None = None
@@ -292,17 +290,3 @@ def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confide
     down = np.log(scale / low) if 0 < low <= scale else np.log(NOISE_WITHIN) if low == 0 else 0.0
     up = np.log(high / scale) if scale <= high < np.inf else np.log(NOISE_WITHIN) if np.isinf(high) else 0.0
     return scale * np.exp(measured * np.where(measured < 0, down, up) + model * np.log(NOISE_WITHIN))
-
-
-def quantiles(draws: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Ends of the central ``confidence`` of the draws; inf where enough draws are inf."""
-    ordered = np.sort(draws)
-    tail = (1 - confidence) / 2
-    last = len(ordered) - 1
-    return float(ordered[int(np.floor(tail * last))]), float(ordered[int(np.ceil((1 - tail) * last))])
-
-
-def log_variance(draws: np.ndarray) -> float:
-    """The variance of the logarithms of the finite, positive draws; 0 without any."""
-    known = draws[np.isfinite(draws) & (draws > 0)]
-    return float(np.log(known).var()) if len(known) else 0.0

@@ -18,13 +18,14 @@ import numpy as np
 import scipy
 
 from ..target import Target
+from .drawn import Drawn, Value, levels, log_variance
 from .intervals import CONFIDENCE, UNKNOWN, Spread
 from .measured import Measured
 from .noise import NoiseScale
 from .report_data import JobResults, Section
-from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, levels, timings_of
-from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsPoint, log_variance, noise_draws, point_of_cell,
-                          points_of, quantiles, steps_curve)
+from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
+from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsPoint, noise_draws, point_of_cell, points_of,
+                          steps_curve)
 from .steps import RunCell
 from .trials import JobKey
 
@@ -83,19 +84,6 @@ class Request:
             return self
         most = measured.most_local(self.memory)
         return replace(self, max_local_batch=min(most, self.max_local_batch or most))
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number with the ends of its interval: the hull, over laws, of quantiles of its draws."""
-
-    value: float
-    low: float
-    high: float
-
-    def times(self, factor: float) -> Value:
-        """Its multiple."""
-        return Value(factor * self.value, factor * self.low, factor * self.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +290,7 @@ def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: Job
     for workers in sorted(set(request.workers)):
         batches, why = _list_batches(workers, curve, times, request, workload.train_examples if workload else 0)
         found = [_Draft(workers, *batch, curve, times, request) for batch in batches]
-        found = [draft for draft in found if np.isfinite(draft.value)]
+        found = [draft for draft in found if np.isfinite(draft.time.value)]
         if found:
             drafts.append(_choose(found))
         else:
@@ -316,10 +304,10 @@ def _choose(drafts: Sequence[_Draft]) -> _Draft:
     the draws. One with open steps is chosen only if there is no other, or if it is only a bound."""
     inside, beyond, open_above = (
         min((draft for draft in drafts if (draft.steps.beyond, draft.steps.open and not draft.bounded) == side),
-            key=lambda draft: (draft.value, draft.passes), default=None)
+            key=lambda draft: (draft.time.value, draft.passes), default=None)
         for side in ((False, False), (True, False), (True, True)))
     if inside and beyond:
-        return beyond if np.mean(beyond.draws < inside.draws) >= LIKELY else inside
+        return beyond if np.mean(beyond.time.draws < inside.time.draws) >= LIKELY else inside
     return next(draft for draft in (inside, beyond, open_above) if draft)
 
 
@@ -430,11 +418,10 @@ class _Draft:
         self.trials = timing.trials if timing else ()
         self.cell = times.cell_of(timing) if timing else None
         self.steps, self.step_time = self._steps(curve), times.at(workers, layout, batch, passes)
-        self.value = self.steps.value * self.step_time.value
-        self.draws = self.steps.draws * self.step_time.draws
+        self.time = self.steps.times(self.step_time)
         self.bounded = self.step_time.mark == BOUNDED
         if self.bounded:
-            low, _ = hull(self.step_time.draws, self.confidence, self.step_time.laws)
+            low = self.step_time.known(self.confidence, self.step_time.laws).low
             self.step_time = replace(self.step_time, value=low)
 
     def _steps(self, curve: StepsCurve) -> StepsAt:
@@ -447,12 +434,11 @@ class _Draft:
 
     def option(self, first: _Draft, relative: bool) -> Option:
         """The option; ``first`` is the draft of the smallest worker count."""
-        unit, unit_price = (first.value, first.price) if relative else (1.0, 1.0)
-        draws = _divide_draws(self.draws, first.draws) if relative else self.draws
-        paid = self.price / unit_price
+        time = self.time.over(first.time) if relative else self.time
+        paid = self.price / (first.price if relative else 1.0)
         laws = max(first.step_time.laws, self.step_time.laws)
-        seconds = self._seconds(self.value / unit, draws, laws if relative else self.step_time.laws)
-        speedup = _value(first.value / self.value, _divide_draws(first.draws, self.draws), self.confidence, laws)
+        seconds = self._seconds(time, laws if relative else self.step_time.laws)
+        speedup = first.time.over(self.time).known(self.confidence, laws)
         statistical = _ratio(first.steps, self.steps, first.batch / self.batch, self.confidence)
         system = _ratio(first.step_time, self.step_time, self.batch / first.batch * first.workers / self.workers,
                         self.confidence, laws)
@@ -466,40 +452,20 @@ class _Draft:
         known = variance == 0 or relative and self is first
         share = 1.0 if self.bounded else 0.0 if known else min(1.0, outside / variance)
         return Option(self.workers, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
-                      seconds.times(paid), draws, paid * draws, speedup, statistical, system, share, self.trials)
+                      seconds.times(paid), time.draws, paid * time.draws, speedup, statistical, system, share,
+                      self.trials)
 
-    def _seconds(self, value: float, draws: np.ndarray, laws: int) -> Value:
+    def _seconds(self, time: Drawn, laws: int) -> Value:
         """T with its interval: the cell's where this is its time, else quantiles of the draws."""
         if self.bounded:
-            low = hull(draws, self.confidence, laws)[0]
+            low = time.known(self.confidence, laws).low
             return Value(low, low, np.inf)
         own = self.cell and self.cell.seconds
-        if own and np.isclose(value, own.value, rtol=1e-9):
-            return Value(float(value), own.low, own.high)
-        known = _value(value, draws, self.confidence, laws)
+        if own and np.isclose(time.value, own.value, rtol=1e-9):
+            return Value(float(time.value), own.low, own.high)
+        known = time.known(self.confidence, laws)
         return replace(known, high=np.inf) if self.step_time.open else known
 
 
-def _value(value: float, draws: np.ndarray, confidence: float, laws: int = 1) -> Value:
-    return Value(float(value), *hull(draws, confidence, laws))
-
-
-def hull(draws: np.ndarray, confidence: float, laws: int) -> tuple[float, float]:
-    """The ends of the smallest interval that contains that of each law; the draws alternate between ``laws`` laws."""
-    lows, highs = zip(*(quantiles(draws[at::laws], confidence) for at in range(laws)))
-    return min(lows), max(highs)
-
-
-def _divide_draws(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """The quotient of draws; 1 where both are the same array."""
-    if above is below:
-        return np.ones(len(above))
-    with np.errstate(invalid="ignore"):
-        found = above / below
-    return np.where(np.isnan(found), np.inf, found)         # neither meets the target
-
-
-def _ratio(above: StepsAt | StepTime, below: StepsAt | StepTime, factor: float, confidence: float, laws: int = 1
-           ) -> Value:
-    draws = factor * _divide_draws(above.draws, below.draws)
-    return _value(factor * above.value / below.value, draws, confidence, laws)
+def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float, laws: int = 1) -> Value:
+    return Drawn(factor * above.value / below.value, factor * above.over(below).draws).known(confidence, laws)

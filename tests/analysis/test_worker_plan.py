@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.curves import CurvePoint
+from hvdscale.analysis.drawn import hull, quantiles
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.step_laws import PARTIAL_RING, Parameters
 from hvdscale.analysis.step_time import BOUNDED, EXTRAPOLATED, INTERPOLATED, MEASURED
 from hvdscale.analysis.steps import Estimate
-from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, points_of_curve, quantiles, steps_curve
+from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, points_of_curve, steps_curve
 from hvdscale.analysis.trials import read_trials
-from hvdscale.analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, NoPlan, Request, hull,
+from hvdscale.analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, NoPlan, Request,
                                            plan_of, plans_of)
 from hvdscale.target import Target
 from tests.factories.deadlines import coverage, plan as plan_of_runs
