@@ -112,6 +112,12 @@ def are_ends_alone(trials: Iterable[tuple[int, np.ndarray]]) -> bool:
     return bool((spent.max(0) <= spent.min(0) * [1, 1.01]).any())
 
 
+def show_ends_alone(studies: Sequence[Study]) -> bool:
+    """Whether a fixed budget is all that the trials of these studies show, see are_ends_alone."""
+    return are_ends_alone((study.global_batch, steps) for study in studies for steps in np.split(
+        study.evaluations.read("step"), study.evaluations.first[1:-1]))
+
+
 def _find_last_step(study: Study) -> float:
     """The last step of any feasible trial."""
     counts = study.evaluations.counts

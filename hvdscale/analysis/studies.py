@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..log.check import refuse_unsound_trials
-from ..log.plan_text import read_plan
+from ..log.plan_text import OF_SEARCH, read_plan
 from ..log.reader import Log
 from ..log.schema import Status
 from ..target import Target
@@ -121,6 +121,17 @@ def _study(workload: JobKey, global_batch: int, parts: Sequence[tuple[TrialRows,
         {name: concatenate(methodcaller("metaparameter", name)) for name in names},
         Evaluations([source for *_, source in parts], [(rows.path, rows.id[own]) for rows, own, _ in parts], kept),
         concatenate(lambda rows: rows.table["plan"]))
+
+
+def are_searched(studies: Sequence[Study]) -> bool:
+    """Whether the trials are draws of metaparameters, rather than repeats of one setting."""
+    return any(study.plan(0).get(part) for study in studies if len(study) for part in OF_SEARCH)
+
+
+def is_measured(studies: Sequence[Study], column: str) -> bool:
+    """Whether any evaluation measured a metric."""
+    return any(not np.isnan(study.evaluations.read(column)).all() for study in studies
+               if column in study.evaluations.columns)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from ..analysis.report_data import JobResults, Options, Section
 from ..analysis.rules import RULES, Rule, RuleCosts, rules_along, rules_of
 from ..analysis.shares import Tolerance
 from ..analysis.studies import Study
-from ..analysis.trials import JobKey
+from ..analysis.trials import JobKey, Trial
 from ..formatting.progress import Tell
 from ..target import Target
 
@@ -110,6 +110,7 @@ class AboutAll:
 
     repeats   sections of no studies
     groups    all sections by workload
+    branches  trials that are branches of a run, in no group
     """
 
     abouts: Sequence[About]
@@ -119,6 +120,7 @@ class AboutAll:
     options: Options
     tell: Tell
     groups: Sequence[JobResults]
+    branches: Sequence[Trial]
 
     @property
     def first(self) -> dict[JobKey, About]:

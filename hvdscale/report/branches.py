@@ -16,7 +16,6 @@ from ..analysis.branches import NO_RAMP, Branched, BranchPoint, Excess, branched
 from ..analysis.interval_arithmetic import over
 from ..analysis.intervals import Estimate
 from ..analysis.noise_against import as_estimate
-from ..analysis.trials import Trial
 from ..formatting.numbers import number, ratio, span, whole
 from ..target import Target
 from .about import AboutAll
@@ -35,10 +34,10 @@ ASIDE = 1.04                # of the marks of noise scales, beside those of crit
 Measured = Sequence[tuple[Target, Estimate]]        # critical batches fitted to steps to a target
 
 
-def chapters_of_branches(branches: Sequence[Trial], whole: AboutAll) -> Iterator[tuple[str, View, str]]:
+def chapters_of_branches(whole: AboutAll) -> Iterator[tuple[str, View, str]]:
     """The title and view of each run with branches, beside the critical batches fitted to steps of the same workload,
     and the id of the run's log."""
-    for run in branched_of(branches, whole.asked.branch_tolerance, whole.options.confidence):
+    for run in branched_of(whole.branches, whole.asked.branch_tolerance, whole.options.confidence):
         fits = [(about.target, about.curve.regimes.fit) for about in whole.abouts
                 if about.workload == run.workload and about.curve]
         fits += [(section.target, section.batches.regimes.fit) for section in whole.repeats

@@ -11,16 +11,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..analysis.budgets import show_ends_alone
 from ..analysis.grouping import group_by
 from ..analysis.report_data import JobResults, Options, Section
 from ..analysis.step_time import StepTimes, timings_of
 from ..analysis.steps_curve import points_of, steps_curve
-from ..analysis.studies import Study
+from ..analysis.studies import Study, are_searched
 from ..analysis.trials import JobKey, Trial
 from ..analysis.worker_plan import Request, WorkerPlan, plan_of
 from ..formatting.progress import Tell, quiet
 from .about import About, AboutAll, StudyRequest, with_costs
-from .branches import chapters_of_branches
+from .chapters import chapters_of
 from .document import Chapter, Document, LogFacts, Page, imported_said
 from .file_names import section_name, slug, unique
 from .findings import VERDICT, Finding, sentences_of
@@ -31,7 +32,7 @@ from .scaling.crossings import crossings_table
 from .scaling.figures import figures_of
 from .scaling.tables import tables_of
 from .search.tables import tables_of_searches
-from .studies import are_searched, chapters_of, tell_ends_alone, view_of, view_of_repeats, view_without_target
+from .studies import view_of, view_of_repeats, view_without_target
 from .view import View, joined
 
 PLANNED = ("Costs are in worker-hours. The gain ends at the knee, the worker count with the least cost x time. How "
@@ -67,11 +68,10 @@ def document_of(groups: Sequence[JobResults], logs: Sequence[LogFacts] = (), ski
         pages.append((group, tuple(found)))
     known = {about.workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
-    whole = AboutAll(abouts, repeats, studies, asked, options, tell, groups)
-    chapters = [*((title, view, title) for title, view in chapters_of(whole)), *chapters_of_branches(branches, whole)]
+    whole = AboutAll(abouts, repeats, studies, asked, options, tell, groups, branches)
     joining = joining_said([group.workload for group in groups], [facts.attributes for facts in logs])
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
-                    tuple(_chapter(title, view, key, taken) for title, view, key in chapters),
+                    tuple(_chapter(title, view, key or title, taken) for title, view, key in chapters_of(whole)),
                     (*notes, *imported_said(logs), *joining))
 
 
@@ -104,7 +104,7 @@ def _page_of(section: Section, about: About | None, studies: Sequence[Study], as
         searched, measured = tables_of_searches(section.searches), tables_of(section)
         measured = (*measured, *searched) if section.target else (*searched, *measured)
         view = View((*words.findings(section, planned=bool(plan)), *studied.findings),
-                    (*studied.tables, *measured) if tell_ends_alone(studies) else (*measured, *studied.tables),
+                    (*studied.tables, *measured) if show_ends_alone(studies) else (*measured, *studied.tables),
                     (*studied.details, *crossings_table(section)))
         notes += words.schedules(section)
     if trials:

@@ -27,13 +27,13 @@ from .about import StudyRequest
 from .document import Document, facts_of, imported_said
 from .file_names import Path
 from .frames import Frame
+from .held import targets_held
 from .opening import MOST_EVALUATIONS, open_logs
 from .output import MOST_RULED
 from .pages import document_of
 from .request import request_of, targets_of
 from .results import Report
 from .scaling.crossings import describe_crossing
-from .studies import targets_held
 
 
 class Runs:

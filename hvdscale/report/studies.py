@@ -1,36 +1,32 @@
-"""What a report shows of the studies of one workload, and of several workloads: lists of views, in reading order.
+"""What a report shows of the studies of one workload: a list of views, in reading order.
 
     view = view_of(About(studies, target, section))
     view.findings, view.tables, view.figures
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
 from itertools import chain
 
-import numpy as np
-
 from ..analysis.base_rates import both_readings
-from ..analysis.budgets import Budget, are_ends_alone, best_under, common_budgets
+from ..analysis.budgets import Budget, best_under, common_budgets, show_ends_alone
 from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.metric_direction import better
 from ..analysis.noise_against import noise_against
 from ..analysis.quality import Quality, quality_of
 from ..analysis.report_data import Options, Section
 from ..analysis.results import steps_to_result
-from ..analysis.studies import Study
-from ..log.plan_text import OF_SEARCH
+from ..analysis.studies import Study, is_measured
 from ..log.schema import SMALLER
-from ..target import Target
-from .about import About, AboutAll, StudyRequest
+from .about import About, StudyRequest
 from .drawing import Figure
 from .findings import Finding
 from .landscapes import landscapes
 from .scaling.curves import curve_table, fit_table
 from .scaling.noise import find_noise, noise_against_table
 from .scaling.regimes import curve_findings
-from .search.all_figures import family_figures, workload_figures
+from .search.all_figures import workload_figures
 from .search.budget_figures import best_batch_figure
 from .search.budgets import base_rates_table, budgets_table, find_budgets, trials_table as budget_trials_table
 from .search.quality import find_best_batch, find_quality, quality_table
@@ -76,8 +72,8 @@ def _results(about: About) -> View:
     if about.section.searches:
         return View()
     rows = [steps_to_result(study, about.target) for study in about.studies
-            if about.target.column in study.evaluations.columns] if tells(about.studies, about.target.column) else []
-    return View(tables=(steps_table(rows),) if rows else ())
+            if about.target.column in study.evaluations.columns]
+    return View(tables=(steps_table(rows),) if is_measured(about.studies, about.target.column) else ())
 
 
 def _of_metric(view: Callable[[About], View]) -> Callable[[About], View]:
@@ -153,42 +149,12 @@ VIEWS: tuple[Callable[[About], View], ...] = (
     _curve, _rules, landscapes, _budgets, _quality, _noise, _results, _base_rates)
 
 
-def chapters_of(whole: AboutAll) -> Iterator[tuple[str, View]]:
-    """(title, View) of what is about several workloads: one beside the other, beside publications, as in a paper."""
-    for chapters in CHAPTERS:
-        yield from chapters(whole)
-
-
-def _families(whole: AboutAll) -> Iterator[tuple[str, View]]:
-    curves = [about.curve for about in whole.first.values()]
-    if len(curves) > 1:
-        yield "Workloads beside each other", View(find=partial(family_figures, curves))
-
-
-def _of_papers(whole: AboutAll) -> Iterator[tuple[str, View]]:
-    if whole.asked.compare or whole.asked.paper:
-        from .papers.chapters import chapters       # which other reports need not wait for
-        yield from chapters(whole)
-
-
-def _laws_over_size(whole: AboutAll) -> Iterator[tuple[str, View]]:
-    if whole.asked.sizes:
-        from .size import view_of_laws              # which other reports need not wait for
-        from ..analysis.size.laws import laws_of
-        budget = next(iter(whole.asked.budgets), None)
-        found = laws_of(whole.groups, whole.studies, whole.asked.sizes, budget, whole.options)
-        yield "Laws over size", view_of_laws(found, whole.asked.laws)
-
-
-CHAPTERS: tuple[Callable[[AboutAll], Iterator[tuple[str, View]]], ...] = (_laws_over_size, _families, _of_papers)
-
-
 def view_without_target(studies: Sequence[Study], options: Options, asked: StudyRequest) -> View:
     """The best of each validation metric of which it is known which way is better, of studies held against no target.
     """
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
     known = [(column, better(column, ()) == SMALLER) for column in columns
-             if better(column, ()) and tells(studies, column)]
+             if better(column, ()) and is_measured(studies, column)]
     objectives = {(study.plan(0).get("sweep") or {}).get("objective") for study in studies if len(study)}
     told = [one for one in known if one[0] in objectives] or known       # a search's own, or all
     rest = [one for one in known if one not in told]
@@ -200,44 +166,8 @@ def view_without_target(studies: Sequence[Study], options: Options, asked: Study
                 *present(*(budgets_table(found[one]) for one in metrics)))
     return View((*(finding for one in told for finding in quality[one].findings),
                  *(finding for one in told for finding in find_budgets(found[one])),
-                 *[Finding(ENDS_ALONE)] * tell_ends_alone(studies)),
+                 *[Finding(ENDS_ALONE)] * show_ends_alone(studies)),
                 tables(told),
                 (*tables(rest), *present(*map(budget_trials_table, found.values())),
                  *(table for view in quality.values() for table in view.details)),
                 lambda: chain.from_iterable(quality[one].find() for one in (*told, *rest)))
-
-
-def tell_ends_alone(studies: Sequence[Study]) -> bool:
-    """Whether a fixed budget is all that the trials of these studies show, see budgets.are_ends_alone."""
-    return are_ends_alone((study.global_batch, steps) for study in studies for steps in np.split(
-        study.evaluations.read("step"), study.evaluations.first[1:-1]))
-
-
-def tells(studies: Sequence[Study], column: str) -> bool:
-    """Whether any evaluation measured a metric."""
-    return any(not np.isnan(study.evaluations.read(column)).all() for study in studies
-               if column in study.evaluations.columns)
-
-
-def targets_held(targets: Sequence[Target], asked: StudyRequest, studies: Sequence[Study]) -> tuple[Target | None, ...]:
-    """The targets to hold a workload's studies against, of those given or else their own: with a metric that they
-    measured; without any None, but where targets were given, which nothing is shown without."""
-    ends_alone = tell_ends_alone(studies)
-    held = tuple(target for target in targets or own_targets(studies, asked)
-                 if tells(studies, target.column) and not ends_alone)
-    return held if held or targets and not ends_alone else (None,)
-
-
-def are_searched(studies: Sequence[Study]) -> bool:
-    """Whether the trials are draws of metaparameters, rather than repeats of one setting."""
-    return any(study.plan(0).get(part) for study in studies if len(study) for part in OF_SEARCH)
-
-
-def own_targets(studies: Sequence[Study], asked: StudyRequest) -> tuple[Target, ...]:
-    """The targets in the plans of the first trials of each study; without any, that of the paper which is asked for."""
-    found = [(study.plan(0).get("measurement") or {}).get("target") for study in studies if len(study)]
-    own = tuple(dict.fromkeys(Target.parse(text) for text in found if text))
-    if own or not asked.paper:
-        return own
-    from .papers.chapters import target_of
-    return target_of(asked.paper, studies[0].workload)

@@ -22,7 +22,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
 from hvdscale.report.make import make
-from hvdscale.report.studies import are_searched
+from hvdscale.analysis.studies import are_searched
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.factories.archives import write_archive, write_big_log

@@ -21,10 +21,10 @@ SPECIAL = {
     "plan.branches": "cli.branch",
     "training.branches": "cli.branch",
     "analysis.branches": "report.branches",
-    "report.branches": "report.pages",
+    "report.branches": "report.chapters",
     "analysis.landscapes": "report.landscapes",
     "report.landscapes": "report.studies",
-    "report.papers": "report.studies",
+    "report.papers": "report.chapters",
     "exchange.archive": "cli.exchange",
     "exchange.benchmarks": "cli.exchange",
 }

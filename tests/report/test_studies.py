@@ -17,7 +17,7 @@ from hvdscale.report.output import on_screen
 from hvdscale.report.runs import document_of_logs
 from hvdscale.report.page.html import as_html
 from hvdscale.report.about import StudyRequest
-from hvdscale.report.studies import are_searched
+from hvdscale.analysis.studies import are_searched
 from hvdscale.target import Target
 from tests.factories.archives import write_big_log
 from tests.factories.logs import log, save, study, trial

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...log.plan_text import OF_SEARCH
 from ...log.schema import SMALLER
 from ...target import Target
 from ..best_batch import Valley, valley_of
@@ -26,7 +25,7 @@ from ..curves import curve_of
 from ..intervals import Estimate
 from ..metric_direction import better
 from ..report_data import JobResults, Options, Section
-from ..studies import Study
+from ..studies import Study, are_searched
 from ..trials import JobKey
 from .basin import Basin, basin_of
 from .power_law import PowerLaw, SizePoint, fit_power_law
@@ -125,14 +124,9 @@ def _metric(sections: Mapping[JobKey, Section], studies: Sequence[Study]) -> tup
     return next(((name, better(name, ()) == SMALLER) for name in columns if better(name, ())), None)
 
 
-def _is_searched(cell: SizeCell) -> bool:
-    """Whether its trials are draws of metaparameters, rather than repeats of one setting."""
-    return any(study.plan(0).get(part) for study in cell.studies for part in OF_SEARCH)
-
-
 def _fit_of(cell: SizeCell, section: Section, options: Options, whole: bool) -> CriticalBatchFit | None:
     """The fit to the steps of a cell; ``whole``: it is all of its workload."""
-    if whole and not _is_searched(cell):
+    if whole and not are_searched(cell.studies):
         return section.batches.regimes.fit if section.batches else None
     curve = curve_of(cell.studies, section.target, options) if section.target else None
     return curve.regimes.fit if curve else None
@@ -141,7 +135,7 @@ def _fit_of(cell: SizeCell, section: Section, options: Options, whole: bool) -> 
 def _result(cell: SizeCell, target: Target | None, fit: CriticalBatchFit | None, metric: tuple[str, bool] | None,
             budget: Budget | None, options: Options) -> CellResult:
     parts = [_costs(study, *metric, budget) for study in cell.studies if metric[0] in study.evaluations.columns
-             ] if metric and _is_searched(cell) else []
+             ] if metric and are_searched(cell.studies) else []
     batches, rates, costs = np.concatenate(parts, axis=1) if parts else np.empty((3, 0))
     distinct, lowest = lowest_by(batches, costs)
     return CellResult(cell, target, fit, batches, rates, costs, basin_of(batches, rates, costs, options.confidence),
