@@ -17,7 +17,7 @@ from .options import Options
 from .regimes import Regimes, regimes_of
 from .speedup import step_speedup
 from .steps import RunCell
-from .studies import Study, outcomes
+from .studies import Outcomes, Study, outcomes
 from .trials import JobKey
 
 
@@ -40,25 +40,87 @@ class BatchPoint:
 
 
 @dataclass(frozen=True, eq=False)
-class CurvePoint:
-    """One global batch: the trials of its search, without repeats of the winner.
+class SearchResult:
+    """A study's search against a target: its feasible trials, without repeats of the winner.
 
-    steps                 the median best-of-n at the curve's n, see best_of_n.best_of; inf: not met; NaN: no trial
-    best                  index into the study of the trial with the fewest, the first of equals; None: none met
-    trials                number of feasible trials: COMPLETE, or pruned
-    met                   number of those that met the target
-    infeasible            number of trials that diverged
-    met_before_diverging  number of those that had met the target before; not in any estimate
+    The fewest steps of these trials are those of the published analysis (Shallue et al. 2019,
+    batch_science/measurement_utils.py) where nothing was pruned: of the earliest measurement beyond the goal, ties by
+    trial id. It does not count INFEASIBLE trials that met the target before they diverged.
+
+    best   index into the study of the trial with the fewest steps, the first of equals; None: none met
     """
 
-    global_batch: int
-    steps: Estimate
-    best: int | None
     study: Study
-    trials: int
-    met: int
-    infeasible: int
-    met_before_diverging: int
+    reached: Outcomes
+    best: int | None
+
+    @property
+    def global_batch(self) -> int:
+        """B."""
+        return self.study.global_batch
+
+    @property
+    def keys(self) -> tuple[tuple[str, int], ...]:
+        """The log and the id of the best trial."""
+        return () if self.best is None else (self.study.key(self.best),)
+
+    @property
+    def fewest(self) -> float:
+        """Steps of the best trial; inf: none met."""
+        return np.inf if self.best is None else float(self.reached.steps[self.best])
+
+    @property
+    def before(self) -> float:
+        """Steps of the best trial at the evaluation before that measured the metric; NaN: unknown, or none met."""
+        return np.nan if self.best is None else float(self.reached.before[self.best])
+
+    @property
+    def value(self) -> float:
+        """The metric where the best trial met the target; NaN: none met."""
+        evaluations = self.study.evaluations
+        return np.nan if self.best is None else float(
+            evaluations.read(self.reached.target.column)[self.reached.row[self.best]])
+
+    @property
+    def beyond(self) -> float:
+        """Where none met, the fewest steps at which a trial last measured the metric; NaN: none did, or one met."""
+        last = self.reached.last_step[self.study.searched] if self.best is None else np.empty(0)
+        return float(np.fmin.reduce(last, initial=np.nan))
+
+    @property
+    def trials(self) -> int:
+        """The number of feasible trials: COMPLETE, or pruned."""
+        return int(self.study.searched.sum())
+
+    @property
+    def met(self) -> int:
+        """The number of those that met the target."""
+        return int((self.study.searched & self.reached.met).sum())
+
+    @property
+    def pruned(self) -> int:
+        """The number of those that the search stopped."""
+        return int((self.study.searched & self.study.pruned).sum())
+
+    @property
+    def infeasible(self) -> int:
+        """The number of trials that diverged."""
+        return int((self.study.infeasible & ~self.study.repeat).sum())
+
+    @property
+    def met_before_diverging(self) -> int:
+        """The number of those that had met the target before; not in any estimate."""
+        return int((self.study.infeasible & ~self.study.repeat & self.reached.met).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePoint(SearchResult):
+    """One global batch that was searched.
+
+    steps  the median best-of-n at the curve's n, see best_of_n.best_of; inf: not met; NaN: no trial
+    """
+
+    steps: Estimate
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +153,7 @@ class Curve:
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
         """(log, id) of the trial with the fewest steps at each batch that was searched."""
-        return tuple(point.study.key(point.best) for point in self.searched if point.best is not None)
+        return tuple(key for point in self.searched for key in point.keys)
 
     @property
     def label(self) -> str:
@@ -133,15 +195,17 @@ def _regimes_of(points: Sequence[RunCell | CurvePoint], options: Options) -> Reg
                       options.perfect_within, options.useful_within, options.confidence)
 
 
-def point_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
-    """One study measured against a target: the median best of n of its trials, by default of all."""
-    reached = outcomes(study, target)
-    feasible = np.flatnonzero(study.searched)
-    diverged = study.infeasible & ~study.repeat
+def result_of(study: Study, target: Target) -> SearchResult:
+    """One study's search against a target; KeyError without its metric."""
+    reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
     met = feasible[reached.met[feasible]]
-    best = int(met[reached.steps[met].argmin()]) if len(met) else None
-    return CurvePoint(study.global_batch, steps_of_best(study, target, n, confidence), best, study, len(feasible),
-                      len(met), int(diverged.sum()), int((diverged & reached.met).sum()))
+    return SearchResult(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None)
+
+
+def point_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
+    """The same with the median best of n of its trials, by default of all."""
+    found = result_of(study, target)
+    return CurvePoint(study, found.reached, found.best, steps_of_best(study, target, n, confidence))
 
 
 def steps_of_best(study: Study, target: Target, n: int | None = None, confidence: float = CONFIDENCE) -> Estimate:

@@ -26,6 +26,7 @@ import scipy
 from ..log.reader import Log
 from .intervals import CONFIDENCE, NONE
 
+QUARTERS = 4                # of a run's measured steps
 LEAST_STEPS = 5             # measured steps, below which there is no interval
 
 
@@ -100,6 +101,20 @@ def noise_scale(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> N
     low, high = _interval(means, pairs, steps, confidence)
     return NoiseScale(float(scale), low, high, float(grad_sqnorm), float(cov_trace), steps,
                       int(min(run.step[0] for run in runs)), int(max(run.step[-1] for run in runs)))
+
+
+def noise_of(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> Noise:
+    """The noise scale of runs of one cell, one per seed."""
+    quarters = [[run.part(_quarter(len(run.step), at)) for run in runs] for at in range(QUARTERS)]
+    enough = min(sum(len(part.step) for part in parts) for parts in quarters) >= LEAST_STEPS
+    names = [name for name in runs[0].groups if all(name in run.groups for run in runs)]
+    groups = {name: noise_scale([run.groups[name] for run in runs], confidence) for name in names}
+    return Noise(noise_scale(runs, confidence),
+                 tuple(noise_scale(parts if enough else [], confidence) for parts in quarters), groups)
+
+
+def _quarter(steps: int, at: int) -> slice:
+    return slice(steps * at // QUARTERS, steps * (at + 1) // QUARTERS)
 
 
 def _interval(means: np.ndarray, pairs: Sequence[np.ndarray], steps: int, confidence: float) -> tuple[float, float]:

@@ -13,8 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..target import Target
-from .interval_arithmetic import over
-from .intervals import Estimate
+from .intervals import Estimate, over
 from .noise import Noise, NoiseScale
 from .steps import RunCell
 from .trials import JobKey
@@ -54,7 +53,7 @@ def noise_against(workload: JobKey, target: Target | None,
                   measured: Sequence[tuple[RunCell, Noise]], b_crit: Estimate | None) -> NoiseAgainst | None:
     """The points by batch; None where no noise scale was measured.
 
-    measured  each cell with the noise of its runs, see cell_steps.noise_of
+    measured  each cell with the noise of its runs
     b_crit    of the curve fitted to the steps; None: there is no fit. Open on both sides counts as unknown
     """
     if not measured:

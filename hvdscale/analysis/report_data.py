@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TypeVar
 
 from ..errors import UsageError
@@ -21,7 +21,6 @@ from ..plan.search_space import STEPS_TO_TARGET
 from ..target import Target
 from .best_of_n import common_trials
 from .budgets import are_ends_alone
-from .cell_steps import noise_of, parts_of
 from .curves import Curve, curve_of_cells
 from .grouping import group_by
 from .intervals import Pools
@@ -262,8 +261,8 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     if target is not None and not workload.batch_schedule:
         by_batch = [cell for cell in by_batch if cell.global_batch not in left_out]
         batches = curve_of_cells(workload, target, by_batch, options)
-    parts = _take_new(shown.parts, cells, parts_of)
-    noise = _take_new(shown.noise, cells, lambda cell: noise_of(cell, options.confidence))
+    parts = _take_new(shown.parts, cells, attrgetter("parts"))
+    noise = _take_new(shown.noise, cells, attrgetter("noise"))
     return Section(workload, target, options, trials, series, outside(cells, series), batches, pools, parts, noise,
                    _take_new_searches(shown.searches, trials, target, options), tuple(left_out.items()), tuple(slow))
 

@@ -38,9 +38,8 @@ from ..target import Target
 from . import defaults
 from .base_rates import rates_of
 from .curves import Curve, CurvePoint
-from .interval_arithmetic import over, times
 from .defaults import CONFIDENCE, RULE_WITHIN
-from .intervals import Estimate
+from .intervals import Estimate, over, times
 from .lr_response import Landscape, landscapes_of, trials_confirm
 from .steps import estimate, known
 from .studies import Outcomes, Study, outcomes

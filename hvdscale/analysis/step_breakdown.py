@@ -2,7 +2,7 @@
 
 For a trial: the median step, and each part's share of a step, averaged over its steps, so that a stall counts as one
 step however long it was. For a cell: the geometric mean of its runs' medians, and the mean of their shares. The parts
-in seconds are share times step; they add up to the step. parts_of in cell_steps.py summarizes a cell.
+in seconds are share times step; they add up to the step. RunCell.parts are those of a cell.
 """
 from __future__ import annotations
 

@@ -23,6 +23,9 @@ from .defaults import FIRST, LASTING
 from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median,
                         mean_interval, mean_ratio, quotient)
+from .noise import Noise, NoiseSteps, noise_of
+from .rank_times import mean_of
+from .step_breakdown import NAMES, StepParts
 from .trials import SeedKey, Trial
 
 
@@ -300,6 +303,25 @@ class RunCell:
             return Estimate.unknown()
         low, high = mean_interval(values, self.pools.of("examples_per_second"), self.confidence)
         return Estimate(float(geometric_mean(values)), float(low), float(high), len(values))
+
+    @cached_property
+    def parts(self) -> StepParts | None:
+        """Where the time of its runs' steps went; None where no run has them."""
+        found = [run.trial.step_parts for run in self.runs if run.trial.step_parts and run.trial.step_parts.steps]
+        if not found:
+            return None
+        data, compute, communication = (float(np.mean([getattr(one, name) for one in found])) for name in NAMES)
+        return StepParts(sum(one.steps for one in found), float(geometric_mean([one.seconds for one in found])), data,
+                         compute, communication, mean_of([one.ranks for one in found if one.ranks]))
+
+    @cached_property
+    def noise(self) -> Noise | None:
+        """The noise scale of its runs, one per seed; None where no step was measured."""
+        by_seed: dict[SeedKey, NoiseSteps] = {}
+        for run in self.runs:
+            if run.trial.noise is not None:
+                by_seed.setdefault(run.trial.seed_key, run.trial.noise)
+        return noise_of(list(by_seed.values()), self.confidence) if by_seed else None
 
     def _seconds_at_speed(self) -> Estimate:
         """S B / x with the intervals of both; with that of S alone where the spread of x is unknown."""

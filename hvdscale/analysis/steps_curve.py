@@ -221,8 +221,7 @@ def points_of(section: Section) -> tuple[tuple[StepsPoint, ...], np.ndarray | No
 
 def points_of_curve(curve: Curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
     """Likewise of a curve: each of a search's fewest steps, or of a setting's repeats."""
-    points = tuple(StepsPoint(point.global_batch, point.steps, searched=True,
-                              trials=() if point.best is None else (point.study.key(point.best),))
+    points = tuple(StepsPoint(point.global_batch, point.steps, searched=True, trials=point.keys)
                    if isinstance(point, CurvePoint) else point_of_cell(point.cell)
                    for point in curve.points if isinstance(point, CurvePoint) or point.cell.runs)
     return points, _draws_of(curve.regimes.fit)

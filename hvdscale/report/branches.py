@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.branches import NO_RAMP, Branched, BranchPoint, Excess, branched_of, excess_of, ramp_of
-from ..analysis.interval_arithmetic import over
-from ..analysis.intervals import Estimate
+from ..analysis.intervals import Estimate, over
 from ..analysis.noise_against import as_estimate
 from ..formatting.numbers import number, ratio, span, whole
 from ..target import Target

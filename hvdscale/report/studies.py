@@ -12,11 +12,11 @@ from itertools import chain
 from ..analysis.base_rates import both_readings
 from ..analysis.budgets import Budget, best_under, common_budgets, show_ends_alone
 from ..analysis.critical_batch_fit import CriticalBatchFit
+from ..analysis.curves import result_of
 from ..analysis.metric_direction import better
 from ..analysis.noise_against import noise_against
 from ..analysis.quality import Quality, quality_of
 from ..analysis.report_data import Options, Section
-from ..analysis.results import steps_to_result
 from ..analysis.studies import Study, is_measured
 from ..log.schema import SMALLER
 from .about import About, StudyRequest
@@ -71,7 +71,7 @@ def _results(about: About) -> View:
     """The fewest steps as published; a search's own table has them."""
     if about.section.searches:
         return View()
-    rows = [steps_to_result(study, about.target) for study in about.studies
+    rows = [result_of(study, about.target) for study in about.studies
             if about.target.column in study.evaluations.columns]
     return View(tables=(steps_table(rows),) if is_measured(about.studies, about.target.column) else ())
 

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.cell_steps import noise_of
 from hvdscale.analysis.noise import NoiseSteps, fieller, noise_scale, read_noise, unbiased_pair
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
@@ -113,15 +112,15 @@ def test_fiellers_interval_holds_the_ratios_that_a_t_test_does_not_reject():
 
 def test_steps_that_were_not_measured_take_no_part():
     sqnorms = [row for one in drawn(10) for row in (one, None, None)]
-    scale = noise_of(section_of(with_noise(sqnorms)).cells[0]).whole
-    alone = noise_of(section_of(with_noise(drawn(10))).cells[0]).whole
+    scale = section_of(with_noise(sqnorms)).cells[0].noise.whole
+    alone = section_of(with_noise(drawn(10))).cells[0].noise.whole
     assert scale.steps == 10 and (scale.first_step, scale.last_step) == (1, 28)
     assert (scale.noise_scale, scale.low, scale.high) == (alone.noise_scale, alone.low, alone.high)
 
 
 def test_steps_under_several_worker_counts_are_one_estimate():
     sqnorms = [*drawn(300), *drawn(300, shares=(2, 2, 2, 2), seed=1), *drawn(300, shares=(3, 3, 2), seed=2)]
-    scale = noise_of(section_of(with_noise(sqnorms)).cells[0]).whole
+    scale = section_of(with_noise(sqnorms)).cells[0].noise.whole
     assert scale.low < 2 < scale.high < 1.3 * scale.low
     assert scale.cov_trace == pytest.approx(8, rel=0.1) and scale.grad_sqnorm == pytest.approx(4, rel=0.1)
 
@@ -129,7 +128,7 @@ def test_steps_under_several_worker_counts_are_one_estimate():
 @pytest.mark.parametrize("known", [True, False])
 def test_seeds_of_one_setting_are_pooled_and_narrow_the_interval(known):
     seeds = [with_noise(drawn(40, seed=seed), id=seed, seed=seed if known else UNKNOWN_SEED) for seed in range(4)]
-    one, four = (noise_of(section_of(*trials).cells[0]).whole for trials in (seeds[:1], seeds))
+    one, four = (section_of(*trials).cells[0].noise.whole for trials in (seeds[:1], seeds))
     assert (one.steps, four.steps) == (40, 160)
     assert math.log(four.high / four.low) < 0.7 * math.log(one.high / one.low)
     assert four.low < 2 < four.high
@@ -137,7 +136,7 @@ def test_seeds_of_one_setting_are_pooled_and_narrow_the_interval(known):
 
 def test_quarters_show_how_the_noise_scale_grows():
     sqnorms = [one for fall in (1, 4, 16, 64) for one in drawn(50, grad_sqnorm=64 / fall, seed=fall)]
-    quarters = noise_of(section_of(with_noise(sqnorms)).cells[0]).quarters
+    quarters = section_of(with_noise(sqnorms)).cells[0].noise.quarters
     assert [(q.first_step, q.last_step) for q in quarters] == [(1, 50), (51, 100), (101, 150), (151, 200)]
     for quarter, truth in zip(quarters, (1 / 8, 1 / 2, 2, 8)):
         assert quarter.low < truth < quarter.high
@@ -152,7 +151,7 @@ def test_a_log_without_the_columns_has_no_noise_scale():
 def test_a_gradient_that_overflowed_takes_no_part():
     sqnorms = drawn(10)
     sqnorms[3] = (math.inf, math.inf, 4.0)
-    assert noise_of(section_of(with_noise(sqnorms)).cells[0]).whole.steps == 9
+    assert section_of(with_noise(sqnorms)).cells[0].noise.whole.steps == 9
 
 
 def test_the_report_shows_the_noise_scale_of_each_batch_with_its_interval():

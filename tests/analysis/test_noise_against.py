@@ -6,10 +6,9 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from hvdscale.analysis.interval_arithmetic import over, times
+from hvdscale.analysis.intervals import Estimate, over, times
 from hvdscale.analysis.noise import Noise, NoiseScale
 from hvdscale.analysis.noise_against import noise_against
-from hvdscale.analysis.steps import Estimate
 from hvdscale.cli.report import main
 from hvdscale.report.findings import sentences_of
 from hvdscale.report.scaling.noise import noise_against_table, find_noise

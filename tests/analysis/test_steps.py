@@ -4,7 +4,6 @@ import json
 import numpy as np
 import pytest
 
-from hvdscale.analysis.cell_steps import parts_of
 from hvdscale.analysis.pooled_variance import updates
 from hvdscale.analysis.steps import cell_of, first_met, run_of
 from hvdscale.analysis.trials import by_workload, read_trials
@@ -203,7 +202,7 @@ def test_a_run_of_several_worker_counts_tells_of_steps_and_not_of_times():
 def test_a_probe_of_several_worker_counts_has_no_speed_and_no_parts():
     found = cell(trial(steps=(), error=(), step_seconds=[0.1] * 50, communication_share=0.5, worker_counts=(2, 1)),
                  target=None)
-    assert np.isnan(found.examples_per_second.value) and found.runs[0].last_step == 50 and parts_of(found) is None
+    assert np.isnan(found.examples_per_second.value) and found.runs[0].last_step == 50 and found.parts is None
 
 
 def test_of_two_settings_of_a_probe_the_one_that_was_timed_stands_for_the_cell():
@@ -261,7 +260,7 @@ def test_steps_without_parts_leave_none():
 def test_the_parts_of_a_cell_are_the_mean_of_its_runs():
     found = cell(trial(id=1, step_seconds=[0.1] * 3, communication_share=0.2),
                  trial(id=2, seed=1, step_seconds=[0.4] * 5, communication_share=0.6))
-    parts = parts_of(found)
+    parts = found.parts
     assert (parts.steps, parts.seconds, parts.communication) == (8, pytest.approx(0.2), pytest.approx(0.4))
 
 

@@ -485,9 +485,8 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
 
 
 def test_a_curve_over_studies_gives_its_points_and_its_fit():
-    study = SimpleNamespace(key=lambda trial: ("sweep.h5", trial))
-    points = [CurvePoint(batch, Estimate(steps_at(batch), 1.0, 1e9, 20), 3, study, 20, 20, 0, 0)
-              for batch in (64, 256)]
+    points = [CurvePoint(SimpleNamespace(global_batch=batch, key=lambda trial: ("sweep.h5", trial)), None, 3,
+                         Estimate(steps_at(batch), 1.0, 1e9, 20)) for batch in (64, 256)]
     fit = SimpleNamespace(draws=np.array([[S_MIN * B_CRIT, B_CRIT, 1.0]] * 7))
     found, drawn = points_of_curve(SimpleNamespace(points=points, regimes=SimpleNamespace(fit=fit)))
     assert [point.global_batch for point in found] == [64, 256]
