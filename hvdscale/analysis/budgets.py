@@ -4,7 +4,7 @@
     table = best_under(studies, "val/error", True, [Budget(10, "epochs"), Budget(5000, "steps")])
 
 Each trial is measured under the budget, trials that ended early are marked, and the best has an interval. The published
-table of results.py has only the best value of any number of trials.
+table has only the best value of any number of trials.
 
 A larger batch takes fewer steps per epoch. What it loses under a budget of epochs it may regain under one of steps
 (Shallue et al. 2019, section 4.7), so the same trials are measured under both.

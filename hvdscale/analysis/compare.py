@@ -31,7 +31,7 @@ from ..target import Target
 from .intervals import (CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, mean_ratio,
                         paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval)
 from .pooled_variance import SPEED, updates
-from .steps import Run, RunCell, cells_by_workers, run_of
+from .steps import RunToTarget, RunCell, cells_by_workers, run_of
 from .trials import JobKey, Trial, by_workload
 
 STEPS, SECONDS, BEST = "steps", "seconds", "best"
@@ -226,7 +226,7 @@ class _Samples:
         return (updates(self.baseline), updates(self.candidate)), self.baseline.workers if measure == SPEED else None
 
 
-def _same_draws(baseline: RunCell, candidate: RunCell, target: Target) -> list[tuple[Run, Run]]:
+def _same_draws(baseline: RunCell, candidate: RunCell, target: Target) -> list[tuple[RunToTarget, RunToTarget]]:
     """Pairs of runs of the draws that both studies made and that met in both; [] for fewer than two."""
     ours, theirs = ({(trial.setting, trial.seed_key): run_of(trial, target) for trial in cell.considered
                      if trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
@@ -234,7 +234,7 @@ def _same_draws(baseline: RunCell, candidate: RunCell, target: Target) -> list[t
     return found if len(found) > 1 else []
 
 
-def _same_course(ours: Run, theirs: Run, column: str) -> bool:
+def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
     """Whether two runs met the target at the same evaluation, with every evaluation up to there equal."""
     if not ours.met or ours.steps != theirs.steps:
         return False

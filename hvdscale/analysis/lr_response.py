@@ -131,7 +131,7 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
         return None
     low, high = np.log(np.maximum(before, 0.5)), np.log(np.maximum(steps, 1.0))
     low = np.where(low < high, low, high - 1e-3)        # met at step 0: a very short interval
-    trials = _Trials(np.asarray(log_rate, float), low, high, prior)
+    trials = _CensoredTrials(np.asarray(log_rate, float), low, high, prior)
     random = np.random.default_rng(0)
     if start is None:
         points = trials.draw_prior(random)
@@ -167,7 +167,7 @@ def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, bef
 
 
 @dataclass(frozen=True, eq=False)
-class _Trials:
+class _CensoredTrials:
     """The trials as intervals of log S, and their likelihood at points: rows of best, steps and the shape."""
 
     log_rate: np.ndarray

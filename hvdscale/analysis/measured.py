@@ -19,7 +19,7 @@ from .trials import Trial, parameters_of
 
 
 @dataclass(frozen=True)
-class Measured:
+class Footprint:
     """parameters: of the model, 0: not known;  watts: of a worker's GPU, the mean over runs, NaN: not known
 
     memory  by local batch, the most bytes that a worker took
@@ -47,7 +47,7 @@ class Measured:
         return found
 
 
-def measured_of(trials: Iterable[Trial]) -> Measured:
+def measured_of(trials: Iterable[Trial]) -> Footprint:
     """What the logs of these trials measured."""
     memory: dict[int, int] = {}
     parameters, watts = 0, []
@@ -59,4 +59,4 @@ def measured_of(trials: Iterable[Trial]) -> Measured:
             memory[local] = max(memory.get(local, 0), *measured["peak_memory_bytes"])
         if measured.get("watts"):
             watts.append(float(np.mean(measured["watts"])))
-    return Measured(parameters, memory, float(np.mean(watts)) if watts else np.nan)
+    return Footprint(parameters, memory, float(np.mean(watts)) if watts else np.nan)

@@ -76,7 +76,7 @@ class PublishedCurve:
 
 
 @dataclass(frozen=True)
-class Job:
+class PublishedJob:
     """A published critical batch size and noise scale: one value, or the ends of a range."""
 
     label: str
@@ -110,7 +110,7 @@ class Reference:
     obtained: str
     estimate: str
     curves: tuple[PublishedCurve, ...]
-    jobs: tuple[Job, ...]
+    jobs: tuple[PublishedJob, ...]
     orderings: tuple[Ordering, ...]
 
 
@@ -189,8 +189,8 @@ def load(name: str) -> Reference:
     record = box.read(name)
     return Reference(name, record["title"], record["source"], record["obtained"], record.get("estimate", ""),
                      tuple(_parse_curve(name, record, one) for one in record.get("curve", ())),
-                     tuple(Job(one["label"], one["dataset"], one["unit"], tuple(map(float, one["b_crit"])),
-                               tuple(map(float, one["noise_scale"]))) for one in record.get("job", ())),
+                     tuple(PublishedJob(one["label"], one["dataset"], one["unit"], tuple(map(float, one["b_crit"])),
+                                        tuple(map(float, one["noise_scale"]))) for one in record.get("job", ())),
                      tuple(map(_parse_ordering, record.get("ordering", ()))))
 
 
@@ -232,7 +232,7 @@ def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
     return PassMark(ordering.label, ordering.at_least, later / earlier, later / earlier >= ordering.at_least)
 
 
-def jobs_of(reference: Reference, workload: JobKey) -> tuple[Job, ...]:
+def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
     """The published critical batch sizes on a workload's data set."""
     return tuple(job for job in reference.jobs if job.dataset == workload.dataset)
 

@@ -31,7 +31,7 @@ from .search import Search, covers, searches_of
 from .slow_runs import slow_runs
 from .speedup import Series, outside, series_of
 from .step_breakdown import SKIPPED, StepParts
-from .steps import Run, RunCell, cell_of, cells_by_workers, first_met, run_of
+from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, first_met, run_of
 from .studies import Study
 from .trials import JobKey, Trial, by_workload
 
@@ -54,7 +54,7 @@ class Section:
     noise: tuple[tuple[RunCell, Noise], ...] = ()       # likewise
     searches: tuple[Search, ...] = ()       # studies with this target or a stricter one, and those of a metric
     left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than asked for
-    slow: tuple[tuple[Run, float], ...] = ()    # runs that are in no time, and how many times as long they took
+    slow: tuple[tuple[RunToTarget, float], ...] = ()    # runs that are in no time, and how many times as long they took
     constant: tuple[RunCell, ...] = ()      # of a batch that changes: the same job at its smallest and largest batch
 
     @cached_property
@@ -102,7 +102,7 @@ class Section:
                      if not run.met and _stopped_at_target(run.trial))
 
     @property
-    def split_seeds(self) -> tuple[list[Run], ...]:
+    def split_seeds(self) -> tuple[list[RunToTarget], ...]:
         """The runs of each seed of a setting of which some met the target and some did not."""
         runs = [run for cell in self.cells if self.target for run in cell.runs]
         of_seed = group_by(runs, lambda run: (run.trial.setting, run.trial.seed_key))
@@ -216,7 +216,7 @@ def _is_relevant(trial: Trial, target: Target) -> bool:
 
 
 def cells_of(trials: Iterable[Trial], target: Target | None, options: Options = Options()
-             ) -> tuple[list[RunCell], list[RunCell], Pools, list[tuple[Run, float]]]:
+             ) -> tuple[list[RunCell], list[RunCell], Pools, list[tuple[RunToTarget, float]]]:
     """(cells of one worker count and global batch each, cells by global batch over all worker counts, their spreads,
     runs too slow to be in their times) of one workload's trials. Searches are all compared at the same number of
     trials, see best_of_n.common_trials."""
@@ -235,11 +235,11 @@ def cells_of(trials: Iterable[Trial], target: Target | None, options: Options = 
     return complete(cells), complete(by_batch), pools, slow
 
 
-def _untimed(run: Run) -> Run:
+def _untimed(run: RunToTarget) -> RunToTarget:
     return replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
 
 
-def _find_slow(cells: Iterable[RunCell]) -> list[tuple[Run, float]]:
+def _find_slow(cells: Iterable[RunCell]) -> list[tuple[RunToTarget, float]]:
     """The runs of cells that took far longer than the others of theirs, and how many times as long."""
     cells = [cell for cell in cells if not cell.searched]
     ratios = slow_runs([[1 / run.examples_per_second if run.examples_per_second > 0 else math.nan for run in cell.runs]
@@ -291,7 +291,7 @@ def _take_new(shown: set[Hashable], cells: Iterable[RunCell], measured: Callable
     return tuple(found)
 
 
-def _cells(runs: Sequence[Run], options: Options) -> tuple[list[RunCell], list[RunCell]]:
+def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell], list[RunCell]]:
     """The cells of one worker count and global batch each, and those by global batch over all worker counts."""
     cells = cells_by_workers(runs, options.confidence)
     by_batch: list[RunCell] = []

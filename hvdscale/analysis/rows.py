@@ -162,7 +162,7 @@ class TrialRows:
         return [Evaluations([source], [(self.path, self.id[own])], Kept())
                 for own, source in zip(groups, self.sources_of(groups))]
 
-    def sources_of(self, groups: Sequence[np.ndarray]) -> list[Source]:
+    def sources_of(self, groups: Sequence[np.ndarray]) -> list[SourceRows]:
         """For each group of rows, where its evaluations are."""
         group, place = np.full(len(self.id), -1), np.zeros(len(self.id), np.int64)
         for number, own in enumerate(groups):
@@ -177,7 +177,8 @@ class TrialRows:
         order = np.lexsort((first, place[row], group[row]))
         row, first, count = row[order], first[order], count[order]
         ends = np.searchsorted(group[row], np.arange(len(groups) + 1))
-        return [Source(self._evaluations, self.untimed[own], place[row[begin:end]], first[begin:end], count[begin:end])
+        return [SourceRows(self._evaluations, self.untimed[own], place[row[begin:end]], first[begin:end],
+                           count[begin:end])
                 for own, begin, end in zip(groups, ends[:-1], ends[1:])]
 
 
@@ -198,7 +199,7 @@ def _find_distinct(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ..
     return np.array(at, np.int64), list(known)
 
 
-class Source:
+class SourceRows:
     """Where the evaluations of a study's trials are in one log.
 
     counts  number of rows of each trial
@@ -283,7 +284,7 @@ class Evaluations:
     columns  split/metric that any of its logs has
     """
 
-    def __init__(self, sources: Sequence[Source], names: Sequence[tuple[str, np.ndarray]], kept: Kept) -> None:
+    def __init__(self, sources: Sequence[SourceRows], names: Sequence[tuple[str, np.ndarray]], kept: Kept) -> None:
         self.first = np.concatenate([[0], np.cumsum(np.concatenate([source.counts for source in sources]))])
         self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
         self.outcomes: dict[Target, Any] = {}       # see studies.outcomes

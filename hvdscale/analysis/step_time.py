@@ -22,7 +22,7 @@ from ..log.schema import Status
 from .drawn import Drawn, levels
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
-from .measured import Measured, measured_of
+from .measured import Footprint, measured_of
 from .slow_runs import slow_runs
 from .step_fit import FitProblem, Observed
 from .step_laws import LAWS, NAMES, PAUSES, POWERS, RING, Parameters, StepLaw
@@ -98,7 +98,7 @@ class Timings:
     machine: Machine | None
     others: tuple[Machine, ...]         # left out
     crowded: tuple[Timing, ...]         # left out, see timings_of
-    measured: Measured = Measured()
+    measured: Footprint = Footprint()
 
     @property
     def per_node(self) -> int:

@@ -41,7 +41,7 @@ def first_met(measured: ArrayLike, target: Target) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunToTarget:
     """A trial measured against a target; without a target it only shows throughput."""
 
     trial: Trial
@@ -76,7 +76,7 @@ class Run:
         return self.ended or self.trial.status == Status.INFEASIBLE
 
 
-def run_of(trial: Trial, target: Target | None = None, crossing: str = FIRST) -> Run:
+def run_of(trial: Trial, target: Target | None = None, crossing: str = FIRST) -> RunToTarget:
     """One trial measured against a target; None: no target.
 
     crossing  which evaluation counts: the first that met, or the lasting crossing, see crossing.py; where that is
@@ -95,7 +95,7 @@ def crossing_of(trial: Trial, target: Target) -> Crossing | None:
     return lasting_crossing(trial.step[rows].astype(float), trial.metrics[target.column][rows], target)
 
 
-def _at_crossing(run: Run, lasting: Crossing, target: Target) -> Run:
+def _at_crossing(run: RunToTarget, lasting: Crossing, target: Target) -> RunToTarget:
     """The run as if it had met the target at its lasting crossing; seconds in between are interpolated."""
     trial = run.trial
     if np.isinf(lasting.steps):
@@ -112,19 +112,19 @@ def _at_crossing(run: Run, lasting: Crossing, target: Target) -> Run:
                    examples_per_second=float(speed))
 
 
-def _run_of(trial: Trial, target: Target | None) -> Run:
+def _run_of(trial: Trial, target: Target | None) -> RunToTarget:
     rows = np.arange(len(trial.step)) if target is None else trial.rows_with(target.column)
     last_step, last_seconds = _spent(trial, rows[-1:])
     at = -1 if target is None else first_met(trial.metrics[target.column][rows], target)
     if at < 0:
         unmet = np.nan if target is None else np.inf
-        return Run(trial, unmet, unmet, unmet, unmet, trial.last_step if target is None else last_step, last_seconds,
-                   trial.examples_per_second, _tokens_per_example(trial, -1))
+        return RunToTarget(trial, unmet, unmet, unmet, unmet, trial.last_step if target is None else last_step,
+                           last_seconds, trial.examples_per_second, _tokens_per_example(trial, -1))
     steps, seconds = _spent(trial, rows[at:at + 1])
     before = _spent(trial, rows[at - 1:at]) if steps > 0 else (0.0, 0.0)
     speed = trial.batches.examples_before(steps) / seconds if steps > 0 and seconds > 0 else trial.examples_per_second
-    return Run(trial, steps, before[0], seconds, before[1], last_step, last_seconds, speed,
-               _tokens_per_example(trial, rows[at]))
+    return RunToTarget(trial, steps, before[0], seconds, before[1], last_step, last_seconds, speed,
+                       _tokens_per_example(trial, rows[at]))
 
 
 def _spent(trial: Trial, row: np.ndarray) -> tuple[float, float]:
@@ -155,7 +155,7 @@ class Samples:
     examples_per_second: np.ndarray
 
 
-def samples_of(runs: Sequence[Run]) -> Samples:
+def samples_of(runs: Sequence[RunToTarget]) -> Samples:
     """The samples of runs of one setting."""
     by_seed = group_by(runs, lambda run: run.trial.seed_key)
     seeds = tuple(sorted(by_seed))
@@ -216,7 +216,7 @@ class RunCell:
 
     global_batch: int               # the largest, where it changes
     workers: tuple[int, ...]        # one, or in a table by batch every count that ran it
-    runs: tuple[Run, ...]           # that ended, of the best setting
+    runs: tuple[RunToTarget, ...]           # that ended, of the best setting
     diverged: tuple[Trial, ...]     # INFEASIBLE, of that setting
     settings: int                   # tried in this cell
     considered: tuple[Trial, ...]   # every trial of the cell that ended or diverged
@@ -224,7 +224,7 @@ class RunCell:
     samples: Samples
     confidence: float
     pools: Pools                    # the spreads shared with the other cells of its section
-    draws: tuple[Run, ...] = ()     # feasible trials of the search that drew the setting, pruned ones too
+    draws: tuple[RunToTarget, ...] = ()     # feasible trials of the search that drew the setting, pruned ones too
     best_of_n: int | None = None    # the number of them that its steps are the best of; None: all
 
     @property
@@ -352,7 +352,7 @@ class RunCell:
         return any(trial.crowded for trial in self.considered)
 
 
-def cell_of(runs: Sequence[Run], confidence: float = CONFIDENCE, pools: Pools = Pools()) -> RunCell:
+def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE, pools: Pools = Pools()) -> RunCell:
     """The cell of runs at one global batch, including those that diverged; unfinished ones are ignored.
 
     Of several settings, the best one represents the cell: the fewest steps to target or, without a target, the most
@@ -369,14 +369,14 @@ def cell_of(runs: Sequence[Run], confidence: float = CONFIDENCE, pools: Pools = 
                    _find_draws(runs, best))
 
 
-def cells_by_workers(runs: Iterable[Run], confidence: float = CONFIDENCE) -> dict[tuple[int, int], RunCell]:
+def cells_by_workers(runs: Iterable[RunToTarget], confidence: float = CONFIDENCE) -> dict[tuple[int, int], RunCell]:
     """The cells of runs by (workers, global batch), in order; without those that have no conclusive run."""
     groups = group_by(runs, lambda run: (run.trial.workers, run.trial.global_batch))
     return {key: cell_of(found, confidence) for key, found in sorted(groups.items(), key=itemgetter(0))
             if any(run.conclusive for run in found)}
 
 
-def _find_draws(runs: Sequence[Run], best: Sequence[Run]) -> tuple[Run, ...]:
+def _find_draws(runs: Sequence[RunToTarget], best: Sequence[RunToTarget]) -> tuple[RunToTarget, ...]:
     """The feasible trials of the search that drew the best setting, one per draw, in order."""
     drawn = [run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]]
     found = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn[0]
@@ -384,7 +384,7 @@ def _find_draws(runs: Sequence[Run], best: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(found[number] for number in sorted(found))
 
 
-def _rank(runs: Sequence[Run]) -> tuple[float, float]:
+def _rank(runs: Sequence[RunToTarget]) -> tuple[float, float]:
     """The sort key of a setting's runs; the smallest represents the cell."""
     runs = [run for run in runs if run.ended]
     if not runs:

@@ -22,7 +22,7 @@ from ..log.plan_text import OF_SEARCH, read_plan
 from ..log.reader import Log
 from ..log.schema import Status
 from ..target import Target
-from .rows import AsVersion, Evaluations, JobKey, Kept, SeedKey, Source, TrialRows, only_version, seed_key
+from .rows import AsVersion, Evaluations, JobKey, Kept, SeedKey, SourceRows, TrialRows, only_version, seed_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ def studies_of(logs: Iterable[Log], as_version: AsVersion = only_version) -> tup
     Evaluations.read does where a trial has a step twice.
     """
     kept = Kept()
-    found: dict[tuple[JobKey, int], list[tuple[TrialRows, np.ndarray, Source]]] = {}
+    found: dict[tuple[JobKey, int], list[tuple[TrialRows, np.ndarray, SourceRows]]] = {}
     for log in sorted(logs, key=lambda log: log.path):
         refuse_unsound_trials(log)
         rows = TrialRows(log, as_version)
@@ -106,7 +106,7 @@ def studies_of(logs: Iterable[Log], as_version: AsVersion = only_version) -> tup
     return tuple(_study(*key, found[key], kept) for key in sorted(found))
 
 
-def _study(workload: JobKey, global_batch: int, parts: Sequence[tuple[TrialRows, np.ndarray, Source]], kept: Kept
+def _study(workload: JobKey, global_batch: int, parts: Sequence[tuple[TrialRows, np.ndarray, SourceRows]], kept: Kept
            ) -> Study:
     """parts     the trials of each log: all its rows, those of the study, and where their evaluations are"""
     names = sorted({name for rows, *_ in parts for name in rows.metaparameters})

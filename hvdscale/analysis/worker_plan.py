@@ -20,7 +20,7 @@ import scipy
 from ..target import Target
 from .drawn import Drawn, Value, levels, log_variance
 from .intervals import CONFIDENCE, UNKNOWN, Spread
-from .measured import Measured
+from .measured import Footprint
 from .noise import NoiseScale
 from .report_data import JobResults, Section
 from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
@@ -78,7 +78,7 @@ class Request:
         """The logarithm of cost x time ** knee, which is least at the knee."""
         return float(np.log(cost) + self.knee * np.log(seconds))
 
-    def fitted(self, measured: Measured) -> Request:
+    def fitted(self, measured: Footprint) -> Request:
         """With the local batch that fits the memory; raises UsageError where the logs do not say."""
         if self.memory is None:
             return self

@@ -112,7 +112,7 @@ def facts_of(log: Log) -> LogFacts:
     return LogFacts(log.path, log.trials.rows, dict(log.attributes), hosts, devices)
 
 
-def imported_said(logs: Iterable[LogFacts | Log]) -> tuple[str, ...]:
+def describe_imports(logs: Iterable[LogFacts | Log]) -> tuple[str, ...]:
     """What was guessed, assumed and left out when logs were imported."""
     return tuple(f"{facts.path}: {said}." for facts in logs for name in IMPORTED
                  if (said := facts.attributes.get("imported", {}).get(name)))

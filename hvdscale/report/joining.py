@@ -14,7 +14,7 @@ SAID = {"train_examples": "training examples"}
 MOST = 3
 
 
-def joining_said(workloads: Iterable[JobKey], attributes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def describe_joining(workloads: Iterable[JobKey], attributes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """A sentence on each data set whose workloads differ only in what an import can name.
 
     attributes  of the logs; () where none is an import that could
@@ -22,10 +22,10 @@ def joining_said(workloads: Iterable[JobKey], attributes: Iterable[Mapping[str, 
     if not any((one.get("imported") or {}).get("kind") in KINDS for one in attributes):
         return ()
     alike = group_by(sorted(workloads), lambda one: (one.dataset, one.model_args, one.batch_schedule, one.version))
-    return tuple(_said(found) for found in alike.values() if len(found) > 1)
+    return tuple(_describe(found) for found in alike.values() if len(found) > 1)
 
 
-def _said(workloads: Sequence[JobKey]) -> str:
+def _describe(workloads: Sequence[JobKey]) -> str:
     values = {name: list(dict.fromkeys(str(getattr(one, name) or "unknown") for one in workloads)) for name in OPTIONS}
     differ = {name: found for name, found in values.items() if len(found) > 1}
     said = " and ".join(f"{SAID.get(name, name)} ({list_first(found, MOST)})" for name, found in differ.items())

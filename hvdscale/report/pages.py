@@ -22,10 +22,10 @@ from ..analysis.worker_plan import Request, WorkerPlan, plan_of
 from ..formatting.progress import Tell, quiet
 from .about import About, AboutAll, StudyRequest, with_costs
 from .chapters import chapters_of
-from .document import Chapter, Document, LogFacts, Page, imported_said
+from .document import Chapter, Document, LogFacts, Page, describe_imports
 from .file_names import section_name, slug, unique
 from .findings import VERDICT, Finding, sentences_of
-from .joining import joining_said
+from .joining import describe_joining
 from .plan.words import cautions, describe_crowded, verdict
 from .scaling import words
 from .scaling.crossings import crossings_table
@@ -69,10 +69,10 @@ def document_of(groups: Sequence[JobResults], logs: Sequence[LogFacts] = (), ski
     known = {about.workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
     whole = AboutAll(abouts, repeats, studies, asked, options, tell, groups, branches)
-    joining = joining_said([group.workload for group in groups], [facts.attributes for facts in logs])
+    joining = describe_joining([group.workload for group in groups], [facts.attributes for facts in logs])
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
                     tuple(_chapter(title, view, key or title, taken) for title, view, key in chapters_of(whole)),
-                    (*notes, *imported_said(logs), *joining))
+                    (*notes, *describe_imports(logs), *joining))
 
 
 def _abouts(groups: Sequence[JobResults], studies: dict[JobKey, list[Study]], asked: StudyRequest

@@ -78,7 +78,7 @@ class ReportTable:
         return table_html(self.table)
 
 
-class Named(Mapping[str, T], Generic[T]):
+class LazyMapping(Mapping[str, T], Generic[T]):
     """Things by name. The end of a name will do where only one has it: ``weak-32``."""
 
     def __init__(self, what: str, makers: Mapping[str, Callable[[], T]]) -> None:
@@ -112,7 +112,7 @@ class Named(Mapping[str, T], Generic[T]):
         return f"<{len(self)} {self._what}s: {', '.join(self)}>"
 
 
-class Figures(Named[Canvas]):
+class Figures(LazyMapping[Canvas]):
     """The figures of a report by name: each a matplotlib Figure, drawn when it is first asked for, then kept."""
 
     def __init__(self, figures: Mapping[str, Figure]) -> None:
@@ -149,10 +149,11 @@ class Report:
                 for workload, shown in self._shown for found in shown.findings]
 
     @cached_property
-    def tables(self) -> Named[ReportTable]:
+    def tables(self) -> LazyMapping[ReportTable]:
         """The tables by name, as ``--out`` names their files."""
-        return Named("table", {f"{shown.slug}-{table.name}": partial(ReportTable, table, shown.target)
-                               for _, shown in self._shown for table in (*shown.tables, *shown.details)})
+        return LazyMapping("table", {
+            f"{shown.slug}-{table.name}": partial(ReportTable, table, shown.target)
+            for _, shown in self._shown for table in (*shown.tables, *shown.details)})
 
     @cached_property
     def figures(self) -> Figures:

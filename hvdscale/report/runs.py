@@ -24,7 +24,7 @@ from ..formatting.progress import Tell, quiet
 from ..log.reader import Log
 from ..target import Target
 from .about import StudyRequest
-from .document import Document, facts_of, imported_said
+from .document import Document, facts_of, describe_imports
 from .file_names import Path
 from .frames import Frame
 from .held import targets_held
@@ -49,7 +49,7 @@ class Runs:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What was guessed, assumed and left out when logs were imported."""
-        return imported_said(self.logs)
+        return describe_imports(self.logs)
 
     @cached_property
     def trials(self) -> Frame:
@@ -135,7 +135,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
         ruled = sum(map(len, studies)) <= MOST_RULED
         groups = analyse_studies(studies, partial(targets_held, targets, asked), options)
         return document_of(groups, facts, skipped, options, studies, asked, tell, (),
-                           (_studies_alone(options, asked, ruled), *versions.notes), ruled)
+                           (_describe_left_out(options, asked, ruled), *versions.notes), ruled)
     trials = [trial for log in logs for trial in read_trials(log, versions.of)]
     tell(f"holding {counted(len(trials), 'trial')} against their targets")
     groups = analyse([trial for trial in trials if not trial.branch], targets, options)
@@ -144,7 +144,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
                        (*describe_crossing(options), *versions.notes))
 
 
-def _studies_alone(options: Options, asked: StudyRequest, ruled: bool) -> str:
+def _describe_left_out(options: Options, asked: StudyRequest, ruled: bool) -> str:
     """What a report lacks where no trial is made of its own."""
     why = "As in the paper" if asked.paper else f"More than {MOST_EVALUATIONS:,} evaluations"
     rules = "" if ruled else ", the cost of learning-rate rules"

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import log_expit
 
 from hvdscale.analysis import defaults
-from hvdscale.analysis.lr_response import _PRIOR, Landscape, _Trials, landscape_of, valley
+from hvdscale.analysis.lr_response import _PRIOR, Landscape, _CensoredTrials, landscape_of, valley
 from hvdscale.analysis.rules import (BEYOND, FEW, KEPT, LOST, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, BestRate, Rule,
                                      RuleCost, exponent_of, rules_along, rules_of)
 from hvdscale.analysis.steps import Estimate
@@ -535,7 +535,7 @@ def test_the_likelihood_of_many_points_is_that_of_each_in_double_precision():
     random = np.random.default_rng(0)
     steps = np.where(random.random(70) < 0.3, np.inf, random.uniform(50, 500, 70))
     low = np.log(np.where(np.isfinite(steps), 0.8 * steps, 600))
-    trials = _Trials(random.uniform(-5, 0, 70), low, np.log(steps), _PRIOR)
+    trials = _CensoredTrials(random.uniform(-5, 0, 70), low, np.log(steps), _PRIOR)
     points = trials.draw_prior(random)[:300]
     points[::7, 0] += 100                                               # outside the box
     best, fewest, *shape = points.T[:, :, None]

@@ -13,7 +13,7 @@ from hvdscale.errors import LogError, UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import KNOWN, Status
 from hvdscale.report.make import make
-from hvdscale.report.results import Named
+from hvdscale.report.results import LazyMapping
 from tests import guides
 from tests.conftest import ROOT
 from tests.factories.logs import log, save, study, trial
@@ -136,7 +136,8 @@ def test_a_name_that_there_is_not_is_an_error_that_lists_those_there(runs, repor
 
 
 def test_the_end_of_a_name_will_do_where_one_ends_so():
-    found = Named("table", {"a-seconds": lambda: 1, "b-seconds": lambda: 2, "a-steps": lambda: 3, "steps": lambda: 4})
+    found = LazyMapping("table", {"a-seconds": lambda: 1, "b-seconds": lambda: 2, "a-steps": lambda: 3,
+                                  "steps": lambda: 4})
     assert [found[name] for name in ("a-seconds", "b-seconds", "a-steps", "steps")] == [1, 2, 3, 4]
     assert "seconds" not in list(found) and found.get("a-steps") == 3 and found.get("none") is None
     with pytest.raises(UsageError, match="'seconds': several of that name; choose one of: a-seconds, b-seconds$"):

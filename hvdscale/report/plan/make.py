@@ -31,7 +31,7 @@ from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
 from ..defaults import FORMATS
-from ..document import Chapter, Document, LogFacts, Page, facts_of, imported_said
+from ..document import Chapter, Document, LogFacts, Page, facts_of, describe_imports
 from ..file_names import Path, section_name, unique
 from ..findings import Finding
 from ..opening import open_logs
@@ -87,7 +87,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     if plans and (request.deadline or request.budget) and all(plan.relative for plan in plans):
         raise UsageError("--deadline and --budget need times in seconds, and the steps to target are not known; "
                          "--steps S@B gives them at one batch")
-    notes = *notes, *joined, *versions.notes, *imported_said(logs), *refused, *_unused(plans, given, noise_scale)
+    notes = *notes, *joined, *versions.notes, *describe_imports(logs), *refused, *_unused(plans, given, noise_scale)
     give_out(document_of_plans(plans, growing, logs, skipped, notes, request.confidence),
              lambda: {"plans": list(map(plan_values, plans)), "growing_batches": list(map(growing_values, growing))},
              out, formats, echo, whole)

@@ -17,7 +17,7 @@ from ...analysis.curves import BatchPoint, Curve
 from ...analysis.report_data import Section
 from ...analysis.speedup import Series, SpeedupPoint
 from ...analysis.step_breakdown import StepParts
-from ...analysis.steps import Run, RunCell
+from ...analysis.steps import RunToTarget, RunCell
 from ...formatting.numbers import counted, exact, listed, percent
 from ..columns import metric_name
 from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_arrow, explain_crowded,
@@ -272,7 +272,7 @@ def _curve_axes(axes: Axes, section: Section, metric: str, starts: Sequence[floa
         axes.axhline(value, color=INK, linestyle="--", linewidth=1.1, label=f"target {section.target}")
 
 
-def _across(run: Run, across: str) -> np.ndarray:
+def _across(run: RunToTarget, across: str) -> np.ndarray:
     if across == "tokens":
         return np.full(len(run.trial.step), np.nan) if run.trial.tokens is None else run.trial.tokens
     return run.trial.step if across == "step" else run.trial.train_seconds
@@ -289,7 +289,7 @@ def _metric(section: Section) -> str | None:
     return ordered[0] if ordered else None
 
 
-def _has_curve(run: Run, metric: str, across: str = "step") -> bool:
+def _has_curve(run: RunToTarget, metric: str, across: str = "step") -> bool:
     """Whether a run was evaluated twice, at times that are known, so that there is a curve to draw."""
     where = _across(run, across)
     return metric in run.trial.metrics and len(where) > 1 and math.isfinite(where[-1])
