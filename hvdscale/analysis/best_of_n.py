@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -175,6 +176,40 @@ def middle_ranks(count: int, n: int) -> tuple[int, int]:
 def midway(ordered: Sequence[float] | np.ndarray, first: int, second: int) -> float:
     """The value midway between those of two ranks; inf where one is."""
     return float(ordered[first] if first == second else (ordered[first] + ordered[second]) / 2)
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """The median over all subsets of ``n`` trials of the best in each: between low and high, equal where it is known.
+    """
+
+    n: int
+    low: float
+    high: float
+
+    @property
+    def known(self) -> bool:
+        """Whether pruning leaves it known exactly."""
+        return self.low == self.high
+
+
+def best_of_n(costs: Sequence[float], censored: Sequence[bool] = (), sizes: Sequence[int] | None = None,
+              negated: bool = False) -> tuple[BestOf, ...]:
+    """The median over all subsets of n of the smallest cost in each, for n = 1, 2, ..., all.
+
+    costs     shape (trials,): inf for a trial without a value
+    censored  shape (trials,): whether the given cost is only a lower bound; default: none
+    sizes     the values of n; by default all
+    negated   whether costs are negated values, so that the curve is of the values
+
+    See middle_ranks. Censored costs bound the median: as given from below, as inf from above.
+    """
+    low = high = sorted(costs)
+    if any(censored):
+        high = sorted(math.inf if cut else cost for cost, cut in zip(costs, censored))
+    ends = [(n, midway(low, *middle), midway(high, *middle))
+            for n in sizes or range(1, len(low) + 1) for middle in [middle_ranks(len(low), n)]]
+    return tuple(BestOf(n, -above, -below) if negated else BestOf(n, below, above) for n, below, above in ends)
 
 
 def _log(steps: np.ndarray) -> np.ndarray:

@@ -13,11 +13,10 @@ import numpy as np
 from ..log.schema import Status
 from ..target import Target
 from .base_rates import rates_of, scales_with_momentum
-from .best_of_n import best_of
+from .best_of_n import BestOf, best_of, best_of_n
 from .curves import Curve, CurvePoint
 from .intervals import CONFIDENCE, Estimate
 from .regimes import USEFUL_WITHIN
-from .search import BestOf, best_of_n
 from .studies import Outcomes, Study, outcomes
 
 LEARNING_RATE, MOMENTUM, EFFECTIVE = "learning_rate", "momentum", "effective_lr"
@@ -163,7 +162,7 @@ def space_of(study: Study, target: Target, x: str, y: str, most_steps: float = n
 
 @dataclass(frozen=True, eq=False)
 class BestOfTrials:
-    """The median best of n of a search's trials, for some n, see search.best_of_n."""
+    """The median best of n of a search's trials, for some n, see best_of_n.best_of_n."""
 
     global_batch: int
     objective: str

@@ -20,9 +20,8 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import UsageError
-from .best_of_n import smallest_interval
+from .best_of_n import BestOf, best_of_n, smallest_interval
 from .intervals import CONFIDENCE, Estimate
-from .search import BestOf, best_of_n, negate
 from .studies import Study, best_metric
 from .trials import JobKey
 
@@ -236,7 +235,13 @@ class BudgetPoint:
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
         """The median best of n of its feasible trials, n = 1, 2, ..., all; empty without any."""
-        return curve_of_n(self.outcomes.value[self.outcomes.searched], self.minimizes)
+        return best_of_n(self.costs.tolist(), negated=not self.minimizes)
+
+    @property
+    def costs(self) -> np.ndarray:
+        """The values of its feasible trials, negated where larger ones are better."""
+        values = self.outcomes.value[self.outcomes.searched]
+        return values if self.minimizes else -values
 
     @property
     def feasible(self) -> int:
@@ -298,12 +303,6 @@ def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONF
     at = int(values.argmin() if minimizes else values.argmax())
     return BudgetPoint(outcomes.study.global_batch, outcomes, best_value_of(values, minimizes, confidence),
                        int(rows[at]), float(values[at]), float(outcomes.step[rows[at]]), minimizes)
-
-
-def curve_of_n(values: np.ndarray, minimizes: bool) -> tuple[BestOf, ...]:
-    """The median best of n of these values, n = 1, 2, ..., all."""
-    found = best_of_n((values if minimizes else -values).tolist(), [False] * len(values))
-    return found if minimizes else negate(found)
 
 
 def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFIDENCE) -> Estimate:

@@ -30,10 +30,10 @@ import numpy as np
 import scipy
 
 from .best_batch import LEAST_FITTED, Valley, valley_of, valley_rise
+from .best_of_n import best_of_n
 from .budgets import Budget, BudgetPoint, best_under, outcomes_under
 from .intervals import CONFIDENCE, Estimate
 from .isotonic import isotonic
-from .search import best_of_n
 from .studies import Study, last_measured
 from .trials import JobKey
 
@@ -130,7 +130,7 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
     [points] = found.rows
     compared = tuple(at for at, point in enumerate(points) if point.feasible >= LEAST_TRIALS)
     n = min((points[at].feasible for at in compared), default=0)
-    costs = np.array([_median_best(points[at], n) for at in compared])
+    costs = np.array([best_of_n(points[at].costs.tolist(), sizes=[n])[0].low for at in compared])
 
     none = Quality(found.workload, column, minimizes, budget, points, compared, n, costs if minimizes else -costs,
                    p_value=np.nan, worse_from=None, worse_by=Estimate.unknown(), improves=False, detectable=np.nan,
@@ -222,13 +222,6 @@ def detectable_rise(count: int, simulated: int = 1000) -> float:
         found = np.mean(rise_share(noise + middle * slope) > bound) >= POWER
         low, high = (low, middle) if found else (middle, high)
     return high
-
-
-def _median_best(point: BudgetPoint, n: int) -> float:
-    """The median best of n, as a cost: smaller is better."""
-    values = point.outcomes.value[point.outcomes.searched]
-    [found] = best_of_n((values if point.minimizes else -values).tolist(), [False] * len(values), [n])
-    return found.low
 
 
 def _is_unfinished(point: BudgetPoint, column: str, budget: Budget | None) -> bool:

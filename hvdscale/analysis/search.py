@@ -21,7 +21,7 @@ from ..log.schema import Status
 from ..plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter, acts
 from ..plan.settings import KEYS, key_of
 from ..target import Target
-from .best_of_n import middle_ranks, midway
+from .best_of_n import BestOf, best_of_n
 from .grouping import group_by
 from .intervals import CONFIDENCE, Estimate
 from .steps import estimate, run_of, samples_of
@@ -112,21 +112,6 @@ class Bound:
         if math.isnan(self.position) or self.final:
             return False
         return self.distance == 0 and self.matters if self.parameter.values else self.distance < NEAR
-
-
-@dataclass(frozen=True)
-class BestOf:
-    """The median over all subsets of ``n`` trials of the best in each: between low and high, equal where it is known.
-    """
-
-    n: int
-    low: float
-    high: float
-
-    @property
-    def known(self) -> bool:
-        """Whether pruning leaves it known exactly."""
-        return self.low == self.high
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,8 +214,7 @@ class Search:
     def curve(self) -> tuple[BestOf, ...]:
         """The median best of n of its feasible trials, n = 1, 2, ..., all."""
         costs = [draw.last_step if draw.censored else self._cost(draw) for draw in self.feasible]
-        found = best_of_n(costs, [draw.censored for draw in self.feasible])
-        return negate(found) if self.maximizes else found
+        return best_of_n(costs, [draw.censored for draw in self.feasible], negated=self.maximizes)
 
     @property
     def half(self) -> BestOf | None:
@@ -327,27 +311,6 @@ def rank_deviate(values: Sequence[float], costs: Sequence[float]) -> float:
 def _mean_ranks(values: Sequence[float]) -> np.ndarray:
     _, group, count = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
     return (np.cumsum(count) - (count - 1) / 2)[group]
-
-
-def best_of_n(costs: Sequence[float], censored: Sequence[bool],
-              sizes: Sequence[int] | None = None) -> tuple[BestOf, ...]:
-    """The median over all subsets of n of the smallest cost in each, for n = 1, 2, ..., all.
-
-    costs     shape (trials,): inf for a trial without a value
-    censored  shape (trials,): whether the given cost is only a lower bound
-    sizes     the values of n; by default all
-
-    See best_of_n.middle_ranks. Censored costs bound the median: as given from below, as inf from above.
-    """
-    low = sorted(costs)
-    high = sorted(math.inf if cut else cost for cost, cut in zip(costs, censored))
-    return tuple(BestOf(n, midway(low, *middle), midway(high, *middle))
-                 for n in sizes or range(1, len(low) + 1) for middle in [middle_ranks(len(low), n)])
-
-
-def negate(curve: Sequence[BestOf]) -> tuple[BestOf, ...]:
-    """The curve of negated values."""
-    return tuple(BestOf(one.n, -one.high, -one.low) for one in curve)
 
 
 def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -> Search:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.search import BestOf, best_of_n, bound_of, covers, searches_of
+from hvdscale.analysis.best_of_n import BestOf, best_of_n
+from hvdscale.analysis.search import bound_of, covers, searches_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import PRUNED, Status

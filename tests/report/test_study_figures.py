@@ -11,7 +11,7 @@ from hvdscale.analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, M
                                            split_by)
 from hvdscale.analysis.budgets import Budget, best_under
 from hvdscale.analysis.curves import curve_of
-from hvdscale.analysis.search import best_of_n
+from hvdscale.analysis.best_of_n import best_of_n
 from hvdscale.analysis.studies import Evaluations, Study, outcomes
 from hvdscale.analysis.trials import JobKey
 from hvdscale.formatting.numbers import number as written
