@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from .. import __version__
 from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test,
@@ -17,73 +19,74 @@ from ..analysis.intervals import Estimate
 from ..analysis.pooled_variance import SPEED
 from ..analysis.steps import RunCell
 from ..formatting.lines import wrap
-from ..formatting.numbers import NARROWEST, counted, finite, listed, number, percent, ratio, span, whole
+from ..formatting.numbers import NARROWEST, finite, listed, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
 from ..target import Target
 from .columns import BATCH
 from .differences import how_they_differ
-from .table import Cell, Column, Row, Table, TrialKeys, as_values, keys_of, number_cell
+from .table import Cell, Column, Table, TrialKeys, as_values, count_cell, keys_of, number_cell
+from .texts import Texts
 
+COMPARE = Texts("compare")
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
+CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio", BEST: "best_difference"}
 GOALS = (STEPS, SECONDS)        # measured up to the target
 MOST_NAMED = 6                  # of what the verdict names
 ALL = "all"
-PAIRINGS = {            # what is said of it, and why it is so
-    "seed": ("Paired by seed", ""),
-    "draw": ("Paired by draw", ", of those that met in both: the same points of one space"),
-    "search": ("The best of either search", ", its interval that of the median best-of-n of its trials"),
-    "mixed": ("The best of a search against repeats of one setting", ", which luck has not chosen: the search may look "
-              "better than it is"),
-    "unknown": ("Independent samples", ", as seeds are unknown"),
-    "": ("Independent samples", ", as the seeds are not the same"),
-}
+DETAILS = {"workload": "1", "target": "1", "workers": "1", "global_batch": "examples", "measure": "1", "baseline": "",
+           "candidate": "", "change": "", "verdict": "1", "reason": "1"}        # and their units
 
-WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start")
-MET = Column("met", "met", "1", "seeds that met the target / seeds that ran, in the baseline, then in the candidate; "
-             "of a search its feasible trials")
-BEFORE = Column("steps_before", "steps before", "steps", "S of the baseline: steps to target, geometric mean over "
-                "seeds; of a search the fewest of its trials")
-AFTER = Column("steps_after", "steps after", "steps", "S of the candidate", short="after")
-CHANGES = {
-    STEPS: Column("steps_ratio", "steps", "1", "S of the candidate over S of the baseline"),
-    SECONDS: Column("seconds_ratio", "time", "1", "T: seconds to target, candidate over baseline"),
-    SPEED: Column("speed_ratio", "through- put", "1", "x: examples a second, candidate over baseline"),
-    BEST: Column("best_difference", "best metric", "1", "best value of the target's metric within the steps that all "
-                 "runs took, mean over seeds, candidate minus baseline"),
-}
-VERDICT = Column("verdict", "verdict", "1", "regression: the whole interval lies beyond the tolerance; cannot tell: it "
-                 "spans the tolerance, or there is none")
-DETAILS = tuple(Column(key, key.replace("_", " "), unit) for key, unit in (
-    ("workload", "1"), ("target", "1"), ("workers", "1"), ("global_batch", "examples"), ("measure", "1"),
-    ("baseline", ""), ("candidate", ""), ("change", ""), ("verdict", "1"), ("reason", "1")))
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """What is in a row of the table: a cell, or (None) what all cells say together."""
+
+    cell: ComparedCell | None
+    tests: Sequence[Test]
+    verdict: str
 
 
 def comparison_table(comparison: Comparison) -> Table:
     """One workload's cells, a row each, and what they say together."""
     target = comparison.target
-    measures = (STEPS, SECONDS, SPEED, BEST) if target else (SPEED,)
-    steps = (BEFORE, AFTER) if target else ()
-    columns = (WORKERS, BATCH, MET, *steps, *(CHANGES[name] for name in measures), VERDICT)
-    rows = [_row(cell, measures, target) for cell in comparison.cells]
+    rows = [ComparedRow(cell, cell.tests, cell.verdict) for cell in comparison.cells]
     if comparison.overall:
-        rows.append(_overall_row(comparison, measures))
-    title = f"Candidate against baseline: {comparison.workload}: {target or 'throughput'}"
-    return Table("compare", title, columns, tuple(rows), _notes(comparison))
+        worst = max((test.verdict for test in comparison.overall if test.verdict), default=OK,
+                    key=(OK, UNDECIDED, REGRESSION).index)
+        rows.append(ComparedRow(None, comparison.overall, worst))
+    steps: dict[Column | str, Callable[[ComparedRow], Cell]] = {
+        "steps_before": lambda row: _steps(row.cell.baseline) if row.cell else Cell(""),
+        "steps_after": lambda row: _steps(row.cell.candidate) if row.cell else Cell("")}
+    return COMPARE.table("compare", rows, {
+        "workers": lambda row: count_cell(row.cell.workers) if row.cell else Cell(ALL, ALL),
+        BATCH: lambda row: count_cell(row.cell.global_batch) if row.cell else Cell(ALL, ALL),
+        "met": lambda row: _met_cell(row.cell, target) if row.cell else Cell(""), **(steps if target else {}),
+        **{CHANGES[name]: partial(_change, name=name) for name in (tuple(NAMES) if target else (SPEED,))},
+        "verdict": _verdict}, lambda row: keys_of(row.cell.candidate) if row.cell else (),
+        diverged=lambda row: tuple(trial.key for trial in row.cell.candidate.diverged) if row.cell else (),
+        baseline=lambda row: keys_of(row.cell.baseline) if row.cell else (), notes=_notes(comparison),
+        workload=str(comparison.workload), what=target or "throughput")
 
 
 def detail_table(comparisons: Sequence[Comparison]) -> Table:
     """Every test of every comparison, a row each."""
-    rows = []
+    rows: list[tuple[dict[str, Cell], TrialKeys]] = []
     for comparison in comparisons:
-        about = str(comparison.workload), str(comparison.target or "")
+        about: dict[str, str | int] = {"workload": str(comparison.workload), "target": str(comparison.target or "")}
         for cell in comparison.cells:
+            where = {**about, "workers": cell.workers, "global_batch": cell.global_batch}
             trials = (*keys_of(cell.baseline), *keys_of(cell.candidate))
-            rows += [_detail(*about, cell.workers, cell.global_batch, test, trials) for test in cell.tests]
-        rows += [_detail(*about, ALL, ALL, test, ()) for test in comparison.overall]
-        rows += [Row((*(Cell(str(value), value) for value in (*about, *key)), *[Cell("")] * 4,
-                      Cell(UNDECIDED, UNDECIDED), Cell("not in the candidate", "not in the candidate")),
-                     (), ()) for key in comparison.missing]
-    return Table("compare", "Candidate against baseline", DETAILS, tuple(rows), ())
+            rows += [(_detail(where, test), trials) for test in cell.tests]
+        where = {**about, "workers": ALL, "global_batch": ALL}
+        rows += [(_detail(where, test), ()) for test in comparison.overall]
+        rows += [(_named({**about, "workers": workers, "global_batch": batch, "verdict": UNDECIDED,
+                          "reason": "not in the candidate"}), ()) for workers, batch in comparison.missing]
+
+    def cell_of(row: tuple[dict[str, Cell], TrialKeys], key: str) -> Cell:
+        return row[0].get(key, Cell(""))
+    return COMPARE.table("compare-details", rows, {
+        COMPARE.column("detail", key, title=key.replace("_", " "), unit=unit): partial(cell_of, key=key)
+        for key, unit in DETAILS.items()}, lambda row: row[1], file="compare")
 
 
 def verdict_of(comparisons: Sequence[Comparison]) -> str:
@@ -96,15 +99,12 @@ def verdict_line(comparisons: Sequence[Comparison]) -> str:
     verdict, tolerances = verdict_of(comparisons), comparisons[0].tolerances
     judged = sum(comparison.judged for comparison in comparisons)
     several = len({comparison.workload for comparison in comparisons}) > 1
-    told = {name: [f"{comparison.workload}: {text}" if several else text
-                   for comparison in comparisons for text in _told(comparison, name)]
+    told = {name: _some([f"{comparison.workload}: {text}" if several else text
+                         for comparison in comparisons for text in _describe_tests(comparison, name)])
             for name in (REGRESSION, UNDECIDED)}
-    untold = f"; cannot tell: {_some(told[UNDECIDED])}" if told[UNDECIDED] else ""
-    if verdict == REGRESSION:
-        return f"Verdict: REGRESSION: {_some(told[REGRESSION])}{untold}."
-    if verdict == UNDECIDED:
-        return f"Verdict: no regression is certain{untold}."
-    return f"Verdict: ok: {counted(judged, 'test')}, none beyond its tolerance ({_tolerances(tolerances)})."
+    kind = {REGRESSION: "regression", UNDECIDED: "undecided", OK: "ok"}[verdict]
+    return COMPARE.say(kind, regressions=told[REGRESSION], undecided=told[UNDECIDED], tests=judged,
+                       tolerances=_describe_tolerances(tolerances))
 
 
 def verdict_text(comparisons: Sequence[Comparison]) -> str:
@@ -141,30 +141,17 @@ def _test_values(workers: int | str, batch: int | str, test: Test) -> dict[str, 
             "high": finite(test.change.high), "runs": test.change.runs, "verdict": test.verdict, "reason": test.reason}
 
 
-def _row(cell: ComparedCell, measures: Sequence[str], target: Target | None) -> Row:
-    tests = {test.measure: test for test in cell.tests}
-    steps = [_steps(cell.baseline), _steps(cell.candidate)] if target else []
-    met = ", ".join(_met(one, target) for one in (cell.baseline, cell.candidate))
-    lost = [len(one.diverged) for one in (cell.baseline, cell.candidate)]
-    return Row((Cell(f"{cell.workers:,}", cell.workers), Cell(f"{cell.global_batch:,}", cell.global_batch),
-                Cell(met, met, below=f"{lost[0]}, {lost[1]} div." if any(lost) else ""), *steps,
-                *(_change(tests.get(name)) for name in measures), _verdict(cell.verdict, cell.tests)),
-               keys_of(cell.candidate), tuple(trial.key for trial in cell.candidate.diverged), keys_of(cell.baseline))
+def _met_cell(cell: ComparedCell, target: Target | None) -> Cell:
+    """Of the baseline, then of the candidate."""
+    sides = cell.baseline, cell.candidate
+    met, lost = ", ".join(_met(one, target) for one in sides), [len(one.diverged) for one in sides]
+    return Cell(met, met, below=f"{lost[0]}, {lost[1]} div." if any(lost) else "")
 
 
 def _met(cell: RunCell, target: Target | None) -> str:
     """Of seeds, or where it is searched of its draws."""
     steps = [run.steps for run in cell.draws] if cell.searched else cell.samples.steps
     return f"{sum(map(math.isfinite, steps))}/{len(steps)}" if target else f"{len(cell.samples.seeds)}"
-
-
-def _overall_row(comparison: Comparison, measures: Sequence[str]) -> Row:
-    tests = {test.measure: test for test in comparison.overall}
-    blank = [Cell("")] * (3 if comparison.target else 1)
-    verdict = max((test.verdict for test in comparison.overall if test.verdict), key=(OK, UNDECIDED, REGRESSION).index,
-                  default=OK)
-    return Row((Cell(ALL, ALL), Cell(ALL, ALL), *blank, *(_change(tests.get(name)) for name in measures),
-                _verdict(verdict, comparison.overall)), (), ())
 
 
 def _steps(cell: RunCell) -> Cell:
@@ -176,7 +163,8 @@ def _steps(cell: RunCell) -> Cell:
     return Cell(whole(steps.value), steps.value)
 
 
-def _change(test: Test | None) -> Cell:
+def _change(row: ComparedRow, name: str) -> Cell:
+    test = next((test for test in row.tests if test.measure == name), None)
     if test is None:
         return Cell("")
     change = test.change
@@ -201,66 +189,70 @@ def _signed(value: float) -> str:
     return f"{value:+.2g}"
 
 
-def _verdict(verdict: str, tests: Sequence[Test]) -> Cell:
-    about = [NAMES[test.measure] for test in tests if test.verdict == verdict != OK]
-    return Cell(verdict, verdict, below=", ".join(about[:2]) + (" ..." if len(about) > 2 else ""))
+def _verdict(row: ComparedRow) -> Cell:
+    about = [NAMES[test.measure] for test in row.tests if test.verdict == row.verdict != OK]
+    return Cell(row.verdict, row.verdict, below=", ".join(about[:2]) + (" ..." if len(about) > 2 else ""))
 
 
-def _detail(workload: str, target: str, workers: int | str, batch: int | str, test: Test, trials: TrialKeys) -> Row:
+def _named(values: Mapping[str, str | int]) -> dict[str, Cell]:
+    return {key: Cell(str(value), value) for key, value in values.items()}
+
+
+def _detail(where: Mapping[str, str | int], test: Test) -> dict[str, Cell]:
+    """The cells of a test by column."""
     write = _signed if test.measure == BEST else ratio
     change = test.change
-    named = [Cell(str(value), value) for value in (workload, target, workers, batch, test.measure)]
-    return Row((*named, number_cell(test.before), number_cell(test.after),
-                Cell(write(change.value), change.value, change.low, change.high),
-                Cell(test.verdict or "", test.verdict or ""), Cell(test.reason, test.reason)), trials, ())
+    return {**_named({**where, "measure": test.measure, "verdict": test.verdict or "", "reason": test.reason}),
+            "baseline": number_cell(test.before), "candidate": number_cell(test.after),
+            "change": Cell(write(change.value), change.value, change.low, change.high)}
 
 
-def _notes(comparison: Comparison) -> tuple[str, ...]:
-    tolerances, cells = comparison.tolerances, comparison.cells
-    spacing = " and the spacing of the evaluations" if comparison.target else ""
-    notes = [f"Ratios are candidate over baseline, under them {tolerances.confidence:.0%} intervals, which hold the "
-             f"spread of the runs{spacing}. Tolerances: {_tolerances(tolerances)}."]
-    notes += _pairing(cells)
-    if any(_stopped_at_target(cell, comparison.target) for cell in cells):
-        notes.append("The best metric is taken within the steps that all runs of a cell took. Runs stopped at the "
-                     "target, so it says which side was further by then, not which would end better.")
-    notes += _intervals([test for cell in cells for test in cell.tests if test.measure != BEST])
-    if comparison.overall:
-        notes.append("All: the geometric mean over cells, its interval from the spread between them.")
-    notes += [f"{_place(key)}: the baseline has it, the candidate has not (ended)." for key in comparison.missing]
-    if comparison.added:
-        notes.append(f"In the candidate alone: {_some([_place(key) for key in comparison.added])}.")
+def _notes(comparison: Comparison) -> Iterator[str]:
+    """How to read the table; what is in one log alone, and where settings differ."""
+    cells = comparison.cells
+    yield COMPARE.say("ratios", confidence=f"{comparison.tolerances.confidence:.0%}", target=comparison.target,
+                      tolerances=_describe_tolerances(comparison.tolerances))
+    pairings: dict[str, list[str]] = {}
     differ: dict[str, list[str]] = {}
     for cell in cells:
-        said = how_they_differ(cell.baseline.setting, cell.candidate.setting) if cell.pairing != "draw" else ""
-        if said:
-            differ.setdefault(said, []).append(_place((cell.workers, cell.global_batch)))
-    notes += [f"The settings differ ({said}) at {_some(where)}." for said, where in differ.items()]
+        pairings.setdefault(_pairing(cell), []).append(_place(cell.workers, cell.global_batch))
+        how = how_they_differ(cell.baseline.setting, cell.candidate.setting) if cell.pairing != "draw" else ""
+        if how:
+            differ.setdefault(how, []).append(_place(cell.workers, cell.global_batch))
+    for pairing, places in pairings.items():
+        yield COMPARE.say(pairing, places=_some(places) if len(pairings) > 1 else "")
+    if any(_stopped_at_target(cell, comparison.target) for cell in cells):
+        yield COMPARE.say("stopped")
+    yield from _describe_intervals([test for cell in cells for test in cell.tests if test.measure != BEST])
+    if comparison.overall:
+        yield COMPARE.say("all")
+    for key in comparison.missing:
+        yield COMPARE.say("only_baseline", place=_place(*key))
+    if comparison.added:
+        yield COMPARE.say("only_candidate", places=_some([_place(*key) for key in comparison.added]))
+    for how, places in differ.items():
+        yield COMPARE.say("settings", how=how, places=_some(places))
     if any(cell.baseline.oversubscribed or cell.candidate.oversubscribed for cell in cells):
-        notes.append("Some ran with more workers than cores on a host: times and throughput there say little.")
-    return tuple(notes)
+        yield COMPARE.say("crowded")
 
 
-def _intervals(tests: Sequence[Test]) -> list[str]:
+def _pairing(cell: ComparedCell) -> str:
+    """How the runs of both sides belong together: the kind of the note that says so."""
+    if cell.pairing == "search" and not (cell.baseline.searched and cell.candidate.searched):
+        return "mixed"
+    unknown = any(seed == UNKNOWN_SEED for side in (cell.baseline, cell.candidate) for seed, *_ in side.samples.seeds)
+    return cell.pairing or ("unknown" if unknown else "unpaired")
+
+
+def _describe_intervals(tests: Sequence[Test]) -> Iterator[str]:
     """What the intervals of single runs are, and where there are none."""
     single = [math.isnan(test.change.low) for test in tests if "one run" in test.reason]
-    missing = ["all runs give this ratio to the last digit"] if any(_is_sharp(test.change) for test in tests) else []
-    missing += ["either side has one run"] if any(single) else []
-    return (["Of one run the spread is not known: its interval is of the spacing of evaluations alone."] * (
-        not all(single)) + ([f"Where there is no interval, {listed(missing, 'or')}."] if missing else []))
-
-
-def _pairing(cells: Sequence[ComparedCell]) -> list[str]:
-    """How the runs of both sides belong together; with the cells, where it is not the same in all."""
-    found: dict[str, list[str]] = {}
-    for cell in cells:
-        mixed = cell.pairing == "search" and not (cell.baseline.searched and cell.candidate.searched)
-        unknown = not cell.pairing and any(seed == UNKNOWN_SEED for side in (cell.baseline, cell.candidate)
-                                           for seed, *_ in side.samples.seeds)
-        how = "mixed" if mixed else "unknown" if unknown else cell.pairing
-        found.setdefault(how, []).append(_place((cell.workers, cell.global_batch)))
-    return [f"{said}{f' at {_some(where)}' if len(found) > 1 else ''}{why}."
-            for name, where in found.items() for said, why in [PAIRINGS[name]]]
+    if not all(single):
+        yield COMPARE.say("one_run")
+    reasons = ["all runs give this ratio to the last digit"] * any(_is_sharp(test.change) for test in tests)
+    reasons += ["either side has one run"] * any(single)
+    if reasons:
+        yield COMPARE.say("no_interval", reasons=reasons)
 
 
 def _stopped_at_target(cell: ComparedCell, target: Target | None) -> bool:
@@ -269,16 +261,13 @@ def _stopped_at_target(cell: ComparedCell, target: Target | None) -> bool:
     return any(run.steps == run.last_step and not run.trial.measurement.get("keep_going") for run in runs)
 
 
-def _tolerances(tolerances: Tolerances) -> str:
-    said = [f"steps {percent(tolerances.steps)} more"]
-    said += [f"time {percent(tolerances.time)} more, throughput as much less"] if tolerances.time is not None else []
-    said += [f"best metric {number(tolerances.metric)} worse"] if tolerances.metric is not None else []
-    return listed(said)
+def _describe_tolerances(tolerances: Tolerances) -> str:
+    return COMPARE.say("tolerances", steps=tolerances.steps, time=tolerances.time, metric=tolerances.metric)
 
 
-def _told(comparison: Comparison, verdict: str) -> list[str]:
+def _describe_tests(comparison: Comparison, verdict: str) -> list[str]:
     """What has this verdict, in words: tests of which the same is to be said are named together."""
-    places = [(_place((cell.workers, cell.global_batch)), cell.tests) for cell in comparison.cells]
+    places = [(_place(cell.workers, cell.global_batch), cell.tests) for cell in comparison.cells]
     same: dict[str, dict[str, list[str]]] = {}      # how it came to the verdict -> measure -> where
     for where, tests in [*places, ("all cells together", comparison.overall)]:
         for test in tests:
@@ -291,7 +280,7 @@ def _told(comparison: Comparison, verdict: str) -> list[str]:
             alike.setdefault(_some(wheres, " and "), []).append(measure)
         said += [f"{_measured(names, comparison.target)} at {where}{how}" for where, names in alike.items()]
     if verdict == UNDECIDED:
-        said += [f"{_place(key)} is not in the candidate" for key in comparison.missing]
+        said += [COMPARE.say("missing", place=_place(*key)) for key in comparison.missing]
     return said
 
 
@@ -312,8 +301,8 @@ def _how(test: Test) -> str:
     return f" ({ratio(change.value)} times{f', {ends}' if ends else ''})"
 
 
-def _place(key: tuple[int, int]) -> str:
-    return f"W = {key[0]}, B = {key[1]:,}"
+def _place(workers: int, batch: int) -> str:
+    return COMPARE.say("place", workers=workers, batch=batch)
 
 
 def _some(texts: Sequence[str], joint: str = "; ") -> str:

@@ -18,7 +18,6 @@ from ...analysis.report_data import Options
 from ...analysis.studies import Study
 from ...analysis.trials import JobKey
 from ...errors import UsageError
-from ...formatting.numbers import counted, listed
 from ...formatting.progress import Tell, quiet
 from ...target import Target
 from ..drawing import Figure
@@ -29,18 +28,19 @@ from ..search.curve_figures import NORMALISED, STEPS, CurvePanel, curve_panels, 
 from ..search.figures import best_panels, budgets_figure, scatter, second
 from ..view import View
 from . import shallue2019
+from .compare import PAPERS
 from .shallue2019 import Line, Panel, Sheet
 
-PAPERS = {"shallue2019": shallue2019}
+KNOWN = {"shallue2019": shallue2019}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Shown = Sequence[tuple[Panel, Sequence[tuple[Line, Curve]]]]        # panels that have curves, and whose these are
 
 
 def paper_of(name: str) -> ModuleType:
     """The data of a paper; UsageError for one that is not known."""
-    if name not in PAPERS:
-        raise UsageError(f"--paper {name}: there is no such paper; choose one of {', '.join(PAPERS)}")
-    return PAPERS[name]
+    if name not in KNOWN:
+        raise UsageError(f"--paper {name}: there is no such paper; choose one of {', '.join(KNOWN)}")
+    return KNOWN[name]
 
 
 def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Options = Options(),
@@ -54,7 +54,7 @@ def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Optio
         tell(f"figure {sheet.number} of the paper, {at} of {len(found.paper.FIGURES)}")
         figures += [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
                             source=f"{found.paper.SOURCE}, figure {number}") for number, figure in found.figures(sheet)]
-    return View(tuple(map(Finding, found.left_out())), find=lambda: figures)
+    return View(tuple(found.left_out()), find=lambda: figures)
 
 
 class _Found:
@@ -160,15 +160,14 @@ class _Found:
         return best_under_figure(*(best_under(studies, target.column, target.minimizes, some, self.options.confidence)
                                    for some in budgets), title=f"{sheet.title}\n{panel.title}")
 
-    def left_out(self) -> Iterator[str]:
-        """In words what the studies do not have, by figure."""
+    def left_out(self) -> Iterator[Finding]:
+        """What the studies do not have, by figure."""
         for number, names in self.missing.items():
-            yield f"Figure {number}: no log has {listed(names)}, or not the metric of its goal."
+            yield PAPERS.find("figure_missing", number=number, names=list(names))
         for name, (n, wanted) in sorted(self.short.items()):
-            yield f"{name}: every batch is compared at {counted(n, 'trial')}, where the paper takes {wanted:,}."
+            yield PAPERS.find("few_trials", name=name, n=n, wanted=wanted)
         for number in self.empty:
-            yield (f"Figure {number}: its workloads have too little data for it: too few batches met its goal, or no "
-                   "log says how many training examples an epoch has.")
+            yield PAPERS.find("figure_empty", number=number)
 
 
 def _with_target(panel: Panel, lines: Sequence[tuple[Line, Curve]]) -> str:
