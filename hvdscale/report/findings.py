@@ -57,7 +57,3 @@ def sentences_of(findings: Iterable[Finding]) -> tuple[str, ...]:
     """All that findings say."""
     return tuple(said for one in findings for said in (one.said, *one.more))
 
-
-def finding_of(sentences: Sequence[str], estimate: object = None) -> tuple[Finding, ...]:
-    """Sentences about one thing, the first of which says it; () for none."""
-    return (Finding(sentences[0], tuple(sentences[1:]), estimate),) if sentences else ()

@@ -14,15 +14,16 @@ from ...analysis.base_rates import BaseRates, value_range
 from ...analysis.budgets import BestUnder, BudgetPoint, TrialKind
 from ...analysis.quality import Quality
 from ...analysis.shares import Tolerance
-from ...formatting.numbers import capital, number
-from ..columns import SHALLUE, metric_name
+from ...formatting.numbers import number
+from ..columns import metric_name
 from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Axis, Figure, Look, is_named,
                        is_positive, log2_axis, set_ticks, shade, value_axis)
 from ..file_names import column_name
+from ..plots import draw_bar, draw_panels, ends_of, explain, label_axes
 from .budgets import best_ends, describe_ends
 from .curve_figures import ASIDE, heading, plain
+from .words import SEARCH
 
-MASTERS = "Masters & Luschi 2018, arXiv 1804.07612, section 2"
 LEVELS = 5                  # of the scale of colours that the legend names
 CELL = ((-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5))        # a mark twice as wide as high
 SUPERSCRIPT = str.maketrans("-0123456789", "\N{SUPERSCRIPT MINUS}⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -40,25 +41,20 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
 
     def draw(*axes: Axes) -> None:
         if short:
-            axes[0].plot([], [], linestyle="", marker="o", color=MUTED, markersize=5.5, markerfacecolor="none",
-                         label="open: the best trial ended earlier")
-        for one, record in zip(axes, found):
-            _draw_best_under(one, record, len(found) > 1)
-            alike = [other for other in found if other.column == record.column]         # have one scale
-            value_axis(one, "y", [point.best.value for other in alike for row in other.rows for point in _valued(row)],
-                       PANEL_TICKS if len(found) > 1 else TICKS)
-            if len(found) > 1:
-                one.set_title(plain(_heading(record, found)))
-    said = [f"The best {' or '.join(sorted(metrics))} of the feasible trials within a budget, against the global "
-            "batch: a line a budget, the larger the paler. Bars are "
-            f"{found[0].confidence:.0%} intervals of the median best of searches of as many trials."]
-    if short:
-        ends = describe_ends(best_ends([point for one in found for row in one.rows for point in row]))
-        said.append(f"An open mark means that the best trial ended before the budget was spent, {ends}: it might "
-                    "have bettered that.")
-    keys = dict.fromkeys(key for one in found for row in one.rows for point in row for key in point.keys)
-    return Figure("best-under-budgets", title, " ".join(said), "best of the evaluations within the budget, over trials",
-                  f"{SHALLUE}, section 4.8", tuple(keys), draw, len(found))
+            explain(axes[0], "open: the best trial ended earlier", marker="o", color=MUTED, markersize=5.5,
+                    markerfacecolor="none")
+        draw_panels(draw_one, found, [plain(_heading(record, found)) for record in found])(*axes)
+
+    def draw_one(axes: Axes, record: BestUnder) -> None:
+        _draw_best_under(axes, record, len(found) > 1)
+        alike = [other for other in found if other.column == record.column]         # have one scale
+        value_axis(axes, "y", [point.best.value for other in alike for row in other.rows for point in _valued(row)],
+                   PANEL_TICKS if len(found) > 1 else TICKS)
+    points = [point for one in found for row in one.rows for point in row]
+    keys = dict.fromkeys(key for point in points for key in point.keys)
+    return SEARCH.figure("best-under-budgets", draw, tuple(keys), len(found), title=title,
+                         metrics=" or ".join(sorted(metrics)), confidence=f"{found[0].confidence:.0%}",
+                         ends=describe_ends(best_ends(points)) if short else "")
 
 
 def best_batch_figure(found: Quality | None, tolerance: Tolerance) -> Figure | None:
@@ -73,19 +69,15 @@ def best_batch_figure(found: Quality | None, tolerance: Tolerance) -> Figure | N
         along = np.geomspace(valley.batches[0], valley.batches[-1], 300)
         axes.axvspan(*valley.within(tolerance), color=shade(2, 3), alpha=0.2, linewidth=0, label=f"within {tolerance}")
         for point, value in zip(points, found.best):
-            axes.plot([point.global_batch] * 2, [point.best.low, point.best.high], color=MUTED, linewidth=1.4)
+            draw_bar(axes, point.global_batch, point.best.low, point.best.high, MUTED)
             axes.plot([point.global_batch], [value], linestyle="", marker="o", color=INK, markersize=5.5)
         axes.plot(along, sign * valley.at(along), color=shade(0, 3), linewidth=1.4, label="fitted")
         axes.axvline(valley.best.value, color=shade(0, 3), linewidth=1, linestyle=":", label="best batch")
-        value_axis(axes, "y", [end for point in points for end in (point.best.low, point.best.high)], TICKS)
-        axes.set_xlabel("global batch B (examples)")
-        axes.set_ylabel(metric)
-    caption = (f"The best {metric} at a fixed budget against the global batch: the median best of {found.n} trials; "
-               f"bars: {found.confidence:.0%} intervals. Shaded: where the fit is within {tolerance} of its best.")
-    return Figure(f"best-batch-{column_name(found.column)}",
-                  f"{capital(metric)} at a fixed budget\n{heading(found.workload)}", caption,
-                  "c + l (m - x)^p left of m, c + r (x - m)^q right of it, x = log2 B", SHALLUE,
-                  tuple(dict.fromkeys(key for point in points for key in point.keys)), draw)
+        value_axis(axes, "y", ends_of(point.best for point in points), TICKS)
+        label_axes(axes, "global batch B (examples)", metric)
+    return SEARCH.figure("best-batch", draw, tuple(dict.fromkeys(key for point in points for key in point.keys)),
+                         name=column_name(found.column), metric=metric, workload=heading(found.workload), n=found.n,
+                         confidence=f"{found.confidence:.0%}", tolerance=str(tolerance))
 
 
 def _heading(record: BestUnder, found: Sequence[BestUnder]) -> str:
@@ -112,13 +104,12 @@ def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
         look: Look = {"linestyle": "", "marker": marker, "color": color, "markersize": 5.5}
         for point, across in zip(row, x):
             if point.best.low == point.best.low and point.best.high > point.best.low:
-                axes.plot([across] * 2, [point.best.low, point.best.high], color=color, linewidth=1.4, alpha=0.6)
+                draw_bar(axes, across, point.best.low, point.best.high, color, 0.6)
             axes.plot([across], [point.best.value], **look,
                       **({"markerfacecolor": "none"} if point.best_is_short else {"markeredgewidth": 0}))
         if row and is_named(at, len(rows)):
-            axes.plot([], [], **look, markeredgewidth=0, label=str(budget or "its own budget"))
-    axes.set_xlabel("global batch B (examples)")
-    axes.set_ylabel(metric_name(record.column))
+            explain(axes, str(budget or "its own budget"), **look, markeredgewidth=0)
+    label_axes(axes, "global batch B (examples)", metric_name(record.column))
 
 
 def base_rate_figure(*records: BaseRates | None) -> Figure | None:
@@ -133,23 +124,17 @@ def base_rate_figure(*records: BaseRates | None) -> Figure | None:
     scale = _Scale(*value_range(maps))
 
     def draw(*axes: Axes) -> None:
-        for one, record in zip(axes, maps):
-            _draw_map(one, record, scale, maps)
-            if len(maps) > 1:
-                one.set_title(f"{record.budget}" if record.budget else "each trial's own budget")
+        draw_panels(lambda one, record: _draw_map(one, record, scale, maps), maps,
+                    [str(record.budget or "each trial's own budget") for record in maps])(*axes)
         for share in np.linspace(0, 1, LEVELS):
-            axes[0].plot([], [], linestyle="", marker=CELL, markersize=9, markeredgewidth=0, color=scale.at(share),
-                         label=f"{metric} {scale.words(share)}")
+            explain(axes[0], f"{metric} {scale.words(share)}", marker=CELL, markersize=9, markeredgewidth=0,
+                    color=scale.at(share))
     rate = "\N{GREEK SMALL LETTER ETA} / (1 - momentum)" if maps[0].effective else "\N{GREEK SMALL LETTER ETA}"
-    said = [f"One mark a trial: its global batch B and its learning rate per example, {rate} / B; its colour is the "
-            f"best {metric} within the budget, the better the darker. Crosses diverged; the best trial of each batch "
-            "has a frame. Along a horizontal line the learning rate grows as the batch."]
-    if any((one.kind == TrialKind.SHORT).any() for one in maps):
-        said.append("Small marks ended before the budget was spent, so that they reach their value or better.")
     keys = dict.fromkeys(one.key(at) for one in maps for at in range(len(one.rate)))
-    budget = f" ({maps[0].budget})" if len(maps) == 1 and maps[0].budget else ""
-    title = f"{capital(metric)} by batch and base rate{budget}\n{heading(maps[0].workload)}"
-    return Figure("base-rates", title, " ".join(said), f"base rate: {rate} / B", MASTERS, tuple(keys), draw, len(maps))
+    return SEARCH.figure("base-rates", draw, tuple(keys), len(maps), metric=metric, rate=rate,
+                         budget=str(maps[0].budget) if len(maps) == 1 and maps[0].budget else "",
+                         workload=heading(maps[0].workload),
+                         short=any((one.kind == TrialKind.SHORT).any() for one in maps))
 
 
 class _Scale:
@@ -186,7 +171,7 @@ def _draw_map(axes: Axes, record: BaseRates, scale: _Scale, maps: Sequence[BaseR
     crowded = sum(len(one.rate) for one in maps) > MOST_MARKS
     axes.plot(record.global_batch[lost], record.rate[lost], **look, rasterized=crowded)
     if lost.any():
-        axes.plot([], [], **look, label="diverged")
+        explain(axes, "diverged", **look)
     shares = np.array([scale.share(value) if math.isfinite(value) else math.nan for value in record.value])
     marks: dict[tuple[str, int], list[int]] = {}            # of one look: drawn together
     for at in np.argsort(-shares, kind="stable"):           # the better lie on top
@@ -199,9 +184,9 @@ def _draw_map(axes: Axes, record: BaseRates, scale: _Scale, maps: Sequence[BaseR
     frame: Look = {"linestyle": "", "marker": CELL, "markerfacecolor": "none", "markeredgecolor": INK,
                    "markersize": 13, "markeredgewidth": 1.2}
     axes.plot(record.global_batch[best], record.rate[best], **frame)
-    axes.plot([], [], **{**frame, "markersize": 10}, label="best of its batch")
-    axes.set_xlabel("global batch B (examples)")
-    axes.set_ylabel("learning rate / ((1 - momentum) B)" if record.effective else "learning rate / B")
+    explain(axes, "best of its batch", **{**frame, "markersize": 10})
+    label_axes(axes, "global batch B (examples)",
+               "learning rate / ((1 - momentum) B)" if record.effective else "learning rate / B")
 
 
 def _two_to_the(axis: Axis, low: float, high: float, most: int) -> None:

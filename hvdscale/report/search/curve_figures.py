@@ -15,10 +15,11 @@ from typing import Any
 from ...analysis.curves import Curve, CurvePoint
 from ...analysis.intervals import Estimate
 from ...analysis.regimes import Regimes
-from ...formatting.numbers import listed, number
-from ..columns import MCCANDLISH, SHALLUE
-from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows_of,
-                       fraction, is_named, is_positive, log2_axis, mark_estimate, shade)
+from ...formatting.numbers import number
+from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, fraction,
+                       is_named, is_positive, log2_axis, mark_estimate, shade)
+from ..plots import arrows, draw_panels, ends_of, explain, label_axes
+from .words import SEARCH
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures
 LONGEST, LONGEST_TITLE = 44, 60     # letters of a label, of a line of a title
@@ -145,41 +146,25 @@ def _with_something(panels: Iterable[CurvePanel], kind: str) -> tuple[list[Curve
 
 
 def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title: str, name: str) -> Figure:
-    def draw(*axes: Axes) -> None:
-        for one, panel in zip(axes, panels):
-            _draw(one, panel, kind, len(panels) > 1)
-            if len(panels) > 1:
-                targets = {str(curve.target) for curve in panel.curves}
-                one.set_title("\n".join(map(plain, [panel.title, *(targets if len(targets) == 1 else ())])))
     curves = [curve for panel in panels for curve in panel.curves]
-    several = max(len(panel.curves) for panel in panels) > 1
-    crowded = max(len(panel.curves) for panel in panels) > len(HUES)
     estimates = [point.steps for curve in curves for point in curve.points]
-    unmet = any(not one.met for one in estimates)
-    source = f"{SHALLUE}, section 4"
-    said = [f"{NAMES[kind]}{',' * (kind != STEPS)} against the global batch, both axes in powers of 2; {SAID[kind]}."]
-    if several:
-        said.append(f"One colour and mark a curve{'' if crowded else '; marks at one batch are set apart sideways'}.")
-    if not crowded:
-        said.append(f"Bars are {curves[0].confidence:.0%} intervals of the median best of searches of as many trials"
-                    + (", not of what they are divided by." if kind != STEPS else "."))
-    if not crowded and any(one.low == 0 or one.met and math.isinf(one.high) for one in estimates):
-        said.append("An arrow means that the interval has no end there.")
-    if unmet and not crowded:
-        said.append("An open triangle means that the target was not met: the steps are above it.")
-    if not several and kind == STEPS:
-        said.append("Vertical lines are the end of perfect scaling and the maximum useful batch, their bands the "
-                    "intervals.")
-        if any(map(_has_fit, curves)):
-            said.append("The thin line is the curve S_min (1 + (B_crit / B)^p)^(1/p), fitted midway between the "
-                        "evaluation that met the target and the one before.")
-            source = f"{source}; {MCCANDLISH}"
-    if len(panels) > 1 and not several:
-        said.append(f"Targets: {listed(f'{panel.title}: {panel.curves[0].target}' for panel in panels)}.")
-    if empty:
-        said.append(f"Without a batch to show: {listed(empty)}.")
+    most = max(len(panel.curves) for panel in panels)
+    few, alone = most <= len(HUES), most == 1 and kind == STEPS
     keys = dict.fromkeys(key for curve in curves for point in curve.searched for key in _keys(point))
-    return Figure(name, title, " ".join(said), FORMULAS[kind], source, tuple(keys), draw, len(panels))
+    return SEARCH.figure(
+        "steps", draw_panels(lambda axes, panel: _draw(axes, panel, kind, len(panels) > 1), panels,
+                             list(map(_panel_title, panels))), tuple(keys), len(panels),
+        name=name, title=title, what=NAMES[kind], scaled=kind != STEPS, how=SAID[kind], formula=FORMULAS[kind],
+        several=most > 1, few=few, confidence=f"{curves[0].confidence:.0%}",
+        arrows=few and any(one.low == 0 or one.met and math.isinf(one.high) for one in estimates),
+        unmet=few and any(not one.met for one in estimates), regimes=alone, fit=alone and any(map(_has_fit, curves)),
+        targets=[f"{panel.title}: {panel.curves[0].target}" for panel in panels] if len(panels) > 1 == most else [],
+        empty=list(empty))
+
+
+def _panel_title(panel: CurvePanel) -> str:
+    targets = {str(curve.target) for curve in panel.curves}
+    return "\n".join(map(plain, [panel.title, *(targets if len(targets) == 1 else ())]))
 
 
 def _keys(point: CurvePoint) -> list[tuple[str, int]]:
@@ -233,7 +218,7 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
         _regimes(axes, curves[0], ends, paneled)
     for color, across, line in lines:
         axes.plot(across, line, "--", color=color, linewidth=1.1, alpha=0.75 if color != MUTED else 1)
-    axes.plot([], [], "--", color=MUTED, linewidth=1.1, label="perfect scaling")
+    explain(axes, "perfect scaling", linestyle="--", color=MUTED, linewidth=1.1)
     gap = min((after / before for before, after in zip(batches, batches[1:])), default=2) ** ASIDE
     labels = panel.labels or ()
     if len(curves) == 1:
@@ -245,16 +230,14 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
             _draw_line(axes, points, 1, color, marker=marker, markersize=3, label=label, alpha=0.8)
         else:
             _draw_curve(axes, points, gap ** ((at + 0.5) / len(curves) - 0.5), color, marker, label)
-    axes.set_xlabel("global batch B (examples)")
-    axes.set_ylabel(AXES.get(kind) or f"steps / steps at B = {_common(curves):,}")
+    label_axes(axes, "global batch B (examples)", AXES.get(kind) or f"steps / steps at B = {_common(curves):,}")
 
 
 def _vertical_axis(axes: Axes, estimates: Sequence[Estimate], lines: Sequence[PerfectLine], kind: str) -> None:
     lowest = min(one.value for one in estimates if one.met) / 4
     seen = [one.value for one in estimates if one.met] + [one.beyond for one in estimates if not one.met]
     log2_axis(axes, "y", seen + [end for _, _, line in lines for end in line if end > lowest],
-              [end for one in estimates for end in (one.low, one.high)],
-              arrows=[arrow for one in estimates for arrow in arrows_of(one)])
+              ends_of(estimates), arrows=arrows(estimates))
     if kind != STEPS:
         axes.yaxis.set_major_formatter(fraction)
 
@@ -284,7 +267,7 @@ def _draw_curve(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: 
         if not point.trials and point.infeasible:
             look: Look = {"linestyle": "", "marker": "x", "markersize": 6}
             axes.plot([point.global_batch * aside], [top], color=color, clip_on=False, **look)
-            axes.plot([], [], color=MUTED, label="not met: all diverged", **look)
+            explain(axes, "not met: all diverged", color=MUTED, **look)
 
 
 def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, **look: Any) -> None:

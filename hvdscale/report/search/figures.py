@@ -18,13 +18,14 @@ from ...analysis.curves import Curve, CurvePoint
 from ...analysis.regimes import USEFUL_WITHIN
 from ...analysis.search import BestOf
 from ...analysis.studies import Study
-from ...formatting.numbers import counted, exact, percent
+from ...formatting.numbers import counted, exact
 from ...target import Target
-from ..columns import SHALLUE
-from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows_of,
-                       fraction, is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade, value_axis)
+from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, fraction,
+                       is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade, value_axis)
 from ..file_names import slug
+from ..plots import arrows, draw_bar, draw_line, draw_panels, ends_of, explain, label_axes
 from .curve_figures import heading, plain
+from .words import SEARCH
 
 TITLES = {LEARNING_RATE: "learning rate", MOMENTUM: "momentum", EFFECTIVE: "effective learning rate"}
 AXES = {LEARNING_RATE: "learning rate \N{GREEK SMALL LETTER ETA}",
@@ -53,23 +54,16 @@ def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, t
     if not found:
         return None
 
-    def draw(*axes: Axes) -> None:
-        for one, (panel, _, points) in zip(axes, found):
-            _draw_best(one, points, what, PANEL_TICKS if len(found) > 1 else TICKS)
-            if len(found) > 1:
-                one.set_title(panel)
-    title = title or f"Best {TITLES.get(what, what)} by batch"
-    said = [f"The {TITLES.get(what, what)} of the trial that met the target in the fewest steps, against the global "
-            f"batch; bars span the trials that needed at most {percent(USEFUL_WITHIN)} more steps than it.",
-            "The axis is 1 - momentum: lower is more momentum." if what == MOMENTUM else
-            "From the smallest batch that met the target, the dashed line grows as the batch, the dotted one as its "
-            "square root."]
+    def draw(axes: Axes, points: Sequence[BestPoint]) -> None:
+        _draw_best(axes, points, what, PANEL_TICKS if len(found) > 1 else TICKS)
     targets = {str(curve.target) for _, curve, _ in found}
-    said += [f"Target: {min(targets)}."] if len(targets) == 1 else []
     keys = dict.fromkeys(key for *_, points in found for point in points for key in point.keys)
-    return Figure(name or f"best-{slug(what)}-panels", title if len(found) > 1 else f"{title}\n{found[0][0]}",
-                  " ".join(said), FORMULAS.get(what, f"{AXES.get(what, what)} of the best trial"),
-                  f"{SHALLUE}, section 4.6", tuple(keys), draw, len(found))
+    return SEARCH.figure(
+        "best", draw_panels(draw, [points for *_, points in found], [panel for panel, *_ in found]), tuple(keys),
+        len(found), name=name or f"best-{slug(what)}-panels", title=title or f"Best {TITLES.get(what, what)} by batch",
+        panel=found[0][0] if len(found) == 1 else "", what=TITLES.get(what, what), within=USEFUL_WITHIN,
+        momentum=what == MOMENTUM, target=min(targets) if len(targets) == 1 else "",
+        formula=FORMULAS.get(what, f"{AXES.get(what, what)} of the best trial"))
 
 
 def _above_zero(points: Iterable[BestPoint], what: str) -> list[BestPoint]:
@@ -88,8 +82,8 @@ def _draw_best(axes: Axes, points: Sequence[BestPoint], what: str, most: int) ->
     heuristics = [] if what == MOMENTUM else [("--", "linear heuristic", first.value * ratio),
                                               (":", "square root heuristic", first.value * math.sqrt(ratio))]
     for dashes, label, end in heuristics:
-        axes.plot([first.global_batch, points[-1].global_batch], [first.value, end], dashes, color=MUTED,
-                  linewidth=1.3, label=label)
+        draw_line(axes, ((first.global_batch, first.value), (points[-1].global_batch, end)), MUTED, dashes, 1.3,
+                  label=label)
     values = [_on_axis(point.value, what) for point in points]
     log2_axis(axes, "y", values, [*(_on_axis(end, what) for point in points for end in (point.low, point.high)),
                                   *(end for *_, end in heuristics)], most=most)
@@ -97,10 +91,8 @@ def _draw_best(axes: Axes, points: Sequence[BestPoint], what: str, most: int) ->
     axes.plot([point.global_batch for point in points], values, marker="o", color=BLUE, linewidth=1, markersize=5.5,
               markeredgewidth=0, label=f"best {TITLES.get(what, what)}")
     for point in points:
-        axes.plot([point.global_batch] * 2, [_on_axis(point.low, what), _on_axis(point.high, what)], color=BLUE,
-                  linewidth=1.4, alpha=0.6)
-    axes.set_xlabel("global batch B (examples)")
-    axes.set_ylabel(AXES.get(what, what))
+        draw_bar(axes, point.global_batch, _on_axis(point.low, what), _on_axis(point.high, what), BLUE, 0.6)
+    label_axes(axes, "global batch B (examples)", AXES.get(what, what))
 
 
 def trials_figure(curve: Curve) -> Figure | None:
@@ -173,22 +165,13 @@ def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *
     if not found:
         return None
 
-    def draw(*axes: Axes) -> None:
-        for one, (panel, space) in zip(axes, found):
-            if len(found) > 1:
-                one.set_title(panel)
-            _draw_space(one, space, [space for _, space in found], y)
-    said = [f"One mark a trial: its learning rate and its "
-            f"{'steps to the target' if y is None else y.replace('_', ' ')}.",
-            "Discs met the target within the budget, triangles did not, dots were stopped by their search before "
-            "that was known, crosses diverged; the star is the trial with the fewest steps."]
-    if y == MOMENTUM:
-        said.append("Along each pale line the effective learning rate, learning rate / (1 - momentum), is the same; "
-                    "from one to the next it grows tenfold.")
+    def draw(axes: Axes, space: Space) -> None:
+        _draw_space(axes, space, [space for _, space in found], y)
     keys = dict.fromkeys(key for _, space in found for key in space.keys)
-    return Figure(name, title if len(found) > 1 else f"{title}\n{found[0][0]}", " ".join(said),
-                  "met: the first evaluation that meets the target, at most at the budget's last step",
-                  f"{SHALLUE}, section 4.7", tuple(keys), draw, len(found))
+    return SEARCH.figure(
+        "trials", draw_panels(draw, [space for _, space in found], [panel for panel, _ in found]), tuple(keys),
+        len(found), name=name, title=title, panel=found[0][0] if len(found) == 1 else "",
+        second=y.replace("_", " ") if y else "", momentum=y == MOMENTUM)
 
 
 MARKS: tuple[tuple[int | None, Look, str], ...] = (     # kind, look, and its name
@@ -218,14 +201,13 @@ def _draw_space(axes: Axes, space: Space, spaces: Sequence[Space], y: str | None
         axes.plot(across[at], up[at], linestyle="", **look, rasterized=crowded)
         if any((one.kind == kind).any() if kind is not None else not np.isin(one.kind, known).all()
                for one in spaces):
-            axes.plot([], [], linestyle="", **look, label=label)
+            explain(axes, label, **look)
     if space.best is not None:
         star: Look = {"marker": "*", "markersize": 12, "markerfacecolor": AMBER, "markeredgecolor": INK,
                       "markeredgewidth": 0.9, "linestyle": ""}
         axes.plot(across[space.best], up[space.best], **star, zorder=4)
-        axes.plot([], [], **{**star, "markersize": 9}, label="fewest steps")
-    axes.set_xlabel(AXES[LEARNING_RATE])
-    axes.set_ylabel("steps to target S" if y is None else AXES.get(y, y.replace("_", " ")))
+        explain(axes, "fewest steps", **{**star, "markersize": 9})
+    label_axes(axes, AXES[LEARNING_RATE], "steps to target S" if y is None else AXES.get(y, y.replace("_", " ")))
 
 
 def _same_effective_rates(axes: Axes) -> None:
@@ -236,7 +218,7 @@ def _same_effective_rates(axes: Axes) -> None:
     look: Look = {"color": MUTED, "alpha": 0.35, "linewidth": 0.7, "zorder": 1}
     for power in range(math.floor(math.log10(left / high)), math.ceil(math.log10(right / low)) + 1):
         axes.plot([left, right], [left / 10 ** power, right / 10 ** power], **look)
-    axes.plot([], [], **look, label="equal effective rate")
+    explain(axes, "equal effective rate", **look, linestyle="-")
 
 
 def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
@@ -247,31 +229,22 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
     objective, target = found[0].objective, found[0].target
     what = "steps to target" if objective == "steps" else f"best {objective}"
     ranged = [one.best for one in found if one.best is not None and one.best.met]
-    bars = (f" The bar at the right end of a line is the {found[0].confidence:.0%} interval of the median best of "
-            "searches of as many trials; fewer trials have none, being part of the same ones." if ranged else
-            " No interval is drawn: all points are of the same trials.")
 
     def draw(axes: Axes) -> None:
         values = [one.low for trials in found for one in trials.curve if math.isfinite(one.low)]
         log2_axis(axes, "x", [one.n for trials in found for one in trials.curve])
         set_ticks(axes.xaxis, [2 ** at for at in range(max(one.n for t in found for one in t.curve).bit_length())])
         if min(values) > 0:
-            log2_axis(axes, "y", values, [end for one in ranged for end in (one.low, one.high)],
-                      arrows=[arrow for one in ranged for arrow in arrows_of(one)])
+            log2_axis(axes, "y", values, ends_of(ranged), arrows=arrows(ranged))
         for at, trials in enumerate(found):
             _draw_best_of(axes, trials, shade(at, len(found)),
                           f"B = {trials.global_batch:,}" if is_named(at, len(found)) else None)
-        axes.set_xlabel("trials n")
-        axes.set_ylabel(f"{what}, median best of n")
-    return Figure(
-        "best-of-n" if objective == "steps" else f"best-of-n-{objective.replace('/', '-')}",
-        f"What more trials found{f': {target}' if target else ''}",
-        "The median, over all subsets of n of a study's feasible trials, of the "
-        f"{'fewest ' * (objective == 'steps')}{what} among them, against n; one colour a global batch. A line that "
-        "still gets better at its right end calls for more trials. Where most subsets met nothing there is no point; "
-        f"where pruned trials leave the median open, an open triangle marks what it must be above.{bars}",
-        "median of min over the C(N, n) subsets of n of N feasible trials", "",
-        tuple(key for trials in found for key in trials.keys), draw)
+        label_axes(axes, "trials n", f"{what}, median best of n")
+    of_steps = objective == "steps"
+    return SEARCH.figure("best-of-n", draw, tuple(key for trials in found for key in trials.keys), target=target,
+                         objective="" if of_steps else objective.replace("/", "-"),
+                         what=f"fewest {what}" if of_steps else what,
+                         confidence=f"{found[0].confidence:.0%}" if ranged else "")
 
 
 def known_bests(curve: Iterable[BestOf]) -> list[BestOf]:
@@ -289,4 +262,4 @@ def _draw_best_of(axes: Axes, trials: BestOfTrials, color: str, label: str | Non
     look: Look = {"linestyle": "", "marker": "^", "markersize": 5, "markerfacecolor": "none", "markeredgewidth": 1}
     axes.plot([one.n for one in unknown], [one.low for one in unknown], color=color, **look)
     if unknown:
-        axes.plot([], [], color=MUTED, **look, label="not known: above")
+        explain(axes, "not known: above", color=MUTED, **look)

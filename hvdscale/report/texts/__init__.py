@@ -105,14 +105,15 @@ class Texts:
 
 def fill(template: str, values: Mapping[str, object]) -> str:
     """The text of a template."""
+    values = {**SOURCES, **values}
+
     def chosen(found: re.Match[str]) -> str:
         return next((part for part in found[1].split("|")
                      if all(_is_there(values.get(name)) for name, *_ in FIELD.findall(part))), "")
     found = 1
     while found:
         template, found = OPTIONAL.subn(chosen, template)
-    return FIELD.sub(lambda field: "" if field[2] else written(
-        SOURCES.get(field[1]) or values[field[1]], field[3] or ""), template)
+    return FIELD.sub(lambda field: "" if field[2] else written(values[field[1]], field[3] or ""), template)
 
 
 def _is_there(value: object) -> bool:
