@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,4 +56,3 @@ def _plain(value: object) -> object:
 def sentences_of(findings: Iterable[Finding]) -> tuple[str, ...]:
     """All that findings say."""
     return tuple(said for one in findings for said in (one.said, *one.more))
-

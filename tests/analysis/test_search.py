@@ -20,7 +20,7 @@ from hvdscale.report.drawing import render
 from hvdscale.report.page.html import as_html
 from hvdscale.report.scaling.figures import figures_of
 from hvdscale.report.scaling.tables import tables_of
-from hvdscale.report.scaling.words import left_out, summary
+from hvdscale.report.scaling.words import findings, left_out, summary
 from hvdscale.report.search.tables import tables_of_searches
 from hvdscale.report.search.words import hygiene, lines
 from hvdscale.report.search.words import find_next
@@ -418,7 +418,7 @@ def test_the_search_is_in_every_form_of_the_report(tmp_path):
     values = json.loads(json.dumps(as_json(document), allow_nan=False))["workloads"][0]["sections"][0]
     assert [len(one["best_of_n"]) for one in values["searches"]] == [12, 12]
     assert values["searches"][0]["said"] == lines(found.searches[0])
-    assert "What pruned trials cannot give: the best metric within the budget" in "".join(left_out(found))
+    assert "the best metric and the shares that meet or diverge are not" in "".join(left_out(found))
 
 
 def test_the_figure_of_what_more_trials_found_is_drawn():
@@ -444,11 +444,11 @@ def test_a_target_that_the_search_stopped_short_of_says_so():
     assert found.cells[0].steps.beyond == 500       # the best point went no further: the least that is known
 
 
-def test_each_further_target_of_a_sweep_has_a_line():
+def test_each_further_target_of_a_sweep_has_its_fewest_steps():
     found = section(drawn(0, 500, easier=300), drawn(1, 700, easier=200), drawn(2, diverged=True))
-    said = [line for line in summary(found) if "also a target" in line]
-    assert said == ["val/error<0.2, also a target of the sweep: 200 steps at batch 256; --target 'val/error<0.2' has "
-                    "its tables."]
+    [other] = [one for one in findings(found) if one.kind == "other_targets"]
+    assert list(map(str, other.named["targets"])) == ["val/error<0.2"] and "--target 'val/error<0.2'" in other.said
+    assert other.more == ("val/error<0.2: 200 steps at batch 256.",)
 
 
 def test_a_report_without_a_sweep_has_nothing_of_searches():

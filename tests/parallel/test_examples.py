@@ -74,7 +74,7 @@ def test_a_padded_example_makes_the_same_updates_on_two_workers(folder, run, her
 def test_the_sweep_of_the_examples_finds_the_steps_to_its_targets(folder):
     assert carry_out("sweep.toml", "sweeps/macro_f1")[0] == 0
     reported = " ".join(CliRunner().invoke(report, ["sweeps/macro_f1", "--full"]).output.split())
-    assert "Search: val/macro_f1>0.9" in reported and "val/macro_f1>0.8, also a target of the sweep:" in reported
+    assert "Search: val/macro_f1>0.9" in reported and "A further target of the sweep: val/macro_f1>0.8;" in reported
 
 
 @pytest.mark.slow

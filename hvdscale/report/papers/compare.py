@@ -78,11 +78,14 @@ def _find_fidelity(found: Fidelity, reference: Reference) -> Iterator[Finding]:
     within, told = found.counted("within")
     if told:
         (_, b_crit, _), (covered, known) = found.marks, found.counted("covered")
-        yield PAPERS.find(
-            "against", label=label, title=title, factor=f"{WITHIN_LOG2:g}", within=within, told=told,
-            share=within / told, asked=SHARE_WITHIN, b_crit=_format_mark(b_crit) if b_crit.passed is not None else None,
-            passed=bool(b_crit.passed), b_crit_factor=f"{B_CRIT_WITHIN:g}", covered=covered, known=known or None,
-            covered_asked=SHARE_COVERED, verdict=_verdict(found.marks))
+        more = [PAPERS.say("against_steps", factor=f"{WITHIN_LOG2:g}", within=within, told=told, share=within / told,
+                           asked=SHARE_WITHIN)]
+        if b_crit.passed is not None:
+            more.append(PAPERS.say("against_b_crit", b_crit=_format_mark(b_crit), passed=bool(b_crit.passed),
+                                   factor=f"{B_CRIT_WITHIN:g}"))
+        if known:
+            more.append(PAPERS.say("against_intervals", covered=covered, known=known, asked=SHARE_COVERED))
+        yield PAPERS.find("against", None, more, label=label, title=title, verdict=_verdict(found.marks))
     else:
         yield PAPERS.find("too_short", label=label, title=title)
     if found.remarks:

@@ -206,17 +206,20 @@ def _find_batches(section: Section) -> Iterator[Finding]:
 
 
 def _find_other_targets(section: Section) -> Iterator[Finding]:
-    """The fewest steps at each batch to the further targets of a sweep, a sentence each."""
+    """The further targets of a sweep, and the fewest steps to each at every batch."""
     others = {text: Target.parse(text) for trial in section.trials for text in trial.sweep.get("targets", ())}
     others.pop(str(section.target), None)
+    said = []
     for target in others.values() if section.target else ():
         fewest: dict[int, list[float]] = {}
         for trial in section.trials:
             if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat"):
                 fewest.setdefault(trial.global_batch, []).append(run_of(trial, target).steps)
-        yield SCALING.find("other_target", target=target, fewest=[SCALING.say(
+        said.append(SCALING.say("other_target", target=target, fewest=[SCALING.say(
             "other_target_at", steps=f"{min(steps):,.0f}" if math.isfinite(min(steps)) else None, batch=batch)
-            for batch, steps in sorted(fewest.items())])
+            for batch, steps in sorted(fewest.items())]))
+    if said:
+        yield SCALING.find("other_targets", None, said, targets=list(others.values()), target=[*others.values()][-1])
 
 
 def _find_parts(section: Section) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from ...analysis.best_points import LEARNING_RATE
 from ...analysis.budgets import BudgetPoint, EarlyEnd
 from ...analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality
 from ...analysis.shares import Tolerance
-from ...formatting.numbers import in_brackets, listed, percent, span, whole
+from ...formatting.numbers import capital, in_brackets, listed, percent, span, whole
 from ..columns import BATCH, metric_name
 from ..file_names import column_name
 from ..findings import Finding
@@ -45,7 +45,8 @@ def _describe_basis(found: Quality) -> Iterator[str]:
 def _find_verdict(found: Quality, more: tuple[str, ...]) -> Finding:
     metric, within = metric_name(found.column), _within(found)
     if not math.isfinite(found.p_value):
-        return SEARCH.find("quality_unknown", None, more, metric=metric, within=within, why=_why(found))
+        why, *cure = _why(found)
+        return SEARCH.find("quality_unknown", None, (*cure, *more), metric=metric, within=within, why=why)
     kind = ("quality_open" if not found.penalty and found.valley and math.isfinite(found.valley.best.high) else
             "quality_better" if found.improves else "quality_worse" if found.penalty else "quality_same")
     values, batches = [float(one) for one in found.best], found.batches
@@ -73,26 +74,25 @@ def find_best_batch(found: Quality | None, tolerance: Tolerance) -> tuple[Findin
         high=high, share=last / lowest if lowest else None, amount=last, largest=valley.batches[-1]),)
 
 
-def _why(found: Quality) -> str:
-    """Why nothing can be said, and what would decide it."""
+def _why(found: Quality) -> tuple[str, ...]:
+    """Why nothing can be said, then what would decide it where that is known."""
     if found.why == STOPPED:
         ends = set().union(*(point.outcomes.ends(point.outcomes.searched.nonzero()[0].tolist())
                              for point in found.points if point.global_batch in found.short))
         cures = ["a search with keep_going and prune_keep off, or for the metric itself,"] * bool(
-            ends - {EarlyEnd.OWN_BUDGET})
-        cures += ["a search with a larger budget"] * (EarlyEnd.OWN_BUDGET in ends)
+            ends - {EarlyEnd.OWN_BUDGET}) + ["a search with a larger budget"] * (EarlyEnd.OWN_BUDGET in ends)
         return SEARCH.say("quality_stopped", at=at_batches(found.short, found.points),
-                          ends=describe_ends(ends, "their"), cures=listed(cures, "or"))
+                          ends=describe_ends(ends, "their")), capital(SEARCH.say("quality_cure", cures=cures))
     if found.why == BATCHES:
-        return SEARCH.say("quality_few", batches=LEAST_BATCHES, trials=LEAST_TRIALS, found=len(found.batches) or None,
-                          one=len(found.batches) < 2)
+        return (SEARCH.say("quality_few", batches=LEAST_BATCHES, trials=LEAST_TRIALS,
+                           found=len(found.batches) or None, one=len(found.batches) < 2),)
     if found.why == UNFINISHED:
         examples, of_steps = found.workload.train_examples, found.budget is not None and found.budget.unit == "steps"
         amount = found.budget.amount if found.budget else 0.0
         few, many = (amount * batch / (examples or 1) for batch in (found.batches[0], found.batches[-1]))
-        return SEARCH.say("quality_unfinished", smallest=found.batches[0] if of_steps and examples else None, few=few,
-                          largest=found.batches[-1], many=many)
-    return SEARCH.say("quality_unmeasured")
+        return (SEARCH.say("quality_unfinished", smallest=found.batches[0] if of_steps and examples else None, few=few,
+                           largest=found.batches[-1], many=many),)
+    return (SEARCH.say("quality_unmeasured"),)
 
 
 def _p(value: float) -> str:
