@@ -206,7 +206,7 @@ def test_a_quarter_whose_interval_has_no_upper_end_is_drawn_with_an_arrow(last, 
 
 def test_the_summary_names_the_quarters_and_only_certain_changes():
     [said] = [said for said in summary(section_of(with_noise(drawn(40)))) if said.startswith("Gradient noise scale")]
-    assert said.endswith("; no change over the quarters of the steps is sure.")
+    assert said.endswith("; no significant change over the quarters of the steps.")
 
 
 def test_the_summary_is_of_the_batch_at_which_the_noise_scale_is_known_best():

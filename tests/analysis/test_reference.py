@@ -238,7 +238,7 @@ def test_sgd_and_nesterov_are_ordered_where_both_were_measured():
 def test_the_critical_batch_of_another_model_on_the_same_data_is_only_told():
     curve = measured({32: 100}, b_crit=437)
     [said] = published_views([curve], "mccandlish2018", {curve.workload: 800.0}).summary
-    assert "critical batch of 200 and a noise scale of 900 examples" in said and "on a model of its own" in said
+    assert "critical batch of 200 and a noise scale of 900 examples" in said and "on its model" in said
     assert "B_crit 437 (220-870)" in said and "noise scale of 800" in said
 
 
