@@ -191,7 +191,8 @@ def repeated(workers, repeats, spread=0.1):
 
 def test_few_degrees_of_freedom_are_said_to_leave_wide_intervals():
     [section] = sections(log(trial(id=1), trial(id=2, seed=1)))
-    assert "pooled over the points: 1 degree of freedom. With few degrees of freedom, intervals are wide" in " ".join(text(section).split())
+    said = " ".join(text(section).split())
+    assert "pooled over the points: 1 degree of freedom. With few degrees of freedom, intervals are wide" in said
 
 
 def test_a_point_whose_runs_spread_far_more_than_the_others_is_named():
