@@ -11,6 +11,7 @@ from ..errors import HvdscaleError
 from .cores import usable_cores
 from .parent import end_with_parent
 
+AGAIN_SECONDS = 1.0     # after which a pool is asked for new processes
 LEAST = 4           # items that are worth a process of their own
 MOST_AT_ONCE = 16   # items that a process takes at a time: of thousands of small ones, passing each on is the work
 Item = TypeVar("Item")
@@ -62,13 +63,16 @@ def ending_together(pool: Any) -> Iterator[Callable[[], None]]:
 
 def _watch(pool: Any) -> threading.Thread:
     from multiprocessing.connection import wait
-    processes, results = list(pool._processes.values()), pool._result_queue._writer
+    results = pool._result_queue._writer
 
     def watch() -> None:
-        running = processes
-        while running and not any(one.exitcode for one in running):
-            wait([one.sentinel for one in running])
-            running = [one for one in running if one.exitcode is None]
+        processes: dict[int, Any] = {}
+        while True:
+            processes |= pool._processes or {}      # a pool that spawns has more as tasks come, and none in the end
+            running = [one for one in processes.values() if one.exitcode is None]
+            if not running or any(one.exitcode for one in processes.values()):
+                break
+            wait([one.sentinel for one in running], AGAIN_SECONDS)
         if running:
             for one in running:
                 one.kill()
