@@ -59,7 +59,7 @@ def title_of(found: Branched) -> str:
 def _words(found: Branched) -> dict[str, Any]:
     """What texts name."""
     return {"metric": found.metric, "tolerance": str(found.tolerance), "length": found.length, "rule": found.rule,
-            "confidence": f"{found.confidence:.0%}"}
+            "confidence": found.confidence}
 
 
 def findings(found: Branched, measured: Measured) -> Iterator[Finding]:

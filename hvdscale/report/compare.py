@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,8 +24,8 @@ from ..log.schema import UNKNOWN_SEED
 from ..target import Target
 from .columns import BATCH
 from .differences import how_they_differ
-from .table import Cell, Column, Table, TrialKeys, as_values, count_cell, keys_of, number_cell
-from .texts import Texts
+from .table import Cell, Table, TrialKeys, as_values, count_cell, keys_of, number_cell
+from .texts import Cells, Texts
 
 COMPARE = Texts("compare")
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
@@ -54,7 +54,7 @@ def comparison_table(comparison: Comparison) -> Table:
         worst = max((test.verdict for test in comparison.overall if test.verdict), default=OK,
                     key=(OK, UNDECIDED, REGRESSION).index)
         rows.append(ComparedRow(None, comparison.overall, worst))
-    steps: dict[Column | str, Callable[[ComparedRow], Cell]] = {
+    steps: Cells = {
         "steps_before": lambda row: _steps(row.cell.baseline) if row.cell else Cell(""),
         "steps_after": lambda row: _steps(row.cell.candidate) if row.cell else Cell("")}
     return COMPARE.table("compare", rows, {
@@ -210,7 +210,7 @@ def _detail(where: Mapping[str, str | int], test: Test) -> dict[str, Cell]:
 def _notes(comparison: Comparison) -> Iterator[str]:
     """How to read the table; what is in one log alone, and where settings differ."""
     cells = comparison.cells
-    yield COMPARE.say("ratios", confidence=f"{comparison.tolerances.confidence:.0%}", target=comparison.target,
+    yield COMPARE.say("ratios", confidence=comparison.tolerances.confidence, target=comparison.target,
                       tolerances=_describe_tolerances(comparison.tolerances))
     pairings: dict[str, list[str]] = {}
     differ: dict[str, list[str]] = {}

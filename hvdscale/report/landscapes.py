@@ -53,7 +53,7 @@ def rate_name(found: RateLandscapes) -> str:
 def _words(found: RateLandscapes) -> dict[str, Any]:
     """What texts name."""
     return {"rate": rate_name(found), "formula": "lr / (1 - momentum)" if found.effective else "lr",
-            "metric": metric_name(found.target.column), "confidence": f"{found.confidence:.0%}",
+            "metric": metric_name(found.target.column), "confidence": found.confidence,
             "tolerance": percent(found.tolerance), "bin": f"{BIN:g}"}
 
 

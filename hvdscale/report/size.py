@@ -20,7 +20,7 @@ from .drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, Figure, decima
                       value_axis)
 from .findings import Finding
 from .table import Cell, Column, Table, TrialKeys, Write, interval_cell, number_cell
-from .texts import Texts
+from .texts import Cells, Texts
 from .view import View, present
 
 SIZE = Texts("size")
@@ -83,7 +83,7 @@ def _estimate(estimate: Estimate | None, write: Write = number) -> Cell:
     return interval_cell(estimate or Estimate.unknown(), write)
 
 
-def _size_columns(found: SizeLaws) -> dict[Column | str, Callable[[CellResult], Cell]]:
+def _size_columns(found: SizeLaws) -> Cells:
     """The columns of a cell's workload and its sizes."""
     def size(one: CellResult, at: int) -> Cell:
         return number_cell(one.cell.sizes[at])
@@ -95,8 +95,7 @@ def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at
     """A cell a row: what the rule names there, what is best, and what the difference costs."""
     def own(one: LawCost, cell: Callable[[CellResult], Cell]) -> Cell:
         return cell(one.cell)
-    cells: dict[Column | str, Callable[[LawCost], Cell]] = {
-        key: partial(own, cell=cell) for key, cell in _size_columns(found).items()}
+    cells: Cells = {key: partial(own, cell=cell) for key, cell in _size_columns(found).items()}
     cells |= {"rule": lambda one: number_cell(one.value), "best": lambda one: _estimate(one.best)}
     if any(one.loss or one.outside for one in costs):
         cells["loss"] = lambda one: Cell("outside") if one.outside else _estimate(one.loss and one.loss.scaled(100))
@@ -111,7 +110,7 @@ def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at
 
 def laws_table(found: SizeLaws) -> Table:
     """A law a row: its powers, its factor and whether it describes the cells."""
-    notes = [SIZE.say("intervals", confidence=f"{found.confidence:.0%}", law=True)]
+    notes = [SIZE.say("intervals", confidence=found.confidence, law=True)]
     if "best_batch" in found.quantities and found.metric:
         notes.append(SIZE.say("compared", metric=metric_name(found.metric[0]), budget=found.budget))
     return SIZE.table("size-laws", found.quantities.items(), {
@@ -140,7 +139,7 @@ def cells_table(found: SizeLaws) -> Table | None:
     cells = _size_columns(found) | {Column(key, *QUANTITIES[key][:2]): partial(quantity, key=key)
                                     for key in found.quantities}
     return SIZE.table("size-cells", found.cells, cells, _trials,
-                      notes=[SIZE.say("intervals", confidence=f"{found.confidence:.0%}")])
+                      notes=[SIZE.say("intervals", confidence=found.confidence)])
 
 
 def _trials(one: CellResult) -> TrialKeys:
@@ -161,7 +160,7 @@ def _figures(found: SizeLaws) -> Iterator[Figure]:
             if len(laws) > 1:
                 one.set_title(QUANTITIES[key][0])
     yield SIZE.figure("size-laws", draw, trials, len(laws), sizes=found.names, others=found.names[1:],
-                      confidence=f"{found.confidence:.0%}")
+                      confidence=found.confidence)
 
 
 def _draw_law(axes: Axes, law: PowerLaw, most: int) -> None:

@@ -22,8 +22,8 @@ from ..findings import Finding
 from ..plots import arrows, draw_line, ends_of, label_axes
 from ..scaling.noise import is_bounded, one_ended
 from ..search.curve_figures import mark_regimes
-from ..table import Cell, Column, Table, TrialKeys, keys_of, steps_cell
-from ..texts import Texts
+from ..table import Cell, Table, TrialKeys, keys_of, steps_cell
+from ..texts import Cells, Texts
 from ..view import View
 
 PAPERS = Texts("papers")
@@ -128,8 +128,7 @@ def _find_jobs(curves: Sequence[Curve], reference: Reference, noise_scales: Mapp
 
 def _tables(found: Fidelity, reference: Reference) -> tuple[Table, Table]:
     published, name, target = found.published, _named("published", reference, found.curve), found.curve.target
-    equal: dict[Column | str, Callable[[Any], Cell]] = {
-        "steps_at_equal_trials": lambda point: steps_cell(point.equal, whole)}
+    equal: Cells = {"steps_at_equal_trials": lambda point: steps_cell(point.equal, whole)}
     unequal = any(point.equal is not point.measured for point in found.points)
     return PAPERS.table("published", found.points, {
         BATCH: lambda point: Cell(f"{INTERPOLATED * point.interpolated}{point.global_batch:,}", point.global_batch),
@@ -214,7 +213,7 @@ def _shape_figure(curve: Curve, published: PublishedCurve, reference: Reference,
 
 def _of_both(kind: str, curve: Curve, published: PublishedCurve, reference: Reference, draw: Callable[[Axes], None],
              **values: Any) -> Figure:
-    band = PAPERS.say("band", plot=bool(published.trials), confidence=f"{curve.confidence:.0%}")
+    band = PAPERS.say("band", plot=bool(published.trials), confidence=curve.confidence)
     return PAPERS.figure(kind, draw, _keys(curve), name=_named(kind, reference, curve), target=curve.target,
                          label=published.label, there=published.target, band=band, obtained=reference.obtained,
                          source=reference.source, **values)

@@ -30,7 +30,7 @@ def figures_of_plan(plan: WorkerPlan) -> tuple[Figure, ...]:
         return ()
     trials = tuple(dict.fromkeys(key for option in plan.options for key in option.trials))
     return tuple(PLAN.figure(name, partial(draw, plan=plan), trials, what=_what(plan),
-                             confidence=f"{plan.request.confidence:.0%}") for name, draw in (
+                             confidence=plan.request.confidence) for name, draw in (
         ("plan-speedup", _draw_speedup), ("plan-time", _draw_time), ("plan-cost", _draw_cost)))
 
 

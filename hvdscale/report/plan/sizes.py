@@ -104,7 +104,7 @@ def prediction_table(predictions: Predictions, wanted: Mapping[str, float], loca
     if batch is not None and local_batch:
         rows.append(("Workers for that batch", interval_cell(workers_of(batch, local_batch), whole),
                      f"at {local_batch:,} examples each"))
-    notes = (PLAN.say("size_intervals", confidence=f"{confidence:.0%}"),)
+    notes = (PLAN.say("size_intervals", confidence=confidence),)
     return PLAN.table("size-prediction", rows, notes=notes, cells={
         "quantity": lambda row: Cell(row[0]), PLAN.column("predicted", "value"): lambda row: row[1],
         "basis": lambda row: Cell(row[2])})

@@ -72,7 +72,7 @@ def _table_notes(plan: WorkerPlan) -> Iterator[str]:
     if plan.relative and plan.options:
         yield PLAN.say("relative", workers=plan.options[0].workers, noise=bool(plan.noise))
     if any(option.seconds.high > option.seconds.low for option in plan.options):
-        yield PLAN.say("intervals", confidence=f"{request.confidence:.0%}", bounded=bounded)
+        yield PLAN.say("intervals", confidence=request.confidence, bounded=bounded)
     if not request.global_batch and not request.local_batch:
         yield PLAN.say("batches", most=request.max_local_batch or plan.times.timings.most_local or None,
                        bounded=bounded, likely=percent(LIKELY), above=bool(plan.curve.open_above))

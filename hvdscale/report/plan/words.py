@@ -238,7 +238,7 @@ def _describe_bounds(plan: WorkerPlan) -> Iterator[Finding]:
     bounded = [option.workers for option in plan.options if option.bounded]
     if bounded:
         held = plan.request.per_node or plan.times.timings.per_node
-        more = (PLAN.say("bounded_times", confidence=f"{plan.request.confidence:.0%}"),
+        more = (PLAN.say("bounded_times", confidence=plan.request.confidence),
                 PLAN.say("bounded_nodes", held=held, asked=bool(plan.request.per_node)))
         yield PLAN.find("bounded", None, more, counts=_counts(bounded), held=held,
                         within=bool(plan.times.model.between or bounded[0] <= held))

@@ -83,7 +83,7 @@ def _repeats_figure(section: Section, curve: Curve, points: Sequence[BatchPoint]
             mark_estimate(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")
         label_axes(axes, "global batch B (examples)", "steps to target S")
     return SCALING.figure("steps-batch", draw, _keys(point.cell for point in points), target=section.target,
-                          confidence=f"{section.options.confidence:.0%}")
+                          confidence=section.options.confidence)
 
 
 def _speedup_figure(section: Section, series: Series) -> Figure:
@@ -117,7 +117,7 @@ def _series_figure(kind: str, section: Section, series: Series, draw: Callable[.
     """A figure of what the worker counts of a series reach."""
     cells = [point.cell for point in series.points if point.cell.runs]
     return SCALING.figure(kind, draw, _keys(cells), target=section.target, name=words.series_name(series),
-                          series=words.series_kind(series), confidence=f"{section.options.confidence:.0%}",
+                          series=words.series_kind(series), confidence=section.options.confidence,
                           crowded=any(cell.oversubscribed for cell in cells))
 
 
@@ -208,7 +208,7 @@ def _noise_figure(section: Section) -> Figure:
         axes.xaxis.set_major_formatter(lambda value, _: exact(value))
         label_axes(axes, "steps", "noise scale (examples)")
     return SCALING.figure("noise-scale", draw, _keys(cell for cell, _ in found),
-                          confidence=f"{section.options.confidence:.0%}")
+                          confidence=section.options.confidence)
 
 
 def _windows(noise: Noise) -> list[NoiseScale]:

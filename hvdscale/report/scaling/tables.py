@@ -22,13 +22,13 @@ from ...formatting.numbers import number, percent, ratio, span, spread, whole
 from ...plan.batch_schedule import BatchSchedule
 from ..columns import BATCH, EXAMPLES, NOISE, PERFECT, QUARTERS, STATISTICAL, STEPS, SYSTEM, TOKENS
 from ..table import Cell, Column, Table, TrialKeys, Write, count_cell, interval_cell, keys_of, number_cell, steps_cell
+from ..texts import Cells
 from ..view import present
 from . import words
 from .ranks import rank_table
 from .regimes import SCALING
 
 UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
-Cells = dict[Column | str, Callable[[Any], Cell]]
 PARTS = {"communication": "waiting"}    # what columns call a part of a step, where that is not its name
 
 
@@ -46,6 +46,11 @@ def tables_of(section: Section) -> tuple[Table, ...]:
 
 def _lost_of(cell: RunCell) -> TrialKeys:
     return tuple(trial.key for trial in cell.diverged)
+
+
+def _table_of_cells(name: str, rows: Iterable[Any], cells: Cells, **words: Any) -> Table:
+    """A table whose rows begin with the cell that they are of."""
+    return SCALING.table(name, rows, cells, lambda row: keys_of(row[0]), diverged=lambda row: _lost_of(row[0]), **words)
 
 
 def _point(section: Section) -> Cells:
@@ -130,7 +135,7 @@ def _growing_table(section: Section) -> Table:
     tokens: Cells = {TOKENS: lambda row: _estimate(row[0].tokens, row[0])}
     batches = BatchSchedule.of_pairs(section.workload.batch_schedule)
     missing = [SCALING.say("growing_alone", workers=alone, smallest=batches.smallest, largest=batches.largest)]
-    return SCALING.table("growing-batch", rows, {
+    return _table_of_cells("growing-batch", rows, {
         "workers": lambda row: _workers(row[0]), BATCH: lambda row: _batch(row[0]), "met": lambda row: _met(row[0]),
         STEPS: lambda row: _estimate(row[0].steps, row[0], whole),
         EXAMPLES: lambda row: _estimate(row[0].examples, row[0]),
@@ -140,7 +145,7 @@ def _growing_table(section: Section) -> Table:
         "step_speedup": partial(gained, name="step_speedup"),
         SCALING.column("examples_ratio", STATISTICAL.key): partial(gained, name="statistical_efficiency"),
         "time_speedup": partial(gained, name="time_speedup")},
-        lambda row: keys_of(row[0]), diverged=lambda row: _lost_of(row[0]), what=section.target, gained=True, notes=(
+        what=section.target, gained=True, notes=(
             SCALING.say("growing_ratios", batches=str(batches)), *missing * bool(alone),
             *words.cell_notes(section, section.cells)))
 
@@ -148,13 +153,13 @@ def _growing_table(section: Section) -> Table:
 def _parts_table(section: Section) -> Table:
     def part(row: tuple[RunCell, StepParts], name: str) -> Cell:
         return number_cell(1000 * row[1].seconds * getattr(row[1], name))
-    return SCALING.table("step-time", section.parts, {
+    return _table_of_cells("step-time", section.parts, {
         "workers": lambda row: _workers(row[0]), BATCH: lambda row: _batch(row[0]), "runs": lambda row: _runs(row[0]),
         "timed_steps": lambda row: count_cell(row[1].steps), "step_ms": lambda row: number_cell(1000 * row[1].seconds),
         **{SCALING.column("part_ms", f"{name}_ms", part=name, what=PARTS.get(name, name)): partial(part, name=name)
            for name in NAMES},
         "communication_share": lambda row: Cell(percent(row[1].communication), row[1].communication)},
-        lambda row: keys_of(row[0]), diverged=lambda row: _lost_of(row[0]), notes=(SCALING.say("step_parts"),),
+        notes=(SCALING.say("step_parts"),),
         warnings=words.crowded_warnings([cell for cell, _ in section.parts]), what=section.target, parts=True)
 
 
@@ -163,27 +168,27 @@ def _noise_table(section: Section) -> Table:
         return _noise_scale(row[1].quarters[at])
     shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
     few = any(scale.steps < LEAST_STEPS for scale in shown)
-    return SCALING.table("noise-scale", section.noise, {
+    return _table_of_cells("noise-scale", section.noise, {
         "workers": lambda row: count_cell(row[0].workers[0]), BATCH: lambda row: _batch(row[0]),
         "runs": lambda row: count_cell(len(row[0].samples.seeds)),
         "measured_steps": lambda row: count_cell(row[1].whole.steps), NOISE: lambda row: _noise_scale(row[1].whole),
         **{column: partial(quarter, at=at) for at, column in enumerate(QUARTERS)},
         "grad_sqnorm": lambda row: number_cell(row[1].whole.grad_sqnorm),
         "cov_trace": lambda row: number_cell(row[1].whole.cov_trace)},
-        lambda row: keys_of(row[0]), diverged=lambda row: _lost_of(row[0]), what=section.target, notes=(
+        what=section.target, notes=(
             SCALING.say("noise_scale"),
-            SCALING.say("noise_intervals", confidence=f"{section.options.confidence:.0%}"), *_unbounded_notes(shown),
+            SCALING.say("noise_intervals", confidence=section.options.confidence), *_unbounded_notes(shown),
             *[SCALING.say("noise_few", least=LEAST_STEPS)] * few))
 
 
 def _noise_groups_table(section: Section) -> Table:
     found = [(cell, name, scale) for cell, noise in section.noise for name, scale in noise.groups.items()]
-    return SCALING.table("noise-scale-parts", found, {
+    return _table_of_cells("noise-scale-parts", found, {
         "workers": lambda row: count_cell(row[0].workers[0]), BATCH: lambda row: _batch(row[0]),
         "layer_group": lambda row: Cell(row[1], row[1]), NOISE: lambda row: _noise_scale(row[2]),
         "grad_sqnorm": lambda row: number_cell(row[2].grad_sqnorm),
         "cov_trace": lambda row: number_cell(row[2].cov_trace)},
-        lambda row: keys_of(row[0]), diverged=lambda row: _lost_of(row[0]), what=section.target,
+        what=section.target,
         notes=(SCALING.say("noise_parts"), *_unbounded_notes(scale for *_, scale in found)))
 
 

@@ -400,7 +400,7 @@ def _interval_notes(section: Section, cells: Sequence[RunCell], times: bool) -> 
     if not repeats or not freedom:
         return
     own = min(repeats) >= OWN_FROM
-    yield SCALING.say("intervals", confidence=f"{section.options.confidence:.0%}", own=own, freedom=_freedom(freedom),
+    yield SCALING.say("intervals", confidence=section.options.confidence, own=own, freedom=_freedom(freedom),
                       own_from=OWN_FROM if max(repeats) >= OWN_FROM else None)
     spread = section.pools.of("steps")
     if not own and spread.growth > 0:

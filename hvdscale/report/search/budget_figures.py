@@ -53,7 +53,7 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
     points = [point for one in found for row in one.rows for point in row]
     keys = dict.fromkeys(key for point in points for key in point.keys)
     return SEARCH.figure("best-under-budgets", draw, tuple(keys), len(found), title=title,
-                         metrics=" or ".join(sorted(metrics)), confidence=f"{found[0].confidence:.0%}",
+                         metrics=" or ".join(sorted(metrics)), confidence=found[0].confidence,
                          ends=describe_ends(best_ends(points)) if short else "")
 
 
@@ -77,7 +77,7 @@ def best_batch_figure(found: Quality | None, tolerance: Tolerance) -> Figure | N
         label_axes(axes, "global batch B (examples)", metric)
     return SEARCH.figure("best-batch", draw, tuple(dict.fromkeys(key for point in points for key in point.keys)),
                          name=column_name(found.column), metric=metric, workload=heading(found.workload), n=found.n,
-                         confidence=f"{found.confidence:.0%}", tolerance=str(tolerance))
+                         confidence=found.confidence, tolerance=str(tolerance))
 
 
 def _heading(record: BestUnder, found: Sequence[BestUnder]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from ...analysis.base_rates import BaseRates
 from ...analysis.budgets import BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind
@@ -16,11 +15,11 @@ from ...formatting.numbers import in_brackets, listed, number, span
 from ..columns import BATCH, metric_name
 from ..file_names import column_name
 from ..findings import Finding
-from ..table import Cell, Column, Table, TrialKeys, count_cell, number_cell
+from ..table import Cell, Table, TrialKeys, count_cell, number_cell
+from ..texts import Cells
 from .words import SEARCH
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
-Cells = dict[Column | str, Callable[[Any], Cell]]
 
 
 def budgets_table(found: BestUnder | None) -> Table | None:
@@ -103,7 +102,7 @@ def at_batches(batches: Sequence[int], points: Sequence[BudgetPoint]) -> str:
 
 def notes(found: BestUnder) -> tuple[str, ...]:
     """How to read the tables."""
-    return (SEARCH.say("budget_intervals", confidence=f"{found.confidence:.0%}"),)
+    return (SEARCH.say("budget_intervals", confidence=found.confidence),)
 
 
 def warnings(found: BestUnder) -> Iterator[str]:

@@ -155,7 +155,7 @@ def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title
         "steps", draw_panels(lambda axes, panel: _draw(axes, panel, kind, len(panels) > 1), panels,
                              list(map(_panel_title, panels))), tuple(keys), len(panels),
         name=name, title=title, what=NAMES[kind], scaled=kind != STEPS, how=SAID[kind], formula=FORMULAS[kind],
-        several=most > 1, few=few, confidence=f"{curves[0].confidence:.0%}",
+        several=most > 1, few=few, confidence=curves[0].confidence,
         arrows=few and any(one.low == 0 or one.met and math.isinf(one.high) for one in estimates),
         unmet=few and any(not one.met for one in estimates), regimes=alone, fit=alone and any(map(_has_fit, curves)),
         targets=[f"{panel.title}: {panel.curves[0].target}" for panel in panels] if len(panels) > 1 == most else [],

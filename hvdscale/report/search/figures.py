@@ -244,7 +244,7 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
     return SEARCH.figure("best-of-n", draw, tuple(key for trials in found for key in trials.keys), target=target,
                          objective="" if of_steps else objective.replace("/", "-"),
                          what=f"fewest {what}" if of_steps else what,
-                         confidence=f"{found[0].confidence:.0%}" if ranged else "")
+                         confidence=found[0].confidence if ranged else None)
 
 
 def known_bests(curve: Iterable[BestOf]) -> list[BestOf]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ...analysis.best_batch import Valley
 from ...analysis.best_points import LEARNING_RATE
@@ -16,7 +16,8 @@ from ...formatting.numbers import capital, in_brackets, listed, percent, span, w
 from ..columns import BATCH, metric_name
 from ..file_names import column_name
 from ..findings import Finding
-from ..table import Cell, Column, Table, count_cell, number_cell
+from ..table import Cell, Table, count_cell, number_cell
+from ..texts import Cells
 from .budgets import MARK, at_batches, best_cell, describe_ends, heading
 from .words import SEARCH
 
@@ -33,7 +34,7 @@ def _describe_basis(found: Quality) -> Iterator[str]:
         yield SEARCH.say(
             "quality_test", p=_p(found.p_value), n=found.n, batches=len(found.batches), penalty=bool(found.penalty),
             better=found.improves, level=f"{LEVEL:g}", equal=not found.detectable > 0, rise=float(found.detectable),
-            rise_share=float(found.detectable / best) if best > 0 else None, power=f"{POWER:.0%}")
+            rise_share=float(found.detectable / best) if best > 0 else None, power=POWER)
     if found.penalty and found.budget is not None and found.budget.unit in ("epochs", "examples"):
         yield SEARCH.say("quality_steps", unit=found.budget.unit)
     if found.penalty and found.late and len(found.late) < len(found.points):
@@ -122,7 +123,7 @@ def quality_table(found: Quality | None, apart: bool = False) -> Table | None:
     best = {found.points[at].global_batch: value for at, value in zip(found.compared, found.best)}
     fitted = {found.points[at].global_batch: cell for at, cell in zip(
         found.compared, _fitted_cells(found.valley, found.minimizes) if found.valley else ())}
-    valley: dict[Column | str, Callable[[BudgetPoint], Cell]] = {
+    valley: Cells = {
         "fitted": lambda point: fitted.get(point.global_batch, number_cell(math.nan))}
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return SEARCH.table("quality", found.points, {
@@ -133,6 +134,6 @@ def quality_table(found: Quality | None, apart: bool = False) -> Table | None:
         **(valley if found.valley else {}), "learning_rate": lambda point: number_cell(_rate_of(point)),
         "short": lambda point: count_cell(point.short)}, lambda point: point.keys,
         file=f"quality-{column_name(found.column)}{own}", n=found.n, metric=metric_name(found.column),
-        within=_within(found), notes=[SEARCH.say("intervals", confidence=f"{found.confidence:.0%}")],
+        within=_within(found), notes=[SEARCH.say("intervals", confidence=found.confidence)],
         warnings=[SEARCH.say("short_best", mark=MARK, might=True)] * any(
             point.best_is_short for point in found.points))

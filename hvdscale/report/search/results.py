@@ -5,15 +5,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ...analysis.curves import SearchResult
 from ..columns import BATCH
 from ..file_names import column_name
-from ..table import Cell, Column, Table, count_cell, number_cell
+from ..table import Cell, Table, count_cell, number_cell
+from ..texts import Cells
 from .words import SEARCH, not_by
-
-Cells = dict[Column | str, Callable[[SearchResult], Cell]]
 
 
 def steps_table(rows: Sequence[SearchResult]) -> Table:

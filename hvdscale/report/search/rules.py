@@ -188,7 +188,7 @@ def notes(found: RuleCosts) -> Iterator[str]:
     if RUNS in hows:
         yield SEARCH.say("rules_runs")
     yield SEARCH.say("rules_marks", lost=MARKS[LOST], unknown=MARKS[UNKNOWN], more=percent(found.tolerance),
-                     confidence=f"{found.confidence:.0%}")
+                     confidence=found.confidence)
     if hows & {UNTRIED, BEYOND}:
         yield SEARCH.say("rules_adam")
     perfect = found.exponent_perfect

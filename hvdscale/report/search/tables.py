@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ...analysis.grouping import group_by
@@ -15,11 +15,10 @@ from ...analysis.search import Search
 from ...formatting.numbers import percent
 from ...plan.search_space import STEPS_TO_TARGET, DrawEnd
 from ..columns import BATCH
-from ..table import Cell, Column, Table, TrialKeys, count_cell, number_cell
+from ..table import Cell, Table, TrialKeys, count_cell, number_cell
+from ..texts import Cells
 from . import words
 from .words import SEARCH
-
-Cells = dict[Column | str, Callable[[Search], Cell]]
 
 
 def tables_of_searches(searches: Sequence[Search]) -> tuple[Table, ...]:

@@ -130,8 +130,8 @@ def notes(searches: Sequence[Search]) -> Iterator[str]:
     steps = searches[0].objective == STEPS_TO_TARGET
     yield SEARCH.say("feasible_note")
     if points_differ(searches):
-        yield SEARCH.say("nearest", flag=FLAG, near=f"{NEAR:.0%}")
-        yield SEARCH.say("improving", flag=FLAG, improved=f"{IMPROVED:.0%}", steps=steps)
+        yield SEARCH.say("nearest", flag=FLAG, near=NEAR)
+        yield SEARCH.say("improving", flag=FLAG, improved=IMPROVED, steps=steps)
     if steps:
         yield SEARCH.say("not_by_of")
     if any(search.of_kind(DrawEnd.PRUNED) for search in searches):
@@ -163,7 +163,7 @@ def find_next(searches: Sequence[Search]) -> Iterator[Finding]:
                 cut.setdefault(key, []).append(f"{search.global_batch:,}{value}")
     for (kind, name, upper, end), batches in cut.items():
         yield SEARCH.find(kind, name=name, upper=upper, end="upper" if upper else "lower", bound=end,
-                          near=f"{NEAR:.0%}", batches=batches)
+                          near=NEAR, batches=batches)
     improving = [f"{search.global_batch:,} ({_describe_improved(search)})" for search in searches
                  if search.best and search.improving]
     if improving:
@@ -192,9 +192,9 @@ def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
 
 def best_of_each(confidence: float) -> str:
     """What a table of such rows shows, for its title."""
-    return SEARCH.say("best_of_each", confidence=f"{confidence:.0%}")
+    return SEARCH.say("best_of_each", confidence=confidence)
 
 
 def best_of_interval(confidence: float) -> str:
     """What goes under a value that is the best of a search."""
-    return SEARCH.say("best_of_interval", confidence=f"{confidence:.0%}")
+    return SEARCH.say("best_of_interval", confidence=confidence)

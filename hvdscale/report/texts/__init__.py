@@ -32,10 +32,11 @@ OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 FIELD = re.compile(r"\{(\w+)(\?)?(?::([^{}]*))?\}")
 WRITERS: dict[str, Callable[[Any], str]] = {
     "ratio": ratio, "percent": percent, "whole": whole, "exact": exact, "duration": duration, "capital": capital,
-    "plain": str}
+    "level": "{:.0%}".format}
 SOURCES = {"SHALLUE": SHALLUE, "POLLUX": POLLUX, "MCCANDLISH": MCCANDLISH,      # that any template may name
            "MERRILL": "Merrill et al. 2025, arXiv 2505.23971"}
 OfRow = Callable[[Any], TrialKeys]
+Cells = dict[Column | str, Callable[[Any], Cell]]       # what fills each column of a table, of its row
 
 
 def no_trials(row: object) -> TrialKeys:
@@ -85,7 +86,7 @@ class Texts:
               ) -> Table:
         """A table of a title by name, a row for each of ``rows``.
 
-        cells   what fills each column, of its row; a column by its key has its words here
+        cells   see Cells; a column by its key has its words here
         trials, diverged, baseline      of a row, see table.Row
         file    its name in files, where that is another one; notes, warnings, target: see table.Table
         """
