@@ -1,4 +1,5 @@
 """The templates of what a report says: how values are written in them, and that every one is used."""
+import ast
 import re
 
 import pytest
@@ -24,6 +25,13 @@ def test_a_value_is_written_as_its_template_asks(template, text):
     assert fill(template, values) == text
 
 
+def without_options(template):
+    """A template without its parts in brackets."""
+    while texts.OPTIONAL.search(template):
+        template = texts.OPTIONAL.sub("", template)
+    return template
+
+
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_every_text_is_used_and_its_brackets_are_closed(subject):
     code = "".join(path.read_text() for path in (PACKAGE / "report").rglob("*.py"))
@@ -31,9 +39,34 @@ def test_every_text_is_used_and_its_brackets_are_closed(subject):
         for kind, text in found.items():
             parts = text.values() if isinstance(text, dict) else [text] if isinstance(text, str) else text
             for part in parts:
-                while texts.OPTIONAL.search(part):
-                    part = texts.OPTIONAL.sub("", part)
-                assert not re.search(r"[][{}]", texts.FIELD.sub("", part)), f"{subject}: {kind}: {part}"
+                left = texts.FIELD.sub("", without_options(part))
+                assert not re.search(r"[][{}]", left), f"{subject}: {kind}: {left}"
             begins = re.split("[_-]", kind)[0]
             used = f'"{kind}"' in code or re.search(f'f"{begins}[_-]{{', code)
             assert used, f"{subject}: {section}.{kind} is used nowhere"
+
+
+def calls_of_texts():
+    """(file:line, subject, method, kind, names of the values) of every call of a text by its kind alone."""
+    trees = {path: ast.parse(path.read_text()) for path in (PACKAGE / "report").rglob("*.py")}
+    subjects = {node.targets[0].id: node.value.args[0].value for tree in trees.values() for node in ast.walk(tree)
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+                and getattr(node.value.func, "id", "") == "Texts"}
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
+                    and getattr(node.func.value, "id", "") in subjects and isinstance(node.args[0], ast.Constant)):
+                yield (f"{path}:{node.lineno}", subjects[node.func.value.id], node.func.attr, node.args[0].value,
+                       {keyword.arg for keyword in node.keywords})
+
+
+def test_every_text_is_given_the_values_that_it_names():
+    sections = {"say": ("finding", "warning", "note"), "find": ("finding", "warning", "note"), "figure": ("figure",)}
+    found = [call for call in calls_of_texts() if call[2] in sections]
+    assert len(found) > 200
+    for place, subject, method, kind, given in found:
+        text = next(section[kind] for name in sections[method]
+                    for section in [Texts(subject).sections.get(name, {})] if kind in section)
+        parts = text.values() if isinstance(text, dict) else [text]
+        named = {name for part in parts for name, *_ in texts.FIELD.findall(without_options(part))}
+        assert None in given or given >= named - set(texts.SOURCES), f"{place}: {kind}: {named - given}"
