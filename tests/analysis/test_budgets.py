@@ -137,34 +137,37 @@ def test_a_best_that_ended_before_the_budget_is_marked_and_said():
     found = table_of(*[falling(id, 0.3) for id in range(4)], ran(7, [0.9, 0.05]))
     assert found.rows[2][0].best_is_short and not found.rows[0][0].keys == ()
     assert "0.0500 +" in as_text(budgets_table(found))
-    assert "the best trial had not spent the budget when it ended" in " ".join(sentences_of(find_budgets(found)))
+    last = find_budgets(found)[-1]
+    assert last.named["short"] == "at batch 10" and "the best trial ended before the budget was spent" in last.said
 
 
 PRUNED_TRIAL = {"status": Status.INCOMPLETE, "stop_reason": f"{PRUNED} by its study"}
 
 
 @pytest.mark.parametrize("trials, said", [
-    ([falling(id, 0.3 - 0.1 * id) for id in range(3)], "when it ended, at the end of its own budget, and"),
-    ([falling(0, 0.3), ran(7, [0.9, 0.05])], "when it ended, at its target, and"),
-    ([falling(0, 0.3), ran(7, [0.9, 0.05], **PRUNED_TRIAL)], "when it ended, stopped by its search, and")])
+    ([falling(id, 0.3 - 0.1 * id) for id in range(3)], "at the end of its own budget"),
+    ([falling(0, 0.3), ran(7, [0.9, 0.05])], "at its target"),
+    ([falling(0, 0.3), ran(7, [0.9, 0.05], **PRUNED_TRIAL)], "stopped by its search")])
 def test_it_is_said_how_a_best_trial_ended_before_the_budget(trials, said):
     found = table_of(*trials, budgets=(Budget(10 * BUDGET, "steps"),))
-    assert said in " ".join(sentences_of(find_budgets(found)))
+    [finding] = find_budgets(found)
+    assert finding.named["how"] == said and f"was spent, {said};" in finding.said
     ways = [way for way in ("own budget", "its target", "its search") if way in " ".join(warnings(found))]
     assert len(ways) == 1 and ways[0] in said
 
 
 def test_a_trial_that_had_no_target_is_not_said_to_have_ended_at_one():
     found = table_of(falling(0, 0.3, target=None), ran(7, [0.9, 0.05], target=None))
-    assert "when it ended, at the end of its own budget" in " ".join(sentences_of(find_budgets(found)))
+    assert "at the end of its own budget" in [one.named["how"] for one in find_budgets(found)]
 
 
 def test_without_a_step_budget_the_plans_target_explains_the_end():
-    for target, said in ((None, "ended, at the end of its own budget"),
-                         ("val/error<0.1", "ended, at its target or at the end of its own budget")):
+    for target, said in ((None, "at the end of its own budget"),
+                         ("val/error<0.1", "at its target or at the end of its own budget")):
         made = falling(0, 0.05, target=target)
         made.row["budget_steps"] = 0
-        assert said in " ".join(sentences_of(find_budgets(table_of(made, budgets=(Budget(10 * BUDGET, "steps"),)))))
+        [finding] = find_budgets(table_of(made, budgets=(Budget(10 * BUDGET, "steps"),)))
+        assert finding.named["how"] == said
 
 
 @pytest.mark.parametrize("trials", [
