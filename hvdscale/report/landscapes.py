@@ -23,9 +23,8 @@ from .drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS
 from .findings import Finding
 from .plots import arrows, draw_panels, ends_of, label_axes
 from .search.curve_figures import heading
-from .search.rules import format_power
 from .table import Cell, Table, TrialKeys, count_cell, interval_cell, number_cell, steps_cell
-from .texts import Texts
+from .texts import Texts, power_cell
 from .view import View, present
 
 LANDSCAPES = Texts("landscapes")
@@ -72,7 +71,7 @@ def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
     ruled_out = [NAMES[law.name] for law in laws.laws if not law.describes and law.name not in (POWER, ADAM)]
     return (LANDSCAPES.find("power", laws.exponent, rate=rate, batches=len(laws.exponent.batches), ruled_out=ruled_out,
                             laws=[NAMES[name] for name in laws.described_by if name != ADAM],
-                            power=format_power(laws.exponent)),)
+                            power=laws.exponent),)
 
 
 def landscapes_table(found: RateLandscapes) -> Table:
@@ -132,7 +131,7 @@ def _power_cell(law: RateLaw | None, peak: Estimate | None) -> Cell:
             f"peak at {exact(peak.value, 0)}", peak.value, peak.low, peak.high, span(peak.low, peak.high))
     power = law.power
     if power.low == power.low:
-        return Cell(f"{power.value:.2f}", power.value, power.low, power.high, f"{power.low:.2f} to {power.high:.2f}")
+        return power_cell(power)
     return Cell(f"{power.value:g}", power.value, math.nan, math.nan)
 
 

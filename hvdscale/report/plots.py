@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..analysis.intervals import Estimate
-from .drawing import Arrow, Axes, arrows_of, log2_axis
+from .drawing import Arrow, Axes, arrows_of
 
 Points = Iterable[tuple[float, float]]
 
@@ -44,12 +44,6 @@ def ends_of(estimates: Iterable[Any]) -> list[float]:
 def arrows(estimates: Iterable[Estimate]) -> list[Arrow]:
     """What starts at the open ends of intervals."""
     return [arrow for one in estimates for arrow in arrows_of(one)]
-
-
-def steps_axis(axes: Axes, estimates: Sequence[Estimate], more: Iterable[float] = ()) -> None:
-    """A vertical axis that holds estimates, met or not, with their intervals and arrows, and further values."""
-    log2_axis(axes, "y", [*(value for one in estimates for value in (one.value, one.beyond)), *more],
-              ends_of(estimates), arrows=arrows(estimates))
 
 
 def draw_panels(draw: Callable[[Axes, Any], None], panels: Sequence[Any], titles: Sequence[str]

@@ -20,7 +20,7 @@ from .drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, Figure, decima
                       value_axis)
 from .findings import Finding
 from .table import Cell, Column, Table, TrialKeys, Write, interval_cell, number_cell
-from .texts import Cells, Texts
+from .texts import Cells, Texts, format_power, power_cell
 from .view import View, present
 
 SIZE = Texts("size")
@@ -50,16 +50,6 @@ def describe_law(key: str, law: PowerLaw) -> Finding:
     powers = " x ".join(f"{name}^{format_power(one)}" for name, one in law.exponents.items())
     return SIZE.find("law", next(iter(law.exponents.values()), None), more, quantity=quantity, plural=unit == "steps",
                      powers=powers, cells=len(law.points), p=f"{law.lack_of_fit:.2g}" if law.lacks_fit else None)
-
-
-def format_power(one: Estimate) -> str:
-    """``0.47 (0.31 to 0.63)``."""
-    return f"{one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
-
-
-def power_cell(one: Estimate) -> Cell:
-    """``0.47``, its interval under it."""
-    return Cell(f"{one.value:.2f}", one.value, one.low, one.high, f"{one.low:.2f} to {one.high:.2f}")
 
 
 def describe_rule(rule: BorrowedLaw, costs: Sequence[LawCost]) -> Finding:

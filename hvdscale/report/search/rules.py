@@ -13,8 +13,8 @@ from typing import Any
 
 from ...analysis.grouping import group_by
 from ...analysis.intervals import Estimate
-from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Exponent,
-                               Missing, Rule, RuleCost, RuleCosts, RulePoint)
+from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Missing,
+                               Rule, RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..columns import BATCH, STEPS
@@ -39,7 +39,7 @@ def find_rules(found: RuleCosts | None) -> tuple[Finding, ...]:
     if found is None:
         return ()
     exponent, rate = found.exponent, rate_name(found)
-    grows = (SEARCH.find("exponent", exponent, rate=rate, power=format_power(exponent))
+    grows = (SEARCH.find("exponent", exponent, rate=rate, power=exponent)
              if math.isfinite(exponent.value) else
              SEARCH.find("exponent_unknown", rate=rate, batches=len(exponent.batches)))
     return SEARCH.find("rules", batch=found.base_batch, costs="; ".join(_describe_costs(found))), grows
@@ -86,11 +86,6 @@ def rule_name(rule: Rule) -> str:
 def rate_name(found: RuleCosts) -> str:
     """What is scaled."""
     return "effective learning rate" if found.effective else "learning rate"
-
-
-def format_power(exponent: Exponent) -> str:
-    """``0.47 (0.31 to 0.63)``."""
-    return f"{exponent.value:.2f} ({exponent.low:.2f} to {exponent.high:.2f})"
 
 
 def command_of(run: Missing) -> str:
@@ -193,7 +188,7 @@ def notes(found: RuleCosts) -> Iterator[str]:
         yield SEARCH.say("rules_adam")
     perfect = found.exponent_perfect
     if perfect is not None and perfect.high - perfect.low < 1 and perfect.batches != found.exponent.batches:
-        yield SEARCH.say("rules_perfect", batch=perfect.batches[-1], power=format_power(perfect))
+        yield SEARCH.say("rules_perfect", batch=perfect.batches[-1], power=perfect)
     missing = sum(len(cost.missing) for cost in found.costs)
     if missing:
         yield SEARCH.say("rules_missing", runs=missing)

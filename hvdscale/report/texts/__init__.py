@@ -5,11 +5,11 @@
     SCALING.find("speedup", ratio, first=1, last=8)         # a Finding, which has the values, too
 
 A template has ``{name}`` for a value as people read it: a count with commas, a measurement to three digits, an Estimate
-with its interval, several as "1, 2 and 4". ``{name:HOW}`` writes it otherwise: HOW is a key of WRITERS; a number of
-digits; ``n trial`` or ``n batch/batches`` for "1 trial", "2 trials"; ``is/are`` for the one or the other, by how many
-there are; ``or`` for "1, 2 or 4"; behind it ``value`` or ``ends`` are the parts of an Estimate. ``[; beyond {batch}]``
-is left out where a value in it is missing: None, False, or empty; ``[A|B]`` is the first that has all its values.
-``{name?}`` asks for a value and writes nothing.
+with its interval, several as "1, 2 and 4". ``{name:HOW}`` writes it otherwise. HOW is a key of WRITERS; a number of
+digits; ``power`` for "0.47 (0.31 to 0.63)"; ``n trial`` or ``n batch/batches`` for "1 trial", "2 trials"; ``is/are``
+for the one or the other, by how many there are; ``or`` for "1, 2 or 4". Behind it ``value`` or ``ends`` are the parts
+of an Estimate. ``[; beyond {batch}]`` is left out where a value in it is missing: None, False, or empty; ``[A|B]`` is
+the first that has all its values. ``{name?}`` asks for a value and writes nothing.
 """
 from __future__ import annotations
 
@@ -121,8 +121,20 @@ def _is_there(value: object) -> bool:
     return isinstance(value, Number) and not isinstance(value, bool) or bool(value)
 
 
+def format_power(one: Any) -> str:
+    """The power of a law with its ends, which may be below 0: ``0.47 (0.31 to 0.63)``."""
+    return f"{one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
+
+
+def power_cell(one: Any) -> Cell:
+    """``0.47``, its interval under it."""
+    return Cell(f"{one.value:.2f}", one.value, one.low, one.high, f"{one.low:.2f} to {one.high:.2f}")
+
+
 def written(value: Any, how: str = "") -> str:
     """A value as people read it; see the module's text for ``how``."""
+    if how == "power":
+        return format_power(value)
     if how.startswith("n "):
         one, _, many = how[2:].partition("/")
         return counted(value, one, many or None)
