@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import TypeVar
 
 from ..errors import UsageError
@@ -174,19 +174,10 @@ def refuse_unknown(targets: Iterable[Target], known: Collection[str]) -> None:
                              f"{', '.join(sorted(known)) or 'none'}")
 
 
-@dataclass
-class _Shown:
-    """What earlier sections of a group show already."""
-
-    parts: set[Hashable] = field(default_factory=set)
-    noise: set[Hashable] = field(default_factory=set)
-    searches: set[Hashable] = field(default_factory=set)
-
-
 def _sections(workload: JobKey, trials: Sequence[Trial], targets: Sequence[Target], options: Options
               ) -> Iterator[Section]:
     used: set[tuple[str, int]] = set()
-    shown = _Shown()
+    shown: set[Hashable] = set()                # by earlier sections of the group
     for target, about in _by_target(trials, targets):
         used.update(trial.key for trial in about)
         yield _section(workload, target, about, options, shown)
@@ -215,26 +206,6 @@ def _is_relevant(trial: Trial, target: Target) -> bool:
     return target.column in trial.metrics and (len(trial.step) > 0 or trial.status != Status.COMPLETE)
 
 
-def cells_of(trials: Iterable[Trial], target: Target | None, options: Options = Options()
-             ) -> tuple[list[RunCell], list[RunCell], Pools, list[tuple[RunToTarget, float]]]:
-    """(cells of one worker count and global batch each, cells by global batch over all worker counts, their spreads,
-    runs too slow to be in their times) of one workload's trials. Searches are all compared at the same number of
-    trials, see best_of_n.common_trials."""
-    held = (run_of(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
-    runs = [run for run in held if run.conclusive or run.trial.pruned]
-    cells, by_batch = _cells(runs, options)
-    slow = _find_slow(cells)
-    if slow:
-        slow_ones = {id(run) for run, _ in slow}
-        cells, by_batch = _cells([_untimed(run) if id(run) in slow_ones else run for run in runs], options)
-    pools = pools_of(cells, by_batch)
-    n, _ = common_trials(_draws_by_batch(by_batch), options.trials)
-
-    def complete(found: list[RunCell]) -> list[RunCell]:
-        return [replace(cell, pools=pools, best_of_n=n and min(n, len(cell.draws)) or None) for cell in found]
-    return complete(cells), complete(by_batch), pools, slow
-
-
 def _untimed(run: RunToTarget) -> RunToTarget:
     return replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
 
@@ -248,47 +219,41 @@ def _find_slow(cells: Iterable[RunCell]) -> list[tuple[RunToTarget, float]]:
             if ratio > 1]
 
 
-def _draws_by_batch(cells: Iterable[RunCell]) -> dict[int, int]:
-    return {cell.global_batch: len(cell.draws) for cell in cells if cell.searched}
-
-
-def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...], options: Options, shown: _Shown
-             ) -> Section:
-    cells, by_batch, pools, slow = cells_of(trials, target, options)
-    series = series_of(cells, options.confidence)
-    batches = None
-    _, left_out = common_trials(_draws_by_batch(by_batch), options.trials)
+def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...], options: Options,
+             shown: set[Hashable]) -> Section:
+    """Searches are all compared at the same number of trials, see best_of_n.common_trials."""
+    held = (run_of(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
+    runs = [run for run in held if run.conclusive or run.trial.pruned]
+    cells, by_batch = _cells(runs, options)
+    slow = _find_slow(cells)
+    if slow:
+        slow_ones = {id(run) for run, _ in slow}
+        cells, by_batch = _cells([_untimed(run) if id(run) in slow_ones else run for run in runs], options)
+    pools = pools_of(cells, by_batch)
+    n, left_out = common_trials({cell.global_batch: len(cell.draws) for cell in by_batch if cell.searched},
+                                options.trials)
+    cells, by_batch = ([replace(cell, pools=pools, best_of_n=n and min(n, len(cell.draws)) or None) for cell in found]
+                       for found in (cells, by_batch))
+    series, batches = series_of(cells, options.confidence), None
     if target is not None and not workload.batch_schedule:
-        by_batch = [cell for cell in by_batch if cell.global_batch not in left_out]
-        batches = curve_of_cells(workload, target, by_batch, options)
-    parts = _take_new(shown.parts, cells, attrgetter("parts"))
-    noise = _take_new(shown.noise, cells, attrgetter("noise"))
+        batches = curve_of_cells(workload, target, [cell for cell in by_batch if cell.global_batch not in left_out],
+                                 options)
+    parts = _take_new(shown, ((("parts", frozenset(one.keys)), (one, one.parts)) for one in cells if one.parts))
+    noise = _take_new(shown, ((("noise", frozenset(one.keys)), (one, one.noise)) for one in cells if one.noise))
+    searches = _take_new(shown, ((id(one) if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
+                                 for one in searches_of(trials, target, options.confidence)))
     return Section(workload, target, options, trials, series, outside(cells, series), batches, pools, parts, noise,
-                   _take_new_searches(shown.searches, trials, target, options), tuple(left_out.items()), tuple(slow))
+                   searches, tuple(left_out.items()), tuple(slow))
 
 
-def _take_new_searches(shown: set[Hashable], trials: Sequence[Trial], target: Target | None, options: Options
-                       ) -> tuple[Search, ...]:
-    """The studies to show in a section; those with another objective are shown once in a group."""
-    found = []
-    for search in searches_of(trials, target, options.confidence):
-        name = search.study, search.space
-        if search.objective == STEPS_TO_TARGET or name not in shown:
-            found.append(search)
-            shown.add(name)
-    return tuple(found)
-
-
-def _take_new(shown: set[Hashable], cells: Iterable[RunCell], measured: Callable[[RunCell], T | None]
-              ) -> tuple[tuple[RunCell, T], ...]:
-    """(cell, the measurement of its steps) of cells whose runs are not in ``shown`` yet; adds them to it."""
-    found = []
-    for cell in cells:
-        runs, value = frozenset(run.trial.key for run in cell.runs), measured(cell)
-        if value and runs not in shown:
-            shown.add(runs)
-            found.append((cell, value))
-    return tuple(found)
+def _take_new(shown: set[Hashable], found: Iterable[tuple[Hashable, T]]) -> tuple[T, ...]:
+    """Those whose key is not in ``shown`` yet; adds it."""
+    new = []
+    for key, one in found:
+        if key not in shown:
+            shown.add(key)
+            new.append(one)
+    return tuple(new)
 
 
 def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell], list[RunCell]]:

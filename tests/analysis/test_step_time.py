@@ -4,12 +4,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hvdscale.analysis.drawn import hull
 from hvdscale.analysis.intervals import CONFIDENCE
 from hvdscale.analysis.step_laws import FULL_RING, LAWS, LINEAR, PARTIAL_RING, RING, TREE, Parameters
 from hvdscale.analysis.step_time import (BOUNDED, EXTRAPOLATED, FAR, INTERPOLATED, MEASURED, NEAR, Links, StepTimes,
                                          Timing, fit_steps, timings_of)
 from hvdscale.analysis.trials import read_trials
-from hvdscale.analysis.drawn import hull
 from tests.conftest import but_slow
 from tests.factories import timings as made_timings
 from tests.factories.logs import log, trial

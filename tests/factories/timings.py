@@ -19,7 +19,7 @@ import numpy as np
 
 from hvdscale.analysis.intervals import CONFIDENCE
 from hvdscale.analysis.step_time import Links, Machine, StepTimes, Timing, Timings
-from hvdscale.analysis.worker_plan import hull
+from hvdscale.analysis.drawn import hull
 
 RING, TREE, LINEAR, OVERLAP, TWO_LEVEL = LAWS = ("ring", "tree", "linear", "overlap", "two-level")
 COUNTS = (1, 2, 4, 8, 16)
