@@ -19,7 +19,7 @@ from .drawn import Drawn, Value
 from .grouping import group_by
 from .report_data import JobResults, Section
 from .step_time import BOUNDED, Links, StepTime, StepTimes, timings_of
-from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsPoint, points_of, steps_curve
+from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsPoint, point_of_cell, points_of, steps_curve
 from .trials import JobKey
 from .worker_plan import Request
 
@@ -151,9 +151,7 @@ def _steps_of_runs(section: Section, batches: BatchSchedule, request: Request) -
     cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met))
     if not cell.steps.met:
         return None
-    point = StepsPoint(batches.largest, cell.steps, len(cell.samples.seeds), cell.met,
-                       trials=tuple(run.trial.key for run in cell.runs))
-    return steps_curve([point], confidence=request.confidence).at(batches.largest)
+    return steps_curve([point_of_cell(cell)], confidence=request.confidence).at(batches.largest)
 
 
 def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> StepsAt | None:
@@ -182,7 +180,7 @@ def _plan(section: Section, target: Target, batches: BatchSchedule, steps: Steps
     own = section.cells if section.workload.batch_schedule else ()
     return GrowingPlan(section.workload.at_constant_batch, target, batches, steps.mark == PREDICTED, request,
                        tuple(options), tuple(left_out), phases_of(batches, steps, times, request),
-                       tuple(run.trial.key for cell in own for run in cell.runs))
+                       tuple(key for cell in own for key in cell.keys))
 
 
 def _clocks(workers: int, batches: BatchSchedule, times: StepTimes, request: Request

@@ -236,11 +236,9 @@ def point_of_cell(cell: RunCell) -> StepsPoint:
 def points_of_both(section: Section, curve: Curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
     """Likewise for a section with some batches from searches: those of the curve, with the seeds of the best trial, and
     the section's own for the others; the fit is through all."""
-    searched = {point.global_batch for point in curve.points}
     own = {point.global_batch: point for point in points_of(section)[0]}
-    points = [_add_seeds(point, own.get(point.global_batch)) for point in points_of_curve(curve)[0]
-              if point.global_batch in searched]
-    points += [point for batch, point in own.items() if batch not in searched]
+    points = [_add_seeds(point, own.get(point.global_batch)) for point in points_of_curve(curve)[0]]
+    points += [point for batch, point in own.items() if batch not in curve.batches]
     points.sort(key=lambda point: point.global_batch)
     fit = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points],
                              section.options.confidence)

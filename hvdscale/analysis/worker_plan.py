@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -328,35 +328,27 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
     times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
     noise = NoiseScale(noise_scale, np.nan, np.nan, np.nan, np.nan, 0, 0, 0) if noise_scale else _find_noise(group)
-    basis = _Basis(group.workload, times, request, noise)
+    plan = partial(_plan_or_why, group.workload, times, request, noise)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
-        return basis.plan(None, (given,) if given else (), None, cells),
-    return tuple(basis.plan(section.target, *steps(section), section.cells, _find_best(section)) for section in about)
+        return plan(None, (given,) if given else (), None, cells),
+    return tuple(plan(section.target, *steps(section), section.cells, _find_best(section)) for section in about)
 
 
-@dataclass(frozen=True, eq=False)
-class _Basis:
-    """What the plans for several targets share."""
-
-    workload: JobKey
-    times: StepTimes
-    request: Request
-    noise: NoiseScale | None
-
-    def plan(self, target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None,
-             cells: Iterable[RunCell], best: float = np.nan) -> WorkerPlan | NoPlan:
-        """The plan for a target's steps, with the measured times of cells; None: no target."""
-        if target and not any(point.steps.met for point in points):
-            return NoPlan(self.workload, target, NOT_MET, best)
-        if any(point.steps.value == 0 for point in points):
-            return NoPlan(self.workload, target, AT_ONCE)
-        if not points and self.noise is None and not self.request.global_batch:
-            return NoPlan(self.workload, None, NO_STEPS)
-        noise, confidence = (self.noise if fit is None else None), self.request.confidence
-        drawn = None if noise is None else noise_draws(noise.noise_scale, noise.low, noise.high, confidence)
-        curve = steps_curve(points, fit, noise=drawn, confidence=confidence)
-        return plan_of(curve, self.times.of_cells(cells), self.request, self.workload, target, noise)
+def _plan_or_why(workload: JobKey, times: StepTimes, request: Request, noise: NoiseScale | None, target: Target | None,
+                 points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[RunCell], best: float = np.nan
+                 ) -> WorkerPlan | NoPlan:
+    """The plan for a target's steps, with the measured times of cells; target None: no target."""
+    if target and not any(point.steps.met for point in points):
+        return NoPlan(workload, target, NOT_MET, best)
+    if any(point.steps.value == 0 for point in points):
+        return NoPlan(workload, target, AT_ONCE)
+    if not points and noise is None and not request.global_batch:
+        return NoPlan(workload, None, NO_STEPS)
+    noise, confidence = (noise if fit is None else None), request.confidence
+    drawn = None if noise is None else noise_draws(noise.noise_scale, noise.low, noise.high, confidence)
+    curve = steps_curve(points, fit, noise=drawn, confidence=confidence)
+    return plan_of(curve, times.of_cells(cells), request, workload, target, noise)
 
 
 def _find_noise(group: JobResults) -> NoiseScale | None:

@@ -140,7 +140,7 @@ def view_of_repeats(section: Section, asked: StudyRequest) -> View:
     """Of trials that are no draws: the noise scale beside the critical batch, and what was asked for in vain."""
     fit = section.batches.regimes.fit if section.batches else None
     beside = _noise_beside(section, fit) if fit else View()
-    fitted = fit_table(fit, section.target, [run.trial.key for cell in section.cells for run in cell.runs])
+    fitted = fit_table(fit, section.target, [key for cell in section.cells for key in cell.keys])
     return View((*beside.findings, *([Finding(NO_BUDGETS)] if asked.budgets else [])),
                 details=(*present(fitted), *beside.details))
 
