@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.studies import Study, is_measured
 from ..analysis.budgets import show_ends_alone
+from ..analysis.studies import Study, is_measured
 from ..target import Target
 from .about import StudyRequest
 from .chapters import targets_of_paper

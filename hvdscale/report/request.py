@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ..analysis.budgets import Budget
 from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES,
                                  USEFUL_WITHIN)
+from ..analysis.options import Options
 from ..analysis.published import read as read_published
-from ..analysis.report_data import Options
 from ..analysis.rules import Rule
 from ..analysis.shares import Tolerance, confidence_of, share_of
 from ..errors import UsageError
