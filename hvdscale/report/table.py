@@ -21,6 +21,8 @@ from ..formatting.text_table import Heading, TextTable, on_one_line
 from ..target import Target
 
 TOO_WIDE = 10           # ratio of its ends from which on an interval says nothing
+NO_INTERVAL = "no interval"
+WIDE = f"No interval: so few runs or trials leave its ends more than a factor {TOO_WIDE} apart."
 TARGET = "target"           # a column of every CSV
 TrialKeys = tuple[tuple[str, int], ...]     # (log, id) each
 Write = Callable[[float], str]
@@ -205,14 +207,13 @@ def steps_cell(estimate: Estimate, write: Write = number) -> Cell:
 def interval_of(estimate: Estimate, write: Write = number) -> str:
     """What goes under its value: its interval, or that so few trials or seeds give none worth the name.
 
-    Of one run, which has none, the evaluation before, which did not meet.
+    Of one run, which has none, more than the evaluation before, which did not meet.
     """
     if estimate.runs == 1 and math.isnan(estimate.low):
-        return f"not by {write(estimate.before)}" if estimate.before > 0 else ""
-    if estimate.low == 0 and math.isinf(estimate.high):
-        return "no interval"
-    if math.isfinite(estimate.high) and estimate.high > TOO_WIDE * estimate.low and estimate.runs > 1:
-        return f"{estimate.runs} are too few"
+        return f"> {write(estimate.before)}" if estimate.before > 0 else ""
+    wide = math.isfinite(estimate.high) and estimate.high > TOO_WIDE * estimate.low and estimate.runs > 1
+    if wide or estimate.low == 0 and math.isinf(estimate.high):
+        return NO_INTERVAL
     return span(estimate.low, estimate.high, write)
 
 

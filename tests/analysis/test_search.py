@@ -206,7 +206,7 @@ def test_draws_are_counted_by_what_became_of_them():
     assert (len(found.feasible), found.diverged_share, found.best.number, found.done) == (4, 1 / 7, 6, False)
     assert lines(found)[0].startswith(
         "nesterov, B = 256: 4 feasible of 6 wanted, of 7 draws (1 diverged, 14%; 2 failed), 1 pruned: 27% of the steps "
-        "saved at most. Best: trial 6, 500 steps (not by 400), lr 0.1, momentum 0.99.")
+        "saved at most. Best: trial 6, 500 steps (> 400), lr 0.1, momentum 0.99.")
 
 
 def test_running_trials_are_no_draws_yet():
@@ -476,7 +476,7 @@ def test_the_evaluation_grid_does_not_show_as_an_interval():
               if column.key == "fewest_steps"]
     assert [cell.shown for cell in steps] == [cell.shown for cell in fewest]
     assert all(RANGE.search(cell.below) for cell in steps)
-    assert all(cell.below == f"not by {cell.low:,.0f}" for cell in fewest)
+    assert all(cell.below == f"> {cell.low:,.0f}" for cell in fewest)
     assert "(median best of as many trials at each batch, with its 95% interval)" in by_batch.title
     assert "95% interval of that median, since other draws" in " ".join(by_batch.notes)
     assert "It bounds this one trial" in " ".join(of_search.notes)

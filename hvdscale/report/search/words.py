@@ -40,7 +40,7 @@ def describe_trials(search: Search) -> str:
 
 
 def describe_best(search: Search) -> str:
-    """``Best: trial 7, 420 steps (not by 380), lr 0.31, momentum 0.974.``, or that there is none."""
+    """``Best: trial 7, 420 steps (> 380), lr 0.31, momentum 0.974.``, or that there is none."""
     best = search.best
     if best is None:
         of_steps = search.objective == STEPS_TO_TARGET
@@ -61,7 +61,7 @@ def _describe_seeds(search: Search) -> str:
 
 
 def not_by(before: float) -> str:
-    """``not by 380``: the last evaluation that did not meet the target, in other words than an interval's; empty where
+    """``> 380``: the last evaluation that did not meet the target, in other words than an interval's; empty where
     it is unknown."""
     return "" if math.isnan(before) else SEARCH.say("not_by", steps=exact(before, 0))
 

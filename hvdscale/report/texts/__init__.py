@@ -26,7 +26,7 @@ from ...target import Target
 from ..columns import MCCANDLISH, POLLUX, SHALLUE
 from ..drawing import Figure
 from ..findings import Finding
-from ..table import Cell, Column, Row, Table, TrialKeys
+from ..table import NO_INTERVAL, WIDE, Cell, Column, Row, Table, TrialKeys
 
 OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 FIELD = re.compile(r"\{(\w+)(\?)?(?::([^{}]*))?\}")
@@ -92,9 +92,11 @@ class Texts:
         """
         values = {"target": target, **values}
         columns = tuple(self.column(key, **values) if isinstance(key, str) else key for key in cells)
-        return Table(file or name, fill(self.sections["table"][name], values), columns, tuple(
-            Row(tuple(cell(row) for cell in cells.values()), trials(row), diverged(row), baseline(row))
-            for row in rows), tuple(notes), target, tuple(warnings))
+        found = tuple(Row(tuple(cell(row) for cell in cells.values()), trials(row), diverged(row), baseline(row))
+                      for row in rows)
+        wide = any(cell.below == NO_INTERVAL for row in found for cell in row.cells)
+        return Table(file or name, fill(self.sections["table"][name], values), columns, found, tuple(notes), target,
+                     (*warnings, *[WIDE] * wide))
 
     def figure(self, name: str, draw: Callable[..., None], trials: TrialKeys, panels: int = 1, /,
                **values: Any) -> Figure:
