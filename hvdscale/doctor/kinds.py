@@ -7,18 +7,16 @@
 
 [notes] and the like are sentences by name.
 
-{scale} in the words is a value of the finding, or an attribute of what it is about. A number that counts nothing is
-written with three digits, a list as 1, 2 and 4; {passes:pass/passes} and {updates:update} count: 1 pass, 2 updates.
+{scale} in the words is a value of the finding, an attribute of what it is about, or another of its words, written as
+formatting/templates.py says; {LOCAL} is the word of a script's arguments that stands for a worker's share.
 """
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral, Real
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
-from ..formatting.numbers import counted, listed, number
+from ..formatting.templates import fill
 from ..plan.settings import read_toml
 from .finding import Finding, Verdict
 
@@ -62,29 +60,15 @@ class _Values(dict):
     """Values by name: those given, else attributes of what a finding is about, else its own words."""
 
     def __init__(self, words: Mapping[str, str], about: Any, given: Mapping[str, Any]):
-        super().__init__(given)
+        super().__init__({"LOCAL": "{local}", **given})
         self._words, self._about = words, about
 
     def say(self, words: str) -> str:
         """The words with their values."""
-        return FORMATTER.vformat(words, (), self)
+        return fill(words, self)
 
     def __missing__(self, name: str) -> Any:
         return getattr(self._about, name) if hasattr(self._about, name) else self.say(self._words[name])
 
 
-class _Formatter(Formatter):
-    """Values as the words of findings have them."""
-
-    def format_field(self, value: Any, spec: str) -> str:
-        if isinstance(value, (list, tuple)):
-            return listed(self.format_field(one, spec) for one in value)
-        if spec[:1].isalpha():
-            return counted(value, *spec.split("/"))
-        if isinstance(value, Real) and not isinstance(value, Integral) and not spec:
-            return number(value)
-        return format(value, spec)
-
-
-FORMATTER = _Formatter()
 JOB = Kinds(Path(__file__).with_name("findings.toml"))

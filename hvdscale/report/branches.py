@@ -16,6 +16,7 @@ from ..analysis.branches import NO_RAMP, Branched, BranchPoint, Excess, branched
 from ..analysis.intervals import Estimate, over
 from ..analysis.noise_against import as_estimate
 from ..formatting.numbers import number, ratio, span, whole
+from ..formatting.templates import written
 from ..target import Target
 from .about import AboutAll
 from .columns import BATCH, NOISE
@@ -24,7 +25,7 @@ from .findings import Finding
 from .plots import arrows, draw_panels, ends_of, explain, label_axes
 from .scaling.noise import is_bounded
 from .table import Cell, Table, Write, count_cell, interval_cell, number_cell
-from .texts import Texts, written
+from .texts import Texts
 from .view import View
 
 BRANCHES = Texts("branches")

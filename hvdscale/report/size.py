@@ -15,12 +15,13 @@ from ..analysis.size.borrowed import BorrowedLaw, LawCost, costs_of
 from ..analysis.size.laws import QUANTITIES, CellResult, SizeLaws
 from ..analysis.size.power_law import REACH, PowerLaw
 from ..formatting.numbers import in_brackets, number, ratio
+from ..formatting.templates import format_power
 from .columns import metric_name
 from .drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, Figure, decimal_ticks, is_known, mark_estimate,
                       value_axis)
 from .findings import Finding
 from .table import Cell, Column, Table, TrialKeys, Write, interval_cell, number_cell
-from .texts import Cells, Texts, format_power, power_cell
+from .texts import Cells, Texts, power_cell
 from .view import View, present
 
 SIZE = Texts("size")

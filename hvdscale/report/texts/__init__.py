@@ -4,23 +4,16 @@
     SCALING.say("perfect", batch=128)                       # the sentence
     SCALING.find("speedup", ratio, first=1, last=8)         # a Finding, which has the values, too
 
-A template has ``{name}`` for a value as people read it: a count with commas, a measurement to three digits, an Estimate
-with its interval, several as "1, 2 and 4". ``{name:HOW}`` writes it otherwise. HOW is a key of WRITERS; a number of
-digits; ``power`` for "0.47 (0.31 to 0.63)"; ``n trial`` or ``n batch/batches`` for "1 trial", "2 trials"; ``is/are``
-for the one or the other, by how many there are; ``or`` for "1, 2 or 4". Behind it ``value`` or ``ends`` are the parts
-of an Estimate. ``[; beyond {batch}]`` is left out where a value in it is missing: None, False, or empty; ``[A|B]`` is
-the first that has all its values. ``{name?}`` asks for a value and writes nothing.
+formatting/templates.py says how they are written.
 """
 from __future__ import annotations
 
 import importlib.resources
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
-from numbers import Integral, Number, Real
+from functools import cached_property
 from typing import Any
 
-from ...formatting.numbers import capital, counted, duration, exact, in_brackets, listed, number, percent, ratio, whole
+from ...formatting.templates import fill
 from ...plan.settings import read_toml
 from ...target import Target
 from ..columns import MCCANDLISH, POLLUX, SHALLUE
@@ -28,15 +21,14 @@ from ..drawing import Figure
 from ..findings import Finding
 from ..table import NO_INTERVAL, WIDE, Cell, Column, Row, Table, TrialKeys
 
-OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
-FIELD = re.compile(r"\{(\w+)(\?)?(?::([^{}]*))?\}")
-WRITERS: dict[str, Callable[[Any], str]] = {
-    "ratio": ratio, "percent": percent, "whole": whole, "exact": exact, "duration": duration, "capital": capital,
-    "level": "{:.0%}".format}
 SOURCES = {"SHALLUE": SHALLUE, "POLLUX": POLLUX, "MCCANDLISH": MCCANDLISH,      # that any template may name
            "MERRILL": "Merrill et al. 2025, arXiv 2505.23971"}
 OfRow = Callable[[Any], TrialKeys]
 Cells = dict[Column | str, Callable[[Any], Cell]]       # what fills each column of a table, of its row
+
+
+def _fill(template: str, values: Mapping[str, Any]) -> str:
+    return fill(template, {**SOURCES, **values})
 
 
 def no_trials(row: object) -> TrialKeys:
@@ -63,7 +55,7 @@ class Texts:
 
     def say(self, kind: str, /, **values: Any) -> str:
         """The sentence of a finding, warning or note."""
-        return fill(self.sections[self._severity(kind)][kind], values)
+        return _fill(self.sections[self._severity(kind)][kind], values)
 
     def find(self, kind: str, estimate: object = None, more: Sequence[str] = (), /, **values: Any) -> Finding:
         """A finding; ``estimate`` is the number that it is about, and more: further sentences on the same."""
@@ -76,7 +68,7 @@ class Texts:
 
     def column(self, key: str, name: str = "", /, **values: Any) -> Column:
         """A column of a table; ``name``: its key in files where that is another one."""
-        title, unit, formula, source, short, spare = (*(fill(text, values) for text in self.sections["column"][key]),
+        title, unit, formula, source, short, spare = (*(_fill(text, values) for text in self.sections["column"][key]),
                                                       *("",) * 5)[:6]
         return Column(name or key, title, unit or "1", formula, source, short, bool(spare))
 
@@ -95,66 +87,17 @@ class Texts:
         found = tuple(Row(tuple(cell(row) for cell in cells.values()), trials(row), diverged(row), baseline(row))
                       for row in rows)
         wide = any(cell.below == NO_INTERVAL for row in found for cell in row.cells)
-        return Table(file or name, fill(self.sections["table"][name], values), columns, found, tuple(notes), target,
+        return Table(file or name, _fill(self.sections["table"][name], values), columns, found, tuple(notes), target,
                      (*warnings, *[WIDE] * wide))
 
     def figure(self, name: str, draw: Callable[..., None], trials: TrialKeys, panels: int = 1, /,
                **values: Any) -> Figure:
         """A figure with its words."""
-        words = {part: fill(text, values) for part, text in self.sections["figure"][name].items()}
+        words = {part: _fill(text, values) for part, text in self.sections["figure"][name].items()}
         return Figure(words.get("name", name), words["title"], words["caption"], words["formula"],
                       words.get("source", ""), trials, draw, panels)
-
-
-def fill(template: str, values: Mapping[str, object]) -> str:
-    """The text of a template."""
-    values = {**SOURCES, **values}
-
-    def chosen(found: re.Match[str]) -> str:
-        return next((part for part in found[1].split("|")
-                     if all(_is_there(values.get(name)) for name, *_ in FIELD.findall(part))), "")
-    found = 1
-    while found:
-        template, found = OPTIONAL.subn(chosen, template)
-    return FIELD.sub(lambda field: "" if field[2] else written(values[field[1]], field[3] or ""), template)
-
-
-def _is_there(value: object) -> bool:
-    return isinstance(value, Number) and not isinstance(value, bool) or bool(value)
-
-
-def format_power(one: Any) -> str:
-    """The power of a law with its ends, which may be below 0: ``0.47 (0.31 to 0.63)``."""
-    return f"{one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
 
 
 def power_cell(one: Any) -> Cell:
     """``0.47``, its interval under it."""
     return Cell(f"{one.value:.2f}", one.value, one.low, one.high, f"{one.low:.2f} to {one.high:.2f}")
-
-
-def written(value: Any, how: str = "") -> str:
-    """A value as people read it; see the module's text for ``how``."""
-    if how == "power":
-        return format_power(value)
-    if how.startswith("n "):
-        one, _, many = how[2:].partition("/")
-        return counted(value, one, many or None)
-    if "/" in how:
-        one, many = how.split("/")
-        return one if (value if isinstance(value, Integral) else len(value)) == 1 else many
-    if isinstance(value, (tuple, list)):
-        last = "or" if how == "or" else "and"
-        return listed([written(one, "" if how == "or" else how) for one in value], last)
-    if isinstance(value, (str, Target)) and how != "capital":
-        return str(value)
-    how, _, part = how.partition(" ")
-    write = WRITERS.get(how) or (partial(number, digits=int(how)) if how else _plain)
-    if not hasattr(value, "low"):
-        return write(value)
-    return (write(value.value) * (part != "ends")
-            + in_brackets(value.low, value.high, write if how else number) * (part != "value"))
-
-
-def _plain(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, Integral) else number(value) if isinstance(value, Real) else str(value)

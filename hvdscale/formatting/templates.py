@@ -1,0 +1,81 @@
+"""Sentences kept as text, filled in with values as people read them.
+
+    fill("Perfect scaling up to batch {batch}[, of {seeds:n seed}].", {"batch": 1024, "seeds": 3})
+
+``{name}`` is a count with commas, a measurement to three digits, an Estimate with its interval, several: "1, 2 and 4".
+``{name:HOW}`` writes it otherwise: HOW is a key of WRITERS; a number of digits; ``n trial`` or ``n batch/batches`` for
+"1 trial", "2 trials"; ``is/are`` for the one or the other, by how many there are; ``or`` for "1, 2 or 4"; a format of
+Python's that begins with a point or comma; behind it ``value`` or ``ends`` are the parts of an Estimate.
+``[; beyond {batch}]`` is left out where a value in it is missing: None, False, or empty; ``[A|B]`` is the first that
+has all its values; ``['name']`` is of Python. ``{name?}`` asks for a value and writes nothing.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from numbers import Integral, Number, Real
+from typing import Any
+
+from ..target import Target
+from .numbers import capital, counted, duration, exact, in_brackets, listed, number, percent, ratio, whole
+
+OPTIONAL = re.compile(r"\[(?!')([^\[\]]*)\]")
+FIELD = re.compile(r"\{(\w+)(\?)?(?::([^{}]*))?\}")
+
+
+def format_power(one: Any) -> str:
+    """The power of a law with its ends, which may be below 0: ``0.47 (0.31 to 0.63)``."""
+    return f"{one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
+
+
+WRITERS: dict[str, Callable[[Any], str]] = {
+    "ratio": ratio, "percent": percent, "whole": whole, "exact": exact, "duration": duration, "capital": capital,
+    "level": "{:.0%}".format}
+WHOLE: dict[str, Callable[[Any], str]] = {"power": format_power, "plain": str}      # of what has parts, too
+
+
+def fill(template: str, values: Mapping[str, Any]) -> str:
+    """The text of a template."""
+    def chosen(found: re.Match[str]) -> str:
+        return next((part for part in found[1].split("|")
+                     if all(name in values and _is_there(values[name]) for name, *_ in FIELD.findall(part))), "")
+    found = 1
+    while found:
+        template, found = OPTIONAL.subn(chosen, template)
+    return FIELD.sub(lambda field: "" if field[2] else written(values[field[1]], field[3] or ""), template)
+
+
+def _is_there(value: object) -> bool:
+    return isinstance(value, Number) and not isinstance(value, bool) or bool(value)
+
+
+def written(value: Any, how: str = "") -> str:
+    """A value as people read it; see the module's text for ``how``."""
+    if how in WHOLE:
+        return WHOLE[how](value)
+    if how.startswith("n "):
+        one, _, many = how[2:].partition("/")
+        return counted(value, one, many or None)
+    if "/" in how:
+        one, many = how.split("/")
+        return one if (value if isinstance(value, Integral) else len(value)) == 1 else many
+    if isinstance(value, (tuple, list)):
+        last = "or" if how == "or" else "and"
+        return listed([written(one, "" if how == "or" else how) for one in value], last)
+    if isinstance(value, (str, Target)) and how != "capital":
+        return str(value)
+    if how.startswith((".", ",")):
+        return format(value, how)
+    how, _, part = how.partition(" ")
+    write = WRITERS.get(how) or (partial(number, digits=int(how)) if how else _plain)
+    if not hasattr(value, "low"):
+        return write(value)
+    return (write(value.value) * (part != "ends")
+            + in_brackets(value.low, value.high, write if how else number) * (part != "value"))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return str(value)
+    return f"{value:,}" if isinstance(value, Integral) else number(value)
