@@ -240,7 +240,7 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
                                  options)
     parts = _take_new(shown, ((("parts", frozenset(one.keys)), (one, one.parts)) for one in cells if one.parts))
     noise = _take_new(shown, ((("noise", frozenset(one.keys)), (one, one.noise)) for one in cells if one.noise))
-    searches = _take_new(shown, ((id(one) if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
+    searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
                                  for one in searches_of(trials, target, options.confidence)))
     return Section(workload, target, options, trials, series, outside(cells, series), batches, pools, parts, noise,
                    searches, tuple(left_out.items()), tuple(slow))

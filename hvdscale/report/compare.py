@@ -24,7 +24,7 @@ from ..log.schema import UNKNOWN_SEED
 from ..target import Target
 from .columns import BATCH
 from .differences import how_they_differ
-from .table import Cell, Table, TrialKeys, as_values, count_cell, keys_of, number_cell
+from .table import Cell, Table, TrialKeys, as_values, count_cell, number_cell
 from .texts import Cells, Texts
 
 COMPARE = Texts("compare")
@@ -62,9 +62,9 @@ def comparison_table(comparison: Comparison) -> Table:
         BATCH: lambda row: count_cell(row.cell.global_batch) if row.cell else Cell(ALL, ALL),
         "met": lambda row: _met_cell(row.cell, target) if row.cell else Cell(""), **(steps if target else {}),
         **{CHANGES[name]: partial(_change, name=name) for name in (tuple(NAMES) if target else (SPEED,))},
-        "verdict": _verdict}, lambda row: keys_of(row.cell.candidate) if row.cell else (),
+        "verdict": _verdict}, lambda row: row.cell.candidate.keys if row.cell else (),
         diverged=lambda row: tuple(trial.key for trial in row.cell.candidate.diverged) if row.cell else (),
-        baseline=lambda row: keys_of(row.cell.baseline) if row.cell else (), notes=_notes(comparison),
+        baseline=lambda row: row.cell.baseline.keys if row.cell else (), notes=_notes(comparison),
         workload=str(comparison.workload), what=target or "throughput")
 
 
@@ -75,7 +75,7 @@ def detail_table(comparisons: Sequence[Comparison]) -> Table:
         about: dict[str, str | int] = {"workload": str(comparison.workload), "target": str(comparison.target or "")}
         for cell in comparison.cells:
             where = {**about, "workers": cell.workers, "global_batch": cell.global_batch}
-            trials = (*keys_of(cell.baseline), *keys_of(cell.candidate))
+            trials = (*cell.baseline.keys, *cell.candidate.keys)
             rows += [(_detail(where, test), trials) for test in cell.tests]
         where = {**about, "workers": ALL, "global_batch": ALL}
         rows += [(_detail(where, test), ()) for test in comparison.overall]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..analysis.intervals import Estimate
-from ..analysis.steps import RunCell
 from ..formatting.escaping import as_cell
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import RANGE, finite, number, span
@@ -215,8 +214,3 @@ def interval_of(estimate: Estimate, write: Write = number) -> str:
     if wide or estimate.low == 0 and math.isinf(estimate.high):
         return NO_INTERVAL
     return span(estimate.low, estimate.high, write)
-
-
-def keys_of(cell: RunCell) -> TrialKeys:
-    """The trials that a cell's estimates come from."""
-    return tuple(run.trial.key for run in cell.runs)

@@ -22,7 +22,7 @@ from ..findings import Finding
 from ..plots import arrows, draw_line, ends_of, label_axes
 from ..scaling.noise import is_bounded, one_ended
 from ..search.curve_figures import mark_regimes
-from ..table import Cell, Table, TrialKeys, keys_of, steps_cell
+from ..table import Cell, Table, TrialKeys, steps_cell
 from ..texts import Cells, Texts
 from ..view import View
 
@@ -195,7 +195,7 @@ def keys_of_point(point: CurvePoint | BatchPoint) -> TrialKeys:
     """The trial behind a point of a curve, or those of its cell."""
     if isinstance(point, CurvePoint):
         return () if point.best is None else (point.study.key(point.best),)
-    return keys_of(point.cell)
+    return point.cell.keys
 
 
 def _figure(curve: Curve, published: PublishedCurve, reference: Reference) -> Figure:

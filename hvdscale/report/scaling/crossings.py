@@ -17,7 +17,7 @@ from ...analysis.steps import crossing_of
 from ...formatting.numbers import whole
 from ..columns import BATCH
 from ..findings import Finding
-from ..table import Cell, Table, count_cell, keys_of, number_cell
+from ..table import Cell, Table, count_cell, number_cell
 from .regimes import SCALING
 
 
@@ -50,7 +50,7 @@ def crossings_table(section: Section) -> tuple[Table, ...]:
         "modelled": lambda row: count_cell(sum(one.modelled for one in row[1])),
         "evaluations_after": lambda row: count_cell(sum(one.after for one in row[1])),
         "met_after": lambda row: count_cell(sum(one.met_after for one in row[1]))},
-        lambda row: keys_of(row[0]), notes=(SCALING.say("crossing_noise"),), what=section.target),) if rows else ()
+        lambda row: row[0].keys, notes=(SCALING.say("crossing_noise"),), what=section.target),) if rows else ()
 
 
 def find_early_crossing(section: Section) -> list[Finding]:

@@ -25,7 +25,7 @@ from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Axes, Figure, decimal_ti
                        shade)
 from ..plots import draw_line, ends_of, label_axes
 from ..search.figures import best_of_figure
-from ..table import TrialKeys, keys_of
+from ..table import TrialKeys
 from . import words
 from .ranks import rank_figure
 from .regimes import SCALING
@@ -296,4 +296,4 @@ def _has_curve(run: RunToTarget, metric: str, across: str = "step") -> bool:
 
 
 def _keys(cells: Iterable[RunCell]) -> TrialKeys:
-    return tuple(dict.fromkeys(key for cell in cells for key in keys_of(cell)))
+    return tuple(dict.fromkeys(key for cell in cells for key in cell.keys))

@@ -14,7 +14,7 @@ from ..columns import BATCH
 from ..drawing import ORANGE, Axes, Figure, set_ticks, shade
 from ..findings import Finding
 from ..plots import label_axes
-from ..table import Cell, Table, count_cell, keys_of, number_cell
+from ..table import Cell, Table, count_cell, number_cell
 from .regimes import SCALING
 
 TITLES = {"step": "step", "data": "data", "forward": "forward", "backward": "backward", "waiting": "waiting",
@@ -74,7 +74,7 @@ def rank_table(section: Section) -> Table | None:
         "workers": lambda row: count_cell(row[0].workers[0]), BATCH: lambda row: count_cell(row[0].global_batch),
         "rank": lambda row: Cell(str(row[2]), row[2]),
         **{SCALING.column("rank_ms", f"{name}_ms", part=TITLES[name], name=name, rest=name == ELSEWHERE):
-           partial(part, name=name) for name in NAMES}}, lambda row: keys_of(row[0]),
+           partial(part, name=name) for name in NAMES}}, lambda row: row[0].keys,
         notes=(SCALING.say("rank_parts"), *[SCALING.say("ranks_left_out", most=MOST_ROWS)] * left_out))
 
 
@@ -96,7 +96,7 @@ def rank_figure(section: Section) -> Figure | None:
         axes.grid(False, axis="x")
         axes.set_ylim(0, 1.1 * bottoms.max())
         label_axes(axes, "rank", "milliseconds a step (medians)")
-    return SCALING.figure("step-time-by-rank", draw, keys_of(cell), workers=cell.workers[0])
+    return SCALING.figure("step-time-by-rank", draw, cell.keys, workers=cell.workers[0])
 
 
 def _signed(seconds: float) -> str:

@@ -21,7 +21,7 @@ from ...analysis.steps import RunCell
 from ...formatting.numbers import number, percent, ratio, span, spread, whole
 from ...plan.batch_schedule import BatchSchedule
 from ..columns import BATCH, EXAMPLES, NOISE, PERFECT, QUARTERS, STATISTICAL, STEPS, SYSTEM, TOKENS
-from ..table import Cell, Column, Table, TrialKeys, Write, count_cell, interval_cell, keys_of, number_cell, steps_cell
+from ..table import Cell, Column, Table, TrialKeys, Write, count_cell, interval_cell, number_cell, steps_cell
 from ..texts import Cells
 from ..view import present
 from . import words
@@ -50,7 +50,7 @@ def _lost_of(cell: RunCell) -> TrialKeys:
 
 def _table_of_cells(name: str, rows: Iterable[Any], cells: Cells, **words: Any) -> Table:
     """A table whose rows begin with the cell that they are of."""
-    return SCALING.table(name, rows, cells, lambda row: keys_of(row[0]), diverged=lambda row: _lost_of(row[0]), **words)
+    return SCALING.table(name, rows, cells, lambda row: row[0].keys, diverged=lambda row: _lost_of(row[0]), **words)
 
 
 def _point(section: Section) -> Cells:
@@ -85,15 +85,15 @@ def _series_table(section: Section, series: Series) -> Table:
     cells: Cells = {key: partial(of_cell, fill=fill) for key, fill in _point(section).items()}
     return SCALING.table(
         "series", series.points, cells | {key: partial(of_ratio, name=name) for key, name in ratios.items()},
-        lambda point: keys_of(point.cell), diverged=lambda point: _lost_of(point.cell),
-        baseline=lambda point: keys_of(baseline), file=words.series_name(series), spare=bool(section.target),
+        lambda point: point.cell.keys, diverged=lambda point: _lost_of(point.cell),
+        baseline=lambda point: baseline.keys, file=words.series_name(series), spare=bool(section.target),
         notes=words.series_notes(section, series), warnings=words.series_warnings(section, series),
         what=section.target or "throughput", series=words.series_kind(series))
 
 
 def _alone_table(section: Section) -> Table:
     why = [] if section.series else [SCALING.say("one_count")]
-    return SCALING.table("alone", section.alone, _point(section), keys_of, diverged=_lost_of,
+    return SCALING.table("alone", section.alone, _point(section), lambda cell: cell.keys, diverged=_lost_of,
                          notes=(*why, *words.cell_notes(section, section.alone)),
                          warnings=words.cell_warnings(section, section.alone), series=bool(section.series),
                          what=section.target or "throughput", searched=words.of_searches(section, section.alone))
@@ -114,8 +114,8 @@ def _batch_table(section: Section, batches: Curve) -> Table:
         STATISTICAL: lambda point: _ratio_cell(point.statistical_efficiency, point.cell, cells[0]),
         PERFECT: lambda point: Cell(("yes" if point.perfect else "no") if point.steps.met else
                                     "not met" if point.cell.runs else "diverged")},
-        lambda point: keys_of(point.cell), diverged=lambda point: _lost_of(point.cell),
-        baseline=lambda point: keys_of(cells[0]), notes=notes,
+        lambda point: point.cell.keys, diverged=lambda point: _lost_of(point.cell),
+        baseline=lambda point: cells[0].keys, notes=notes,
         warnings=words.cell_warnings(section, cells, times=False), what=section.target,
         searched=words.of_searches(section, cells) or " (all worker counts)")
 
