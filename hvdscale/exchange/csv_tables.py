@@ -33,7 +33,7 @@ from .csv_rules import CsvRows, LeftOut, apply_rules
 from .exported import exporting
 from .files import LARGEST_INT, WrongFile, json_object
 from .imported import BulkLog, beyond_errors, skipped_note, widen
-from .runs.run import Place
+from .runs.run import RunPath
 
 FORMAT = "hvdscale-csv"
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
@@ -112,7 +112,7 @@ def is_tables(path) -> bool:
     """Whether a folder has tables of trials, rather than, say, Optuna's of its own."""
     trials, evaluations = (os.path.join(path, name) for name in ("trials.csv", "evaluations.csv"))
     return os.path.isfile(trials) and (os.path.isfile(evaluations) or any(
-        "global_batch" in line for line in Place(trials).head((".csv",))[:1]))
+        "global_batch" in line for line in RunPath(trials).head((".csv",))[:1]))
 
 
 def import_tables(source, out, *, left_out: list[str] | None = None, overlap: str | None = None,

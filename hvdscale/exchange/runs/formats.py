@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ...errors import LogError
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
-from .run import FoundRun, Place
+from .run import FoundRun, RunPath
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
 FORMATS: tuple[ModuleType, ...] = (trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines)
@@ -26,12 +26,12 @@ def find(path: str, lines: re.Pattern | None = None) -> Iterator[tuple[ModuleTyp
     lines   a pattern that the lines of text files have
     """
     try:
-        yield from _find(Place(path), 0, lines)
+        yield from _find(RunPath(path), 0, lines)
     except OSError as error:
         raise LogError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
 
 
-def _find(path: Place, depth: int, lines: re.Pattern | None) -> Iterator[tuple[ModuleType, str]]:
+def _find(path: RunPath, depth: int, lines: re.Pattern | None) -> Iterator[tuple[ModuleType, str]]:
     found = next((form for form in FORMATS if form.recognises(path)), None)
     if lines and text_lines.recognises(path, lines):
         found = text_lines
@@ -39,7 +39,7 @@ def _find(path: Place, depth: int, lines: re.Pattern | None) -> Iterator[tuple[M
         yield found, path
     if os.path.isdir(path) and depth < DEEPEST and found in (None, event_files):
         for name in sorted(os.listdir(path)):
-            inner = Place(os.path.join(path, name))
+            inner = RunPath(os.path.join(path, name))
             if not name.startswith((".", event_files.EVENTS)) and not os.path.islink(inner):
                 yield from _find(inner, depth + 1, lines)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..files import WrongFile
-from .run import STEP, FoundRun, Place, constants, is_number, text_of
+from .run import STEP, FoundRun, RunPath, constants, is_number, text_of
 
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out")
@@ -23,7 +23,7 @@ SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # obje
 CLOCK = re.compile(r"(?:(?P<days>\d+) days?, )?(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d+)?)")
 
 
-def recognises(path: Place) -> bool:
+def recognises(path: RunPath) -> bool:
     """Whether lines near a file's start are objects that count steps, or what else shows how far a run is."""
     found = filter(None, map(_object_of, path.head(ENDS)))
     return sum(any(COUNT.search(tag) and is_number(value) for tag, value in one.items()) for one in found) > 1

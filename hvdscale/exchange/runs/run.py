@@ -94,7 +94,7 @@ def text_of(path: str, most: int = 1 << 30) -> str:
         raise WrongFile(f"{path}: is not text in UTF-8: {error}") from None
 
 
-class Place(str):
+class RunPath(str):
     """A path at which a run may be; the first lines of a file are read once, whatever formats are tried."""
 
     def head(self, ends: tuple[str, ...]) -> list[str]:

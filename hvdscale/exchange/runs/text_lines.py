@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from .run import STEP, FoundRun, Place, constants, number, text_of, value_of
+from .run import STEP, FoundRun, RunPath, constants, number, text_of, value_of
 
 NAME = "lines"
 _LINE = r"^(?P<before>(?:.*[\s|\[])?)(?:{})[ :=#\[]+(?P<step>\d+)(?:\s*/\s*\d+)?\]?\s*[:|,]?\s*(?P<rest>.*)$"
@@ -23,7 +23,7 @@ NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|test)(?=[_/ ])", re.I)      # a
 SETTING = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$", re.M)         # of Megatron-LM's arguments
 
 
-def recognises(path: Place, line: re.Pattern | None = None) -> bool:
+def recognises(path: RunPath, line: re.Pattern | None = None) -> bool:
     """Whether a text file has such a line near its start."""
     forms = (line,) if line else (LINE, EPOCH)
     return any(form.search(text) for text in path.head((".log", ".txt", ".out")) for form in forms)

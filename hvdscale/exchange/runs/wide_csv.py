@@ -13,7 +13,7 @@ from operator import itemgetter
 from ...analysis.grouping import group_by
 from ..files import WrongFile
 from .mapping import BATCH_NAMES, EPOCH_NAMES, STEP_NAMES
-from .run import FoundRun, Place, constants, csv_rows, number, text_of, value_of, yaml_parameters
+from .run import FoundRun, RunPath, constants, csv_rows, number, text_of, value_of, yaml_parameters
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
@@ -26,7 +26,7 @@ _WHOLE = ("", "finished", "complete", "completed", "terminated", "success", "suc
 _GROUP = re.compile(r"(?:params?|config|hparams|hyperparameters|metrics|summary|user_attrs)[./_](?=.)")
 
 
-def recognises(path: Place) -> bool:
+def recognises(path: RunPath) -> bool:
     """Whether it is a CSV file, by its name or, of a log, by its first two lines; what the columns mean is not looked
     at."""
     if path.endswith(ENDS):
@@ -46,16 +46,16 @@ def read(path: str) -> Iterator[FoundRun]:
     cells, beside = [[number(cell) for cell in line] for line in lines], _parameters(os.path.dirname(path))
     names = _runs_of_rows(header, lines, cells)
     if len(set(names)) > 1:
-        yield from _runs_of_table(path, header, lines, names, beside)
+        yield from _runs_of_table(path, header, lines, cells, names, beside)
         return
     texts = {name: line[at] for line in lines[:1] for at, name in enumerate(header)
              if name and line[at] and all(row[at] is None for row in cells)}
     yield FoundRun(path, NAME, {**beside, **{name: value_of(text) for name, text in texts.items()}},
-                   [_numbers(header, line) for line in lines])
+                   [_known(header, row) for row in cells])
 
 
-def _numbers(header: Sequence[str], line: Sequence[str]) -> dict[str, float]:
-    return {name: value for name, text in zip(header, line) if name and (value := number(text)) is not None}
+def _known(header: Sequence[str], row: Sequence[float | None]) -> dict[str, float]:
+    return {name: value for name, value in zip(header, row) if name and value is not None}
 
 
 def _runs_of_rows(header: Sequence[str], lines: Sequence[Sequence[str]], cells: Sequence[Sequence[float | None]]
@@ -64,10 +64,9 @@ def _runs_of_rows(header: Sequence[str], lines: Sequence[Sequence[str]], cells: 
     row's number; "" of all rows of one run."""
     rising = any(_rises([row[at] for row in cells]) for at, name in enumerate(header)
                  if name in (*STEP_NAMES, *EPOCH_NAMES))
-    for at, name in enumerate(header):
-        found = [line[at] for line in lines]
-        numbered = any(row[at] is not None for row in cells)
-        if name.lower().replace(" ", "_") in _RUN and all(found) and not (rising and numbered):
+    for at in (at for at, name in enumerate(header) if name.lower().replace(" ", "_") in _RUN):
+        found, numbered = [line[at] for line in lines], any(row[at] is not None for row in cells)
+        if all(found) and not (rising and numbered):
             return found
     varies = any(len({row[at] for row in cells}) > 1 for at, name in enumerate(header)
                  if _GROUP.sub("", name) in BATCH_NAMES)
@@ -79,16 +78,16 @@ def _rises(column: Sequence[float | None]) -> bool:
     return len(found) > 1 and all(one < other for one, other in zip(found, found[1:]))
 
 
-def _runs_of_table(path: str, header: Sequence[str], lines: Sequence[Sequence[str]], names: Sequence[str],
-                   beside: dict) -> Iterator[FoundRun]:
+def _runs_of_table(path: str, header: Sequence[str], lines: Sequence[Sequence[str]],
+                   cells: Sequence[Sequence[float | None]], names: Sequence[str], beside: dict) -> Iterator[FoundRun]:
     """The runs of a table of several: what never changes in a run's rows is a parameter of it, too."""
     short = [_GROUP.sub("", name, count=1) for name in header]
     header = short if len(set(short)) == len(short) else header
-    for run, own in group_by(zip(names, lines), itemgetter(0)).items():
-        rows = [dict(zip(header, line)) for _, line in own]
-        parameters = {name: value_of(text) for name, text in constants(rows).items() if name and text}
+    for run, own in group_by(zip(names, lines, cells), itemgetter(0)).items():
+        texts = constants(dict(zip(header, line)) for _, line, _ in own)
+        parameters = {name: value_of(text) for name, text in texts.items() if name and text}
         state = next((str(parameters[name]) for name in header if name.lower() in _STATE and name in parameters), "")
-        yield FoundRun(f"{path}:{run}", NAME, {**beside, **parameters}, [_numbers(header, line) for _, line in own],
+        yield FoundRun(f"{path}:{run}", NAME, {**beside, **parameters}, [_known(header, row) for *_, row in own],
                        unfinished="" if state.lower() in _WHOLE else state)
 
 
