@@ -38,6 +38,10 @@ class BatchPoint:
     def steps(self) -> Estimate:
         return self.cell.steps
 
+    @property
+    def keys(self) -> tuple[tuple[str, int], ...]:
+        return self.cell.keys
+
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:

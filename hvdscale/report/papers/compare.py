@@ -137,7 +137,7 @@ def _tables(found: Fidelity, reference: Reference) -> tuple[Table, Table]:
         "steps_to_target": lambda point: steps_cell(point.measured, whole), **(equal if unequal else {}),
         "log2_apart": lambda point: _apart(point.log2_apart),
         "within": lambda point: _yes(point.within), "covered": lambda point: _yes(point.covered)},
-        lambda point: keys_of_point(point.point), file=name, notes=_notes(found, reference), target=target,
+        lambda point: point.point.keys, file=name, notes=_notes(found, reference), target=target,
         label=published.label, what=published.target, factor=f"{WITHIN_LOG2:g}"), _marks_table(
             f"{name}-marks", reference, found.marks, found.remarks, target)
 
@@ -191,13 +191,6 @@ def _yes(told: bool | None) -> Cell:
     return Cell("n/a" if told is None else "yes" if told else "no", None if told is None else int(told))
 
 
-def keys_of_point(point: CurvePoint | BatchPoint) -> TrialKeys:
-    """The trial behind a point of a curve, or those of its cell."""
-    if isinstance(point, CurvePoint):
-        return () if point.best is None else (point.study.key(point.best),)
-    return point.cell.keys
-
-
 def _figure(curve: Curve, published: PublishedCurve, reference: Reference) -> Figure:
     return _of_both("published", curve, published, reference,
                     lambda axes: _draw(axes, curve, published, 1.0, 1.0, "steps to target S"))
@@ -224,7 +217,7 @@ def _shown(curve: Curve) -> list[CurvePoint | BatchPoint]:
 
 
 def _keys(curve: Curve) -> TrialKeys:
-    return tuple(dict.fromkeys(key for point in _shown(curve) for key in keys_of_point(point)))
+    return tuple(dict.fromkeys(key for point in _shown(curve) for key in point.keys))
 
 
 def _draw(axes: Axes, curve: Curve, published: PublishedCurve, here: float, there: float, label: str) -> None:

@@ -39,7 +39,7 @@ def curve_table(curve: Curve | None) -> Table | None:
         EXAMPLES: lambda point: _value(point, point.steps.scaled(point.global_batch), number),
         PERFECT: lambda point: Cell(("yes" if perfect[point.global_batch] else "no") if point.steps.met else
                                     "not met" if _is_measured(point) else NEVER)},
-        lambda point: () if point.best is None else (point.study.key(point.best),), notes=notes,
+        lambda point: point.keys, notes=notes,
         warnings=[SCALING.say("met_then_diverged", batches=lost)] * bool(lost), what=curve.target,
         best=best_of_each(curve.confidence))
 
