@@ -23,8 +23,8 @@ import numpy as np
 from ..errors import LogError
 from ..formatting.escaping import as_cell
 from ..formatting.numbers import list_first, listed
-from ..log.reader import SCHEMA, Log, Table
-from ..log.schema import (SOURCE, TABLES, UNKNOWN_SEED, Column, Status, better, metaparameter_column,
+from ..log.reader import Log, Table
+from ..log.schema import (SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, Column, Status, better, metaparameter_column,
                           metric_column)
 from ..plan.values import did_you_mean
 from ..target import SPLITS, logged_name, metric_faults

@@ -27,13 +27,12 @@ from .files import (attribute_of, datasets_in, open_file, part_of, reading, refu
                     superblock)
 from .layout import (as_column, known_attributes, refuse_hollow, refuse_inflated, refuse_missing, refuse_wrong_layout,
                      refuse_wrong_type)
-from .schema import RESTARTS, SOURCE, STEPS, TABLES, Column, Status, columns
+from .schema import SCHEMA, SOURCE, TABLES, Column, Status
 from .stored import Stored, descriptor_of
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
 SMALL_HEAP = 1 << 20        # bytes of /text that are kept, as every column of texts asks for some
 ATTEMPTS = 5        # a log that is merged while it is read is read again
-SCHEMA = columns(optional_steps=[c.name for c in (*RESTARTS, *STEPS)])
 PLACES = {table: {c.name: place for place, c in enumerate(spec)} for table, spec in SCHEMA.items()}
 Value = TypeVar("Value")
 OPTIONAL = {"trials": SOURCE, **{name: tuple(column for column in SCHEMA[name] if column.optional)

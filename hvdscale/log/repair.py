@@ -26,8 +26,8 @@ from .closed_file import merged_attributes, show, write_log
 from .files import open_file, part_of, reading, root_attributes, rows_within, superblock
 from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
 from .mend import LOST, LOST_TEXTS, Mended, lost_entries, mend
-from .reader import SCHEMA, Log, Part, absent, begun_trials, column_spec, decode
-from .schema import SOURCE, TABLES, Column, Status, known_column
+from .reader import Log, Part, absent, begun_trials, column_spec, decode
+from .schema import SCHEMA, SOURCE, TABLES, Column, Status, known_column
 
 BROKEN = ".broken"
 

@@ -165,22 +165,25 @@ def _rank_column(name: str) -> Column:
 
 
 def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping[str, str] = (),
-            optional_steps: Collection[str] = (), layer_groups: Collection[str] = (), ranks: int = 0
+            optional: Collection[str] = (), layer_groups: Collection[str] = (), ranks: int = 0
             ) -> dict[str, tuple[Column, ...]]:
-    """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional /steps columns,
+    """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional columns by name,
     parts of the model whose gradients are measured apart, and ranks that timed their steps.
 
     metrics  names, or a mapping of names to the better way: see Column
     """
     better = metrics if isinstance(metrics, Mapping) else {}
+
+    def chosen(among: Iterable[Column]) -> tuple[Column, ...]:
+        return tuple(column for column in among if not column.optional or column.name in optional)
     return {
         "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
-        "restarts": tuple(c for c in RESTARTS if not c.optional or c.name in optional_steps),
+        "restarts": chosen(RESTARTS),
         "evaluations": EVALUATIONS + tuple(metric_column(name, better.get(name, "")) for name in metrics),
-        "steps": tuple(c for c in STEPS if not c.optional or c.name in optional_steps)
-        + tuple(c for group in layer_groups for c in layer_group_columns(group)) + rank_columns(ranks),
+        "steps": chosen(STEPS) + tuple(c for group in layer_groups for c in layer_group_columns(group))
+        + rank_columns(ranks),
     }
 
 
-KNOWN = {table: {column.name: column for column in found}
-         for table, found in columns(optional_steps=[column.name for column in (*RESTARTS, *STEPS)]).items()}
+SCHEMA = columns(optional=[column.name for column in (*RESTARTS, *STEPS)])      # all but what a log names itself
+KNOWN = {table: {column.name: column for column in found} for table, found in SCHEMA.items()}

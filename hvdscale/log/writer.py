@@ -49,7 +49,7 @@ class LogWriter:
     metrics           names ``split/metric`` of the /evaluations columns; all are declared here, before the first row.
                       A mapping says of each which way is better, "smaller", "larger" or "" (unknown)
     metaparameters    names of the /trials columns metaparameters/<name>
-    optional_steps    names of the optional /steps columns that will be measured
+    optional          names of the optional columns that will be measured
     layer_groups      parts of the model whose gradients are measured apart, columns layer_groups/<part>/...
     ranks             ranks that time the parts of their steps, columns ranks/<rank>/...
     attributes        root attributes to add: commit, versions (a dict), ...
@@ -63,12 +63,12 @@ class LogWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, metrics: Iterable[str] | Mapping[str, str],
-                 metaparameters: Iterable[str] = (), optional_steps: Collection[str] = (),
+                 metaparameters: Iterable[str] = (), optional: Collection[str] = (),
                  layer_groups: Collection[str] = (), ranks: int = 0, attributes: Mapping[str, Any] | None = None,
                  overwrite: bool = False, take_over: bool = False, resume: bool = False, flush_seconds: float = 1.0,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self.path = os.fspath(path)
-        self._columns = columns(metaparameters, metrics, optional_steps, layer_groups, ranks)
+        self._columns = columns(metaparameters, metrics, optional, layer_groups, ranks)
         self._flush_seconds, self._clock = flush_seconds, clock
         self._convert: dict[str, Callable[[Any], Any]] = {"int": _int64, "float": float, "text": self._store,
                                                           "status": Status}

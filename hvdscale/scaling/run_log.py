@@ -41,7 +41,7 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
     batch, passes = _global_batch(script, records, kept, local_batch), _passes(records, kept)
     first, local = records[0], -(-batch // (len(records) * passes))
     writer = LogWriter(path, metrics=(), metaparameters=("learning_rate",), ranks=len(records),
-                       optional_steps=("tokens", "data_seconds", "compute_seconds", "communication_seconds"),
+                       optional=("tokens", "data_seconds", "compute_seconds", "communication_seconds"),
                        attributes={"versions": {"hvdscale": __version__, "python": platform.python_version(),
                                                 "numpy": np.__version__, "torch": first["torch"]}}, overwrite=True)
     plan = {"problem": {"script": script, "global_batch": batch}, "measurement": {},

@@ -28,7 +28,7 @@ TRIAL = 0       # a training run's log holds one trial
 
 
 def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),
-             optional_steps: Iterable[str] = (), layer_groups: Iterable[str] = (), **how: bool) -> LogWriter:
+             optional: Iterable[str] = (), layer_groups: Iterable[str] = (), **how: bool) -> LogWriter:
     """A log for trials of plans like this one; raises LogError if it cannot be opened.
 
     metrics the workload's: name -> "min" or "max"
@@ -38,7 +38,7 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
     metrics = with_averaged(metrics, plan.average)
     columns = {f"{split}/{name}": DIRECTIONS[way] for split in SPLITS for name, way in metrics.items()}
     return LogWriter(path, metrics=columns, metaparameters=(*plan.metaparameters(), *more),
-                     optional_steps=("startup_seconds", *optional_steps), layer_groups=tuple(layer_groups),
+                     optional=("startup_seconds", *optional), layer_groups=tuple(layer_groups),
                      attributes={"versions": {**versions(), **group}, **commit()}, **how)
 
 

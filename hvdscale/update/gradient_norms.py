@@ -65,8 +65,8 @@ def layer_groups(plan: Plan, model: nn.Module) -> tuple[str, ...]:
 def noise_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     """The optional columns of /steps for the noise scale, as arguments of LogWriter."""
     if not plan.noise_steps or why_not_measured(plan, model):
-        return {"optional_steps": (), "layer_groups": ()}
-    return {"optional_steps": COLUMNS, "layer_groups": layer_groups(plan, model)}
+        return {"optional": (), "layer_groups": ()}
+    return {"optional": COLUMNS, "layer_groups": layer_groups(plan, model)}
 
 
 class Shares(NamedTuple):

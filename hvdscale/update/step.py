@@ -56,7 +56,7 @@ def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
     counts = [name for name, counted in (("global_batch", not plan.batches.is_constant),
                                          ("tokens", plan.train_tokens is not None)) if counted]
-    return {**noise, "optional_steps": (*counts, *parts, *noise["optional_steps"])}
+    return {**noise, "optional": (*counts, *parts, *noise["optional"])}
 
 
 class DataParallelStep:

@@ -223,7 +223,7 @@ def test_a_section_of_the_same_runs_does_not_show_them_twice():
 def test_parts_of_the_model_are_estimated_apart_and_add_up(tmp_path):
     path, made = tmp_path / "parts.h5", with_noise([], stop_reason="done")
     writer = LogWriter(path, metrics=["val/error"], metaparameters=["learning_rate"], layer_groups=["conv", "fc"],
-                       optional_steps=["local_sqnorm", "reduced_sqnorm", "local_examples"])
+                       optional=["local_sqnorm", "reduced_sqnorm", "local_examples"])
     writer.append("trials", **made.row)
     writer.append("restarts", trial=1, first_step=0, workers=2, host="here", device="cpu", time=0.0, previous_end="")
     for step, (conv, fc) in enumerate(zip(drawn(20), drawn(20, seed=1)), 1):

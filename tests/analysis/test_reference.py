@@ -33,8 +33,7 @@ def measured(steps, dataset="mnist", model="simple_cnn", optimizer="nesterov", t
     def point(batch, value):
         value, beyond = value if isinstance(value, tuple) else (value, math.nan)
         ends = (value / width, value * width) if math.isfinite(value) else (beyond, math.inf)
-        return SimpleNamespace(global_batch=batch, steps=Estimate(value, *ends, runs, beyond),
-                               cell=SimpleNamespace(runs=()))
+        return SimpleNamespace(global_batch=batch, steps=Estimate(value, *ends, runs, beyond), keys=())
     fit = None
     if b_crit is not None:
         fit = SimpleNamespace(b_crit=Estimate(b_crit, *(b_crit_ends or (b_crit / 2, b_crit * 2)), 1))

@@ -22,7 +22,7 @@ BATCH = 32
 
 def open_log(path, **given):
     """A LogWriter with the columns of these tests."""
-    return LogWriter(path, **{"metrics": METRICS, "metaparameters": METAPARAMETERS, "optional_steps": ("data_seconds",),
+    return LogWriter(path, **{"metrics": METRICS, "metaparameters": METAPARAMETERS, "optional": ("data_seconds",),
                               **given})
 
 

@@ -106,8 +106,8 @@ def save(made, path):
     """The log as a file, and its path."""
     metrics = [name for name in made.evaluations.columns if "/" in name]
     writer = LogWriter(path, metrics=metrics, metaparameters=("learning_rate",), attributes={"commit": "0" * 7},
-                       optional_steps=[name for name in (*PARTS, *SQNORMS, "startup_seconds")
-                                       if name in made.steps or name in made.restarts])
+                       optional=[name for name in (*PARTS, *SQNORMS, "startup_seconds")
+                                 if name in made.steps or name in made.restarts])
     for name in ("trials", "restarts", "evaluations", "steps"):
         table = getattr(made, name)
         for row in range(table.rows):

@@ -107,7 +107,7 @@ def write_trial(log, trial):
 
 def main(path):
     log = LogWriter(
-        path, metrics=METRICS, optional_steps=("data_seconds", "compute_seconds", "communication_seconds"),
+        path, metrics=METRICS, optional=("data_seconds", "compute_seconds", "communication_seconds"),
         metaparameters=("learning_rate", "momentum", "weight_decay", "label_smoothing", "warmup_steps", "decay_steps",
                         "end_lr_factor"),
         attributes={"id": "golden-v1", "creator": "hvdscale 0.1.0", "host": "node1",

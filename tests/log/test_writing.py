@@ -270,7 +270,7 @@ def test_the_latest_row_of_a_trial_stands_in_its_first_place():
 
 def test_a_later_segment_may_have_other_columns(tmp_path):
     path = finished(tmp_path / "w.h5", steps=10, metrics=("train/error", "val/error"))
-    log = open_log(path, resume=True, metrics=("val/error", "test/error"), optional_steps=())
+    log = open_log(path, resume=True, metrics=("val/error", "test/error"), optional=())
     begin(log, first_step=10)
     log.append("evaluations", trial=0, step=20, examples=640, train_seconds=1.0, **{"test/error": 0.25})
     log.flush()

@@ -139,7 +139,7 @@ def test_random_studies_agree_with_a_reference_in_loops(tmp_path, seed):
 
 def test_columns_are_those_of_all_logs(tmp_path):
     group_log(tmp_path, "a", [(0, 0, 0, 20)], metaparameters=("learning_rate", "momentum"))
-    group_log(tmp_path, "b", [(0, 1, 0, 10)], metrics=("test/error", "val/error"), optional_steps=("data_seconds",))
+    group_log(tmp_path, "b", [(0, 1, 0, 10)], metrics=("test/error", "val/error"), optional=("data_seconds",))
     _, log = collected(tmp_path, whole(0, ("a.h5", 0)), whole(1, ("b.h5", 0)))
     assert log.evaluations.columns[-2:] == ("val/error", "test/error") and "data_seconds" in log.steps
     assert np.isnan(log.trials["metaparameters/momentum"]).all() and np.isnan(log.evaluations["test/error"]).all()

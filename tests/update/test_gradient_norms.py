@@ -138,7 +138,7 @@ def test_gradients_that_overflow_are_not_recorded():
 def test_an_unmeasurable_batch_is_reported_and_has_no_noise_columns(size, keys, said):
     noise, _, plan, model = together(size, steps=2, **keys)
     assert noise == [{}, {}] and said in why_not_measured(plan, model)
-    assert noise_columns(plan, model) == {"optional_steps": (), "layer_groups": ()}
+    assert noise_columns(plan, model) == {"optional": (), "layer_groups": ()}
 
 
 def test_a_single_ghost_group_is_measured_if_nothing_joins_its_examples():

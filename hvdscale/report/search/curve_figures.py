@@ -171,7 +171,7 @@ def _keys(point: CurvePoint) -> list[tuple[str, int]]:
     """The trials behind a point: those that ended, its best first."""
     study = point.study
     rows = [row for row in (study.feasible & ~study.repeat).nonzero()[0].tolist() if row != point.best]
-    return [study.key(row) for row in ([] if point.best is None else [point.best]) + rows]
+    return [*point.keys, *map(study.key, rows)]
 
 
 def _title(curves: Sequence[Curve], kind: str) -> str:
