@@ -38,7 +38,7 @@ DEFAULT = BranchRequest()
 @click.option("--metric", metavar="SPLIT/NAME", help="the loss to compare  [default: train/cross_entropy]")
 @click.option("--tolerance", metavar="LOSS|SHARE", help="how much more loss a larger batch may have, such as 0.01 or "
               "1%  [default: 0.01 for language models, else 5%]")
-@click.option("--shard", metavar="I/N", help="of the branches, 0/N to (N-1)/N, this part; for the tasks of a job array")
+@click.option("--shard", metavar="I/N", help="this part of the branches, 0/N to (N-1)/N; for the tasks of a job array")
 @click.option("--dry-run", is_flag=True, help="print the plan of the run and what its branches would be, and stop")
 @click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
 @key_options(without=PLACES)

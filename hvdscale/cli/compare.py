@@ -56,7 +56,7 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
       hvdscale-report compare nightly/ today/ --strict --out verdict.json
 
     Exit code 0: no regression is certain; 4: there is one, or with --strict one cannot be ruled out; 1: a log cannot
-    be read; 2: an option means nothing, or there is nothing to compare.
+    be read; 2: an option is invalid, or there is nothing to compare.
     """
     tolerances = Tolerances(share_of("--tolerance", tolerance), _optional("--time-tolerance", time_tolerance),
                             _optional("--metric-tolerance", metric_tolerance), confidence_of(confidence))

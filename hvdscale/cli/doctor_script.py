@@ -22,11 +22,11 @@ UNSEEN = 4              # exit code: no finding failed, but one that must see th
 @click.option("--batch", type=click.IntRange(min=1), help="the global batch of both runs; in the script's arguments "
               "{local} becomes a worker's share of it, and {global} the whole")
 @click.option("--workers", type=click.IntRange(min=2), default=2, show_default=True,
-              help="of the second run; under a launcher, as many as it started")
+              help="workers of the second run; under a launcher, as many as it started")
 @click.option("--updates", type=click.IntRange(min=1), default=4, show_default=True,
-              help="to watch before the epoch is cut short, so that evaluation and the next epoch are seen")
+              help="updates to watch before the epoch is cut short, so that evaluation and the next epoch are seen")
 @click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True,
-              help="that each of the two runs may take")
+              help="time limit of each of the two runs")
 @checks_option
 @format_option
 @width_option

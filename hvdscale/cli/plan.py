@@ -38,25 +38,27 @@ OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "glob
 @click.option("--nodes", metavar="LIST", help="Numbers of nodes in place of --workers, each with --per-node workers.")
 @click.option("--machine", metavar="FILE", is_eager=True, expose_value=False, callback=read_machine,
               shell_complete=paths, help="JSON of the machine to plan for: " + ", ".join((*NUMBERS, "network")) + ", "
-              "each as the option of that name, which goes before it.")
+              "each as the option of that name, which overrides it.")
 @click.option("--price", type=float, metavar="P",
-              help="Of a node-hour, or without --per-node of a worker-hour. Without it costs are in these hours.")
+              help="Price of a node-hour, or without --per-node of a worker-hour. Without it costs are in these hours.")
 @click.option("--per-node", type=int, metavar="N",
-              help="Workers on a node; nodes are paid whole. Without it each worker is paid for itself, and steps take "
-                   "as long as with the most workers on a node that the logs had.")
+              help="Workers on a node; the price is for whole nodes. Without it each worker is paid separately, and "
+                   "steps take as long as with the most workers on a node that the logs had.")
 @click.option("--runs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-              help="Of the campaign to be proposed: node-hours and energy are those of all of them.")
+              help="Runs of the proposed campaign: node-hours and energy are their sum.")
 @click.option("--power", type=float, metavar="W", help="Watts of a node, or without --per-node of a worker, for the "
               "energy. Without it that of the GPUs, where logs have it.")
-@click.option("--deadline", metavar="TIME", help="To reach the target in: 90m, 2h, 1d, 1h30m.")
-@click.option("--budget", type=float, metavar="COST", help="To reach the target for, in the unit of the price.")
-@click.option("--local-batch", type=int, metavar="N", help="Examples a worker: the batch grows with the workers.")
+@click.option("--deadline", metavar="TIME", help="Time within which to reach the target: 90m, 2h, 1d, 1h30m.")
+@click.option("--budget", type=float, metavar="COST", help="Cost within which to reach the target, in the "
+              "unit of the price.")
+@click.option("--local-batch", type=int, metavar="N", help="Examples per worker: the batch grows with the "
+              "workers.")
 @click.option("--global-batch", type=int, metavar="N", help="The same batch at every worker count. Without either: the "
               "batch with the least time to target at each.")
 @click.option("--max-local-batch", type=int, metavar="N",
               help="Examples that fit a worker's memory. Without it the most in the logs.")
-@click.option("--memory", type=float, metavar="GiB", help="Of a worker: bounds its examples by the memory that logs of "
-              "hvdscale-scale script measured.")
+@click.option("--memory", type=float, metavar="GiB", help="Memory of a worker: bounds its examples by the memory use "
+              "that logs of hvdscale-scale script measured.")
 @click.option("--accumulate", is_flag=True, help="Several passes may make one step, where a batch does not fit.")
 @click.option("--knee", type=float, default=1.0, show_default=True, metavar="X",
               help="The knee has the least cost x time^X: a percent of time is worth X percent of cost.")
@@ -67,22 +69,23 @@ OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "glob
               help="Bandwidth and latency between nodes from the output of nccl-tests' all_reduce_perf (also -J), or "
                    "OSU's osu_allreduce, osu_latency or osu_bw; FILE@4: on four nodes, where it does not say. May "
                    "be given several times.")
-@click.option("--bandwidth", type=float, metavar="GB/s", help="Between nodes, as an allreduce benchmark measures it.")
-@click.option("--latency", type=float, metavar="us", help="Of a hop between nodes, in microseconds.")
-@click.option("--parameters", metavar="COUNT", help="Of the model, such as 25.6M, for the network. Without it that "
-              "of the logs, where they have it.")
+@click.option("--bandwidth", type=float, metavar="GB/s", help="Bandwidth between nodes, as an allreduce "
+              "benchmark measures it.")
+@click.option("--latency", type=float, metavar="us", help="Time of a hop between nodes, in microseconds.")
+@click.option("--parameters", metavar="COUNT", help="Parameters of the model, such as 25.6M, for the allreduce. "
+              "Without it those of the logs, where they have them.")
 @click.option("--noise-scale", type=float, metavar="EXAMPLES", help="Gradient noise scale, in place of the logs' own.")
 @click.option("--steps", metavar="S@B", help="Steps to target S known at global batch B, such as 860@32, where no log "
               "was held against a target.")
 @click.option("--batch-schedule", metavar="LIST", help="Also predict a batch that grows, such as "
               "'[[0, 64], [2000, 128]]': each batch with its first step. Those in the logs are shown as measured.")
-@click.option("--relaunch", metavar="TIME", help="To relaunch with other workers, queue included, such as 90s, where "
-              "their number changes with the batch. Without it the logs' median start-up.")
+@click.option("--relaunch", metavar="TIME", help="Time to relaunch with another number of workers, queue included, "
+              "such as 90s, where it changes with the batch. Without it the logs' median start-up.")
 @click.option("--size", "wanted", multiple=True, metavar="NAME=VALUE",
               help="Plan for a size that was not run, such as parameters=7e9, from laws over those that were: batch, "
                    "rate, steps and workers, without times and costs. May be given several times.")
 @click.option("--size-from", multiple=True, metavar="NAME=PATTERN",
-              help="Takes the size of LOGS from their workloads' names by a pattern, such as "
+              help="Take the size of LOGS from their workloads' names by a pattern, such as "
                    "'parameters=gpt_([0-9.]+[MB])'. Without it LOGS have it, as hvdscale-report --size says.")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N",
               help="Take searches at the median best of N trials, and leave out batches with fewer. Without it N is "

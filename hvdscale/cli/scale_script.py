@@ -25,9 +25,12 @@ from .completion import paths
               "the script's arguments becomes it")
 @click.option("--global-batch", type=click.IntRange(min=1), help="examples of an update of all workers (strong "
               "scaling); {local} in the script's arguments becomes a worker's share of it")
-@click.option("--updates", type=click.IntRange(min=5), default=50, show_default=True, help="to time in each run")
-@click.option("--warm-up", type=click.IntRange(min=1), default=10, show_default=True, help="updates before those")
-@click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True, help="that a run may take")
+@click.option("--updates", type=click.IntRange(min=5), default=50, show_default=True, help="updates to time in each "
+              "run")
+@click.option("--warm-up", type=click.IntRange(min=1), default=10, show_default=True, help="updates before those, "
+              "not timed")
+@click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True, help="time limit of a "
+              "run")
 @click.option("--launcher", default="torchrun", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
 @click.option("--hosts", metavar="A:4,B:4", help="hosts and their numbers of workers  [default: this machine]")
 @click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")

@@ -43,16 +43,16 @@ class TuneRequest:
 @click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("sweep", metavar="SWEEP.toml", shell_complete=paths)
 @click.option("--out", metavar="DIR", shell_complete=paths,
-              help="folder of the sweep, by default sweeps/NAME after the file; jobs that are given the same one share "
+              help="folder of the sweep, by default sweeps/NAME after the file; jobs with the same folder share "
                    "the work")
 @click.option("--dry-run", "mode", flag_value="dry-run", help="print trials, steps, examples, and the time from a few "
               "measured steps, and stop")
 @click.option("--status", "mode", flag_value="status", help="collect the results so far, print the state, and stop")
 @click.option("--retry", "mode", flag_value="retry", help="reset the trials that failed or were lost, so that the "
               "next run starts them again, and stop")
-@click.option("--only", multiple=True, metavar="batch=N|optimizer=NAME", help="these studies; may be given several "
-              "times")
-@click.option("--shard", metavar="I/N", help="of each study's draws, 0/N to (N-1)/N, this part; for the tasks of a job "
+@click.option("--only", multiple=True, metavar="batch=N|optimizer=NAME", help="only these studies; may be given "
+              "several times")
+@click.option("--shard", metavar="I/N", help="this part of each study's draws, 0/N to (N-1)/N; for the tasks of a job "
               "array")
 @click.option("--data-dir", metavar="DIR", shell_complete=paths, help="folder of the data set's files")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set a key of hvdscale-train that "
