@@ -17,6 +17,8 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from ..formatting.numbers import counted
+
 SEPARATORS = (",", ";", "\t")
 LONGEST_CELL = 1 << 28          # characters; a plan can be long
 EXACT = 2**53                   # integers below it are exact as floats
@@ -92,7 +94,7 @@ def read_rows(lines: Iterable[str], columns: int | None, before: int, separator:
 
 def other_count(row: list[str], columns: int) -> str:
     """That a row has another number of cells than the header."""
-    return f"has {len(row)} cells where the header has {columns}"
+    return f"has {counted(len(row), 'cell')} where the header has {columns}"
 
 
 def is_missing(text: str) -> bool:

@@ -459,7 +459,7 @@ WRONG = {      # file, its text (None: removed), the message
     "twice after all": ("2/measurements.csv", "step,a.b,a/b\n1,2,3\n", "measurements.csv:1: two columns are named"),
     "name of a column": ("2/measurements.csv", "step,val/../x y\n1,2\n",
                          "measurements.csv:1: 'val/../x y' is not a valid"),
-    "short line": ("2/measurements.csv", "step,a\n1,2\n3\n", "measurements.csv:3: has 1 cells where the header has 2"),
+    "short line": ("2/measurements.csv", "step,a\n1,2\n3\n", "measurements.csv:3: has 1 cell where the header has 2"),
     "long line": ("2/measurements.csv", "step,a\n1,2\n3,4,5\n", "measurements.csv:3: has 3 cells where the header"),
     "cut off": ("2/measurements.csv", "step,a,b\n1,2,3\n3,4", "csv:3: the last line, '3,4', has no line end"),
     "cut within a cell": ("2/measurements.csv", MEASURED[:-2], "csv:4: the last line, '100,0.2', has no line end"),

@@ -54,13 +54,13 @@ def _object_of(line: str) -> dict[str, Any] | None:
             found = ast.literal_eval(line)              # as Python prints it
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
-    return dict(_scalars(found)) if isinstance(found, dict) else None
+    return dict(scalars(found)) if isinstance(found, dict) else None
 
 
-def _scalars(found: Mapping, above: str = "") -> Iterator[tuple[str, Any]]:
+def scalars(found: Mapping, above: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in found.items():
         if isinstance(value, dict):
-            yield from _scalars(value, above if key in SETTINGS else f"{above}{key}/")
+            yield from scalars(value, above if key in SETTINGS else f"{above}{key}/")
         elif is_number(value):
             yield f"{above}{key}", value
         elif isinstance(value, str):

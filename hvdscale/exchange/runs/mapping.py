@@ -47,6 +47,7 @@ _TIMES = (SECONDS, "_runtime", "Runtime", "time_total_s", "Relative Time (Proces
 _STEP_TIMES = ("step_seconds", "step_time", "time_per_step", "train/step_time", "perf/step_time", "time step_seconds",
                "dt step_seconds", "elapsed time per iteration step_seconds", "iter time step_seconds")
 _LOSSES = ("loss", "train/loss", "train_loss", "train_loss_step", "training_loss", "train/loss_step", "Train/loss",
+           "Loss/train", "loss/train", "loss/train/total", "Train loss/train/total",
            "lm loss", "total_loss")
 _RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
 _PARAMETERS = {
@@ -61,7 +62,9 @@ _PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:(?:global[-_]?)?batch(?:[-_]?size)?|gb
              "seed": r"(?:^|[^a-zA-Z])(?:seed|repeat|rep|s|r)[-_=]?(\d+)"}
 _POINTS = {"learning_rate": ("learning_rate", "lr", "optimizer.lr"), "momentum": ("momentum",),
            "weight_decay": ("weight_decay", "wd"), "warmup_steps": ("warmup_steps",)}
-_SPLIT = re.compile(r"(?P<split>train|training|val|valid|validation|eval|dev|test)(?:[/_ .]|$)(?P<rest>.*)", re.I)
+_SPLIT = r"(?P<split>train|training|val|valid|validation|eval|dev|test)"
+_FIRST = re.compile(rf"(?:(?:(?:train|eval) )?metrics/)?{_SPLIT}(?:[/_ .]|$)(?P<rest>.*)", re.I)
+_LAST = re.compile(rf"(?P<rest>.+)[/_ .]{_SPLIT}", re.I)               # as in Loss/test of torch's tutorials
 _OF_SPLIT = {"training": "train", "valid": "val", "validation": "val", "eval": "val", "dev": "val"}
 _LARGER = re.compile(r"acc|f1|bleu|auc|map\b|precision|recall|score|reward|top\d", re.I)
 _OF_RUN = re.compile(r"epoch|lr|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|.*time|.*per_second|.*step_seconds", re.I)
@@ -188,7 +191,7 @@ def _guess_examples(runs: Sequence[FoundRun]) -> int | None:
 
 def _guess_metric(tag: str) -> Metric | None:
     """The column of a tag that names a split, and its better way by the metric's name."""
-    found = _SPLIT.fullmatch(tag)
+    found = _FIRST.fullmatch(tag) or _LAST.fullmatch(tag)
     if not found or not found["rest"] or found["rest"].endswith("_step") or _OF_RUN.fullmatch(found["rest"]):
         return None
     split = found["split"].lower()
@@ -198,7 +201,7 @@ def _guess_metric(tag: str) -> Metric | None:
         return None
     known = better(column)
     way = WAYS[known] if known else "max" if _LARGER.search(name) else "min" if _SMALLER.search(name) else ""
-    return Metric(column, way)
+    return Metric(column, way) if way or found.re is _FIRST else None
 
 
 def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:

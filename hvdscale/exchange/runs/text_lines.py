@@ -1,6 +1,6 @@
 """Logs of lines such as ``step 250: train loss 2.51, val loss 2.63``: of nanoGPT and its kin, Megatron-LM, torchtitan,
 fairseq, DeepSpeed; or ``Epoch 3: train loss 0.21, test acc 97.1`` where no line names a step. Lines with an indent
-below such a line, as OLMo prints them, are of the same step.
+below such a line, as OLMo and Composer print them, are of the same step.
 
 Evaluations there count the steps done; nanoGPT's loss of ``iter 0`` is that of the first step, which is left out. Where
 no such line has a metric of validation or test, a line that names one is of the step, or the epoch, before it.
@@ -14,7 +14,7 @@ from .run import STEP, FoundRun, RunPath, constants, number, text_of, value_of
 
 NAME = "lines"
 _LINE = r"^(?P<before>(?:.*[\s|\[])?)(?:{})[ :=#\[]+(?P<step>\d+)(?:\s*/\s*\d+)?\]?\s*[:|,]?\s*(?P<rest>.*)$"
-LINE = re.compile(_LINE.format(r"steps?|iter(?:ation)?|num_updates"), re.I)
+LINE = re.compile(_LINE.format(r"steps?|iter(?:ation)?|num_updates|(?<!eval )batch(?==)"), re.I)
 EPOCH = re.compile(_LINE.format("epoch"), re.I)
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf"
 PAIR = re.compile(rf"([A-Za-z_][\w/@ ]*?)(?: \((ms|s)\))?\s*[ :=]\s*({NUMBER})(?: ?(ms)\b)?(?![\w./])", re.I)

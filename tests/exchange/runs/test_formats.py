@@ -11,7 +11,8 @@ from tests.factories.found_runs import RUNS, csv_text, curve, steps_to_target, w
 
 # seconds until step 24
 SECONDS = {"event files": 24, "Lightning's CSV": None, "W&B's history": 48, "Ray's progress": 48, "AlgoPerf": 48,
-           "lines": 0.3, "JSON lines": 48, "trainer_state.json": 48, "MLflow's folder": 48, "MLflow's database": 48}
+           "lines": 0.3, "JSON lines": 48, "trainer_state.json": 48, "MLflow's folder": 48, "MLflow's database": 48,
+           "DVCLive": 46, "Sacred": 46}          # since the first of what they logged
 
 
 def steps_of(log):
@@ -63,6 +64,9 @@ PRINTED = {
                  "Step 00010 | Validation bpb: 8.5\n", [(10, 8.5)]),
     "OLMo": ("b64.log", "2026-01-01\tINFO\t[step=10/20,epoch=0]\n    train/CrossEntropyLoss=8.5\n    lr=0.1\nSaved\n",
              [(10, 8.5)]),
+    "Composer": ("b64.log", "[batch=5/20]:\n\t Train loss/train/total: 9.5000\n[batch=10/20]:\n\t Train "
+                 "loss/train/total: 9.4000\n[Eval batch=1/3] Eval on eval data\n[Eval batch=3/3] Eval on eval data:\n"
+                 "\t Eval metrics/eval/LanguageCrossEntropy: 8.5000\n", [(10, 8.5)]),
     "lines of epochs": ("b64.log", "Epoch [1/2] train loss 9.5, val acc 8.5\n", [(10, 8.5)]),
     "PyTorch's MNIST": ("b64.txt", "Train Epoch: 1 [0/60000 (0%)]\tLoss: 9.5\n\nTest set: Average loss: 8.5, "
                         "Accuracy: 9904/10000 (99%)\n", [(10, 8.5)]),
@@ -72,6 +76,8 @@ PRINTED = {
     "MMEngine": ("b64.json", "".join('{"loss": 9.5, "epoch": %d, "iter": %d, "step": %d}\n' % (1 + (at > 10), at, at)
                                      for at in (10, 11)) + '{"val/AP": 8.5, "step": 1}\n', [(10, 8.5)]),
     "Keras' training.log": ("b64.log", "epoch,loss,val_loss\n0,9.5,8.5\n", [(10, 8.5)]),
+    "tags of torch's tutorials": ("b64.csv", "step,Loss/train,Loss/test,Accuracy/test\n10,9.5,8.5,0.9\n", [(10, 8.5)]),
+    "Composer's tags": ("b64.csv", "Step,loss/train/total,metrics/eval/Perplexity\n10,9.5,8.5\n", [(10, 8.5)]),
     "Ultralytics": ("b64.csv", "     epoch,     train/box_loss,   val/box_loss\n   1,    9.5,    8.5\n", [(10, 8.5)])}
 
 
@@ -176,6 +182,8 @@ MALFORMED = {
     "n.csv": (b"step,val/error\n1,\xff\n", "n.csv: is not text in UTF-8"),
     "trainer_state.json": ('{"log_history": [{"loss": 1}]}', "an entry of its log_history has no step"),
     "mlflow.db": (b"SQLite format 3\0" + b"x" * 100, "is no database of MLflow"),
+    "plots/metrics/loss.tsv": ("step\tloss\n1\t0.5\n2\n", "loss.tsv:3: has 1 cell where the header has 2"),
+    "metrics.json": ('{"loss": {"steps": [1]}}', "metrics.json: is no file of Sacred: KeyError('values')"),
     "q.jsonl": ('{"step": 1, "val/error": 0.5}\n{"step": 2}\nnone\n{"step": 3}\n', "q.jsonl:3: is no object of JSON"),
     "o.csv": ("step,val/error\n-5,0.5\n", "step is -5, not a count"),
     "p.csv": ("step,val/error\n1.5,0.5\n", "step is 1.5, not a whole number of steps")}
@@ -186,7 +194,10 @@ def test_a_malformed_file_is_named_and_nothing_is_written(name, tmp_path):
     text, message = MALFORMED[name]
     folder = tmp_path / "b8"
     folder.mkdir()
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    if name == "metrics.json":
+        (folder / "run.json").write_text("{}")
     code, said = call("import", folder, tmp_path / "log.h5")
     assert code == 1 and message in said.replace("\n", " ") and "Traceback" not in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b8"]
