@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...analysis.grouping import group_by
 from ...errors import LogError
 from ...formatting.numbers import counted, list_first
 from ...log.plan_text import MOST
@@ -211,6 +212,11 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if mapping.search is None and _searched(trials):
         said["search"] = ("a search, guessed: metaparameters vary within a batch; search = false in the mapping says "
                           "otherwise")
+    alike = next((own for own in group_by(trials, _setting).values() if len(own) > 1), None)
+    if alike:
+        said["repeats"] = (f"taken for repeats of one setting: runs alike in all that is read, such as "
+                           f"{alike[0].run.path} and {alike[1].run.path}; if they are not, name what differs under "
+                           "[metaparameters] in the mapping")
     if mapping.steps.get(LOSS) in mapping.tags:
         said["metric"] = ("no metric of a validation set: the training loss of single steps is held against targets; "
                           "--crossing lasting of a report does not take a lucky step for the target")
@@ -228,6 +234,10 @@ def _searched(trials: Sequence[FoundTrial]) -> set[tuple]:
     for trial in trials:
         points.setdefault(_study(trial), set()).add(tuple(sorted(trial.points.items())))
     return {study for study, found in points.items() if len(found) > 1}
+
+
+def _setting(trial: FoundTrial) -> tuple:
+    return *_study(trial), *(trial.settings.get(name) for name in ("workers", "seed")), *sorted(trial.points.items())
 
 
 def _study(trial: FoundTrial) -> tuple:

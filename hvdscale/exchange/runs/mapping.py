@@ -47,8 +47,7 @@ _TIMES = (SECONDS, "_runtime", "Runtime", "time_total_s", "Relative Time (Proces
 _STEP_TIMES = ("step_seconds", "step_time", "time_per_step", "train/step_time", "perf/step_time", "time step_seconds",
                "dt step_seconds", "elapsed time per iteration step_seconds", "iter time step_seconds")
 _LOSSES = ("loss", "train/loss", "train_loss", "train_loss_step", "training_loss", "train/loss_step", "Train/loss",
-           "Loss/train", "loss/train", "loss/train/total", "Train loss/train/total",
-           "lm loss", "total_loss")
+           "Loss/train", "loss/train", "loss/train/total", "Train loss/train/total", "lm loss", "total_loss")
 _RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
 _PARAMETERS = {
     "batch": BATCH_NAMES,
@@ -60,8 +59,12 @@ _PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:(?:global[-_]?)?batch(?:[-_]?size)?|gb
              "workers": r"(?:^|[^a-zA-Z])(?:workers|gpus?|w)[-_=]?(\d+)",
              "nodes": r"(?:^|[^a-zA-Z])(?:nodes?)[-_=]?(\d+)",
              "seed": r"(?:^|[^a-zA-Z])(?:seed|repeat|rep|s|r)[-_=]?(\d+)"}
-_POINTS = {"learning_rate": ("learning_rate", "lr", "optimizer.lr"), "momentum": ("momentum",),
-           "weight_decay": ("weight_decay", "wd"), "warmup_steps": ("warmup_steps",)}
+_POINTS = {"learning_rate": ("learning_rate", "lr", "optimizer.lr", "optimizer/lr", "base_lr", "max_lr", "lr0"),
+           "momentum": ("momentum",), "weight_decay": ("weight_decay", "wd"), "dropout": ("dropout",),
+           "warmup_steps": ("warmup_steps", "warmup"), "label_smoothing": ("label_smoothing",),
+           "beta1": ("beta1", "adam_beta1"), "beta2": ("beta2", "adam_beta2"),
+           "clip_norm": ("clip_norm", "max_grad_norm", "grad_clip")}
+_POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)"    # in a run's path: lr0.1, wd=1e-4
 _SPLIT = r"(?P<split>train|training|val|valid|validation|eval|dev|test)"
 _FIRST = re.compile(rf"(?:(?:(?:train|eval) )?metrics/)?{_SPLIT}(?:[/_ .]|$)(?P<rest>.*)", re.I)
 _LAST = re.compile(rf"(?P<rest>.+)[/_ .]{_SPLIT}", re.I)               # as in Loss/test of torch's tutorials
@@ -180,7 +183,14 @@ def _guess_setting(name: str, runs: Sequence[FoundRun]) -> Source | None:
 
 def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
     there = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
-    return {name: Source(parameter=key) for name, keys in _POINTS.items() if (key := _first(keys, there))}
+    found = {}
+    for name, keys in _POINTS.items():
+        pattern = _POINT.format("|".join(map(re.escape, keys)))
+        if key := _first(keys, there):
+            found[name] = Source(parameter=key)
+        elif all(re.search(pattern, run.path) for run in runs):
+            found[name] = Source(pattern=pattern)
+    return found
 
 
 def _guess_examples(runs: Sequence[FoundRun]) -> int | None:

@@ -38,6 +38,25 @@ def test_runs_with_nothing_but_a_training_loss_are_read_and_it_is_said(tmp_path)
     assert code == 0 and "no metric of a validation set" in said and "train/loss 0.5 to 0.4" in said
 
 
+def test_metaparameters_in_the_names_of_runs_keep_them_apart(tmp_path):
+    for lr in ("0.05", "1e-1", ".2"):
+        write(tmp_path / f"b8_lr{lr}_wd=1e-4", "log", ("step", "val/error"), [(1, 0.5)])
+    code, said = call("import", tmp_path, tmp_path / "log.h5")
+    assert code == 0 and "a search, guessed" in said and "repeats" not in said
+    with check(tmp_path / "log.h5") as log:
+        assert sorted(log.trials["metaparameters/learning_rate"].tolist()) == [0.05, 0.1, 0.2]
+        assert set(log.trials["metaparameters/weight_decay"].tolist()) == {1e-4}
+
+
+def test_runs_that_are_alike_in_all_that_is_read_are_said_to_be_taken_for_repeats(tmp_path):
+    for run in ("b8-small", "b8-large", "b16-small"):
+        write(tmp_path / run, "log", ("step", "val/error"), [(1, 0.5)])
+    code, said = call("import", tmp_path, tmp_path / "log.h5")
+    assert code == 0 and re.search("taken for repeats of one setting: .*b8-large/log.csv and .*b8-small/log.csv", said)
+    shown = CliRunner().invoke(report, [str(tmp_path / "log.h5"), "--target", "val/error<0.6"]).output
+    assert "taken for repeats of one setting" in shown.replace("\n", " ")
+
+
 def test_all_that_lacks_is_named_at_once(tmp_path):
     source = write(tmp_path / "made", "one", ("stp", "epoch_time", "my_err"), [(1, 2, 0.5)])
     (source / "config.json").write_text('{"batchsize": 32}')
