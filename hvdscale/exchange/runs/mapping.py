@@ -64,7 +64,7 @@ _POINTS = {"learning_rate": ("learning_rate", "lr", "optimizer.lr", "optimizer/l
            "warmup_steps": ("warmup_steps", "warmup"), "label_smoothing": ("label_smoothing",),
            "beta1": ("beta1", "adam_beta1"), "beta2": ("beta2", "adam_beta2"),
            "clip_norm": ("clip_norm", "max_grad_norm", "grad_clip")}
-_POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)"    # in a run's path: lr0.1, wd=1e-4
+_POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # in a run's path: lr0.1, wd=1e-4
 _SPLIT = r"(?P<split>train|training|val|valid|validation|eval|dev|test)"
 _FIRST = re.compile(rf"(?:(?:(?:train|eval) )?metrics/)?{_SPLIT}(?:[/_ .]|$)(?P<rest>.*)", re.I)
 _LAST = re.compile(rf"(?P<rest>.+)[/_ .]{_SPLIT}", re.I)               # as in Loss/test of torch's tutorials
