@@ -27,10 +27,10 @@ from ...target import SPLITS, metric_faults
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
 from .formats import read_runs
-from .mapping import LOSS, PER_DEVICE, RATE, SETTINGS, TIMED, UNKNOWN, RunMapping, guess, way_of
+from .mapping import LOSS, RATE, SETTINGS, TIMED, UNKNOWN, WORKER_BATCH, RunMapping, guess, way_of
 from .run import FoundRun
 
-COUNTS, NAMES = ("batch", "workers", "nodes"), ("dataset", "model", "optimizer")      # of settings
+COUNTS, NAMES = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
 SHOWN = 3               # runs of which it is said how they are read
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
 PROPORTIONAL = "seconds are in proportion to steps, from the time of the whole training without its evaluations"
@@ -85,7 +85,13 @@ def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
     if lacks:
         raise LogError("\n".join(["these runs do not say all; hvdscale-log import RUNS LOG --dry-run prints what was "
                                   "guessed as a file, and --map takes it, edited. It lacks:", *lacks]))
-    return [_trial(run, {**found, "seed": _seed(found.get("seed"))}, mapping) for run, found in zip(runs, settings)]
+    return [_trial(run, {**found, "seed": _seed(found.get("seed")), "batch": _global_batch(found, mapping)}, mapping)
+            for run, found in zip(runs, settings)]
+
+
+def _global_batch(settings: Mapping[str, Any], mapping: RunMapping) -> int:
+    shares = math.prod(settings.get(name) or 1 for name in ("workers", "accumulation"))
+    return int(settings["batch"] * shares if mapping.batch_per == WORKER_BATCH else settings["batch"])
 
 
 def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
@@ -206,9 +212,15 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if "workers" not in mapping.settings:
         said["workers"] = ASSUMED.replace("a column workers in trials.csv says otherwise",
                                           "workers in the mapping says otherwise")
-    if mapping.settings["batch"].parameter == PER_DEVICE:
-        said["batch"] = (f"batch is {PER_DEVICE}: right for one device without accumulation; batch in the mapping says "
-                         "otherwise")
+    batches, counts = ({trial.settings.get(name) for trial in trials} for name in ("batch", "workers"))
+    if mapping.batch_per == WORKER_BATCH:
+        assumed = [name for name in ("workers", "accumulation") if name not in mapping.settings]
+        said["batch"] = (f"batch is {mapping.settings['batch'].parameter or 'that'} of a worker, times workers and "
+                         "accumulation" + f"; 1 is assumed of {' and '.join(assumed)}" * bool(assumed)
+                         + "; the mapping says otherwise")
+    elif len(batches) == 1 and len(counts) > 1:
+        said["batch"] = ("the batch is taken for that of a step over all workers, the same at every worker count; "
+                         f'batch_per = "{WORKER_BATCH}" in the mapping takes it for that of a worker')
     if mapping.search is None and _searched(trials):
         said["search"] = ("a search, guessed: metaparameters vary within a batch; search = false in the mapping says "
                           "otherwise")
@@ -258,7 +270,7 @@ def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: Ru
 
 
 def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool) -> None:
-    workers, nodes = (int(trial.settings.get(name) or 1) for name in ("workers", "nodes"))
+    workers, nodes, passes = (int(trial.settings.get(name) or 1) for name in ("workers", "nodes", "accumulation"))
     plan = {"problem": {"train_examples": mapping.train_examples} if mapping.train_examples else {},
             "execution": {"local_workers": workers // nodes} if nodes > 1 else {},
             **({"search": True} if search else {})}
@@ -271,7 +283,8 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
               Status.INCOMPLETE: f"its state is {trial.run.unfinished}"}[status]
     seed = trial.settings.get("seed")
     ids = log.trials({
-        "status": np.full(1, status, np.int8), "global_batch": trial.batch, "local_batch": -(-trial.batch // workers),
+        "status": np.full(1, status, np.int8), "global_batch": trial.batch, "accumulation": passes,
+        "local_batch": -(-trial.batch // (workers * passes)),
         "stop_reason": reason,
         **{name: str(trial.settings[name]) for name in NAMES},
         "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": 0, "workers": workers,

@@ -29,8 +29,8 @@ UNITS = ("steps", "epochs", "examples", "tokens")
 KEEPS = ("first", "last")
 LOSS, RATE = "loss", "lr"           # tags that are columns of /steps
 UNKNOWN = "unknown"
-PER_DEVICE = "per_device_train_batch_size"
-SETTINGS = ("batch", "workers", "nodes", "seed", "dataset", "model", "optimizer")
+SETTINGS = ("batch", "workers", "nodes", "accumulation", "seed", "dataset", "model", "optimizer")
+STEP_BATCH, WORKER_BATCH = PERS = ("step", "worker")            # what a batch is of
 WAYS = {way: name for name, way in DIRECTIONS.items()}           # min and max by the log's words
 
 # names of tags and parameters, the likeliest first
@@ -41,6 +41,9 @@ _LENGTHS = ("max_steps", "num_steps", "train_steps", "total_steps")     # of who
 _EPOCHS = ("epochs", "num_epochs", "max_epochs", "n_epochs", "num_train_epochs")
 BATCH_NAMES = ("global_batch", "global_batch_size", "global batch size", "total_batch_size", "train_batch_size",
                "batch_size", "batch", "bs", "train/batch_size", "training.batch_size", "bsz")
+PER_WORKER = ("per_device_train_batch_size", "per_device_batch_size", "per_gpu_train_batch_size", "per_gpu_batch_size",
+              "batch_size_per_gpu", "batch_size_per_device", "local_batch_size", "local_batch", "device_batch_size",
+              "micro_batch_size", "train_micro_batch_size_per_gpu")
 TIMED = ("train_seconds", "accumulated_submission_time", "train_time step_seconds")      # evaluations left out
 _TIMES = (SECONDS, "_runtime", "Runtime", "time_total_s", "Relative Time (Process)", "elapsed", "elapsed_time",
           "total_duration")
@@ -52,11 +55,12 @@ _RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
 _PARAMETERS = {
     "batch": BATCH_NAMES,
     "workers": ("workers", "data_parallel_size", "world_size", "n_gpus", "num_gpus", "gpus", "devices", "num_devices"),
+    "accumulation": ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum_steps", "grad_accum"),
     "nodes": ("nodes", "num_nodes", "n_nodes"), "seed": ("seed", "random_seed", "rng_seed"),
     "dataset": ("dataset", "data", "dataset_name", "experiment"), "model": ("model", "model_name", "arch"),
     "optimizer": ("optimizer", "optim", "optimizer_name")}
 _PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:(?:global[-_]?)?batch(?:[-_]?size)?|gbs?|bsz?|b)[-_=]?(\d+)",
-             "workers": r"(?:^|[^a-zA-Z])(?:workers|gpus?|w)[-_=]?(\d+)",
+             "workers": r"(?:(?:^|[^a-zA-Z])(?:workers|gpus?|w)[-_=]?|(?<!\d)(?=\d+[-_]?(?:gpus?|workers)))(\d+)",
              "nodes": r"(?:^|[^a-zA-Z])(?:nodes?)[-_=]?(\d+)",
              "seed": r"(?:^|[^a-zA-Z])(?:seed|repeat|rep|s|r)[-_=]?(\d+)"}
 _POINTS = {"learning_rate": ("learning_rate", "lr", "optimizer.lr", "optimizer/lr", "base_lr", "max_lr", "lr0"),
@@ -118,6 +122,7 @@ class RunMapping:
     """How runs are read; the fields are the keys of the file."""
 
     settings: Mapping[str, Source] = field(default_factory=dict)
+    batch_per: str = STEP_BATCH             # or WORKER_BATCH: times the workers and the accumulation
     step: str | int = ""                    # the tag of steps, or those of every run in a table of their ends
     step_unit: str = "steps"
     step_offset: float = 0
@@ -157,7 +162,9 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
         metrics["loss"] = Metric("train/loss", "min")
     elif loss and not metrics:
         metrics[loss] = Metric("train/loss", "min")
-    mapping = RunMapping(settings, step, unit, 0, seconds=_first((*TIMED, *_TIMES), tags),
+    batch = settings.get("batch")
+    per = WORKER_BATCH if batch and batch.parameter in PER_WORKER else STEP_BATCH
+    mapping = RunMapping(settings, per, step, unit, 0, seconds=_first((*TIMED, *_TIMES), tags),
                          step_seconds=_first(_STEP_TIMES, tags), tags=metrics, metaparameters=_guess_points(runs),
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
     return replace(mapping, step_offset=_guess_offset(runs, mapping), train_examples=_guess_examples(runs))
@@ -177,8 +184,8 @@ def _guess_setting(name: str, runs: Sequence[FoundRun]) -> Source | None:
     pattern = _PATTERNS.get(name)
     if pattern and all(re.search(pattern, run.path) for run in runs):
         return Source(pattern=pattern)
-    of_device = name == "batch" and all(PER_DEVICE in run.parameters for run in runs)
-    return Source(parameter=PER_DEVICE) if of_device else None
+    of_worker = [key for key in PER_WORKER if name == "batch" and all(key in run.parameters for run in runs)]
+    return Source(parameter=of_worker[0]) if of_worker else None
 
 
 def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
@@ -340,6 +347,7 @@ def _is_count(value: Any) -> bool:
 _PLAIN: dict[str, tuple] = {
     **dict.fromkeys(("seconds", "step_seconds"), (lambda value: isinstance(value, str), "the name of a tag")),
     "step": (lambda value: isinstance(value, str) or _is_count(value), "the name of a tag, or a number of steps"),
+    "batch_per": (PERS.__contains__, " or ".join(PERS)),
     "step_unit": (UNITS.__contains__, f"one of {', '.join(UNITS)}"), "keep": (KEEPS.__contains__, "first or last"),
     "step_offset": (lambda value: type(value) in (int, float), "a number"),
     **dict.fromkeys(("train_examples", "tokens_per_example"), (_is_count, "a whole number, 1 or more")),

@@ -57,6 +57,22 @@ def test_runs_that_are_alike_in_all_that_is_read_are_said_to_be_taken_for_repeat
     assert "taken for repeats of one setting" in shown.replace("\n", " ")
 
 
+@pytest.mark.parametrize("name, key, more, batches, said", [
+    ("batch_size", "", "", [64, 64], "taken for that of a step over all workers"),
+    ("batch_size", 'batch_per = "worker"', "", [64, 128], "batch_size of a worker"),
+    ("per_device_train_batch_size", "", "gradient_accumulation_steps: 2\n", [128, 256], "a worker, times workers")])
+def test_a_batch_is_that_of_a_worker_if_its_name_or_the_mapping_says_so(name, key, more, batches, said, tmp_path):
+    for workers in (1, 2):
+        folder = write(tmp_path / f"resnet_{workers}gpus", "log", ("step", "val/error"), [(1, 0.5)])
+        (folder / "config.yaml").write_text(f"{name}: 64\n{more}")
+    (tmp_path / "map.toml").write_text(key)
+    code, printed = call("import", tmp_path, tmp_path / "log.h5", "--map", tmp_path / "map.toml")
+    assert code == 0 and said in printed
+    with check(tmp_path / "log.h5") as log:
+        assert (log.trials["workers"].tolist(), log.trials["global_batch"].tolist()) == ([1, 2], batches)
+        assert set(log.trials["local_batch"].tolist()) == ({64} if batches[0] < batches[1] else {64, 32})
+
+
 def test_all_that_lacks_is_named_at_once(tmp_path):
     source = write(tmp_path / "made", "one", ("stp", "epoch_time", "my_err"), [(1, 2, 0.5)])
     (source / "config.json").write_text('{"batchsize": 32}')

@@ -22,7 +22,8 @@ def test_a_setting_is_a_parameter_that_all_runs_have_else_a_pattern_of_their_pat
 
 @pytest.mark.parametrize("path, batch, workers, seed", [
     ("runs/w4-b32-s1", 32, 4, 1), ("bs_128_seed_3", 128, None, 3), ("gpus8/batch-size=256/rep2", 256, 8, 2),
-    ("global_batch512", 512, None, None), ("web3/subs4", None, None, None)])
+    ("global_batch512", 512, None, None), ("bs64_4gpus/seed1", 64, 4, 1),
+    ("b16-8_workers", 16, 8, None), ("web3/subs4", None, None, None)])
 def test_names_of_runs_are_read_as_people_write_them(path, batch, workers, seed):
     settings = guess([found(path)]).settings
     given = {name: settings[name].of(found(path)) for name in ("batch", "workers", "seed") if name in settings}
