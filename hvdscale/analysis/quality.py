@@ -42,7 +42,7 @@ POWER = 0.8                 # of the test for the rise that is called detectable
 LEAST_TRIALS = 5            # feasible trials for a batch to be compared
 LEAST_BATCHES = 4           # with three, no order is rarer than one in six
 ORDERS = 1999
-MOST_AT_ONCE = 1 << 14      # numbers in one pass over the orders
+MOST_AT_ONCE = 1 << 12      # numbers in one pass over the orders; what curves make of them stays in the cache
 ENUMERATED = 7              # up to this number of batches, all orders are tried
 LATE = 0.9                  # of a trial's last step: a best value after it may still have been improving
 # why there is no result
@@ -91,6 +91,17 @@ class Quality:
     def penalty(self) -> bool:
         """Whether a penalty was found."""
         return self.p_value <= LEVEL
+
+    @property
+    def apart(self) -> bool:
+        """Whether the interval of the largest batch lies wholly on the worse side of that of the best one."""
+        best, largest = ((end.low, end.high) if self.minimizes else (-end.high, -end.low) for end in (
+            self.points[self.compared[at]].best for at in (int(np.argmin(self._costs)), -1)))
+        return largest[0] > best[1]
+
+    @property
+    def _costs(self) -> np.ndarray:
+        return self.best if self.minimizes else -self.best
 
     @property
     def worse_share(self) -> float:

@@ -66,6 +66,7 @@ class Document:
     chapters: tuple[Chapter, ...] = ()
     notes: tuple[str, ...] = ()     # on the whole of it
     kind: str = REPORT
+    hint: str = ""                  # what to ask for next
 
     @property
     def shown(self) -> list[Chapter]:

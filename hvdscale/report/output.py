@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from ..errors import HvdscaleError, UsageError
@@ -19,7 +20,7 @@ from ..system.collecting import uncollected
 from ..system.files import write_whole
 from ..system.forked import map_on_cores
 from .defaults import FORMATS
-from .document import REPORT, Document, Page
+from .document import Document, Page
 from .file_names import LONGEST_FILE, Path, cut
 from .findings import MOST, Finding
 from .table import as_csv, as_text
@@ -33,7 +34,6 @@ MORE = "how to read all this: --full, or the files of --out."
 LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
             "--out have them.")
 MOST_RULED = 20_000                 # trials, beyond which a report is written fast, and rules' costs are left out
-NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their trials against one."
 
 
 def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
@@ -63,13 +63,8 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
     elif document.how_to_read:
         yield titled("How to read this") + bullets(
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
-    every = [page for _, pages in document.pages for page in pages]
-    if document.kind == REPORT and all(page.target is None for page in every) and any(map(_is_evaluated, every)):
-        yield f"{wrap(NO_TARGET)}\n"
-
-
-def _is_evaluated(page: Page) -> bool:
-    return page.section is None or not page.section.trials or any(len(one.step) for one in page.section.trials)
+    if document.hint:
+        yield f"{wrap(document.hint)}\n"
 
 
 def _page_text(page: Page, title: str, whole: bool) -> Iterator[str]:
@@ -116,7 +111,13 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
     for shown in document.shown if kinds else ():
         tell(f"working out the figures of {shown.slug}")
         figures += [(cut(f"{shown.slug}-{figure.name}", LONGEST_FILE), figure) for figure in shown.figures]
-    for at, (file, figure, drawn) in enumerate(_drawn(figures, kinds), 1):
+    drawing = _drawn(figures, kinds)
+    begun, page = list(islice(drawing, 1)), ""
+    if "html" in formats:               # which is made while other processes draw
+        from .page.html import with_figures, without_figures
+        with uncollected():
+            page = without_figures(document, tell)
+    for at, (file, figure, drawn) in enumerate(chain(begun, drawing), 1):
         tell(f"drawing figure {at} of {len(figures)}")
         svgs[figure] = drawn.get("svg", b"")
         for kind in (kind for kind in kinds if kind in formats):
@@ -133,9 +134,8 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
             text = json.dumps(values() if values else as_json(document, bool(kinds)), indent=1 if short else None,
                               allow_nan=False)
             yield put_file(os.path.join(out, f"{name}.json"), text + "\n")
-        if "html" in formats:
-            from .page.html import as_html
-            yield put_file(os.path.join(out, f"{name}.html"), as_html(document, tell, svgs))
+        if page:
+            yield put_file(os.path.join(out, f"{name}.html"), with_figures(page, document, svgs))
 
 
 def _drawn(figures: Sequence[tuple[str, Figure]],

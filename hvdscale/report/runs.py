@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from .about import StudyRequest
 from .document import Document, facts_of, describe_imports
 from .file_names import Path
 from .frames import Frame
-from .held import targets_held
+from .held import describe_no_target, targets_held
 from .opening import MOST_EVALUATIONS, open_logs
 from .output import MOST_RULED
 from .pages import document_of
@@ -130,18 +131,21 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     tell(f"sorting {evaluations:,} evaluations by trial", long=evaluations > MOST_EVALUATIONS)
     facts, versions = [facts_of(log) for log in logs], versions_of(logs)
     studies = studies_of(logs, versions.of)
+    branches, ruled = [], True
     if asked.paper or evaluations > MOST_EVALUATIONS:
         refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
         ruled = sum(map(len, studies)) <= MOST_RULED
         groups = analyse_studies(studies, partial(targets_held, targets, asked), options)
-        return document_of(groups, facts, skipped, options, studies, asked, tell, (),
-                           (_describe_left_out(options, asked, ruled), *versions.notes), ruled)
-    trials = [trial for log in logs for trial in read_trials(log, versions.of)]
-    tell(f"holding {counted(len(trials), 'trial')} against their targets")
-    groups = analyse([trial for trial in trials if not trial.branch], targets, options)
-    branches = [trial for trial in trials if trial.branch]
-    return document_of(groups, facts, skipped, options, studies, asked, tell, branches,
-                       (*describe_crossing(options), *versions.notes))
+        notes: tuple[str, ...] = (_describe_left_out(options, asked, ruled),)
+    else:
+        trials = [trial for log in logs for trial in read_trials(log, versions.of)]
+        tell(f"holding {counted(len(trials), 'trial')} against their targets")
+        groups = analyse([trial for trial in trials if not trial.branch], targets, options)
+        branches, notes = [trial for trial in trials if trial.branch], describe_crossing(options)
+    found = document_of(groups, facts, skipped, options, studies, asked, tell, branches, (*notes, *versions.notes),
+                        ruled)
+    held = bool(targets) or any(page.target for _, pages in found.pages for page in pages)
+    return found if held else replace(found, hint=describe_no_target(studies, logs))
 
 
 def _describe_left_out(options: Options, asked: StudyRequest, ruled: bool) -> str:

@@ -1,6 +1,7 @@
 """The test for a large-batch penalty: its level, what it finds, and when it says that it cannot tell."""
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -127,6 +128,14 @@ def test_no_penalty_is_found_where_there_is_none_and_the_power_is_said():
     said = sentences_of(find_quality(found))
     assert said[0].startswith("No sign of a large-batch penalty")
     assert "would have been found in 80% of such sweeps" in said[1]
+
+
+def test_a_rise_behind_a_fall_is_open_where_the_intervals_lie_apart():
+    found = quality_of(swept({16: 0.2, 32: 0.15, 64: 0.1, 128: 0.15, 256: 0.2}), COLUMN, True)
+    assert not found.penalty and found.apart
+    [said] = [one.said for one in find_quality(found)]
+    assert re.search("is open: .* at batch 64 and 0.20.* at 256, with intervals apart, though no rise", said)
+    assert not quality_of(swept(flat(16, 32, 64, 128, 256)), COLUMN, True).apart
 
 
 def test_a_penalty_is_found_with_its_batch_and_size():

@@ -40,7 +40,7 @@ def test_a_report_tells_what_it_reads_holds_draws_and_writes(tmp_path):
     assert told[:4] == [f"reading log {at} of 4: {path}" for at, path in enumerate(sorted(paths), 1)]
     assert told[4].startswith("sorting ") and told[5].startswith("holding 4 trials")
     assert [what for what in told if what.startswith("drawing figure 1 of ")]
-    assert "writing report.json" in told and told[-1] == "writing the page"
+    assert "writing the page" in told and told[-1] == "writing report.json"
 
 
 def test_it_is_told_on_stderr_and_the_report_is_as_without(tmp_path, monkeypatch):

@@ -32,22 +32,35 @@ SHORTER = (                 # what a tag of an SVG on a page can do without
 SUBJECTS = {                # of figures, each with what their names begin with, the first that does
     "Steps by batch": "steps-|examples-", "Trials": "trials|best-of-n|best-under|base-rates",
     "Metaparameters": "best-|lr-", "Workers": "speedup-|efficiency-|step-time-", "Training": "curve-|noise-"}
+PLACE, PALETTE = Markup("<!--figure {}-->"), "/*palette*/"
 WIDEST = 1.6                # pixels of a figure for each of its points
 INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
 
 
-def as_html(document: Document, tell: Tell = quiet, drawn: Mapping[Figure, bytes] = {}) -> str:
-    """The page of a report.document.Document; figures of which there is no SVG in ``drawn`` are drawn."""
-    pages = [page for _, found in document.pages for page in found]
-    tell("writing the page")
+def as_html(document: Document) -> str:
+    """The page of a report.document.Document."""
+    return with_figures(without_figures(document), document, {})
+
+
+def with_figures(page: str, document: Document, drawn: Mapping[Figure, bytes]) -> str:
+    """The page that ``without_figures`` gives, with the SVGs in ``drawn``; others are drawn."""
     svgs = {anchor: _inline(figure, drawn.get(figure) or render(figure, "svg"), anchor)
             for shown in document.shown for figure in shown.figures
             for anchor in [f"{shown.slug}-{figure.name}"]}
+    page = page.replace(PALETTE, _palette(svgs.values()), 1)
+    return re.sub(PLACE.format("(.*?)"), lambda found: svgs[found[1]], page)
+
+
+def without_figures(document: Document, tell: Tell = quiet) -> str:
+    """The page with a mark at the place of each figure and of their colours, so that all is ready once they are drawn.
+    """
+    pages = [page for _, found in document.pages for page in found]
+    tell("writing the page")
     contents = [*((page.slug, f"{group.workload}: {page.title}") for group, own in document.pages for page in own),
                 *((chapter.slug, chapter.title) for chapter in document.chapters)]
-    style, script = _packaged("page.css") + _palette(svgs.values()), _packaged("page.js")
+    style, script = _packaged("page.css") + PALETTE, _packaged("page.js")
     return environment().get_template("page.html").render(
-        document=document, contents=contents, svgs=svgs, style=Markup(style),
+        document=document, contents=contents, place=PLACE.format, style=Markup(style),
         script=Markup(script), allowed=_allowed(script),
         searched=any(page.section and page.section.searches for page in pages),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)

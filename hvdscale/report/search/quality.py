@@ -48,14 +48,16 @@ def _find_verdict(found: Quality, more: tuple[str, ...]) -> Finding:
     if not math.isfinite(found.p_value):
         why, *cure = _why(found)
         return SEARCH.find("quality_unknown", None, (*cure, *more), metric=metric, within=within, why=why)
-    kind = ("quality_open" if not found.penalty and found.valley and math.isfinite(found.valley.best.high) else
+    values, batches, apart = [float(one) for one in found.best], found.batches, found.apart
+    fallen = found.valley is not None and math.isfinite(found.valley.best.high)
+    kind = ("quality_open" if not found.penalty and (fallen or apart) else
             "quality_better" if found.improves else "quality_worse" if found.penalty else "quality_same")
-    values, batches = [float(one) for one in found.best], found.batches
-    at = int(found.valley.fitted.argmin()) if found.valley else 0
+    at = int(found.valley.fitted.argmin()) if found.valley else values.index(
+        (min if found.minimizes else max)(values))
     return SEARCH.find(
         kind, None, more, metric=metric, within=within, smallest=batches[0], largest=batches[-1], first=values[0],
         largest_value=values[-1], best=min(values) if found.minimizes else max(values),
-        batch=found.worse_from if found.penalty else batches[at],
+        batch=found.worse_from if found.penalty else batches[at], apart=apart,
         value=values[at], worse=found.worse_by.value, share=found.worse_share,
         ends=in_brackets(max(found.worse_by.low, 0), found.worse_by.high))
 
