@@ -403,7 +403,7 @@ TABLES = [
      "settings: warmup_steps = 3 and warmup_epochs = 1 are alternatives"),
     ("[settings]\nmodel_args = {a = 1979-05-27}", "model_args", "settings: model_args holds a date or a time"),
     ("[settings]\ndecay = 'constant'\ndecay_steps = 3", "decay_steps",
-     "settings: decay_steps acts only with decay = linear, .* or 1-sqrt, and decay is constant; leave decay_steps out"),
+     "settings: decay_steps acts only with decay = linear, .*, and decay is constant; leave decay_steps out"),
     ("[settings]\nwarmup_start_factor = 0.1", "warmup_start",
      "settings: warmup_start_factor acts only with .* and warmup is none; give its length"),
     ("[settings]\nwarmup = 'constant'", "warmup",
