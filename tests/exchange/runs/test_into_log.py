@@ -73,6 +73,12 @@ def test_a_batch_is_that_of_a_worker_if_its_name_or_the_mapping_says_so(name, ke
         assert set(log.trials["local_batch"].tolist()) == ({64} if batches[0] < batches[1] else {64, 32})
 
 
+def test_a_report_takes_a_file_of_runs_as_it_is(tmp_path):
+    table = write(tmp_path, "runs", ("run_id", "batch_size", "step", "val/error"), [(0, 8, 5, 0.5), (1, 16, 5, 0.25)])
+    done = CliRunner().invoke(report, [str(table / "runs.csv"), "--target", "val/error<0.3"])
+    assert done.exit_code == 0 and re.search(r"\b16 +1/1\*", done.stdout)
+
+
 def test_all_that_lacks_is_named_at_once(tmp_path):
     source = write(tmp_path / "made", "one", ("stp", "epoch_time", "my_err"), [(1, 2, 0.5)])
     (source / "config.json").write_text('{"batchsize": 32}')
@@ -149,12 +155,10 @@ def test_a_report_reads_the_folder_as_an_import_does(tmp_path):
     assert said[0] == said[1] and "By global batch: val/error<0.2" in said[0]
 
 
-@pytest.mark.parametrize("name", ["m.csv", "tables"])
-def test_a_report_on_what_can_be_imported_names_the_command(name, tmp_path):
-    path = tmp_path / name
-    if name == "tables":
-        path.mkdir()
-    (path / "trials.csv" if name == "tables" else path).write_text("step,val/error,global_batch\n1,0.5,8\n")
+def test_a_report_on_tables_names_the_command_that_imports_them(tmp_path):
+    path = tmp_path / "tables"
+    path.mkdir()
+    (path / "trials.csv").write_text("id,global_batch\n1,8\n")
     done = CliRunner().invoke(report, [str(path)])
     assert done.exit_code == 1 and f"'hvdscale-log import {path} LOG.h5'" in done.stderr
 
