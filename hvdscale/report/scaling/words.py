@@ -68,7 +68,8 @@ def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
 
     planned  whether a plan has said which worker count is the fastest
     """
-    alone = section.alone if len(section.alone) <= MOST_ALONE else ()
+    timed = any(cell.examples_per_second.value == cell.examples_per_second.value for cell in section.alone)
+    alone = section.alone if len(section.alone) <= (MOST_ALONE if timed else 1) else ()         # else the table says it
     return (*(found for series in section.series for found in (
                 _find_speedup(section, series, planned) if section.target else _find_throughput(section, series))),
             *(_find_alone(section, cell) for cell in alone), *_find_slow(section), *_find_drift(section),
