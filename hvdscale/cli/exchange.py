@@ -6,13 +6,12 @@ import os
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 
 import click
 
 from ..errors import LogError, UsageError
 from ..exchange.archive.export import export_archive
-from ..exchange.archive.read import Seen, import_archive
+from ..exchange.archive.read import import_archive
 from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
 from ..exchange.benchmarks.mllog_export import export_mllog
 from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
@@ -41,11 +40,6 @@ LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for
 MLLOG_LOST = "left out: plans, steps and restarts, for which MLPerf's logs have no place; --as csv keeps all"
 ASSUMED = "assumed: 1 worker, as {} does not say how many there were"
 UNTIMED = "assumed: 1 worker, without times, as MLPerf's lines do not say how many there were; --workers N or MxN does"
-
-
-def add_to(group: click.Group) -> None:
-    group.add_command(import_log)
-    group.add_command(export_log)
 
 
 class WorkerCount(click.ParamType):
@@ -150,7 +144,14 @@ def _import_runs(runs, sources, out, map_file, dry_run, given, workers, names, h
 def _import_archive(source, out, skip_broken, how):
     with ShareDisplay("imported") as progress:
         seen = import_archive(source, out, skip_broken=skip_broken, progress=progress.seen, **how)
-    _report_import(seen, out, progress.seconds)
+    _report_left_out(seen.wrong, seen.notes)
+    if seen.others:
+        files = " files" * (len(seen.others) > 1)
+        echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
+    wrong = f"; {len(seen.wrong):,} trials or files were wrong" if seen.wrong else ""
+    echo(f"{out}: {counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
+         f"{counted(seen.studies, 'study', 'studies')}, {byte_size(os.path.getsize(out))}, in "
+         f"{progress.seconds:.1f} s{wrong}")
     echo(ASSUMED.format("an archive"), err=True)
 
 
@@ -186,35 +187,23 @@ def export_log(log, out, kind):
 
     parquet needs pyarrow, tensorboard the package of that name: pip install pyarrow tensorboard.
     """
+    lost = ""
     with ShareDisplay("exported") as progress:
-        exported, lost = EXPORTERS[kind](log, out, progress)
+        if kind == "tensorboard":
+            done = export_events(log, out, progress.share)
+            exported = f"{counted(done.trials, 'run')}, {counted(done.scalars, 'scalar')}"
+        elif kind == "mllog":
+            exported, lost = counted(export_mllog(log, out, progress.share), "trial"), MLLOG_LOST
+        elif kind == "archive":
+            found = export_archive(log, out, progress.seen)
+            exported = f"{counted(found.trials, 'trial')} of {counted(found.studies, 'study', 'studies')}"
+            lost = LOST if found.own else ""
+        else:
+            export = export_tables if kind == "csv" else export_parquet
+            exported = format_counts(export(log, out, progress.share))
     echo(f"{out}: {exported}")
     if lost:
         echo(lost, err=True)
-
-
-def _export_tables(export, log, out, progress):
-    return format_counts(export(log, out, progress.share)), ""
-
-
-def _export_tensorboard(log, out, progress):
-    done = export_events(log, out, progress.share)
-    return f"{counted(done.trials, 'run')}, {counted(done.scalars, 'scalar')}", ""
-
-
-def _export_archive(log, out, progress):
-    done = export_archive(log, out, progress.seen)
-    exported = f"{counted(done.trials, 'trial')} of {counted(done.studies, 'study', 'studies')}"
-    return exported, LOST if done.own else ""
-
-
-def _export_mllog(log, out, progress):
-    return counted(export_mllog(log, out, progress.share), "trial"), MLLOG_LOST
-
-
-# each gives what was exported, and what was left out
-EXPORTERS = {"csv": partial(_export_tables, export_tables), "parquet": partial(_export_tables, export_parquet),
-             "tensorboard": _export_tensorboard, "mllog": _export_mllog, "archive": _export_archive}
 
 
 class ShareDisplay:
@@ -297,13 +286,3 @@ def _report_left_out(wrong, notes):
         echo(f"left out: {len(wrong) - MOST_LINES:,} more", err=True)
     for note in notes:
         echo(f"note: {note}", err=True)
-
-
-def _report_import(seen: Seen, out, seconds):
-    _report_left_out(seen.wrong, seen.notes)
-    if seen.others:
-        files = " files" * (len(seen.others) > 1)
-        echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
-    wrong = f"; {len(seen.wrong):,} trials or files were wrong" if seen.wrong else ""
-    echo(f"{out}: {counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
-         f"{counted(seen.studies, 'study', 'studies')}, {byte_size(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")

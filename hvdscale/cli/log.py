@@ -155,7 +155,8 @@ def repair(path, take_over):
     echo(f"as it was: {', '.join(done.originals)}")
 
 
-exchange.add_to(main)
+main.add_command(exchange.import_log)
+main.add_command(exchange.export_log)
 
 
 def _of_each(function, paths, bad: list[str]):

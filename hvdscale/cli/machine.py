@@ -74,7 +74,7 @@ def links_of(context: click.Context, network: Sequence[str], bandwidth: float | 
     if network and not (given and of_file["network"]):
         from ..exchange.network import network_of
         found = network_of(network)
-        return Links(found.bandwidth, found.latency, count), said(found, network)
+        return Links(found.bandwidth, found.latency, count), describe_network(found, network)
     if not given and count is None:
         return None, ""
     if len(given) < len(OF_LINKS):
@@ -84,7 +84,7 @@ def links_of(context: click.Context, network: Sequence[str], bandwidth: float | 
     return Links(1e9 * (bandwidth or 0), 1e-6 * (latency or 0), count), ""
 
 
-def said(network: Network, files: Sequence[str]) -> str:
+def describe_network(network: Network, files: Sequence[str]) -> str:
     """What was read of the network, in a sentence."""
     return (f"Network, from {listed(list(files))}: {number(network.bandwidth / 1e9)} GB/s and "
             f"{number(1e6 * network.latency)} us a hop between nodes, measured on up to {network.nodes} of them; the "

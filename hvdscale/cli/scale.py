@@ -62,7 +62,7 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     with slow_imports():                # which --help can do without
         from ..report.make import make
         from ..report.output import refuse_no_folder
-    counts = parse_counts(counts)
+    counts = whole_numbers("--workers", counts, "worker counts", 1)
     refuse_no_folder(out)
     workload, layers = asked(workload, **given)
     keys = Settings.build({}, *layers).asked()
@@ -117,11 +117,6 @@ def _make_printer(with_plan: bool):
         if started and not line.startswith(("log: ", "next: ")):
             click.echo(f"  {line}")
     return show
-
-
-def parse_counts(text: str) -> list[int]:
-    """Worker counts from 1,2,4; raises UsageError."""
-    return whole_numbers("--workers", text, "worker counts", 1)
 
 
 if __name__ == "__main__":

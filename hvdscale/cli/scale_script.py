@@ -8,6 +8,7 @@ import click
 
 from ..errors import HvdscaleError, UsageError
 from ..formatting.numbers import counted
+from ..formatting.progress import quiet
 from ..system.cores import usable_cores
 from ..workers.launch import LAUNCHERS, find_launcher, place, refuse_too_many
 from .common import Command, echo, slow_imports, version_option, whole_numbers, width_option
@@ -71,7 +72,7 @@ def command(script, arguments, counts, repeats, out, batch, global_batch, update
         refuse_too_many(max(counts), launcher, hosts)
     runs = repeated(counts, repeats, out, asked.keys)
     todo = [run for run in runs if overwrite or not ended(run)]
-    say = echo if process.rank == 0 else _nothing
+    say = echo if process.rank == 0 else quiet
     if len(todo) < len(runs):
         say(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
     failures = 0
@@ -93,10 +94,6 @@ def command(script, arguments, counts, repeats, out, batch, global_batch, update
         make(logs, out=os.path.join(out, "report"), echo=echo)
     if failures:
         raise HvdscaleError(f"{counted(failures, 'run')} of {len(runs)} could not be timed; their errors are above")
-
-
-def _nothing(text: str) -> None:
-    """Says nothing: rank 0 does."""
 
 
 def _check(arguments: tuple[str, ...], batch: int | None, global_batch: int | None, counts: list[int]) -> None:

@@ -111,10 +111,6 @@ def _help(name: str) -> str:
     return f"{text} [{key.default}]" if shown else text
 
 
-def _list_key(name: str) -> tuple[str, str]:
-    return name + " LENGTH" * (key_of(name) in LENGTHS), _help(name)
-
-
 class Grouped(click.Command):
     """A command that lists its options under headings."""
 
@@ -128,7 +124,8 @@ class Grouped(click.Command):
             options = [name for key in keys for name in OPTIONS.get(key, (key,)) if name in records]
             groups[heading] = [*options, *(key for key in keys if key in self.keys and key not in records)]
         for heading, names in groups.items():
-            rows = [records[name] if name in records else _list_key(name) for name in names]
+            rows = [records[name] if name in records else
+                    (name + " LENGTH" * (key_of(name) in LENGTHS), _help(name)) for name in names]
             if any(rows):
                 with formatter.section(heading):
                     formatter.write_dl(filter(None, rows))

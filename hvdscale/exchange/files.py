@@ -12,7 +12,7 @@ import re
 import stat
 
 from ..errors import LogError
-from ..log.plan_text import MOST, is_deeper
+from ..log.plan_text import MOST, format_value, is_deeper
 
 LARGEST_INT = 2**63 - 1
 DEEPEST = 30                        # nesting of a study; with the plan around it at most plan_text.DEEPEST
@@ -78,7 +78,7 @@ def json_object(data: bytes, name: str) -> tuple[dict, str]:
 def whole_number(value, least: int, name: str, key: str, most: int = MOST) -> int:
     """The value if it is an integer from ``least`` to ``most``; raises WrongFile otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise WrongFile(f"{name}: {key} is {shown(value)}, not an integer from {least} to {most}")
+        raise WrongFile(f"{name}: {key} is {format_value(value)}, not an integer from {least} to {most}")
     return value
 
 
@@ -88,16 +88,10 @@ def refuse_deep(value, name: str):
         raise WrongFile(f"{name}: is nested too deep")
 
 
-def shown(value) -> str:
-    """A value as JSON, for messages."""
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:60] + "..."
-
-
 def parameter_name(key: str, file: str) -> str:
     """Our name of a metaparameter; raises WrongFile for an invalid column name."""
     if not NAME.fullmatch(key):
-        raise WrongFile(f"{file}: {shown(key)} is not a valid name for a parameter (letters, digits, . + - _)")
+        raise WrongFile(f"{file}: {format_value(key)} is not a valid name for a parameter (letters, digits, . + - _)")
     return RENAMED.get(key, key)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,8 +89,9 @@ def transfers_of(path: str, nodes: int | None = None) -> Transfers:
     """
     text = file_bytes(path, path, LARGEST).decode("utf-8", "replace")
     if title := OSU.search(text):
-        table = OSU.split(text[title.end():])[0]
-        kind, (sizes, values) = title[1], _columns(path, _osu_rows(table))
+        lines = OSU.split(text[title.end():])[0].splitlines()
+        pairs = filter(None, (re.match(r"\s*(\d+)\s+([\d.]+)(\s|$)", line) for line in lines))
+        kind, (sizes, values) = title[1], _columns(path, ((float(pair[1]), float(pair[2])) for pair in pairs))
     else:
         kind, hosts, rows = (_of_json if text.lstrip()[:1] == "{" else _of_text)(path, text)
         sizes, values = _columns(path, rows)
@@ -116,12 +117,6 @@ def _columns(path: str, rows: Iterable[tuple[float, float]]) -> tuple[np.ndarray
         raise UsageError(f"{path}: has no table of sizes and times; taken are {TAKEN}")
     sizes, values = np.array(found).T
     return sizes, values
-
-
-def _osu_rows(text: str) -> Iterator[tuple[float, float]]:
-    for line in text.splitlines():
-        if found := re.match(r"\s*(\d+)\s+([\d.]+)(\s|$)", line):
-            yield float(found[1]), float(found[2])
 
 
 def _of_text(path: str, text: str) -> tuple[str, set[str], list[tuple[float, float]]]:

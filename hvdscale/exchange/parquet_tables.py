@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from ..log.reader import Log, Table
-from ..log.schema import Column
 from ..system.extras import import_extra
 from .csv_tables import export_each, plain_values
 
@@ -30,26 +29,16 @@ def export_parquet(path, out, progress: Callable[[float], None] = lambda share: 
 
 
 def _write_table(arrow: Any, parquet: Any, log: Log, table: Table, folder: str) -> Iterator[int]:
-    schema = _schema(arrow, log, table)
+    types = {"int": arrow.int64(), "float": arrow.float64(), "text": arrow.string(), "status": arrow.string()}
+    fields = [arrow.field(name, types[spec.type], metadata={
+        "unit": spec.unit, "meaning": spec.meaning, **({"better": spec.better} if spec.better else {})})
+        for name, spec in table.specs.items()]
+    schema = arrow.schema(fields, metadata={"hvdscale": json.dumps(log.attributes)})
     with (open(os.path.join(folder, f"{table.name}.parquet"), "wb") as file,      # arrow's names are UTF-8
           parquet.ParquetWriter(file, schema) as writer):
         for first in range(0, table.rows, ROWS):
             rows = min(ROWS, table.rows - first)
-            writer.write_table(_rows(arrow, schema, table, first, first + rows))
+            arrays = [arrow.array(plain_values(table.read_rows(name, first, first + rows), spec), types[spec.type])
+                      for name, spec in table.specs.items()]
+            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
             yield rows
-
-
-def _schema(arrow: Any, log: Log, table: Table):
-    types = {"int": arrow.int64(), "float": arrow.float64(), "text": arrow.string(), "status": arrow.string()}
-    fields = [arrow.field(name, types[spec.type], metadata=_about(spec)) for name, spec in table.specs.items()]
-    return arrow.schema(fields, metadata={"hvdscale": json.dumps(log.attributes)})
-
-
-def _about(spec: Column) -> dict[str, str]:
-    return {"unit": spec.unit, "meaning": spec.meaning, **({"better": spec.better} if spec.better else {})}
-
-
-def _rows(arrow: Any, schema: Any, table: Table, first: int, stop: int):
-    arrays = [arrow.array(plain_values(table.read_rows(name, first, stop), spec), field.type)
-              for (name, spec), field in zip(table.specs.items(), schema)]
-    return arrow.Table.from_arrays(arrays, schema=schema)

@@ -46,20 +46,17 @@ def export_events(path, out, progress: Callable[[float], None] = lambda share: N
     Raises UsageError without tensorboard, and for a name that it cannot write to.
     """
     writer = _Writer()
-    _refuse_other_name(os.fspath(out))
+    try:
+        os.fspath(out).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{out}: TensorBoard writes to no folder whose name is not UTF-8; choose another") from None
     with exporting(path, out) as (log, folder), _silent_threads():
         ids, scalars = log.trials["id"], 0
         for row, trial in enumerate(ids.tolist()):
-            scalars += writer.write(os.path.join(folder, _run_name(log, row)), log, row)
+            workers, batch = (log.trials[name][row] for name in ("workers", "global_batch"))
+            scalars += writer.write(os.path.join(folder, f"w{workers}-b{batch}-trial{trial}"), log, row)
             progress((row + 1) / len(ids))
         return Written(len(ids), scalars)
-
-
-def _refuse_other_name(out: str) -> None:
-    try:
-        out.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{out}: TensorBoard writes to no folder whose name is not UTF-8; choose another") from None
 
 
 @contextmanager
@@ -70,11 +67,6 @@ def _silent_threads() -> Iterator[None]:
         yield
     finally:
         threading.excepthook = before
-
-
-def _run_name(log: Log, row: int) -> str:
-    workers, batch, trial = (log.trials[name][row] for name in ("workers", "global_batch", "id"))
-    return f"w{workers}-b{batch}-trial{trial}"
 
 
 class _Writer:

@@ -54,7 +54,7 @@ IN_PLAN = {
 }
 
 
-class Columns(Protocol):
+class AnyTable(Protocol):
     """A table, or some rows of it: arrays by column."""
 
     name: str
@@ -69,10 +69,10 @@ class KnownTables(Protocol):
     """The tables that rules for others look at."""
 
     @property
-    def trials(self) -> Columns: ...
+    def trials(self) -> AnyTable: ...
 
     @property
-    def evaluations(self) -> Columns: ...
+    def evaluations(self) -> AnyTable: ...
 
 
 class LogTables(KnownTables, Protocol):
@@ -81,10 +81,10 @@ class LogTables(KnownTables, Protocol):
     path: str
 
     @property
-    def restarts(self) -> Columns: ...
+    def restarts(self) -> AnyTable: ...
 
     @property
-    def steps(self) -> Columns: ...
+    def steps(self) -> AnyTable: ...
 
     @property
     def tables(self) -> tuple[Table, ...]: ...
@@ -96,7 +96,7 @@ class Fault(NamedTuple):
     say     takes a row and the words for its place, such as " at row 3"; "": the caller has named the place
     """
 
-    table: Columns
+    table: AnyTable
     where: str                  # the table's name
     rows: np.ndarray
     say: Callable[[int, str], str]
@@ -174,12 +174,12 @@ def refuse_unsound_trials(log: LogTables) -> None:
     _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials)))
 
 
-def faults_of_trials(trials: Columns) -> Iterator[Fault]:
+def faults_of_trials(trials: AnyTable) -> Iterator[Fault]:
     """The rules for rows of /trials."""
     return chain(_identities(trials), _ranges(trials), _ended(trials), _numbers(None, trials), _plans(trials))
 
 
-def faults_of_rows(log: KnownTables, table: Columns) -> Iterator[Fault]:
+def faults_of_rows(log: KnownTables, table: AnyTable) -> Iterator[Fault]:
     """The rules for rows of another table; of its columns there may be only some.
 
     log     its .trials are known, and its .evaluations, if that is the table
@@ -221,7 +221,7 @@ class Ends:
         return place[first], order[last]
 
 
-def unfinished(trials: Columns, ends: Ends, stepped: np.ndarray, value_at: Callable[[int, str], float],
+def unfinished(trials: AnyTable, ends: Ends, stepped: np.ndarray, value_at: Callable[[int, str], float],
                said: str = "its budget is") -> Iterator[Fault]:
     """COMPLETE trials whose evaluations are missing, or end more than one spacing before the budget with the target at
     which the trial stops not met.
@@ -260,18 +260,18 @@ def _raise_first(path: str, faults: Iterable[Fault]) -> None:
         raise UnsoundRows(path, fault)
 
 
-def _fault(table: Columns, wrong: np.ndarray, say: Callable[[int, str], str]) -> Iterator[Fault]:
+def _fault(table: AnyTable, wrong: np.ndarray, say: Callable[[int, str], str]) -> Iterator[Fault]:
     """The fault of the rows that are wrong, if there are any."""
     if wrong.any():
         yield Fault(table, table.name, np.flatnonzero(wrong), say)
 
 
-def _value(table: Columns, name: str, wrong: np.ndarray, what: str) -> Iterator[Fault]:
+def _value(table: AnyTable, name: str, wrong: np.ndarray, what: str) -> Iterator[Fault]:
     """The fault of values that are out of range."""
     return _fault(table, wrong, lambda row, at: f": {table.name}/{name} is {table[name][row]}{at}, and must {what}")
 
 
-def _ranges(table: Columns) -> Iterator[Fault]:
+def _ranges(table: AnyTable) -> Iterator[Fault]:
     """Counts are from 0, or 1, to MOST, and seconds are seconds."""
     if not table.rows:
         return
@@ -287,7 +287,7 @@ def _ranges(table: Columns) -> Iterator[Fault]:
                           "be a time, or NaN: not measured")
 
 
-def _twice(table: Columns) -> Iterator[Fault]:
+def _twice(table: AnyTable) -> Iterator[Fault]:
     """Each step of a trial is evaluated once, whatever the order of the rows."""
     trial, step = table["trial"], table["step"]
     if not len(trial) or (((trial[1:] == trial[:-1]) & (step[1:] > step[:-1])) | (trial[1:] > trial[:-1])).all():
@@ -302,7 +302,7 @@ def _twice(table: Columns) -> Iterator[Fault]:
             "one trial id"))
 
 
-def _identities(trials: Columns) -> Iterator[Fault]:
+def _identities(trials: AnyTable) -> Iterator[Fault]:
     """Ids are unique and statuses valid."""
     ids, firsts = np.unique(trials["id"], return_index=True)
     if len(ids) < trials.rows:
@@ -314,7 +314,7 @@ def _identities(trials: Columns) -> Iterator[Fault]:
         f": status is {status[row]}; there are {', '.join(f'{int(s)} {s.name}' for s in Status)}"))
 
 
-def _ended(trials: Columns) -> Iterator[Fault]:
+def _ended(trials: AnyTable) -> Iterator[Fault]:
     """Whoever has ended says why, and a trial's workers carry its batch."""
     status = trials["status"]
     yield from _fault(trials, (status != Status.RUNNING) & (trials["stop_reason"] == ""), lambda row, at: (
@@ -326,22 +326,22 @@ def _ended(trials: Columns) -> Iterator[Fault]:
             *(int(trials[name][row]) for name in ("local_batch", "accumulation", "global_batch")))))
 
 
-def _unknown(log: KnownTables, table: Columns) -> Iterator[Fault]:
+def _unknown(log: KnownTables, table: AnyTable) -> Iterator[Fault]:
     """Every row's trial is in /trials."""
     yield from _fault(table, ~_among(table["trial"], log.trials["id"]), lambda row, at: (
         f" has a row in {table.name}{at and f' ({at[4:]})'}, but none in trials"))
 
 
-def unstarted(trials: Columns, started: np.ndarray) -> Iterator[Fault]:
+def unstarted(trials: AnyTable, started: np.ndarray) -> Iterator[Fault]:
     """Trials that have no row in /restarts; ``started``: those that have."""
     return _fault(trials, ~_among(trials["id"], started), lambda row, at: " has no row in restarts")
 
 
-def _numbers(log: KnownTables | None, table: Columns) -> Iterator[Fault]:
+def _numbers(log: KnownTables | None, table: AnyTable) -> Iterator[Fault]:
     """Counts and times are not negative, batches and workers at least 1, and what is always measured is finite."""
-    for name in _there(table, NOT_NEGATIVE[table.name]):
+    for name in filter(table.__contains__, NOT_NEGATIVE[table.name]):
         yield from _value(table, name, table[name] < 0, "not be negative")
-    for name in _there(table, FINITE.get(table.name, ())):
+    for name in filter(table.__contains__, FINITE.get(table.name, ())):
         wrong = ~np.isfinite(table[name])
         if log and wrong.any():     # unknown of trials from elsewhere, and of restarts that repair put in
             wrong &= ~(np.isnan(table[name]) & (_among(table["trial"], _imported(log)) | (table.name == "restarts")))
@@ -358,10 +358,6 @@ def _among(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return (values[:, None] == ids).any(axis=1) if len(ids) <= FEW else np.isin(values, ids)
 
 
-def _there(table: Columns, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name in table]
-
-
 def _imported(log: KnownTables) -> np.ndarray:
     """Ids of the trials whose source says that they were imported, not logged."""
     sources = log.trials["source"]
@@ -369,7 +365,7 @@ def _imported(log: KnownTables) -> np.ndarray:
     return log.trials["id"][np.array([known[text] for text in sources.tolist()], bool)]
 
 
-def _order(table: Columns) -> Iterator[Fault]:
+def _order(table: AnyTable) -> Iterator[Fault]:
     """Within each trial steps increase from row to row, and seconds and examples do not fall."""
     for where, name, strict in ORDERED:
         rows = disordered(table, name, strict) if where == table.name and name in table else ()
@@ -377,17 +373,13 @@ def _order(table: Columns) -> Iterator[Fault]:
             yield Fault(table, where, np.sort(rows), partial(_say_order, table, name))
 
 
-def _say_order(table: Columns, name: str, row: int, at: str) -> str:
-    return (f": {table.name}/{name} goes from {_before(table, name, row)} to {table[name][row]}{at}; two runs may have "
-            "been given one trial id")
+def _say_order(table: AnyTable, name: str, row: int, at: str) -> str:
+    before = np.flatnonzero(table["trial"][:row] == table["trial"][row])[-1]
+    return (f": {table.name}/{name} goes from {table[name][before]} to {table[name][row]}{at}; two runs may have been "
+            "given one trial id")
 
 
-def _before(table: Columns, name: str, row: int) -> Any:
-    """The value in the trial's row before."""
-    return table[name][np.flatnonzero(table["trial"][:row] == table["trial"][row])[-1]]
-
-
-def disordered(table: Columns, name: str, strict: bool) -> np.ndarray:
+def disordered(table: AnyTable, name: str, strict: bool) -> np.ndarray:
     """Rows before which the column falls, within a trial; if ``strict``, also those before which it stays the same."""
     order = np.argsort(table["trial"], kind="stable")
     trial, values = table["trial"][order], table[name][order]
@@ -410,7 +402,7 @@ def _examples(log: KnownTables) -> Iterator[Fault]:
         "hold"))
 
 
-def _plans(trials: Columns) -> Iterator[Fault]:
+def _plans(trials: AnyTable) -> Iterator[Fault]:
     """Each plan is JSON and says what the columns say."""
     columns = {name: trials[name] for name in IN_PLAN if name in trials}
     wrong = {row: what for row, text in enumerate(trials["plan"]) if (what := _plan_fault(text, row, columns))}

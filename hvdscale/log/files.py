@@ -73,7 +73,8 @@ def write_root_attributes(file: h5py.File, attributes: Mapping[str, Any]) -> Non
     given = {
         "format": FORMAT, "version": VERSION, "creator": f"hvdscale {__version__}", "host": platform.node(),
         **attributes,
-        "versions": {**library_versions(), **attributes.get("versions", {})},
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
+                     "hdf5": h5py.version.hdf5_version, **attributes.get("versions", {})},
     }
     for name, value in given.items():
         write_attribute(file, name, value)
@@ -96,12 +97,6 @@ def save(file: h5py.File, path: str) -> None:
     with new_file(path, sync=False) as out:
         out.write(head)
         out.write(memoryview(image)[len(head):])
-
-
-def library_versions() -> dict[str, str]:
-    """Versions of what shapes the file itself; a trainer adds torch, horovod and MPI."""
-    return {"python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
-            "hdf5": h5py.version.hdf5_version}
 
 
 def write_attribute(where: h5py.HLObject, name: str, value: Any) -> None:

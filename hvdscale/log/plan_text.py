@@ -20,11 +20,13 @@ from .reader import Log
 DEEPEST = 40                    # of what lies within each other; a plan has four or five
 MOST_DRAWS = 1_000_000          # of a study
 MOST = 2 ** 53                  # of a whole number
+LONGEST_VALUE = 60              # characters of one in a message
 
 Rule = tuple[Callable[[Any], bool], str]
 
 
-def _whole(value: Any, least: int = -MOST) -> bool:
+def is_whole(value: Any, least: int = -MOST) -> bool:
+    """Whether it is a whole number from ``least`` to MOST, and no flag."""
     return type(value) is int and least <= value <= MOST
 
 
@@ -43,8 +45,8 @@ def _pairs(value: Any) -> bool:
     if not isinstance(value, list) or not all(isinstance(one, list) and len(one) == 2 for one in value):
         return False
     starts = [start for start, _ in value]
-    return (all(map(_whole, starts)) and starts[:1] in ([], [0]) and all(a < b for a, b in zip(starts, starts[1:])) and
-            all(_number(number) and number > 0 for _, number in value))
+    return (all(map(is_whole, starts)) and starts[:1] in ([], [0]) and all(a < b for a, b in zip(starts, starts[1:]))
+            and all(_number(number) and number > 0 for _, number in value))
 
 
 def _or_none(rule: Rule) -> Rule:
@@ -52,15 +54,15 @@ def _or_none(rule: Rule) -> Rule:
 
 
 NUMBER: Rule = _number, "a finite number"
-WHOLE: Rule = _whole, "a whole number"
-COUNT: Rule = lambda value: _whole(value, 0), "a whole number, 0 or more"
+WHOLE: Rule = is_whole, "a whole number"
+COUNT: Rule = lambda value: is_whole(value, 0), "a whole number, 0 or more"
 TEXT: Rule = lambda value: isinstance(value, str), "a text"
 FLAG: Rule = lambda value: isinstance(value, bool), "true or false"
 OBJECT: Rule = lambda value: isinstance(value, dict), "an object"
-STEPS: Rule = lambda value: isinstance(value, list) and all(map(_whole, value)), "a list of whole numbers"
+STEPS: Rule = lambda value: isinstance(value, list) and all(map(is_whole, value)), "a list of whole numbers"
 GOAL: Rule = _target, "a target, such as val/error<0.01"
 GOALS: Rule = lambda value: isinstance(value, list) and all(map(_target, value)), "a list of targets"
-BATCHES: Rule = (lambda value: value != [] and _pairs(value) and all(_whole(batch) for _, batch in value),
+BATCHES: Rule = (lambda value: value != [] and _pairs(value) and all(is_whole(batch) for _, batch in value),
                  "a list of (first step, batch) pairs, in order from step 0")
 FACTORS: Rule = _pairs, "a list of (first step, factor) pairs, in order from step 0"
 
@@ -88,13 +90,14 @@ ENTRIES: dict[str, dict[str, Rule]] = {
 }
 SWEEP: dict[str, Rule] = {
     "study": TEXT, "objective": TEXT, "targets": GOALS, "point": OBJECT, "seed": WHOLE, "repeat": COUNT,
-    **dict.fromkeys(("draw", "trials", "max_draws"), (lambda value: _whole(value, 0) and value <= MOST_DRAWS,
+    **dict.fromkeys(("draw", "trials", "max_draws"), (lambda value: is_whole(value, 0) and value <= MOST_DRAWS,
                                                       f"a whole number from 0 to {MOST_DRAWS:,}")),
     "prune_keep": _or_none(COUNT), "space": (lambda value: isinstance(value, list), "a list of parameters")}
 BRANCH: dict[str, Rule] = {
     **dict.fromkeys(("base", "rule", "metric", "tolerance"), TEXT), "rate": NUMBER,
     **dict.fromkeys(("step", "examples", "order"), COUNT),
-    **dict.fromkeys(("base_batch", "factor", "length"), (lambda value: _whole(value, 1), "a whole number, 1 or more"))}
+    **dict.fromkeys(("base_batch", "factor", "length"), (lambda value: is_whole(value, 1),
+                                                         "a whole number, 1 or more"))}
 
 
 @lru_cache(maxsize=512)
@@ -114,7 +117,7 @@ def read_plan(text: str) -> dict[str, Any]:
     for part in PARTS:
         value = plan.get(part)
         if value is not None and not isinstance(value, dict):
-            raise LogError(f"its plan has {_shown(value)} as {part!r}, where an object belongs")
+            raise LogError(f"its plan has {format_value(value)} as {part!r}, where an object belongs")
     for part, rules in ENTRIES.items():
         _refuse_wrong(part, plan.get(part) or {}, rules)
     if plan.get("sweep"):
@@ -147,25 +150,25 @@ def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rul
     for name, value in entries.items():
         rule = rules.get(name)
         if rule is not None and not rule[0](value):
-            raise LogError(f"its plan has {_shown(value)} as {part}.{name}, where {rule[1]} belongs")
+            raise LogError(f"its plan has {format_value(value)} as {part}.{name}, where {rule[1]} belongs")
 
 
 def _check_sweep(sweep: Mapping[str, Any]) -> None:
     _refuse_wrong("sweep", sweep, SWEEP, needed=True)
     if sweep["objective"] != "steps" and not isinstance(sweep.get("minimizes"), bool):
-        raise LogError(f"its plan does not say whether the sweep's objective {_shown(sweep['objective'])} is to be "
-                       "small: sweep.minimizes is true or false")
+        raise LogError(f"its plan does not say whether the sweep's objective {format_value(sweep['objective'])} is to "
+                       "be small: sweep.minimizes is true or false")
     for parameter in sweep["space"]:
         _check_parameter(parameter, sweep["point"])
     for name, value in sweep["point"].items():
         if isinstance(value, float) and not _number(value):
-            raise LogError(f"its plan has {_shown(value)} as sweep.point.{name}, where a finite number belongs")
+            raise LogError(f"its plan has {format_value(value)} as sweep.point.{name}, where a finite number belongs")
 
 
 def _check_parameter(parameter: Any, point: Mapping[str, Any]) -> None:
     """One dimension of the space, and the point drawn in it."""
     def wrong(what: str) -> LogError:
-        return LogError(f"its plan has {_shown(parameter)} in sweep.space, {what}")
+        return LogError(f"its plan has {format_value(parameter)} in sweep.space, {what}")
     if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):
         raise wrong("which is no parameter with a name")
     value = point.get(parameter["name"])
@@ -176,7 +179,7 @@ def _check_parameter(parameter: Any, point: Mapping[str, Any]) -> None:
         if any(isinstance(one, float) and not _number(one) for one in values):
             raise wrong("whose values are not all finite")
         if parameter["name"] in point and value not in values:
-            raise wrong(f"and {_shown(value)} as its value, which is none of these")
+            raise wrong(f"and {format_value(value)} as its value, which is none of these")
         return
     if set(parameter) != {"name", "type", "scale", "low", "high"} or parameter["type"] not in ("double", "integer"):
         raise wrong("which is no parameter with a type, a scale, low and high")
@@ -187,7 +190,7 @@ def _check_parameter(parameter: Any, point: Mapping[str, Any]) -> None:
             scale == "reverse_log" and high >= 1):
         raise wrong("which has no scale that holds its bounds")
     if parameter["name"] in point and not _number(value):
-        raise wrong(f"and {_shown(value)} as its value, where a finite number belongs")
+        raise wrong(f"and {format_value(value)} as its value, where a finite number belongs")
 
 
 def is_deeper(value: dict[str, Any] | list[Any], most: int) -> bool:
@@ -199,6 +202,7 @@ def is_deeper(value: dict[str, Any] | list[Any], most: int) -> bool:
     return bool(level)
 
 
-def _shown(value: object, most: int = 60) -> str:
+def format_value(value: object) -> str:
+    """A value as JSON for messages, cut off where it is long."""
     text = json.dumps(value)
-    return text if len(text) <= most else f"{text[:most]}..."
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."

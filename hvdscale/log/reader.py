@@ -342,21 +342,13 @@ class Log:
         self.path = path
         self.segments = [part.segment for part in parts]
         self.parts = parts
-        tables = {}
-        for name in TABLES:
-            tables[name] = Table(name, parts, _rows_that_count(name, parts))
-        self.trials, self.restarts = tables["trials"], tables["restarts"]
-        self.evaluations, self.steps = tables["evaluations"], tables["steps"]
+        self.tables = tuple(Table(name, parts, _rows_that_count(name, parts)) for name in TABLES)
+        self.trials, self.restarts, self.evaluations, self.steps = self.tables
 
     @property
     def attributes(self) -> dict[str, Any]:
         """The root attributes of its first file."""
         return self.parts[0].attributes
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """The four tables, in the schema's order."""
-        return self.trials, self.restarts, self.evaluations, self.steps
 
     @property
     def size(self) -> int:

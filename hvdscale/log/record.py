@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, SupportsFloat
@@ -210,7 +210,13 @@ class Recording:
             self._write(self._writer.flush)
 
     def _read_losses(self) -> None:
-        self._losses = _as_numbers(self._losses)
+        """Has the losses as floats: tensors on a GPU in one copy."""
+        losses = self._losses
+        on_gpu = bool(losses) and not any(getattr(loss, "is_cpu", True) for loss in losses)
+        if on_gpu and len({(loss.dtype, loss.device) for loss in losses}) == 1:
+            self._losses = sys.modules["torch"].stack([loss.reshape(()) for loss in losses]).tolist()
+        else:
+            self._losses = list(map(float, losses))
 
     def _write(self, what: Callable[..., object], *row: Any, **values: Any) -> None:
         if self.failure is None:
@@ -231,14 +237,6 @@ class Recording:
             self.close(f"{kind.__name__}: {error}" if str(error) else kind.__name__)
         except LogError:
             pass                    # the loop's own error says more
-
-
-def _as_numbers(losses: Sequence[Any]) -> list[float]:
-    """Losses as floats: tensors on a GPU in one copy."""
-    if losses and not any(getattr(loss, "is_cpu", True) for loss in losses):
-        if len({(loss.dtype, loss.device) for loss in losses}) == 1:
-            return sys.modules["torch"].stack([loss.reshape(()) for loss in losses]).tolist()
-    return list(map(float, losses))
 
 
 def _settle(metrics: Mapping[str, str], target: str | None) -> tuple[Target | None, dict[str, str]]:

@@ -142,20 +142,9 @@ def known_column(table: str, name: str) -> Column | None:
     return metaparameter_column(name.split("/", 1)[1]) if table == "trials" else metric_column(name)
 
 
-def layer_group_columns(group: str) -> tuple[Column, ...]:
-    """The optional /steps columns of a part of the model, named ``layer_groups/<group>/<column>``."""
-    return tuple(Column(f"layer_groups/{group}/{c.name}", c.type, c.unit, f"{c.meaning}; parameters of {group} alone",
-                        optional=True) for c in STEPS if c.name.endswith("_sqnorm"))
-
-
 def rank_column(rank: int, part: str) -> str:
     """The name of the optional /steps column of one of RANK_PARTS."""
     return f"ranks/{rank}/{part}_seconds"
-
-
-def rank_columns(ranks: int) -> tuple[Column, ...]:
-    """The optional /steps columns of the parts of a step as each rank timed them."""
-    return tuple(_rank_column(rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
 
 
 def _rank_column(name: str) -> Column:
@@ -176,12 +165,14 @@ def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping
 
     def chosen(among: Iterable[Column]) -> tuple[Column, ...]:
         return tuple(column for column in among if not column.optional or column.name in optional)
+    of_groups = (Column(f"layer_groups/{group}/{c.name}", c.type, c.unit, f"{c.meaning}; parameters of {group} alone",
+                        optional=True) for group in layer_groups for c in STEPS if c.name.endswith("_sqnorm"))
+    of_ranks = (_rank_column(rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
     return {
         "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
         "restarts": chosen(RESTARTS),
         "evaluations": EVALUATIONS + tuple(metric_column(name, better.get(name, "")) for name in metrics),
-        "steps": chosen(STEPS) + tuple(c for group in layer_groups for c in layer_group_columns(group))
-        + rank_columns(ranks),
+        "steps": (*chosen(STEPS), *of_groups, *of_ranks),
     }
 
 

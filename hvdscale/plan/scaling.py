@@ -54,11 +54,6 @@ def moments_ratio(batch_ratio: float, largest: float | None = None) -> float:
     return batch_ratio if largest is None else min(batch_ratio, largest ** 2)
 
 
-def largest_ratio(rule: str, betas: Mapping[str, float]) -> float:
-    """The batch ratio that the rule must stay below: 1 / (1 - beta) of the smallest beta that it scales."""
-    return min((1 / (1 - betas[name]) for name in SCALED_BETAS[rule]), default=math.inf)
-
-
 def scale_moments(rule: str, kappa: float, moments: Mapping[str, float]) -> dict[str, float]:
     """beta1, beta2 and epsilon at kappa times the base batch: 1 - beta times kappa, epsilon over sqrt(kappa).
 
@@ -73,7 +68,7 @@ def scale_moments(rule: str, kappa: float, moments: Mapping[str, float]) -> dict
     scaled = {name: 1 - kappa * (1 - moments[name]) if kappa != 1 else moments[name] for name in SCALED_BETAS[rule]}
     spent = [name for name, beta in scaled.items() if beta < NO_DECAY and kappa > 1]
     if spent:
-        limit = largest_ratio(rule, moments)
+        limit = min(1 / (1 - moments[name]) for name in SCALED_BETAS[rule])
         said = " and ".join(f"1 - {name} = {1 - moments[name]:g} to {1 - scaled[name]:g}" for name in spent)
         raise PlanError(f"lr_rule = {rule} at {kappa:g} times the base batch takes {said}, and it must stay below 1: "
                         f"the batch may be less than {limit:g} times the base batch")

@@ -19,7 +19,9 @@ import numpy as np
 from .settings import ACTS_ONLY_WITH, key_of
 
 TYPES = ("double", "integer", "discrete")
-SCALES = ("linear", "log", "reverse_log")
+# by scale, where on an evenly spread one a value lies
+EVENLY = {"linear": lambda value: value, "log": math.log, "reverse_log": lambda value: -math.log(1 - value)}
+SCALES = tuple(EVENLY)
 BITS = 30       # of a drawn coordinate: 2^30 points before a sequence repeats
 STEPS_TO_TARGET = "steps"       # the objective of a study that minimizes steps to its target
 
@@ -86,7 +88,7 @@ class Parameter:
         if self.is_fixed:
             return 0.5
         inside = min(max(float(value), self.low), self.high)
-        low, at, high = (_in_scale(self.scale, v) for v in (self.low, inside, self.high))
+        low, at, high = (EVENLY[self.scale](v) for v in (self.low, inside, self.high))
         return (at - low) / (high - low)
 
     def record(self) -> dict:
@@ -106,11 +108,6 @@ class Parameter:
 def discrete(name: str, values: Sequence) -> Parameter:
     """The parameter that takes one of these values."""
     return Parameter(name, "discrete", "linear", math.nan, math.nan, tuple(values))
-
-
-def _in_scale(scale: str, value: float) -> float:
-    """Where a value lies on an evenly spread scale."""
-    return {"linear": lambda v: v, "log": math.log, "reverse_log": lambda v: -math.log(1 - v)}[scale](value)
 
 
 def _spread(scale: str, low: float, high: float, u: float) -> float:

@@ -140,8 +140,9 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
                 f"{_passes(accumulate)} = {workers * local * accumulate}. What fits: "
                 f"{_fitting(settings, batch, workers * local, train_examples, workers)}")
     if batch > train_examples:
-        raise PlanError(f"a global batch of {batch} ({_product(workers, batch, accumulate)}) is larger than the "
-                        f"training set of {train_examples} examples; use fewer workers or a smaller batch")
+        raise PlanError(f"a global batch of {batch} ({counted(workers, 'worker')} x {batch / workers / accumulate:g} "
+                        f"examples{_passes(accumulate)}) is larger than the training set of {train_examples} examples; "
+                        "use fewer workers or a smaller batch")
     if batch < workers * accumulate:
         fits = f"at most {counted(batch // accumulate, 'worker')}" if batch >= accumulate else "fewer passes"
         raise PlanError(f"a global batch of {batch} leaves some of {counted(workers, 'worker')}{_passes(accumulate)} "
@@ -180,10 +181,6 @@ def _fitting(settings: Settings, batch: int, unit: int, train_examples: int, wor
     if workers * settings.accumulate <= batch <= train_examples:
         said.append(f"--global-batch {batch} without --local-batch, in uneven shares")
     return "; or ".join(said) or "fewer workers, or a smaller --local-batch"
-
-
-def _product(workers: int, batch: int, accumulate: int) -> str:
-    return f"{counted(workers, 'worker')} x {batch / workers / accumulate:g} examples{_passes(accumulate)}"
 
 
 def _passes(accumulate: int) -> str:

@@ -57,7 +57,9 @@ def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], at
     with Lock.take(path, attempts=LOCK_ATTEMPTS), writing(path):
         shares = _read_all(out, study, _pieces(choose()))
         for share in shares:
-            share["trials"].values["plan"] = _update_plans(share["trials"].values.get("plan", ()), wanted)
+            plans = [json.loads(text) for text in share["trials"].values.get("plan", ())]
+            share["trials"].values["plan"] = np.array([
+                json.dumps({**plan, "sweep": {**plan.get("sweep", {}), **wanted}}) for plan in plans], object)
         root = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(shares), **attributes}
         tables = {name: _concatenate(name, [share[name] for share in shares]) for name in TABLES}
         with CompactFile(path + TEMPORARY, root) as file:
@@ -97,14 +99,6 @@ def _read_all(out, study, pieces) -> list[dict[str, TableRows]]:
         raise LogError("\n".join(failures) + "\nPut back what is missing and repair what is damaged; or remove the "
                        f"files of these trials in {os.path.join(out, 'trials', study)}, and they are run again")
     return shares
-
-
-def _update_plans(plans, wanted) -> np.ndarray:
-    updated = np.empty(len(plans), dtype=object)
-    for row, text in enumerate(plans):
-        plan = json.loads(text)
-        updated[row] = json.dumps({**plan, "sweep": {**plan.get("sweep", {}), **wanted}})
-    return updated
 
 
 def _list_numbers(numbers) -> str:

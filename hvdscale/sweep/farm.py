@@ -157,7 +157,9 @@ class Farm:
         for name in sorted(state.studies, key=lambda name: (-expected[name], name)):
             study = state.studies[name]
             finished, running = state.ledger.results(name), state.ledger.running(name)
-            _refuse_alike_failures(name, finished)
+            if reason := failed_alike(finished.values()):
+                raise TrialsError(f"{name}: all of its {len(finished)} trials failed alike: {reason}\nFix this, take "
+                                  "them back with --retry, and start again")
             for number in state.open(study):
                 if number in running or not self.shard.has(number, study.spec.trials):
                     continue
@@ -201,11 +203,3 @@ class Farm:
     def _release(self, task: ClaimedTrial) -> None:
         if self.group.rank == 0:
             self.state.ledger.release(task.study, task.number, task.attempt)
-
-
-def _refuse_alike_failures(name: str, results: Mapping[int, DrawResult]) -> None:
-    """Raise TrialsError if all trials have failed for one reason."""
-    reason = failed_alike(results.values())
-    if reason:
-        raise TrialsError(f"{name}: all of its {len(results)} trials failed alike: {reason}\nFix this, take them back "
-                          "with --retry, and start again")

@@ -187,11 +187,8 @@ def read_targets(top: TomlTable) -> tuple[Target, ...]:
                         "one metric's targets", "targets")
     if len(set(targets)) < len(targets):
         raise top.wrong(f"targets: {', '.join(map(str, targets))} holds one twice", "targets")
-    return tuple(sorted(targets, key=_strictness))
-
-
-def _strictness(target: Target) -> tuple[float, bool]:
-    return (-target.value if target.minimizes else target.value), "=" not in target.comparison
+    return tuple(sorted(targets, key=lambda target: (
+        -target.value if target.minimizes else target.value, "=" not in target.comparison)))
 
 
 def read_objective(top: TomlTable, targets: tuple[Target, ...]) -> str:

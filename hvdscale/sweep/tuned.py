@@ -108,17 +108,16 @@ def _entry(batch, searches, folder):
     """The tables of one batch, or a comment on why there are none."""
     search = _best(searches)
     if search is None:
+        goals = [f"met {one.target}" if one.objective == STEPS_TO_TARGET else f"has a {one.objective}"
+                 for one in searches]
         return "".join(f"# [global_batch.{batch}]: {_escape(one.study)}: {len(one.feasible)} feasible of "
-                       f"{len(one.draws)} drawn, none of which {_escape(_describe_goal(one))}\n" for one in searches)
+                       f"{len(one.draws)} drawn, none of which {_escape(goal)}\n"
+                       for one, goal in zip(searches, goals))
     asked = search.best.trial.plan["asked"]
     others = {name: asked[name] for key in OF_PROBLEM for name in asked if key_of(name) == key}
     comment = [f"# its trials also had, which must be set again: {_value(others)[1:-1]}"] if others else []
     return "\n".join([f"[global_batch.{batch}]", *comment, *_lines(tuned_keys(search)), "", f"[evidence.{batch}]",
                       *_lines(_evidence(search, folder)), ""])
-
-
-def _describe_goal(search):
-    return f"met {search.target}" if search.objective == STEPS_TO_TARGET else f"has a {search.objective}"
 
 
 def _evidence(search, folder):

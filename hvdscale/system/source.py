@@ -144,14 +144,10 @@ def _outline(node: object) -> object:
     if not isinstance(node, ast.AST):
         return node
     fields = {name: value for name, value in ast.iter_fields(node) if name not in WITHOUT_MEANING}
-    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _is_text(node.body[:1]):
+    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and (
+            ast.get_docstring(node, clean=False) is not None):
         fields["body"] = node.body[1:]
     if isinstance(node, ast.JoinedStr):                         # Python 3.12 has empty parts in some
         fields["values"] = [part for part in node.values if getattr(part, "value", None) != ""]
     return (type(node).__name__,
             *((name, _outline(value)) for name, value in sorted(fields.items()) if value is not None and value != []))
-
-
-def _is_text(body: list[ast.stmt]) -> bool:
-    return bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) and isinstance(
-        body[0].value.value, str)

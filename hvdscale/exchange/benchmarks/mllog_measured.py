@@ -42,7 +42,7 @@ class Wanted:
 
 
 @dataclass
-class Row:
+class EvaluatedRow:
     """An evaluation: steps and examples before it, seconds of training, and values by column."""
 
     step: int
@@ -154,8 +154,8 @@ class Measured:
         raise WrongFile(f"{self.run.path}: epoch_num ends at {last:g}, less than a batch of {self.batch:,}, though "
                         f"{found.name} counts examples; --unit says what it counts, --skip-broken leaves the file out")
 
-    def _find_rows(self) -> list[Row]:
-        rows: dict[int, Row] = {}
+    def _find_rows(self) -> list[EvaluatedRow]:
+        rows: dict[int, EvaluatedRow] = {}
         repeated = 0
         keys = {one.key for one in self.run.evaluations}
         for one in self.run.evaluations:
@@ -167,7 +167,7 @@ class Measured:
                 repeated, row, time = repeated + 1, None, one.time
             seconds = row.seconds if row else self.run.train_seconds(time)
             before = row.values if row else {}
-            rows[examples] = Row(self._step_at(one, examples), examples, seconds, {**before, **values})
+            rows[examples] = EvaluatedRow(self._step_at(one, examples), examples, seconds, {**before, **values})
         if repeated:
             self.notes.append(f"{counted(repeated, 'evaluation')} at a place that had one before; the last counts")
         return self._check(sorted(rows.values(), key=lambda row: (row.step, row.examples)))
@@ -199,7 +199,7 @@ class Measured:
             return key
         return f"val/{key}" if key != max(keys.intersection(EVALUATED)) else self.benchmark.metric
 
-    def _check(self, rows: list[Row]) -> list[Row]:
+    def _check(self, rows: list[EvaluatedRow]) -> list[EvaluatedRow]:
         if any(row.step == before.step for before, row in zip(rows, rows[1:])):
             raise WrongFile(f"{self.run.path}: two evaluations lie within one step of {self.batch} examples")
         if any(row.step > MOST or row.examples > LARGEST_INT for row in rows):

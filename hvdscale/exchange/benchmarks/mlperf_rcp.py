@@ -165,7 +165,9 @@ def _find_spacing(point, points) -> Fraction | None:
 def _add(log, source, point, spacing) -> int:
     count, benchmark = len(point.values), point.benchmark
     size = benchmark.examples
-    _refuse_unknown_epochs(source, point)
+    if point.unit == "epochs" and not size:
+        raise UsageError(f"{source}: {benchmark.name} counts epochs, and how many examples one has is not known: give "
+                         "--set-size N, or --unit where they are none")
     seen_at = [benchmark.examples_at(value, point.batch) for value in point.values]
     if min(seen_at) < (point.batch if point.unit != "epochs" else 1):
         raise LogError(f"{source}: {point.name}: has {float(min(point.values)):g} {point.unit} to converge, less than "
@@ -197,9 +199,3 @@ def _add(log, source, point, spacing) -> int:
         met += [0.0] * with_before + [1.0]
     log.evaluations(ids, rows, np.array(step), np.array(seen), {"val/converged": np.array(met)})
     return count
-
-
-def _refuse_unknown_epochs(source, point):
-    if point.unit == "epochs" and not point.benchmark.examples:
-        raise UsageError(f"{source}: {point.benchmark.name} counts epochs, and how many examples one has is not known: "
-                         "give --set-size N, or --unit where they are none")

@@ -20,7 +20,7 @@ import numpy as np
 from ...analysis.grouping import group_by
 from ...errors import LogError
 from ...formatting.numbers import counted, list_first
-from ...log.plan_text import MOST
+from ...log.plan_text import MOST, is_whole
 from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
@@ -85,8 +85,10 @@ def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
     if lacks:
         raise LogError("\n".join(["these runs do not say all; hvdscale-log import RUNS LOG --dry-run prints what was "
                                   "guessed as a file, and --map takes it, edited. It lacks:", *lacks]))
-    return [_trial(run, {**found, "seed": _seed(found.get("seed")), "batch": _global_batch(found, mapping)}, mapping)
-            for run, found in zip(runs, settings)]
+    for found in settings:
+        found |= {"seed": found["seed"] if is_whole(found.get("seed"), 0) else None,
+                  "batch": _global_batch(found, mapping)}
+    return [_trial(run, found, mapping) for run, found in zip(runs, settings)]
 
 
 def _global_batch(settings: Mapping[str, Any], mapping: RunMapping) -> int:
@@ -116,7 +118,7 @@ def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, 
     there = f"parameters are {list_first(parameters, 12)}" if parameters else "the runs have no parameters"
     for name in (*COUNTS, *NAMES):
         wrong = [(run, found.get(name)) for run, found in zip(runs, settings) if (name in found or name == "batch") and
-                 (not _is_count(found.get(name)) if name in COUNTS else found[name] is None)]
+                 (not is_whole(found.get(name), 1) if name in COUNTS else found[name] is None)]
         if wrong:
             run, value = wrong[0]
             what = "not known" if value is None else f"{value!r}, not a whole number, 1 or more,"
@@ -129,15 +131,6 @@ def _lacking_sizes(mapping: RunMapping) -> Iterable[str]:
         yield "  train_examples: steps are in epochs; how many examples has the training set?"
     if mapping.step_unit == "tokens" and not mapping.tokens_per_example:
         yield "  tokens_per_example: steps are in tokens; how many has an example?"
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST
-
-
-def _seed(value: object) -> int | None:
-    """The seed; None: unknown."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST else None
 
 
 def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -> FoundTrial:
@@ -290,18 +283,14 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
         "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": 0, "workers": workers,
         "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)}, [trial.points])
     steps = np.array(trial.evaluated, np.int64)
+    seconds = np.array([trial.seconds(step) for step in steps.tolist()], float)
+    rising = np.where(np.isnan(seconds), np.nan, np.fmax.accumulate(seconds))       # those of a resumed run might fall
     log.evaluations(ids, [len(steps)], steps, steps * trial.batch, {
-        column: _column(found, steps) for column, found in trial.evaluations.items()},
-        _rising(np.array([trial.seconds(step) for step in steps.tolist()], float)))
+        column: _column(found, steps) for column, found in trial.evaluations.items()}, rising)
     rows = np.array(sorted(step for step in trial.steps.get(LOSS, ()) if step > 0), np.int64)
     for name, values in {"trial": np.repeat(ids, len(rows)), "step": rows, **{
             name: _column(trial.steps.get(name, {}), rows) for name in (LOSS, RATE, "step_seconds")}}.items():
         log.add("steps", name, values)
-
-
-def _rising(seconds: np.ndarray) -> np.ndarray:
-    """Times that do not fall, as those of a resumed run might; what is not known stays so."""
-    return np.where(np.isnan(seconds), np.nan, np.fmax.accumulate(seconds))
 
 
 def _column(found: Mapping[int, float], steps: np.ndarray) -> np.ndarray:

@@ -251,7 +251,7 @@ def read_mapping(path: str, guessed: RunMapping, runs: Sequence[FoundRun]) -> Ru
     for key, value in given.items():
         if key in _KEYS:
             try:
-                mapping = replace(mapping, **_KEYS[key](key, value, mapping))
+                mapping = replace(mapping, **_fields_of(key, value, mapping))
             except _WrongValueError as error:
                 wrong.append(f"{path}: {error}")
     tags = {tag for run in runs for tag in run.tags}
@@ -300,23 +300,25 @@ def _source(key: str, value: Any) -> Source:
     return Source(value)
 
 
-def _set_setting(key: str, value: Any, mapping: RunMapping) -> dict:
-    return {"settings": {**mapping.settings, key: _source(key, value)}}
-
-
-def _set_points(key: str, value: Any, mapping: RunMapping) -> dict:
-    return {key: {name: _source(f"{key}.{name}", one) for name, one in _table(key, value).items()}}
-
-
-def _set_steps(key: str, value: Any, mapping: RunMapping) -> dict:
-    if not set(_table(key, value)) <= {LOSS, RATE}:
+def _fields_of(key: str, value: Any, mapping: RunMapping) -> dict:
+    """The fields of the mapping that a key of the file sets."""
+    if key in SETTINGS:
+        return {"settings": {**mapping.settings, key: _source(key, value)}}
+    if key == "lines":                      # see read_lines
+        return {}
+    rule, what = _PLAIN.get(key, (lambda value: isinstance(value, dict), "a table"))
+    if not rule(value):
+        raise _WrongValueError(f"{key} is {value!r}, not {what}")
+    if key == "metaparameters":
+        return {key: {name: _source(f"{key}.{name}", one) for name, one in value.items()}}
+    if key == "steps" and not set(value) <= {LOSS, RATE}:
         raise _WrongValueError(f"{key} has {', '.join(value)}; it takes {LOSS} and {RATE}")
-    return {key: value}
+    return {key: _metrics(value) if key == "tags" else value}
 
 
-def _set_tags(key: str, value: Any, mapping: RunMapping) -> dict:
+def _metrics(tags: Mapping[str, Any]) -> dict[str, Metric]:
     found = {}
-    for tag, text in _table(key, value).items():
+    for tag, text in tags.items():
         column, _, way = text.rpartition(" ") if isinstance(text, str) and text.endswith((" min", " max")) else (
             str(text), "", "")
         split, _, name = column.partition("/")
@@ -324,20 +326,7 @@ def _set_tags(key: str, value: Any, mapping: RunMapping) -> dict:
             raise _WrongValueError(f"tags.{tag} is {text!r}, not split/metric (of {', '.join(SPLITS)}) with min or "
                                    "max, such as 'val/error min'")
         found[tag] = Metric(column, way)
-    return {key: found}
-
-
-def _table(key: str, value: Any) -> dict:
-    if not isinstance(value, dict):
-        raise _WrongValueError(f"{key} is {value!r}, not a table")
-    return value
-
-
-def _set_plain(key: str, value: Any, mapping: RunMapping) -> dict:
-    rule, what = _PLAIN[key]
-    if not rule(value):
-        raise _WrongValueError(f"{key} is {value!r}, not {what}")
-    return {key: value}
+    return found
 
 
 def _is_count(value: Any) -> bool:
@@ -352,9 +341,7 @@ _PLAIN: dict[str, tuple] = {
     "step_offset": (lambda value: type(value) in (int, float), "a number"),
     **dict.fromkeys(("train_examples", "tokens_per_example"), (_is_count, "a whole number, 1 or more")),
     "search": (lambda value: isinstance(value, bool), "true or false")}
-_KEYS = {**dict.fromkeys(SETTINGS, _set_setting), **dict.fromkeys(_PLAIN, _set_plain),
-         "metaparameters": _set_points, "steps": _set_steps, "tags": _set_tags,
-         "lines": lambda key, value, mapping: {}}                               # see read_lines
+_KEYS = (*SETTINGS, *_PLAIN, "metaparameters", "steps", "tags", "lines")
 
 
 def way_of(metric: Metric) -> str:
