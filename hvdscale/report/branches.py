@@ -20,11 +20,11 @@ from ..formatting.templates import written
 from ..target import Target
 from .about import AboutAll
 from .columns import BATCH, NOISE
-from .drawing import BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, Figure, log2_axis, mark_estimate, value_axis
+from .drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, Figure, arrows, draw_panels, ends_of, explain,
+                      label_axes, log2_axis, mark_estimate, spread_evenly, value_axis)
 from .findings import Finding
-from .plots import arrows, draw_panels, ends_of, explain, label_axes
 from .scaling.noise import is_bounded
-from .table import Cell, Table, Write, count_cell, interval_cell, number_cell
+from .table import Cell, Table, count_cell, interval_cell, keys_of, known_cell, number_cell
 from .texts import Texts
 from .view import View
 
@@ -116,8 +116,8 @@ def points_table(found: Branched, measured: Measured = ()) -> Table:
         "step": lambda point: count_cell(point.step), "examples": lambda point: count_cell(point.examples),
         "local_critical_batch": lambda point: _critical_cell(point.critical),
         "loss_allowed": lambda point: number_cell(point.allowed),
-        NOISE: lambda point: _known_cell(as_estimate(point.noise) if point.noise else Estimate.unknown()),
-        "noise_over_local": lambda point: _known_cell(_ratio(point), ratio),
+        NOISE: lambda point: known_cell(as_estimate(point.noise) if point.noise else Estimate.unknown()),
+        "noise_over_local": lambda point: known_cell(_ratio(point), ratio),
         **{BRANCHES.column("critical_batch", f"critical_batch_{at}", target=target): partial(fitted, b_crit=b_crit)
            for at, (target, b_crit) in enumerate(measured, 1)},
         "diverged": lambda point: count_cell(len(point.diverged))},
@@ -138,12 +138,6 @@ def _critical_cell(critical: Estimate) -> Cell:
         below = f"> {whole(critical.low)}" if critical.low > 0 else ""
         return Cell(f"> {whole(critical.beyond)}", critical.value, critical.low, critical.high, below)
     return interval_cell(critical, whole)
-
-
-def _known_cell(estimate: Estimate, write: Write = number) -> Cell:
-    if not math.isfinite(estimate.value):
-        return Cell("n/a", math.nan, math.nan, math.nan)
-    return interval_cell(estimate, write)
 
 
 def losses_table(found: Branched) -> Table:
@@ -199,12 +193,9 @@ def _heading(found: Branched) -> str:
 
 def losses_figure(found: Branched) -> Figure:
     """The loss of each branch against its batch, one panel a checkpoint."""
-    points = found.points
-    if len(points) > MOST_PANELS:
-        points = tuple(points[round(at * (len(points) - 1) / (MOST_PANELS - 1))] for at in range(MOST_PANELS))
+    points = spread_evenly(found.points, MOST_PANELS)
     draw = draw_panels(partial(_draw_losses, found), points, [f"step {point.step:,}" for point in points])
-    keys = tuple(key for point in points for key in point.keys)
-    return BRANCHES.figure("branched-losses", draw, keys, len(points), run=_heading(found), **_words(found))
+    return BRANCHES.figure("branched-losses", draw, keys_of(points), len(points), run=_heading(found), **_words(found))
 
 
 def _draw_losses(found: Branched, axes: Axes, point: BranchPoint) -> None:

@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ..analysis.intervals import Estimate
 from ..formatting.numbers import exact, in_brackets, number
@@ -56,6 +56,8 @@ Axes: TypeAlias = "matplotlib.axes.Axes"
 Axis: TypeAlias = "matplotlib.axis.Axis"
 Arrow = tuple[float, int]           # where it starts, and 1: upwards, -1: downwards
 Look = dict[str, Any]               # keyword arguments of Axes.plot
+Points = Iterable[tuple[float, float]]
+Part = TypeVar("Part")
 STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.titlesize": 9.5, "axes.titleweight": "bold", "axes.titlelocation": "left",
     "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False, "xtick.labelsize": 8, "ytick.labelsize": 8,
@@ -195,11 +197,11 @@ def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: 
         axes.plot([x], [value], linestyle="", marker="D" if one else marker, color=color,
                   markersize=5 if one else 5.5, zorder=3, gid=named, **hollow)
         if label:
-            axes.plot([], [], linestyle="", marker=marker, color=color, markersize=5.5, markeredgewidth=0, label=label)
+            explain(axes, label, marker=marker, color=color, markersize=5.5, markeredgewidth=0)
         if one:
-            axes.plot([], [], linestyle="", marker="D", color=MUTED, markersize=5, markeredgewidth=0, label="one run")
+            explain(axes, "one run", marker="D", color=MUTED, markersize=5, markeredgewidth=0)
         if crowded:
-            axes.plot([], [], linestyle="", marker="o", color=MUTED, markersize=5.5, label=CROWDED_LABEL, **hollow)
+            explain(axes, CROWDED_LABEL, marker="o", color=MUTED, markersize=5.5, **hollow)
         return
     if math.isfinite(estimate.beyond) and estimate.beyond > 0:      # above this
         mark_open(axes, x, estimate.beyond, color, "^", 1)
@@ -209,16 +211,15 @@ def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: 
 
 def explain_crowded(axes: Axes) -> None:
     """The entry of the legend for a # behind a worker count."""
-    axes.plot([], [], linestyle="", label=f"# {CROWDED_LABEL}")
+    explain(axes, f"# {CROWDED_LABEL}")
 
 
 def mark_open(axes: Axes, x: float, y: float, color: str, marker: str, way: int) -> None:
     """An open triangle with an arrow upwards (way 1) or downwards (-1), where no value is known."""
     draw_arrow(axes, x, y, color, way)
-    look: Look = {"linestyle": "", "marker": marker, "markersize": 6.5, "markerfacecolor": "none",
-                  "markeredgewidth": 1.3}
-    axes.plot([x], [y], **look, markeredgecolor=color, zorder=3)
-    axes.plot([], [], **look, markeredgecolor=MUTED, label="not met: above" if way > 0 else "not met: below")
+    look: Look = {"marker": marker, "markersize": 6.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
+    axes.plot([x], [y], linestyle="", **look, markeredgecolor=color, zorder=3)
+    explain(axes, "not met: above" if way > 0 else "not met: below", **look, markeredgecolor=MUTED)
 
 
 def draw_arrow(axes: Axes, x: float, y: float, color: str, way: int, aside: int = 0) -> None:
@@ -373,3 +374,53 @@ def _have_room(names: Sequence[str], ticks: Sequence[float], ends: tuple[float, 
     wide = math.log(ends[1] / ends[0])
     return all((len(name) + len(after)) / 2 + 2 <= LETTERS * most * math.log(later / tick) / wide
                for name, after, tick, later in zip(names, names[1:], ticks, ticks[1:]))
+
+
+def label_axes(axes: Axes, across: str, up: str) -> None:
+    """What is on both axes."""
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+
+
+def draw_line(axes: Axes, points: Points, color: str, style: str = "-", width: float = 1, **look: Any) -> None:
+    """A line through points."""
+    points = list(points)
+    axes.plot([x for x, _ in points], [y for _, y in points], style, color=color, linewidth=width, **look)
+
+
+def draw_bar(axes: Axes, x: float, low: float, high: float, color: str, alpha: float | None = None) -> None:
+    """The interval of a mark."""
+    axes.plot([x, x], [low, high], color=color, linewidth=1.4, alpha=alpha)
+
+
+def explain(axes: Axes, label: str, **look: Any) -> None:
+    """An entry of the legend for marks of that look."""
+    axes.plot([], [], **{"linestyle": "", **look}, label=label)
+
+
+def ends_of(estimates: Iterable[Any]) -> list[float]:
+    """The ends of all intervals."""
+    return [end for one in estimates for end in (one.low, one.high)]
+
+
+def arrows(estimates: Iterable[Estimate]) -> list[Arrow]:
+    """What starts at the open ends of intervals."""
+    return [arrow for one in estimates for arrow in arrows_of(one)]
+
+
+def draw_panels(draw: Callable[[Axes, Any], None], panels: Sequence[Any], titles: Sequence[str]
+                ) -> Callable[..., None]:
+    """What draws each of them in axes of its own, under its title where there are several."""
+    def draw_all(*axes: Axes) -> None:
+        for one, panel, title in zip(axes, panels, titles):
+            draw(one, panel)
+            if len(panels) > 1:
+                one.set_title(title)
+    return draw_all
+
+
+def spread_evenly(parts: Sequence[Part], most: int) -> list[Part]:
+    """At most that many of them, evenly spread, the first and the last among them."""
+    if len(parts) <= most:
+        return list(parts)
+    return [parts[round(at * (len(parts) - 1) / (most - 1))] for at in range(most)]

@@ -36,19 +36,19 @@ class Finding:
         """For JSON."""
         ends = _ends(self.estimate) if self.estimate else {}
         return {"kind": self.kind, "severity": self.severity, "said": self.said, "more": self.more, **ends,
-                "values": {name: _plain(value) for name, value in self.named.items()}}
+                "values": {name: plain_value(value) for name, value in self.named.items()}}
 
 
 def _ends(estimate: object) -> dict[str, object]:
     return {name: finite(getattr(estimate, name)) for name in ("value", "low", "high")}
 
 
-def _plain(value: object) -> object:
+def plain_value(value: object) -> object:
     """A value as JSON can hold it."""
     if hasattr(value, "low"):
         return _ends(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [plain_value(one) for one in value]
     value = value.item() if isinstance(value, np.generic) else value
     return finite(value) if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 

@@ -18,12 +18,12 @@ from ..analysis.rules import FEW
 from ..formatting.numbers import exact, number, percent, ratio, span
 from .about import About
 from .columns import BATCH, STEPS, metric_name
-from .drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, fraction,
-                      is_named, log2_axis, mark_estimate, shade, value_axis)
+from .drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
+                      draw_panels, ends_of, fraction, is_named, label_axes, log2_axis, mark_estimate, shade,
+                      spread_evenly, value_axis)
 from .findings import Finding
-from .plots import arrows, draw_panels, ends_of, label_axes
 from .search.curve_figures import heading
-from .table import Cell, Table, TrialKeys, count_cell, interval_cell, number_cell, steps_cell
+from .table import Cell, Table, TrialKeys, count_cell, interval_cell, no_cell, number_cell, steps_cell
 from .texts import Texts, power_cell
 from .view import View, present
 
@@ -88,7 +88,7 @@ def landscapes_table(found: RateLandscapes) -> Table:
 
 def _best_cell(one: RateLandscape) -> Cell:
     why = WHY.get(one.rate.why, "not bracketed") if one.rate.why else ""
-    return Cell("n/a", math.nan, math.nan, math.nan, why) if why else interval_cell(one.rate.best)
+    return no_cell(below=why) if why else interval_cell(one.rate.best)
 
 
 def _width_cell(one: RateLandscape, tolerance: float) -> Cell:
@@ -175,8 +175,7 @@ def landscape_figures(found: RateLandscapes) -> tuple[Figure, ...]:
 
 
 def _landscapes_figure(found: RateLandscapes, batches: Sequence[RateLandscape]) -> Figure:
-    if len(batches) > MOST_PANELS:
-        batches = [batches[round(at * (len(batches) - 1) / (MOST_PANELS - 1))] for at in range(MOST_PANELS)]
+    batches = spread_evenly(batches, MOST_PANELS)
     draw = draw_panels(partial(_draw_landscape, found), batches, [f"B = {one.global_batch:,}" for one in batches])
     return _figure(found, "lr-landscape", draw, _keys(batches), len(batches))
 

@@ -6,7 +6,7 @@ Of logs so large that no trial is made of its own, sections have no trials, and 
 """
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,26 +19,29 @@ from ..analysis.steps_curve import points_of, steps_curve
 from ..analysis.studies import Study, are_searched
 from ..analysis.trials import JobKey, Trial
 from ..analysis.worker_plan import Request, WorkerPlan, plan_of
+from ..formatting.numbers import list_first
 from ..formatting.progress import Tell, quiet
 from .about import About, AboutAll, StudyRequest, with_costs
 from .chapters import chapters_of
 from .document import Chapter, Document, LogFacts, Page, describe_imports
 from .file_names import section_name, slug, unique
 from .findings import VERDICT, Finding, sentences_of
-from .joining import describe_joining
 from .plan.words import cautions, describe_crowded, verdict
 from .scaling import words
 from .scaling.crossings import crossings_table
 from .scaling.figures import figures_of
 from .scaling.tables import tables_of
 from .search.tables import tables_of_searches
-from .studies import view_of, view_of_repeats, view_without_target
+from .studies import GENERAL, view_of, view_of_repeats, view_without_target
 from .view import View, joined
 
 PLANNED = ("Costs are in worker-hours. The gain ends at the knee, the worker count with the least cost x time. How "
            "sure: the share of draws from the intervals in which it is so. hvdscale-plan compares other worker counts, "
            "batches and prices.")
 BEST, THROUGHPUT = "Best measured", "Throughput"
+NAMED = {"model": "--model", "optimizer": "--optimizer", "train_examples": "--set-size"}    # by options of an import
+NAMING = ("mllog", "rcp")           # the kinds of import that have them
+MOST_NAMED = 3
 
 
 def document_of(groups: Sequence[JobResults], logs: Sequence[LogFacts] = (), skipped: Sequence[str] = (),
@@ -143,3 +146,21 @@ def _plan(section: Section) -> WorkerPlan | None:
     plan = plan_of(steps_curve(points, fit, confidence=request.confidence), times.of_cells(section.cells), request,
                    section.workload, section.target)
     return plan if len(plan.eligible) > 1 else None
+
+
+def describe_joining(workloads: Iterable[JobKey], attributes: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A sentence on each data set whose workloads differ only in what an import can name, and how to join them.
+
+    attributes  of the logs; nothing is said where none is an import that could
+    """
+    if not any((one.get("imported") or {}).get("kind") in NAMING for one in attributes):
+        return
+    for key, alike in group_by(sorted(workloads), lambda one: (
+            one.dataset, one.model_args, one.batch_schedule, one.version)).items():
+        values = {name: dict.fromkeys(str(getattr(one, name) or "unknown") for one in alike) for name in NAMED}
+        differ = {name: list(found) for name, found in values.items() if len(found) > 1}
+        if len(alike) > 1:
+            yield GENERAL.say("joining", dataset=key[0], options=" and ".join(NAMED[name] for name in differ),
+                              differ=" and ".join(f"{name.replace('train_', 'training ')} "
+                                                  f"({list_first(found, MOST_NAMED)})"
+                                                  for name, found in differ.items()))

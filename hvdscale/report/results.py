@@ -142,10 +142,11 @@ class Report:
 
     @property
     def findings(self) -> list[Record]:
-        """Each finding: workload ("" where it is about several), target, the sentence ``said``, ``more`` sentences,
-        and where it is a number ``value``, ``low`` and ``high``, else None."""
-        return [{"workload": workload, "target": str(shown.target) if shown.target else None, "said": found.said,
-                 "more": found.more, **{key: getattr(found.estimate, key, None) for key in ("value", "low", "high")}}
+        """Each finding: workload ("" where it is about several), target, its ``kind`` and ``severity``, the sentence
+        ``said``, ``more`` sentences, the ``values`` in it by name, and where it is a number ``value``, ``low`` and
+        ``high``, else None."""
+        return [{"workload": workload, "target": str(shown.target) if shown.target else None, **found.values(),
+                 **{key: getattr(found.estimate, key, None) for key in ("value", "low", "high")}}
                 for workload, shown in self._shown for found in shown.findings]
 
     @cached_property

@@ -21,7 +21,6 @@ from ..analysis.studies import Study, is_measured
 from ..log.schema import SMALLER
 from .about import About, StudyRequest
 from .drawing import Figure
-from .findings import Finding
 from .landscapes import landscapes
 from .scaling.curves import curve_table, fit_table
 from .scaling.noise import find_noise, noise_against_table
@@ -33,11 +32,10 @@ from .search.quality import find_best_batch, find_quality, quality_table
 from .search.results import steps_table
 from .search.rules import find_rules, missing_table, points_table, rules_table
 from .table import Table
+from .texts import Texts
 from .view import View, joined, present
 
-
-NO_BUDGETS = "--budget is ignored here: it is for searches, and these are repeats of one setting."
-ENDS_ALONE = "Every run was evaluated once, at the end of its budget: how many steps a target takes is unknown."
+GENERAL = Texts("general")
 
 
 def view_of(about: About) -> View:
@@ -141,7 +139,7 @@ def view_of_repeats(section: Section, asked: StudyRequest) -> View:
     fit = section.batches.regimes.fit if section.batches else None
     beside = _noise_beside(section, fit) if fit else View()
     fitted = fit_table(fit, section.target, [key for cell in section.cells for key in cell.keys])
-    return View((*beside.findings, *([Finding(NO_BUDGETS)] if asked.budgets else [])),
+    return View((*beside.findings, *[GENERAL.find("no_budgets")] * bool(asked.budgets)),
                 details=(*present(fitted), *beside.details))
 
 
@@ -166,7 +164,7 @@ def view_without_target(studies: Sequence[Study], options: Options, asked: Study
                 *present(*(budgets_table(found[one]) for one in metrics)))
     return View((*(finding for one in told for finding in quality[one].findings),
                  *(finding for one in told for finding in find_budgets(found[one])),
-                 *[Finding(ENDS_ALONE)] * show_ends_alone(studies)),
+                 *[GENERAL.find("ends_alone")] * show_ends_alone(studies)),
                 tables(told),
                 (*tables(rest), *present(*map(budget_trials_table, found.values())),
                  *(table for view in quality.values() for table in view.details)),

@@ -179,6 +179,11 @@ def _cell_values(cell: Cell) -> dict[str, object]:
     return values
 
 
+def keys_of(parts: Iterable[Any]) -> TrialKeys:
+    """The trials behind several points, cells or spaces, each once."""
+    return tuple(dict.fromkeys(key for one in parts for key in one.keys))
+
+
 def count_cell(value: int, below: str = "") -> Cell:
     """``1,024``."""
     return Cell(f"{value:,}", value, below=below)
@@ -193,6 +198,16 @@ def interval_cell(estimate: Estimate, write: Write = number) -> Cell:
     """What has ``value``, ``low`` and ``high``; ``n/a`` for NaN."""
     return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high,
                 span(estimate.low, estimate.high, write))
+
+
+def known_cell(estimate: Estimate, write: Write = number) -> Cell:
+    """The same of a finite value; ``n/a`` for any other."""
+    return interval_cell(estimate, write) if math.isfinite(estimate.value) else no_cell()
+
+
+def no_cell(shown: str = "n/a", below: str = "") -> Cell:
+    """A word where other rows have a value with its interval."""
+    return Cell(shown, math.nan, math.nan, math.nan, below)
 
 
 def steps_cell(estimate: Estimate, write: Write = number) -> Cell:

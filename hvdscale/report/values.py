@@ -1,14 +1,13 @@
 """A report as values, for report.json."""
 from __future__ import annotations
 
-import numpy as np
-
 from .. import __version__
 from ..analysis.intervals import OWN_FROM
 from ..analysis.report_data import Section
 from ..analysis.search import Search
 from ..formatting.numbers import finite
 from .document import Chapter, Document, Page
+from .findings import plain_value
 from .search.words import lines
 from .table import as_values, trial_list
 
@@ -22,7 +21,7 @@ def as_json(document: Document, figures: bool = True) -> dict[str, object]:
         "format": "hvdscale-report", "version": 1, "creator": f"hvdscale {__version__}",
         "confidence": document.confidence,
         "logs": [{"path": log.path, "trials": log.trials, "hosts": log.hosts, "devices": log.devices,
-                  "attributes": {name: _plain(value) for name, value in log.attributes.items()}}
+                  "attributes": {name: plain_value(value) for name, value in log.attributes.items()}}
                  for log in document.logs],
         "skipped": document.skipped, "notes": document.notes,
         "workloads": [{
@@ -89,8 +88,3 @@ def _interval_values(section: Section) -> dict[str, object]:
         "paired": {name: {"deviation_of_logs": float(spread.deviation), "degrees_of_freedom": spread.freedom}
                    for name, spread in pools.paired.items() if spread.freedom},
     }
-
-
-def _plain(value: object) -> object:
-    """An attribute as JSON can hold it."""
-    return value.item() if isinstance(value, np.generic) else value if isinstance(value, (int, float)) else str(value)

@@ -16,7 +16,7 @@ from hvdscale.report.findings import sentences_of
 from hvdscale.report.about import StudyRequest
 from hvdscale.report.search.budget_figures import best_batch_figure
 from hvdscale.report.search.quality import find_best_batch, find_quality, quality_table
-from hvdscale.report.studies import ENDS_ALONE, view_without_target
+from hvdscale.report.studies import GENERAL, view_without_target
 from hvdscale.report.table import as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
@@ -95,7 +95,7 @@ def test_runs_evaluated_only_at_their_end_are_held_against_no_target():
     [group] = analyse(read_trials(made), [Target.parse("val/loss<2.6")])
     assert [section.target for section in group.sections] == [None]
     view = view_without_target(studies_of([made]), Options(), StudyRequest())
-    assert ENDS_ALONE in view.summary and view.summary[0].startswith("Best batch within")
+    assert GENERAL.say("ends_alone") in view.summary and view.summary[0].startswith("Best batch within")
     assert [figure.name for figure in view.figures] == ["best-batch-val-loss"]
 
 

@@ -2,7 +2,7 @@
 import pytest
 
 from hvdscale.analysis.trials import JobKey
-from hvdscale.report.joining import describe_joining
+from hvdscale.report.pages import describe_joining
 
 IMPORTED = [{"imported": {"kind": "rcp"}}]
 
@@ -16,6 +16,6 @@ def workload(**changes):
     ({"model": "bert_large"}, "--model"), ({"optimizer": "adam"}, "--optimizer"), ({"train_examples": 7}, "--set-size"),
     ({"version": "a1b2c3"}, None), ({"dataset": "resnet"}, None)])
 def test_workloads_that_differ_in_what_an_import_names_are_told_how_to_join(changes, said):
-    found = describe_joining([workload(), workload(**changes)], IMPORTED)
+    found = list(describe_joining([workload(), workload(**changes)], IMPORTED))
     assert len(found) == (said is not None) and all(said in one for one in found)
-    assert describe_joining([workload(), workload(**changes)], [{}]) == ()
+    assert not list(describe_joining([workload(), workload(**changes)], [{}]))

@@ -158,6 +158,10 @@ def test_the_report_says_what_the_command_prints(folder, runs, report):
         for found in section["findings"]]
     assert {found["target"] for found in report.findings} == {"val/error<0.02"}
     assert any(isinstance(found["value"], float) and found["low"] <= found["value"] for found in report.findings)
+    assert [(found["kind"], found["values"]) for found in report.findings] == [
+        (found["kind"], found["values"]) for group in document["workloads"] for section in group["sections"]
+        for found in section["findings"]]
+    assert any(found["kind"] and found["values"] for found in report.findings)
 
 
 def test_targets_and_options_are_those_of_the_command(runs):

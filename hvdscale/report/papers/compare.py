@@ -16,13 +16,13 @@ from ...analysis.trials import JobKey
 from ...formatting.numbers import exact, in_brackets, number, percent, ratio, span, whole
 from ...target import Target
 from ..columns import BATCH
-from ..drawing import BLUE, MUTED, ORANGE, Axes, Figure, fraction, log2_axis, mark_estimate, power_ticks
+from ..drawing import (BLUE, MUTED, ORANGE, Axes, Figure, arrows, draw_line, ends_of, fraction, label_axes, log2_axis,
+                       mark_estimate, power_ticks)
 from ..file_names import section_name
 from ..findings import Finding
-from ..plots import arrows, draw_line, ends_of, label_axes
 from ..scaling.noise import is_bounded, one_ended
 from ..search.curve_figures import mark_regimes
-from ..table import Cell, Table, TrialKeys, steps_cell
+from ..table import Cell, Table, keys_of, steps_cell
 from ..texts import Cells, Texts
 from ..view import View
 
@@ -207,17 +207,13 @@ def _shape_figure(curve: Curve, published: PublishedCurve, reference: Reference,
 def _of_both(kind: str, curve: Curve, published: PublishedCurve, reference: Reference, draw: Callable[[Axes], None],
              **values: Any) -> Figure:
     band = PAPERS.say("band", plot=bool(published.trials), confidence=curve.confidence)
-    return PAPERS.figure(kind, draw, _keys(curve), name=_named(kind, reference, curve), target=curve.target,
+    return PAPERS.figure(kind, draw, keys_of(_shown(curve)), name=_named(kind, reference, curve), target=curve.target,
                          label=published.label, there=published.target, band=band, obtained=reference.obtained,
                          source=reference.source, **values)
 
 
 def _shown(curve: Curve) -> list[CurvePoint | BatchPoint]:
     return [point for point in curve.points if point.steps.met or point.steps.beyond > 0]
-
-
-def _keys(curve: Curve) -> TrialKeys:
-    return tuple(dict.fromkeys(key for point in _shown(curve) for key in point.keys))
 
 
 def _draw(axes: Axes, curve: Curve, published: PublishedCurve, here: float, there: float, label: str) -> None:

@@ -14,9 +14,8 @@ from typing import Any
 from ...analysis.step_time import MEASURED
 from ...analysis.worker_plan import Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, percent, unit_of
-from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_arrow, explain_crowded, log2_axis,
-                       set_ticks)
-from ..plots import draw_line, ends_of, explain, label_axes
+from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_arrow, draw_line, ends_of, explain,
+                       explain_crowded, label_axes, log2_axis, set_ticks)
 from .words import CROWDED, PLAN, ROLES
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}

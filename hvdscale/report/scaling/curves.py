@@ -14,7 +14,7 @@ from ...formatting.numbers import listed, number, whole
 from ...target import Target
 from ..columns import BATCH, EXAMPLES, PERFECT
 from ..search.words import best_of_each, best_of_interval
-from ..table import Cell, Table, Write, count_cell, interval_cell, number_cell, steps_cell
+from ..table import Cell, Table, Write, count_cell, interval_cell, no_cell, number_cell, steps_cell
 from .regimes import SCALING
 
 NEVER = "never measured"
@@ -46,8 +46,8 @@ def curve_table(curve: Curve | None) -> Table | None:
 
 def _value(point: CurvePoint, estimate: Estimate, write: Write) -> Cell:
     if not point.trials:
-        return Cell("diverged" if point.infeasible else "n/a", math.nan, math.nan, math.nan)
-    return steps_cell(estimate, write) if _is_measured(point) else Cell(NEVER, math.nan, math.nan, math.nan)
+        return no_cell("diverged" if point.infeasible else "n/a")
+    return steps_cell(estimate, write) if _is_measured(point) else no_cell(NEVER)
 
 
 def _is_measured(point: CurvePoint) -> bool:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,12 +20,11 @@ from ...analysis.step_breakdown import StepParts
 from ...analysis.steps import RunToTarget, RunCell
 from ...formatting.numbers import counted, exact, listed, percent
 from ..columns import metric_name
-from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_arrow, explain_crowded,
-                       fraction, is_known, is_named, is_positive, log2_axis, mark_estimate, power_ticks, set_ticks,
-                       shade)
-from ..plots import draw_line, ends_of, label_axes
+from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_arrow, draw_line, ends_of,
+                       explain_crowded, fraction, is_known, is_named, is_positive, label_axes, log2_axis, mark_estimate,
+                       power_ticks, set_ticks, shade)
 from ..search.figures import best_of_figure
-from ..table import TrialKeys
+from ..table import keys_of
 from . import words
 from .ranks import rank_figure
 from .regimes import SCALING
@@ -82,7 +81,7 @@ def _repeats_figure(section: Section, curve: Curve, points: Sequence[BatchPoint]
         for point in points:
             mark_estimate(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")
         label_axes(axes, "global batch B (examples)", "steps to target S")
-    return SCALING.figure("steps-batch", draw, _keys(point.cell for point in points), target=section.target,
+    return SCALING.figure("steps-batch", draw, keys_of(point.cell for point in points), target=section.target,
                           confidence=section.options.confidence)
 
 
@@ -116,7 +115,7 @@ def _speedup_figure(section: Section, series: Series) -> Figure:
 def _series_figure(kind: str, section: Section, series: Series, draw: Callable[..., None]) -> Figure:
     """A figure of what the worker counts of a series reach."""
     cells = [point.cell for point in series.points if point.cell.runs]
-    return SCALING.figure(kind, draw, _keys(cells), target=section.target, name=words.series_name(series),
+    return SCALING.figure(kind, draw, keys_of(cells), target=section.target, name=words.series_name(series),
                           series=words.series_kind(series), confidence=section.options.confidence,
                           crowded=any(cell.oversubscribed for cell in cells))
 
@@ -178,7 +177,7 @@ def _parts_figure(series: Series, parts: Sequence[tuple[RunCell, StepParts]]) ->
         axes.grid(False, axis="x")
         axes.set_ylim(0, 1.1 * max(bottoms))
         label_axes(axes, "workers W", "milliseconds a step (median)")
-    return SCALING.figure("step-time", draw, _keys(cells), name=words.series_name(series),
+    return SCALING.figure("step-time", draw, keys_of(cells), name=words.series_name(series),
                           series=words.series_kind(series))
 
 
@@ -207,7 +206,7 @@ def _noise_figure(section: Section) -> Figure:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda value, _: exact(value))
         label_axes(axes, "steps", "noise scale (examples)")
-    return SCALING.figure("noise-scale", draw, _keys(cell for cell, _ in found),
+    return SCALING.figure("noise-scale", draw, keys_of(cell for cell, _ in found),
                           confidence=section.options.confidence)
 
 
@@ -247,7 +246,7 @@ def _training_figure(section: Section, metric: str, across: str) -> Figure:
                   if (x > 0).any()]
         _curve_axes(axes, section, metric, starts, ends, values, across)
         label_axes(axes, label, name)
-    return SCALING.figure("curve", draw, _keys(cells), across=across, metric_name=name, metric=metric, short=short,
+    return SCALING.figure("curve", draw, keys_of(cells), across=across, metric_name=name, metric=metric, short=short,
                           label=label, column=column)
 
 
@@ -293,7 +292,3 @@ def _has_curve(run: RunToTarget, metric: str, across: str = "step") -> bool:
     """Whether a run was evaluated twice, at times that are known, so that there is a curve to draw."""
     where = _across(run, across)
     return metric in run.trial.metrics and len(where) > 1 and math.isfinite(where[-1])
-
-
-def _keys(cells: Iterable[RunCell]) -> TrialKeys:
-    return tuple(dict.fromkeys(key for cell in cells for key in cell.keys))

@@ -12,7 +12,7 @@ from ...analysis.noise_against import NoiseAgainst, NoisePoint, as_estimate
 from ...formatting.numbers import number, ratio
 from ..columns import BATCH, NOISE, QUARTERS
 from ..findings import Finding
-from ..table import Cell, Table, Write, count_cell, interval_cell
+from ..table import Cell, Table, count_cell, known_cell
 from .regimes import SCALING, as_fitted
 
 
@@ -57,21 +57,15 @@ def noise_against_table(found: NoiseAgainst | None) -> Table | None:
     """By batch the noise scale, its quarters, and it over the measured critical batch; None for None."""
     if found is None:
         return None
-    b_crit = _cell(found.b_crit)
+    b_crit = known_cell(found.b_crit)
     return SCALING.table("noise-against", found.points, {
         BATCH: lambda point: count_cell(point.global_batch),
-        NOISE: lambda point: _cell(as_estimate(point.noise.whole)),
+        NOISE: lambda point: known_cell(as_estimate(point.noise.whole)),
         **{column: partial(_quarter, at=at) for at, column in enumerate(QUARTERS)},
         "critical_batch": lambda point: b_crit,
-        "noise_over_critical": lambda point: _cell(point.ratio, ratio)}, lambda point: point.keys,
+        "noise_over_critical": lambda point: known_cell(point.ratio, ratio)}, lambda point: point.keys,
         notes=(SCALING.say("noise_of_all"), SCALING.say("noise_published")), what=found.target)
 
 
 def _quarter(point: NoisePoint, at: int) -> Cell:
-    return _cell(as_estimate(point.noise.quarters[at]))
-
-
-def _cell(estimate: Estimate, write: Write = number) -> Cell:
-    if not math.isfinite(estimate.value):
-        return Cell("n/a", math.nan, math.nan, math.nan)
-    return interval_cell(estimate, write)
+    return known_cell(as_estimate(point.noise.quarters[at]))

@@ -11,9 +11,8 @@ from ...analysis.report_data import Section
 from ...analysis.steps import RunCell
 from ...formatting.numbers import counted, number
 from ..columns import BATCH
-from ..drawing import ORANGE, Axes, Figure, set_ticks, shade
+from ..drawing import ORANGE, Axes, Figure, label_axes, set_ticks, shade
 from ..findings import Finding
-from ..plots import label_axes
 from ..table import Cell, Table, count_cell, number_cell
 from .regimes import SCALING
 

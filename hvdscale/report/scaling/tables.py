@@ -21,7 +21,7 @@ from ...analysis.steps import RunCell
 from ...formatting.numbers import number, percent, ratio, span, spread, whole
 from ...plan.batch_schedule import BatchSchedule
 from ..columns import BATCH, EXAMPLES, NOISE, PERFECT, QUARTERS, STATISTICAL, STEPS, SYSTEM, TOKENS
-from ..table import Cell, Column, Table, TrialKeys, Write, count_cell, interval_cell, number_cell, steps_cell
+from ..table import Cell, Column, Table, TrialKeys, Write, count_cell, interval_cell, no_cell, number_cell, steps_cell
 from ..texts import Cells
 from ..view import present
 from . import words
@@ -236,7 +236,7 @@ def _lost(cell: RunCell) -> str:
 
 def _estimate(estimate: Estimate, cell: RunCell, write: Write = number) -> Cell:
     if not cell.runs:
-        return Cell("diverged", math.nan, math.nan, math.nan)
+        return no_cell("diverged")
     if math.isnan(estimate.value):
         return Cell("n/a", estimate.value, estimate.low, estimate.high, "not measured")
     found = steps_cell(estimate, write)

@@ -16,10 +16,11 @@ from ...analysis.quality import Quality
 from ...analysis.shares import Tolerance
 from ...formatting.numbers import number
 from ..columns import metric_name
-from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Axis, Figure, Look, is_named,
-                       is_positive, log2_axis, set_ticks, shade, value_axis)
+from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Axis, Figure, Look, draw_bar,
+                       draw_panels, ends_of, explain, is_named, is_positive, label_axes, log2_axis, set_ticks, shade,
+                       value_axis)
 from ..file_names import column_name
-from ..plots import draw_bar, draw_panels, ends_of, explain, label_axes
+from ..table import keys_of
 from .budgets import best_ends, describe_ends
 from .curve_figures import ASIDE, heading, plain
 from .words import SEARCH
@@ -51,8 +52,7 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
         value_axis(axes, "y", [point.best.value for other in alike for row in other.rows for point in _valued(row)],
                    PANEL_TICKS if len(found) > 1 else TICKS)
     points = [point for one in found for row in one.rows for point in row]
-    keys = dict.fromkeys(key for point in points for key in point.keys)
-    return SEARCH.figure("best-under-budgets", draw, tuple(keys), len(found), title=title,
+    return SEARCH.figure("best-under-budgets", draw, keys_of(points), len(found), title=title,
                          metrics=" or ".join(sorted(metrics)), confidence=found[0].confidence,
                          ends=describe_ends(best_ends(points)) if short else "")
 
@@ -75,7 +75,7 @@ def best_batch_figure(found: Quality | None, tolerance: Tolerance) -> Figure | N
         axes.axvline(valley.best.value, color=shade(0, 3), linewidth=1, linestyle=":", label="best batch")
         value_axis(axes, "y", ends_of(point.best for point in points), TICKS)
         label_axes(axes, "global batch B (examples)", metric)
-    return SEARCH.figure("best-batch", draw, tuple(dict.fromkeys(key for point in points for key in point.keys)),
+    return SEARCH.figure("best-batch", draw, keys_of(points),
                          name=column_name(found.column), metric=metric, workload=heading(found.workload), n=found.n,
                          confidence=found.confidence, tolerance=str(tolerance))
 

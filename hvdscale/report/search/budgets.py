@@ -15,7 +15,7 @@ from ...formatting.numbers import in_brackets, listed, number, span
 from ..columns import BATCH, metric_name
 from ..file_names import column_name
 from ..findings import Finding
-from ..table import Cell, Table, TrialKeys, count_cell, number_cell
+from ..table import Cell, Table, count_cell, keys_of, no_cell, number_cell
 from ..texts import Cells
 from .words import SEARCH
 
@@ -35,12 +35,8 @@ def budgets_table(found: BestUnder | None) -> Table | None:
         BATCH: lambda points: count_cell(points[0].global_batch),
         SEARCH.column("feasible_of_all", "feasible"): lambda points: count_cell(
             max(point.feasible for point in points), f"{points[0].diverged} div." if points[0].diverged else ""),
-        **columns}, _keys, file=f"budgets-{column_name(found.column)}", notes=notes(found), warnings=warnings(found),
+        **columns}, keys_of, file=f"budgets-{column_name(found.column)}", notes=notes(found), warnings=warnings(found),
         metric=metric_name(found.column))
-
-
-def _keys(points: Sequence[BudgetPoint]) -> TrialKeys:
-    return tuple(dict.fromkeys(key for point in points for key in point.keys))
 
 
 def trials_table(found: BestUnder | None) -> Table | None:
@@ -118,7 +114,7 @@ def warnings(found: BestUnder) -> Iterator[str]:
 def best_cell(point: BudgetPoint) -> Cell:
     """The best value of a batch, with its interval."""
     if point.trial is None:
-        return Cell("n/a", math.nan, math.nan, math.nan)
+        return no_cell()
     mark = f" {MARK}" if point.best_is_short else ""
     return Cell(f"{number(point.value)}{mark}", point.value, point.best.low, point.best.high,
                 span(point.best.low, point.best.high))

@@ -16,9 +16,9 @@ from ...analysis.curves import Curve, CurvePoint
 from ...analysis.intervals import Estimate
 from ...analysis.regimes import Regimes
 from ...formatting.numbers import number
-from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, fraction,
-                       is_named, is_positive, log2_axis, mark_estimate, shade)
-from ..plots import arrows, draw_panels, ends_of, explain, label_axes
+from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
+                       draw_panels, ends_of, explain, fraction, is_named, is_positive, label_axes, log2_axis,
+                       mark_estimate, shade)
 from .words import SEARCH
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures

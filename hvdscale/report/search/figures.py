@@ -20,10 +20,11 @@ from ...analysis.search import BestOf
 from ...analysis.studies import Study
 from ...formatting.numbers import counted, exact
 from ...target import Target
-from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, fraction,
-                       is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade, value_axis)
+from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
+                       draw_bar, draw_line, draw_panels, ends_of, explain, fraction, is_named, is_positive, label_axes,
+                       log2_axis, mark_estimate, set_ticks, shade, spread_evenly, value_axis)
 from ..file_names import slug
-from ..plots import arrows, draw_bar, draw_line, draw_panels, ends_of, explain, label_axes
+from ..table import keys_of
 from .curve_figures import heading, plain
 from .words import SEARCH
 
@@ -57,9 +58,9 @@ def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, t
     def draw(axes: Axes, points: Sequence[BestPoint]) -> None:
         _draw_best(axes, points, what, PANEL_TICKS if len(found) > 1 else TICKS)
     targets = {str(curve.target) for _, curve, _ in found}
-    keys = dict.fromkeys(key for *_, points in found for point in points for key in point.keys)
     return SEARCH.figure(
-        "best", draw_panels(draw, [points for *_, points in found], [panel for panel, *_ in found]), tuple(keys),
+        "best", draw_panels(draw, [points for *_, points in found], [panel for panel, *_ in found]),
+        keys_of(point for *_, points in found for point in points),
         len(found), name=name or f"best-{slug(what)}-panels", title=title or f"Best {TITLES.get(what, what)} by batch",
         panel=found[0][0] if len(found) == 1 else "", what=TITLES.get(what, what), within=USEFUL_WITHIN,
         momentum=what == MOMENTUM, target=min(targets) if len(targets) == 1 else "",
@@ -146,10 +147,7 @@ def _placed(study: Study, names: Sequence[str]) -> int:
 def _spread(curve: Curve, y: str | None, most: int) -> list[CurvePoint]:
     """At most that many points with trials to show, evenly spread, the first and the last among them."""
     names = [LEARNING_RATE] if y is None else [LEARNING_RATE, y]
-    points = [point for point in curve.searched if _placed(point.study, names) >= LEAST]
-    if len(points) <= most:
-        return points
-    return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]
+    return spread_evenly([point for point in curve.searched if _placed(point.study, names) >= LEAST], most)
 
 
 def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *, title: str,
@@ -167,11 +165,10 @@ def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *
 
     def draw(axes: Axes, space: Space) -> None:
         _draw_space(axes, space, [space for _, space in found], y)
-    keys = dict.fromkeys(key for _, space in found for key in space.keys)
     return SEARCH.figure(
-        "trials", draw_panels(draw, [space for _, space in found], [panel for panel, _ in found]), tuple(keys),
-        len(found), name=name, title=title, panel=found[0][0] if len(found) == 1 else "",
-        second=y.replace("_", " ") if y else "", momentum=y == MOMENTUM)
+        "trials", draw_panels(draw, [space for _, space in found], [panel for panel, _ in found]),
+        keys_of(space for _, space in found), len(found), name=name, title=title,
+        panel=found[0][0] if len(found) == 1 else "", second=y.replace("_", " ") if y else "", momentum=y == MOMENTUM)
 
 
 MARKS: tuple[tuple[int | None, Look, str], ...] = (     # kind, look, and its name

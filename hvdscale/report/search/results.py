@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ...analysis.curves import SearchResult
 from ..columns import BATCH
 from ..file_names import column_name
-from ..table import Cell, Table, count_cell, number_cell
+from ..table import Cell, Table, count_cell, no_cell, number_cell
 from ..texts import Cells
 from .words import SEARCH, not_by
 
@@ -41,7 +41,7 @@ def _steps(row: SearchResult) -> Cell:
     if row.best is not None:
         return Cell(f"{row.fewest:,.0f}", row.fewest, row.before, row.fewest, not_by(row.before))
     if not row.trials:
-        return Cell("diverged" if row.infeasible else "n/a", math.nan, math.nan, math.nan)
+        return no_cell("diverged" if row.infeasible else "n/a")
     if math.isnan(row.beyond):
-        return Cell("never measured", math.nan, math.nan, math.nan)
+        return no_cell("never measured")
     return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")

@@ -19,7 +19,7 @@ from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..columns import BATCH, STEPS
 from ..findings import Finding
-from ..table import Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, number_cell
+from ..table import Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, no_cell, number_cell
 from .words import SEARCH, best_of_interval
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
@@ -219,7 +219,7 @@ def _loss_cell(point: RulePoint) -> Cell:
     loss, mark = point.loss, MARKS[point.verdict]
     outside = "outside" if point.how == OUTSIDE else ""
     if loss.value != loss.value:
-        return Cell(outside or "n/a", math.nan, math.nan, math.nan)
+        return no_cell(outside or "n/a")
     if math.isinf(loss.value):
         below = outside or (span(loss.low, loss.high, ratio) if loss.low < loss.beyond else "")
         return Cell(f"> {ratio(loss.beyond)} {mark}".strip(), loss.value, loss.low, loss.high, below)
