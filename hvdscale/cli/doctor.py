@@ -72,7 +72,7 @@ def _run(parsed, error, workers) -> int:
 
 def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...], wanted: str, workers,
              out: TextIO) -> int:
-    from ..doctor.children import Asked
+    from ..doctor.children import JobRequest
     from ..doctor.examine import examine
     from ..doctor.formats import TEXT, render_for_machines
     from ..doctor.played import play
@@ -87,7 +87,7 @@ def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...]
         job = prepare(name, layers, workers)
     except RanksDifferError as error:
         if workers.rank == 0:
-            found = refused(error, lambda: Asked(name, layers, sample).twice(workers.size))
+            found = refused(error, lambda: JobRequest(name, layers, sample).twice(workers.size))
             print(render_findings([found], terminal) if wanted == TEXT else
                   render_for_machines(wanted, {"workload": name, "workers": workers.size}, [found], 1), file=out)
         return 1

@@ -52,7 +52,8 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
         from ..doctor.formats import TEXT, checks_of, render_for_machines
         from ..doctor.script.examine import CHECKS, MUST_BE_SEEN, examine
         from ..doctor.script.report import render
-        from ..doctor.script.runs import Asked, ScriptError
+        from ..doctor.script.child import ScriptRequest
+        from ..doctor.script.runs import ScriptError
         from ..training.display import on_terminal
         from ..workers.launch import place
         from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
@@ -63,7 +64,7 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
     _check(arguments, batch, workers)
     checked = checks_of(checks, tuple(CHECKS))
     started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and process.rank == 0, (0.0, 0.0))
-    asked = Asked(script, arguments, batch, workers, updates, seconds)
+    asked = ScriptRequest(script, arguments, batch, workers, updates, seconds)
     try:
         examination = examine(asked, process, lambda what: screen.line(what, time.monotonic()) if screen.terminal
                               else None, checked)

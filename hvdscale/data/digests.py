@@ -47,7 +47,8 @@ def outline(value):
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, Tensor):
-        return _outline_tensor(value)
+        value = value.detach().cpu()
+        return _outline_array((value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy())
     if isinstance(value, (np.ndarray, np.generic, float, complex)):
         return _outline_array(np.asarray(value))
     if isinstance(value, Mapping):
@@ -57,11 +58,6 @@ def outline(value):
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, outline(getattr(value, field.name))) for field in dataclasses.fields(value)]
     raise TypeError(f"{type(value).__name__} is of no known type")
-
-
-def _outline_tensor(value: Tensor):
-    value = value.detach().cpu()
-    return _outline_array((value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy())
 
 
 def _outline_array(array: np.ndarray):

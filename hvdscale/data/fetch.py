@@ -191,17 +191,11 @@ def _join(path: Path, parts: list[Path]) -> str:
 def _explain_by_hand(name: str, data_set: DataSet, folder: Path) -> str:
     """What to do without a network: the files to copy, and the command to run then."""
     lines = ["Run the command again to resume, or copy these files from a machine with a network:"]
-    for file in data_set.files:
-        published = file.file if isinstance(file, Archive) else file
+    for published in data_set.published:
         path = folder / published.name
         if not path.exists() and not _is_unpacked(path.with_name(f"{path.name}.unpacked")):
             size = f"{byte_size(published.size)}, " if published.size else ""
             lines.append(f"  {path}    ({size}SHA-256 {published.sha256}, from {published.addresses[0]})")
-    again = f"hvdscale-data fetch {name} --data-dir {shlex.quote(str(folder))}"
-    lines.append(f"then run this to verify{' and unpack' if _has_archives(data_set) else ''} them without a network:\n"
-                 f"  {again}")
-    return "\n".join(lines)
-
-
-def _has_archives(data_set: DataSet) -> bool:
-    return any(isinstance(file, Archive) for file in data_set.files)
+    unpack = " and unpack" * any(isinstance(file, Archive) for file in data_set.files)
+    return "\n".join([*lines, f"then run this to verify{unpack} them without a network:",
+                      f"  hvdscale-data fetch {name} --data-dir {shlex.quote(str(folder))}"])

@@ -164,8 +164,9 @@ class MapSplit:
                 raise
             except Exception as error:
                 hint = "" if self.collate else "; if examples differ in length, give MapSplit a collate function"
-                raise DataError(f"examples {_list_some(visits.indices)} of {type(self.dataset).__name__} cannot form a "
-                                f"batch: {describe_raised(error)}{hint}") from None
+                some = ", ".join(map(str, visits.indices[:4].tolist())) + ", ..." * (len(visits.indices) > 4)
+                raise DataError(f"examples {some} of {type(self.dataset).__name__} cannot form a batch: "
+                                f"{describe_raised(error)}{hint}") from None
 
     def count_tokens(self) -> int | None:
         """The tokens that the loss counts in all examples, if the data set has ``count_tokens(examples)`` for the first
@@ -190,10 +191,6 @@ class MapSplit:
         except Exception as error:
             what = f"example {index} of {type(self.dataset).__name__}"
             raise DataError(f"{what} cannot be read: {describe_raised(error)}") from None
-
-
-def _list_some(indices: np.ndarray) -> str:
-    return ", ".join(map(str, indices[:4].tolist())) + ", ..." * (len(indices) > 4)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from .finding import Finding, Verdict
 from .kinds import JOB
 from .played import bare, environment, on_host, play
 from .probe_step import Sample, make_sample
-from .ranks import (COMPARED, RANK, WORKERS, Entry, broken, differing, digest, not_the_same, same_on_ranks,
-                    why_not_the_same)
+from .ranks import Entry, broken, differing, digest, not_the_same, same_on_ranks
 
 PATIENCE = 60.0             # seconds that a child may take
 STALL_SECONDS = 3.0
@@ -74,7 +73,7 @@ class Child:
 
 
 @dataclass(frozen=True)
-class Asked:
+class JobRequest:
     """What the children check: the job as the user typed it, and the number of examples in their step."""
 
     name: str
@@ -99,28 +98,22 @@ class Asked:
 class OtherRank:
     """Two processes that simulate ranks 0 and 1 of the job, for a doctor that runs without a launcher."""
 
-    def __init__(self, asked: Asked):
+    def __init__(self, asked: JobRequest):
         self._asked, self._children = asked, [asked.played(rank, 2) for rank in range(2)]
 
     def finding(self, sample: Sample, mine: dict[str, Entry]) -> Finding:
         """Whether the two ranks agree, and agree with this process, a single worker."""
-        looked_at = (f"{COMPARED} in two processes that simulate rank 0 and rank 1 of 2, and in this one. Differences "
-                     "between machines show only in a launch on several of them, and only a launch runs code that "
-                     "communicates: mpirun -np 2 hvdscale-doctor")
-        ranks = [_digest_of(child) for child in self._children]
+        ranks, seen = [_digest_of(child) for child in self._children], JOB.sentence("ranks compared", "played")
         if TOO_LONG in ranks:
-            return Finding("ranks", Verdict.NOT_APPLICABLE, f"loading the job took longer than {PATIENCE:g} s; under a "
-                           "launcher the doctor compares the real ranks")
+            return JOB.finding("ranks", "late", seconds=PATIENCE)
 
-        def why(otherwise: str):
-            return lambda what, part: why_not_the_same(
-                sample, what, part, lambda: [ranks[0], _digest_of(self._asked.played(0, 2))], otherwise)
-        found = same_on_ranks(ranks, looked_at, sample.limit, why(RANK))
+        def twice() -> list[dict[str, Entry]]:
+            return [ranks[0], _digest_of(self._asked.played(0, 2))]
+        found = same_on_ranks(sample, ranks, twice, seen)
         if found.verdict == Verdict.PASSED:
             comparable = {what: entry for what, entry in mine.items() if not ranks[0][what].error}
             for what in differing(comparable, {what: ranks[0][what] for what in comparable}, sample.limit):
-                return not_the_same(f"{what} is not the same on two workers as on one", mine, ranks[0], what, looked_at,
-                                    why(WORKERS))
+                return not_the_same(sample, "apart_from_one", what, (mine, ranks[0]), twice, "workers", seen=seen)
         return found
 
     def kill(self) -> None:
@@ -128,7 +121,7 @@ class OtherRank:
             child.close()
 
 
-class Stop:
+class StallTest:
     """A small job of two workers, one of which stalls: does the other end the job and say why?"""
 
     def __init__(self):
@@ -181,7 +174,7 @@ def _digest(name: str) -> None:
     play(rank, size)                        # before the job's modules are imported
     from ..training.prepare import prepare
     from ..update.model import make_model
-    from ..workers.single import SingleWorker
+    from ..workers.group import SingleWorker
     try:
         job = prepare(name, layers, SingleWorker())
         if rank:                            # only after load, which may find its files by the host name

@@ -12,14 +12,14 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives, distributed_c10d
 
 from ..errors import CommunicationError
-from ..watch import collectives, horovod
+from ..watch import collectives
 from ..watch.lines import OURS, TORCH, is_own
 from ..watch.patches import Patches
 
 OF_TORCH = (*collectives.COMBINE, "broadcast", "broadcast_object_list", "scatter", "barrier", "recv", "irecv",
             "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single")
-OF_HOROVOD = (*horovod.COMBINE, "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
-              "barrier")
+OF_HOROVOD = (*collectives.OF_HOROVOD, "broadcast", "broadcast_", "broadcast_async", "broadcast_async_",
+              "broadcast_object", "barrier")
 TRANSPORT = os.path.join(TORCH, "distributed", "")
 CANNOT = ("the doctor calls it on one rank at a time, so the others would never answer; for how to write and test it, "
           "see 'Losses over the global batch' in the guide to workloads")

@@ -5,16 +5,17 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ..training.job import Job
+from ..update.model import how_to_be_faster
 from ..workers.group import Workers
-from .caveats import notes
-from .children import Asked, OtherRank, Stop
+from .children import JobRequest, OtherRank, StallTest
 from .communication import refusing_collectives
 from .examples import shards
 from .finding import Finding, Verdict, carried_out, trace_cause
+from .kinds import JOB
 from .padding import padding
 from .passes import batch_norm, gradients, last_batch, losses, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
-from .ranks import COMPARED, RANK, digest, same_on_ranks, why_not_the_same
+from .ranks import digest, same_on_ranks
 from .settings import decay, learning_rate
 from .state import checkpoint, evaluation
 
@@ -25,7 +26,7 @@ ORDER = ("gradients", "losses", "random numbers", "batch-norm", "padding", "last
 
 @dataclass(frozen=True)
 class Examination:
-    """The findings on a job; ``notes``: legitimate dependence on the worker count (see caveats.py)."""
+    """The findings on a job, and ``notes`` on what rightly depends on the worker count or the machine."""
 
     job: Job
     sample: Sample
@@ -54,9 +55,9 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     layers   the user's settings, as for ``prepare``;  wanted  examples in the step that the checks take
     checks   those of ORDER to run
     """
-    asked, alone, ranked = Asked(job.name, layers, wanted), workers.size == 1, RANKS in checks
+    asked, alone, ranked = JobRequest(job.name, layers, wanted), workers.size == 1, RANKS in checks
     ranks = OtherRank(asked) if alone and ranked else None
-    stop = Stop() if workers.rank == 0 and STALL in checks else None
+    stop = StallTest() if workers.rank == 0 and STALL in checks else None
     children = [child for child in (ranks, stop) if child]
     try:
         with workers.together("the sample"):
@@ -105,13 +106,24 @@ EXPLAINS = {
     "padding": ("gradients", "losses", "batch-norm", "last batch", "evaluation")}
 
 
-def _compare_ranks(sample: Sample, mine: dict, asked: Asked, workers: Workers) -> Finding:
+def _compare_ranks(sample: Sample, mine: dict, asked: JobRequest, workers: Workers) -> Finding | None:
+    """On rank 0 the finding on the ranks of a launch; a collective."""
     by_rank = workers.gather(mine, "doctor/digest")
+    if workers.rank:
+        return None
+    return same_on_ranks(sample, by_rank, lambda: asked.twice(workers.size),
+                         JOB.sentence("ranks compared", "launched", size=workers.size))
 
-    def why(what: str, part: str) -> tuple[str, str]:
-        if workers.rank:
-            return "", ""               # rank 0 alone reports it
-        return why_not_the_same(sample, what, part, lambda: asked.twice(workers.size), RANK)
-    looked_at = (f"{COMPARED} on all {workers.size} ranks; without a launcher the doctor also compares two workers "
-                 "with one")
-    return same_on_ranks(by_rank, looked_at, sample.limit, why)
+
+def notes(job: Job, sample: Sample) -> tuple[str, ...]:
+    """One sentence for each legitimate reason why a model depends on the worker count or the machine."""
+    plan = job.plan
+    faster = how_to_be_faster(job.bound_to_passes, job.model) if plan.group_by_group else ""
+    return tuple(JOB.sentences("notes", plan, {
+        "batch_grows": not job.settings.typed & {"global_batch", "batch_schedule"},
+        "rounding": plan.precision != "fp64", "rounding_in_fp64": plan.precision == "fp64",
+        "seconds": plan.budget_seconds is not None,
+        "masks": job.device.type == "cuda" or any(hasattr(module, "ghosts") for module in job.model.modules()),
+        "dropped": plan.last_batch == "drop", "by_group": plan.group_by_group, "limit": sample.note,
+    }, why=job.bound_to_passes or "group_by_group = always", faster=faster and f"; {faster}",
+        limit=f"{sample.limit:g}", note=sample.note))

@@ -46,7 +46,7 @@ class Kinds:
                        known.say(words[name]) if differs else "", by, limit, known.say(words.get("cause", "")),
                        known.say(words.get("remedy", "")), rows, where)
 
-    def sentence(self, table: str, name: str, about: Any, **values: Any) -> str:
+    def sentence(self, table: str, name: str, about: Any = None, **values: Any) -> str:
         """The sentence of that name, with its values as in a finding."""
         words = self.checks[table]
         return _Values(words, about, values).say(words[name])

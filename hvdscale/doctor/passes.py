@@ -22,10 +22,6 @@ from .kinds import JOB
 from .probe_step import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
 from .simulated_workers import on_each
 
-KEYED_BY_GROUP = ("draw from torch's global generator with group_by_group=always, so that each ghost group has its own "
-                  "random numbers at any worker count")
-WHOLE_BATCH = "statistics are taken over the worker's whole pass (batch statistics per local batch)"
-
 
 def gradients(sample: Sample, workers: Workers) -> Finding:
     """Whether workers and accumulation give the mean gradient and the buffers that autograd gives for the whole step.
@@ -50,8 +46,8 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
     about = dict(limit=sample.limit, ways=len(ways), examples=examples, how=_describe(ways),
                  kind_of_workers="real" if workers.size > 1 else "simulated")
     if not by <= sample.limit:
-        why, remedy = _why(sample)
-        return JOB.finding(name, "other_mean", by=by, way=_way(worst), why=why, next=remedy, **about)
+        way = f"{counted(worst.workers, 'worker')} x {counted(worst.accumulate, 'pass', 'passes')}"
+        return JOB.finding(name, "other_mean", by=by, way=way, **_why(sample), **about)
     if moved > sample.limit:
         return JOB.finding(name, "buffers", by=moved, **about)
     return JOB.finding(name, "same", by=max(by, moved), **about)
@@ -81,20 +77,13 @@ def _describe(ways: list[Plan]) -> str:
             f"{' or '.join(map(str, sizes))}")
 
 
-def _way(plan: Plan) -> str:
-    return f"{counted(plan.workers, 'worker')} x {counted(plan.accumulate, 'pass', 'passes')}"
-
-
-def _why(sample: Sample) -> tuple[str, str]:
-    """Cause and remedy where gradients differ, found by the more specific checks."""
+def _why(sample: Sample) -> dict[str, str]:
+    """Values of a finding: why gradients differ, and the next move, found by the more specific checks."""
     for check in (random_numbers, batch_norm, losses):
         found = check(sample)
         if found.verdict == Verdict.FAILED:
-            return found.cause, f"{found.remedy} (see the check {found.check!r})"
-    return ("the loss mixes the examples of a pass, or an example's data depend on its batch, as where a collate "
-            "function pads to the longest",
-            "see the check 'examples'; a loss over pairs or whole batches needs group_by_group=always, which computes "
-            "it on the same ghost groups at any worker count")
+            return {"why": found.cause, "next": f"{found.remedy} (see the check {found.check!r})"}
+    return {name: JOB.sentence("gradients that differ", name) for name in ("why", "next")}
 
 
 def losses(sample: Sample) -> Finding:
@@ -128,8 +117,7 @@ def losses(sample: Sample) -> Finding:
         return JOB.finding("losses", "drawn", **{**about, "by": None, "limit": None})
     layer = first_difference(sample, model, whole, parts)
     if layer:
-        cause, remedy = _explain_layer(layer)
-        return JOB.finding("losses", "layer", **about, why=cause, next=remedy, layer=_describe_layer(layer))
+        return JOB.finding("losses", "layer", **about, **_explain_layer(layer), layer=_describe_layer(layer))
     return JOB.finding("losses", "by_group" if plan.group_by_group else "pairs", **about)
 
 
@@ -137,19 +125,14 @@ def _describe_layer(layer: Difference) -> str:
     return f"{layer.layer} ({type(layer.module).__name__}), by {layer.by:.2g}"
 
 
-def _explain_layer(layer: Difference) -> tuple[str, str]:
-    if layer.in_input:
-        return ("the code before that layer, such as the loss, draws random numbers for the batch as a whole, or mixes "
-                "its examples: the layer's input differs already"), KEYED_BY_GROUP
+def _explain_layer(layer: Difference) -> dict[str, str]:
+    """Values of a finding: why the layer differs, and the next move."""
     kind, of_torch = type(layer.module).__name__, is_batch_norm(layer.module)
-    if of_torch or "norm" in kind.lower():
-        return WHOLE_BATCH, (f"replace {kind} by hvdscale.modules.BatchNorm (convert(model) does so for torch's own "
-                             f"layers), or set group_by_group={'auto' if of_torch else 'always'}")
-    if isinstance(layer.module, (nn.modules.dropout._DropoutNd, Dropout)):
-        return "dropout masks come from a stream that depends on how the batch is cut", (
-            "use hvdscale.modules.Dropout, or set group_by_group=auto")
-    return (f"{kind} mixes the examples of a batch: {WHOLE_BATCH}, or random numbers are drawn for the batch as a "
-            "whole"), "make it treat each example alone, or set group_by_group=always"
+    name = ("input" if layer.in_input else "norm" if of_torch or "norm" in kind.lower() else
+            "dropout" if isinstance(layer.module, (nn.modules.dropout._DropoutNd, Dropout)) else "mixes")
+    about = dict(kind=kind, option="auto" if of_torch else "always")
+    return {"why": JOB.sentence("layers that differ", name, **about),
+            "next": JOB.sentence("next for layers", name, **about)}
 
 
 def random_numbers(sample: Sample) -> Finding:
@@ -187,20 +170,16 @@ def batch_norm(sample: Sample) -> Finding:
     if not plan.group_by_group:
         parts = sample.parts(plan, sample.whole)
         if first_difference(sample, model, parts, parts) is None:
-            layer = first_difference(sample, model, parts, sample.parts(plan, cuts_by_groups(plan)))
+            bounds = group_bounds(plan.global_batch, plan.ghost_batch)
+            middle = bounds[max(1, len(bounds) // 3)] if len(bounds) > 2 else plan.global_batch
+            cut = sorted({0, middle, plan.global_batch})        # in two, between ghost groups
+            layer = first_difference(sample, model, parts, sample.parts(plan, cut))
             if layer:
-                cause, remedy = _explain_layer(layer)
                 return JOB.finding(name, "layer", layer=f"{layer.layer} ({type(layer.module).__name__})", by=layer.by,
-                                   limit=sample.limit, why=cause, next=remedy)
+                                   limit=sample.limit, **_explain_layer(layer))
     if not kinds:
         return JOB.finding(name, "none_by_group" if plan.group_by_group else "none")
     return JOB.finding(name, "by_group", kinds=", ".join(kinds), sizes=" or ".join(map(str, sizes)), groups=groups)
-
-
-def cuts_by_groups(plan: Plan) -> list[int]:
-    """Bounds of two uneven parts of the step, cut between ghost groups; of one part if there are too few."""
-    groups = group_bounds(plan.global_batch, plan.ghost_batch)
-    return [0, groups[max(1, len(groups) // 3)], plan.global_batch] if len(groups) > 2 else [0, plan.global_batch]
 
 
 def last_batch(sample: Sample) -> Finding:
@@ -220,9 +199,8 @@ def last_batch(sample: Sample) -> Finding:
         return JOB.finding(name, "whole" if summed == stream.examples else "lost", stream, what=what, summed=summed)
     by = max(distance(on_each(count, lambda worker: step_of(sample, replace(short, workers=count), worker, 1))[0][0],
                       mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2))
-    why, remedy = _why(sample) if by > sample.limit else ("", "")
     return JOB.finding(name, "weight" if by > sample.limit else "short", what=what, summed=summed, by=by,
-                       limit=sample.limit, size=short.stream.size(1), why=why, next=remedy)
+                       limit=sample.limit, size=short.stream.size(1), **(_why(sample) if by > sample.limit else {}))
 
 
 def _short(sample: Sample) -> Plan | None:

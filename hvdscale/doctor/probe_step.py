@@ -25,8 +25,7 @@ from ..training.job import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep
-from ..workers.group import Workers
-from ..workers.single import SingleWorker
+from ..workers.group import SingleWorker, Workers
 from ..workload import bound_loss
 from .examples import examples
 from .finding import Finding, carried_out

@@ -12,34 +12,16 @@ from ..data.splits import tensors_of
 from ..errors import RanksDifferError, WorkersError
 from ..plan.shards import Visits
 from ..training.evaluate import Evaluator
-from ..workers.single import SingleWorker
+from ..workers.group import SingleWorker
 from .finding import Finding, Verdict
+from .kinds import JOB
 from .passes import random_numbers
 from .probe_step import Sample, distance, mean_gradient
 
-NAME, JOB = "ranks", "the job, loaded and built,"
+NAME, WHOLE = "ranks", "the job, loaded and built,"
 DIGESTED = 8                # examples of a split whose values and metrics the ranks compare
 NUMBERS = 1000              # of a gradient, at most
-COMPARED = "sizes, parameters, examples, the gradient of a step, and metrics"
-
-RANK = ("it depends on the rank, as through hvd.rank(), torch.distributed.get_rank() or a variable such as RANK or "
-        "LOCAL_RANK; or on the host, through its name or its files")
-WORKERS = "it depends on the number of workers: hvd.size(), torch.distributed.get_world_size() or WORLD_SIZE"
-NO_WORKERS = "do not use the number of workers: hvdscale itself shards the examples and averages over all workers"
-PROCESS = ("it differs between processes of the same rank: it depends on the time, the process id, Python's hash of a "
-           "string, or an unseeded generator")
-# by the part of the job that differs: what to do about it
-REMEDIES = {
-    "load": "load must return all examples on every rank, as hvdscale gives each worker its share; seed its random "
-            "numbers by a fixed number, such as default_rng(0)",
-    "build": "draw parameters from torch's, numpy's or Python's global generator, which hvdscale seeds before build",
-    "read": "in load, seed by a fixed number, such as default_rng(0); draw augmentation from the Draws passed to a "
-            "Split's augment, or from the global generators, seeded for each example of a MapSplit; draw nothing in "
-            "collate",
-    "loss": "in loss and model, draw from torch's, numpy's or Python's global generator, which hvdscale seeds by seed, "
-            "step and ghost group, the same on every rank",
-    "measure": "draw no random numbers in measure; draw what it needs in load, seeded by a fixed number"}
-OF_REFUSALS = {"found": "load", "built": "build"}       # by the verb in the error's text
+OF_REFUSALS = {"found": "load", "built": "build"}       # the part of the job, by the verb in the error's text
 
 
 class Entry(NamedTuple):
@@ -107,35 +89,35 @@ def _hash(tensors) -> str:
 
 def broken(error: str) -> dict[str, Entry]:
     """The digest of a job that a rank cannot load or build."""
-    return {JOB: Entry("load", "", error)}
+    return {WHOLE: Entry("load", "", error)}
 
 
-def same_on_ranks(by_rank: Sequence[dict[str, Entry]], looked_at: str, limit: float,
-                  why: Callable[[str, str], tuple[str, str]]) -> Finding:
-    """Whether all ranks' digests equal rank 0's.
-
-    why  (what differs, the part of the job it belongs to) -> cause and remedy
-    """
-    if all(JOB in found for found in by_rank):
-        return Finding(NAME, Verdict.NOT_APPLICABLE, f"the job cannot be checked: {by_rank[0][JOB].error}")
+def same_on_ranks(sample: Sample, by_rank: Sequence[dict[str, Entry]], twice: Callable[[], Sequence[dict[str, Entry]]],
+                  seen: str) -> Finding:
+    """Whether all ranks' digests equal rank 0's; ``seen``: what was compared, in words. See ``not_the_same``."""
+    if all(WHOLE in found for found in by_rank):
+        return JOB.finding(NAME, "unchecked", error=by_rank[0][WHOLE].error)
     for rank, found in enumerate(by_rank):
-        for what in differing(by_rank[0], found, limit):
-            return not_the_same(f"{what} is not the same on rank {rank} as on rank 0", by_rank[0], found, what,
-                                looked_at, why)
-    return Finding(NAME, Verdict.PASSED, looked_at)
+        for what in differing(by_rank[0], found, sample.limit):
+            return not_the_same(sample, "apart", what, (by_rank[0], found), twice, "rank", seen=seen, rank=rank)
+    return JOB.finding(NAME, "same", seen=seen)
 
 
-def not_the_same(differs: str, digest: dict[str, Entry], other: dict[str, Entry], what: str, looked_at: str,
-                 why: Callable[[str, str], tuple[str, str]]) -> Finding:
-    """The finding where two digests differ, with the error if one of them has that instead."""
-    entries = [found[what] for found in (digest, other) if what in found]
+def not_the_same(sample: Sample, kind: str, what: str, digests: Sequence[dict[str, Entry]],
+                 twice: Callable[[], Sequence[dict[str, Entry]]], otherwise: str, **values) -> Finding:
+    """The finding where two digests differ in this entry, with the error if one of them has that instead.
+
+    twice      returns the digests of two processes of one rank;  otherwise  the cause if these are equal
+    """
+    entries = [found[what] for found in digests if what in found]
     error = next((f": {entry.error}" for entry in entries if entry.error), "")
-    return Finding(NAME, Verdict.FAILED, looked_at, differs + error, None, None, *why(what, entries[0].part))
+    return JOB.finding(NAME, kind, what=what, error=error, **values,
+                       **explain(sample, what, entries[0].part, twice, otherwise))
 
 
 def differing(digest: dict[str, Entry], other: dict[str, Entry], limit: float) -> Iterator[str]:
     """The names of entries that differ: numbers by more than the relative limit; two errors count as equal."""
-    for what in sorted({**digest, **other}, key=lambda what: what != JOB):
+    for what in sorted({**digest, **other}, key=lambda what: what != WHOLE):
         a, b = digest.get(what), other.get(what)
         if not (a and b and bool(a.error) == bool(b.error) and (a.error or _same(a.value, b.value, limit))):
             yield what
@@ -148,25 +130,20 @@ def _same(value: str | list[float], other: str | list[float], limit: float) -> b
         torch.tensor(other, dtype=torch.float64), torch.tensor(value, dtype=torch.float64)) <= limit
 
 
-def why_not_the_same(sample: Sample, what: str, part: str, twice: Callable[[], Sequence[dict[str, Entry]]],
-                     otherwise: str) -> tuple[str, str]:
-    """Cause and remedy where this entry differs between two processes.
-
-    twice      returns the digests of two processes of one rank;  otherwise  the cause if these are equal
-    """
+def explain(sample: Sample, what: str, part: str, twice: Callable[[], Sequence[dict[str, Entry]]],
+            otherwise: str) -> dict[str, str]:
+    """Values of the finding that this entry differs, which is of that part of the job: its cause and the next move."""
     for check, found in (("random numbers", random_numbers(sample) if part == "loss" else None),
                          ("examples", sample.data if part == "read" else None)):
         if found and found.verdict == Verdict.FAILED:
-            return found.cause, f"see the check {check!r} first"
+            return {"why": found.cause, "next": f"see the check {check!r} first"}
     one, another = twice()
-    changes = JOB not in {**one, **another} and what in differing(one, another, sample.limit)
-    cause = PROCESS if changes else otherwise
-    return cause, NO_WORKERS if cause == WORKERS else REMEDIES[part]
+    changes = WHOLE not in {**one, **another} and what in differing(one, another, sample.limit)
+    return {"cause": "process" if changes else otherwise, "next": JOB.sentence("next for ranks", part)}
 
 
 def refused(error: RanksDifferError, twice: Callable[[], Sequence[dict[str, Entry]]]) -> Finding:
     """The finding for a job that cannot start because its ranks disagree; no other check can follow."""
-    cause = PROCESS if any(differing(*twice(), 0.0)) else RANK
-    remedy = next((REMEDIES[part] for done, part in OF_REFUSALS.items() if f" {done} " in str(error)), "")
-    looked_at = "the job as each rank plans, loads and builds it; it cannot start, so nothing else can be checked"
-    return Finding(NAME, Verdict.FAILED, looked_at, str(error), cause=cause, remedy=remedy)
+    part = next((part for done, part in OF_REFUSALS.items() if f" {done} " in str(error)), None)
+    return JOB.finding(NAME, "refused", error=str(error), cause="process" if any(differing(*twice(), 0.0)) else "rank",
+                       next=JOB.sentence("next for ranks", part) if part else "")

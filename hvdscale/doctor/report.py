@@ -1,7 +1,7 @@
 """An examination as text: one line per check, details of each failure, tables, notes."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import counted
@@ -21,7 +21,8 @@ def render(examination: Examination, seconds: float, colour: bool) -> str:
     sample, plan, findings = examination.sample, examination.job.plan, examination.findings
     headline = (f"{plan.workload} at global batch {plan.batches}: {counted(len(findings), 'check')}; those of the "
                 f"model use a step of {sample.plan.global_batch} examples in {sample.plan.precision}")
-    tables = [f"{finding.check}\n{_table(finding.rows)}" for finding in findings if finding.rows]
+    tables = [f"{finding.check}\n{render_table(finding.rows, range(len(finding.rows[0])))}"
+              for finding in findings if finding.rows]
     return join_blocks(headline, findings, seconds, colour, *tables, render_list(NOTES, examination.notes))
 
 
@@ -58,18 +59,16 @@ def _line(finding: Finding, colour: bool) -> str:
 
 
 def _failure(finding: Finding, colour: bool) -> str:
-    rows = [("what differs", finding.differs), ("where", finding.where), ("by how much", _by(finding)),
+    by = "" if finding.by is None else f"{finding.by:.3g}; allowed {finding.limit:g}"
+    rows = [("what differs", finding.differs), ("where", finding.where), ("by how much", by),
             ("usual cause", finding.cause), ("next move", finding.remedy)]
     heading = f"{_colour(LABELS[finding.verdict], finding.verdict, colour)}: {finding.check}"
     return "\n".join([heading, *(wrap(text, f"  {name:12}  ") for name, text in rows if text)])
 
 
-def _by(finding: Finding) -> str:
-    return "" if finding.by is None else f"{finding.by:.3g}; allowed {finding.limit:g}"
-
-
-def _table(rows: tuple[tuple[str, ...], ...]) -> str:
-    return "\n".join(f"  {line}" for line in aligned(rows, range(len(rows[0])), line_width() - 2))
+def render_table(rows: Sequence[tuple[str, ...]], left: Collection[int]) -> str:
+    """The rows, indented; ``left``: the columns that are aligned there."""
+    return "\n".join(f"  {line}" for line in aligned(rows, left, line_width() - 2))
 
 
 def _colour(text: str, verdict: str, colour: bool) -> str:

@@ -16,8 +16,7 @@ from ..training.snapshot import RunState, capture, restore
 from ..update.optimizers import make_optimizer
 from ..update.precision import PARAMETERS, repeatable
 from ..update.step import DataParallelStep
-from ..workers.group import Workers
-from ..workers.single import SingleWorker
+from ..workers.group import SingleWorker, Workers
 from ..workload import measured
 from .finding import Finding
 from .kinds import JOB
@@ -35,34 +34,33 @@ def checkpoint(sample: Sample) -> Finding:
     plan = job.plan.at_batch(sample.plan.global_batch, workers=1, accumulate=1, loader_workers=0, noise_every=0,
                              ghost_batch=sample.plan.ghost_batch)
 
-    def parts():
+    def make_step() -> DataParallelStep:
         model = sample.model(plan)
-        optimizer = make_optimizer(plan, model)
-        return model, optimizer, DataParallelStep(plan, job.workload, job.data.train, model, optimizer, SingleWorker(),
-                                                  job.device)
+        return DataParallelStep(plan, job.workload, job.data.train, model, make_optimizer(plan, model), SingleWorker(),
+                                job.device)
 
     def finding(kind: str, **given) -> Finding:
         return JOB.finding("checkpoint", kind, plan, before=BEFORE, **given)
 
     def resumed_from(state):
-        other = parts()
-        restore(state, *other)
-        return other[2](BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, other[0].state_dict()
+        other = make_step()
+        restore(state, other)
+        return other(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, other.model.state_dict()
 
     with (OwnGenerators(job.device), repeatable(job.device),
           tempfile.TemporaryDirectory(prefix="hvdscale-doctor-") as folder):
-        run = parts()
+        take_step = make_step()
         for step in range(BEFORE):
-            run[2](step, plan.schedule.lr_at(step), set())
+            take_step(step, plan.schedule.lr_at(step), set())
         try:
             path = os.path.join(folder, f"step-{BEFORE}.pt")
-            write(path, {**capture(RunState(BEFORE), *run), "format": FORMAT})
-            uninterrupted = run[2](BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
+            write(path, {**capture(RunState(BEFORE), take_step), "format": FORMAT})
+            uninterrupted = take_step(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
             state = read(path)
         except CheckpointError as error:
             return finding("not_saved", error=str(error).replace(folder + os.sep, ""))
         (resumed, found), (_, again) = resumed_from(state), resumed_from(state)
-    differing, by = _differences(run[0].state_dict(), found)
+    differing, by = _differences(take_step.model.state_dict(), found)
     if not differing:
         return finding("same", by=0.0, limit=0.0)
     if job.device.type != "cpu" and _differences(found, again)[0]:

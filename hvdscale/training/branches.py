@@ -219,7 +219,9 @@ class Branching:
         own = found[self.shard[0]::self.shard[1]]
         if own:
             self._introduce(own, len(found))
-        merged = self._merged()
+        merged: dict[str, EndedBranch] = {}                 # those in the log of all, which are not run again
+        if not (self.overwrite or self.workers.rank) and os.path.exists(self.places.all_branches):
+            merged = {found.name: found for found in _ended_in(self.places.all_branches)}
         for at, branch in enumerate(own, 1):
             with self.workers.together("the logs of branches"):
                 ended = self.workers.rank == 0 and not self.overwrite and self._ended(branch, merged)
@@ -238,12 +240,6 @@ class Branching:
                 self._propose()
         self._say(f"next: hvdscale-report {self.places.out}")
         return ExitCode.DONE
-
-    def _merged(self) -> dict[str, EndedBranch]:
-        """The branches in the log of all of them, by name; none where they are to be run again."""
-        if self.overwrite or self.workers.rank or not os.path.exists(self.places.all_branches):
-            return {}
-        return {found.name: found for found in _ended_in(self.places.all_branches)}
 
     def _merge(self, branches: list[Branch], merged: Mapping[str, EndedBranch]) -> None:
         """Move the logs of branches into the log of all, if all have ended; another shard's are the last one's to move.

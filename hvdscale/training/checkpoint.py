@@ -19,7 +19,6 @@ import zlib
 from dataclasses import replace
 
 import torch
-from torch import nn
 
 from ..data.generators import random_state
 from ..errors import CheckpointError, ExitCode, HvdscaleError, LogError
@@ -185,10 +184,10 @@ class Checkpoints:
     def __init__(self, start: Start):
         self._start = start
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> RunState:
+    def restore(self, take_step: DataParallelStep) -> RunState:
         """Restore the state that the run resumes from, if any, and release it."""
         state, self._start.state = self._start.state, None
-        return RunState() if state is None else restore(state, model, optimizer, take_step)
+        return RunState() if state is None else restore(state, take_step)
 
     def wishes(self) -> set[str]:
         """This rank's votes at the next step: ``checkpoint`` if one is due by its clock."""
@@ -198,14 +197,12 @@ class Checkpoints:
         """Whether one is due now, after ``step`` steps, given the votes of the last step."""
         return False
 
-    def keep(self, done: RunState, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
-             votes: tuple[str, ...]) -> None:
+    def keep(self, done: RunState, take_step: DataParallelStep, votes: tuple[str, ...]) -> None:
         """Save the run's current state if due, given the votes of the last step; a collective."""
         if self.due(done.steps, votes):
-            self.save(done, model, optimizer, take_step)
+            self.save(done, take_step)
 
-    def save(self, done: RunState, model: nn.Module, optimizer: torch.optim.Optimizer,
-             take_step: DataParallelStep) -> None:
+    def save(self, done: RunState, take_step: DataParallelStep) -> None:
         """Save the run's current state; a collective."""
 
     def keeps_end(self, stop: Stop) -> bool:
@@ -241,16 +238,16 @@ class FolderCheckpoints(Checkpoints):
         return step != self._kept_at and (
             self._kept_at is None or (every > 0 and step % every == 0) or "checkpoint" in votes)
 
-    def save(self, done, model, optimizer, take_step):
+    def save(self, done, take_step):
         if done.steps == self._kept_at:
             return
-        generators = self.workers.gather(random_state(next(model.parameters()).device), "checkpoint")
+        generators = self.workers.gather(random_state(take_step.device), "checkpoint")
         if self._kept_at is None:                   # fail at the first step if checkpoints cannot be written
             with self.workers.together("the first checkpoint"):
-                self._write(done, generators, model, optimizer, take_step)
+                self._write(done, generators, take_step)
         else:
             try:
-                self._write(done, generators, model, optimizer, take_step)
+                self._write(done, generators, take_step)
                 self.failure = None
             except CheckpointError as error:
                 self.failure = error
@@ -258,15 +255,14 @@ class FolderCheckpoints(Checkpoints):
                 self.display.say(f"Warning: {error}; the newest checkpoint is {self.folder.newest()}")
         self._kept_at, self._last = done.steps, time.monotonic()
 
-    def _write(self, done, generators, model, optimizer, take_step) -> None:
+    def _write(self, done, generators, take_step) -> None:
         if self.folder is None:
             return
         self.run_log.flush(sync=True)
         if self.run_log.failure is not None:
             done = replace(done, evaluated=-1, measured={})     # its evaluation may not be in the log
-        state = {**capture(done, model, optimizer, take_step), "random": generators, "format": FORMAT,
-                 "plan": json.dumps(self.plan.as_record({})),
-                 "log": self.run_log.place()}
+        state = {**capture(done, take_step), "random": generators, "format": FORMAT,
+                 "plan": json.dumps(self.plan.as_record({})), "log": self.run_log.place()}
         write(self.folder.place(done.steps), state)
         # later ones are damaged, or belong to steps that are being retaken
         later = [found for found in listed(self.folder.path) if found[0] > done.steps]

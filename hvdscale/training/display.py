@@ -37,7 +37,14 @@ class Display:
 
     def evaluation(self, step: int, measured: Mapping[str, float]) -> None:
         """Show what was measured after ``step`` steps."""
-        self._note_nans(step, measured)
+        shown = self._select(measured)
+        self._first = step if self._first is None else self._first
+        self._seen.update([*shown])
+        for name in [name for name, value in shown.items() if value != value]:
+            if name not in self._nans:
+                never = ", which never meets the target" if self._plan.target and name == self._column else ""
+                self.say(f"  note: {name} is NaN at step {step}{never}")
+            self._nans[name] += 1
         self._value = f"{measured.get(self._column, float('nan')):.4g}"
         if step == 0 or step == self._plan.budget_steps:
             self._show(step)
@@ -70,31 +77,17 @@ class Display:
         """The measurements, except of splits without examples."""
         return {name: value for name, value in measured.items() if name.partition("/")[0] not in self._empty}
 
-    def _note_nans(self, step, measured):
-        shown = self._select(measured)
-        self._first = step if self._first is None else self._first
-        self._seen.update([*shown])
-        for name in [name for name, value in shown.items() if value != value]:
-            if name not in self._nans:
-                never = ", which never meets the target" if self._plan.target and name == self._column else ""
-                self.say(f"  note: {name} is NaN at step {step}{never}")
-            self._nans[name] += 1
-
     def _show(self, step):
-        budget = self._plan.budget_steps
+        plan, budget, loss, speed = self._plan, self._plan.budget_steps, "", ""
         count = f"step {step:>{len(str(budget))}}/{budget}" if budget else f"step {step}"
-        loss, speed = self._describe_newest()
+        if self._newest:
+            _, examples, seconds, value = self._newest
+            rate, left = examples / seconds, plan.stream.examples_before(budget) - examples
+            loss = f"loss {value:<10.4g}"
+            speed = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}") + " examples/s  " + time_left(
+                plan.budget_seconds - seconds if plan.budget_seconds else seconds / examples * left)
         progress = f"{loss}{self._column} {self._value:<9}{speed}".rstrip()
         self._screen.line(f"{count}  {progress}", self._clock(), step / budget if budget else 0)
-
-    def _describe_newest(self):
-        """Loss and speed of the newest step, in words; empty before the first."""
-        if self._newest is None:
-            return "", ""
-        step, examples, seconds, loss = self._newest
-        rate = examples / seconds
-        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        return f"loss {loss:<10.4g}", f"{speed} examples/s  {_remaining(self._plan, examples, seconds)}"
 
 
 class NoDisplay(Display):
@@ -118,9 +111,3 @@ def on_terminal(out) -> bool:
         return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
     except OSError:
         return False
-
-
-def _remaining(plan: Plan, examples: int, seconds: float) -> str:
-    if plan.budget_seconds:
-        return time_left(plan.budget_seconds - seconds)
-    return time_left(seconds / examples * (plan.stream.examples_before(plan.budget_steps) - examples))

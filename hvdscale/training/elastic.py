@@ -141,7 +141,7 @@ class ElasticCheckpoints:
             wishes.add("commit")
         return wishes
 
-    def keep(self, done, model, optimizer, take_step, votes):
+    def keep(self, done, take_step, votes):
         memory = self._memory
         if memory.newest is not None:           # all ranks have taken a step since
             memory.sure, memory.newest = memory.newest, None
@@ -149,7 +149,7 @@ class ElasticCheckpoints:
         if by_step or memory.sure is None or {"commit", "hosts"} & set(votes):
             started = time.monotonic()
             self._run_log.flush()
-            memory.newest = capture(done, model, optimizer, take_step)
+            memory.newest = capture(done, take_step)
             memory.writes = self._workers.rank == 0
             self._last = time.monotonic()
             self._cost = self._last - started
@@ -157,4 +157,4 @@ class ElasticCheckpoints:
             self._workers.gather(None, "hosts")
             memory.sure, memory.newest = memory.newest, None
             raise HostsChangedError("hosts were added or removed")
-        self._kept.keep(done, model, optimizer, take_step, votes)
+        self._kept.keep(done, take_step, votes)

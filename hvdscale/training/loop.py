@@ -86,15 +86,11 @@ class Loop:
         self.evaluator = Evaluator(job.workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers,
                                    job.device, plan.precision, plan.loader_workers)
         self.take_step.warm_up(plan.untimed_passes)
-        self.done = checkpoints.restore(*self._state)
+        self.done = checkpoints.restore(self.take_step)
         self.schedule = plan.schedule.after(self.done.followed)
-        self.clock = StepClock(job.device, self.done)
+        self.device = job.device
         self.wish, self.signals = wish, set()
         self.agreed = tuple(self._seconds_spent())          # the seconds that are restored are rank 0's on all ranks
-
-    @property
-    def _state(self):
-        return self.model, self.optimizer, self.take_step
 
     def votes(self) -> contextlib.AbstractContextManager:
         """A context in which signals are votes to stop, unless the caller's wish handles them."""
@@ -177,17 +173,28 @@ class Loop:
 
     def keep_state(self) -> None:
         """Keep the state for a later start, if that is due."""
-        self.checkpoints.keep(self.done, *self._state, self.agreed)
+        self.checkpoints.keep(self.done, self.take_step, self.agreed)
 
     def step(self) -> Stop | None:
         """Take one step; returns why to stop after it, if at all."""
         done, lr = self.done, self.schedule.lr_at(self.done.steps)
-        with self.clock:
+        with self._timed():
             result = self.take_step(done.steps, lr, self._wishes())
         done.steps, self.agreed = done.steps + 1, result.votes
         self.run_log.step(done.steps, lr, result)
         self.display.step(done.steps, self.stream.examples_before(done.steps), done.seconds, result.loss)
         return self._stop_after(result)
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Add the seconds of what is inside to the progress, with the device's queued work."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            self.done.seconds += time.perf_counter() - started
 
     def _wishes(self) -> set[str]:
         """This rank's votes at this step."""
@@ -221,7 +228,7 @@ class Loop:
     def end(self, stop: Stop) -> None:
         """Save the final state if checkpoints are kept, then record the outcome: no log says COMPLETE before."""
         if self.checkpoints.keeps_end(stop):
-            self.checkpoints.save(self.done, *self._state)
+            self.checkpoints.save(self.done, self.take_step)
         self.run_log.end(stop.status, stop.reason)
 
 
@@ -234,18 +241,3 @@ def votes_by_signal(votes: set[str]) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-class StepClock:
-    """Adds the seconds of ``with clock:`` blocks to the progress, including the device's queued work."""
-
-    def __init__(self, device: torch.device, done: RunState):
-        self._device, self._done = device, done
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        self._done.seconds += time.perf_counter() - self._started

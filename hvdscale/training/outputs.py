@@ -27,28 +27,22 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: M
     more    further parts of the plan's record
     opened  called on rank 0 with the path of the open log, even if another rank then fails
     """
-    run_log = NoLog()
-    if start is not None and start.accepted:
+    run_log, start, settings = NoLog(), start or Start(), job.settings
+    if start.accepted:
         job.accept(start.accepted)
     try:
         with workers.together("the log"):
             if workers.rank == 0:
-                run_log = _begin_run_log(job, workers, start or Start(), more)
+                record = job.plan.as_record({"workload": job.name, **settings.asked()})
+                writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
+                                  workers.versions(), **log_columns(job.plan, job.model), overwrite=settings.overwrite,
+                                  take_over=settings.take_over, resume=start.log_continues)
+                run_log = RunLog(writer, TRIAL, job.plan, {**record, **more}, start)
                 opened(run_log.path)
     except HvdscaleError:
         run_log.let_go()            # the error may be another rank's, or a lost worker's
         raise
     return run_log
-
-
-def _begin_run_log(job: Job, workers: Workers, start: Start, more: Mapping[str, Mapping]) -> RunLog:
-    settings = job.settings
-    asked = {"workload": job.name, **settings.asked()}
-    columns = log_columns(job.plan, job.model)
-    writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
-                      workers.versions(), **columns, overwrite=settings.overwrite, take_over=settings.take_over,
-                      resume=start.log_continues)
-    return RunLog(writer, TRIAL, job.plan, {**job.plan.as_record(asked), **more}, start)
 
 
 def default_log(plan: Plan) -> str:

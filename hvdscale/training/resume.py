@@ -126,16 +126,11 @@ def _candidates(settings: Settings) -> list[str]:
         return []
     if settings.resume == "auto":
         return [path for _, path in listed(settings.checkpoint)]
-    return _list_named(settings.resume)
-
-
-def _list_named(path: str) -> list[str]:
-    """The checkpoint file that the user named, or the checkpoints in that folder, newest first."""
-    if not os.path.isdir(path):
-        return [path]
-    paths = [found for _, found in listed(path)]
+    if not os.path.isdir(settings.resume):
+        return [settings.resume]
+    paths = [found for _, found in listed(settings.resume)]
     if not paths:
-        raise CheckpointError(f"--resume {path}: the folder has no checkpoint")
+        raise CheckpointError(f"--resume {settings.resume}: the folder has no checkpoint")
     return paths
 
 

@@ -12,6 +12,9 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+import torch
+
 from .. import __version__
 from ..errors import LogError
 from ..log.schema import DIRECTIONS, Status
@@ -35,11 +38,13 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
     group   versions of the transport;  more  metaparameters beside the plan's
     how     overwrite, take_over, resume: see LogWriter
     """
-    metrics = with_averaged(metrics, plan.average)
+    metrics, commit = with_averaged(metrics, plan.average), commit_of(".")
+    versions = {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,
+                "numpy": np.__version__, **group}
     columns = {f"{split}/{name}": DIRECTIONS[way] for split in SPLITS for name, way in metrics.items()}
     return LogWriter(path, metrics=columns, metaparameters=(*plan.metaparameters(), *more),
                      optional=("startup_seconds", *optional), layer_groups=tuple(layer_groups),
-                     attributes={"versions": {**versions(), **group}, **commit()}, **how)
+                     attributes={"versions": versions, **({"commit": commit} if commit else {})}, **how)
 
 
 class RunLog:
@@ -66,8 +71,8 @@ class RunLog:
             accumulation=plan.accumulate, ghost_batch=plan.ghost_batch, workers=plan.workers, seed=plan.seed,
             budget_steps=plan.budget_steps, plan=json.dumps(record),
             **{f"metaparameters/{name}": value for name, value in {**plan.metaparameters(), **more}.items()})
-        writer.append("restarts", trial=trial, first_step=start.step, workers=plan.workers,
-                      host=socket.gethostname(), device=device_name(plan.device), time=time.time(),
+        writer.append("restarts", trial=trial, first_step=start.step, workers=plan.workers, host=socket.gethostname(),
+                      device=torch.cuda.get_device_name() if plan.device == "cuda" else plan.device, time=time.time(),
                       previous_end=start.previous_end, startup_seconds=startup_seconds())
         if self.starts_on_disk:
             writer.flush(sync=True)
@@ -125,23 +130,3 @@ class NoLog(RunLog):
 
     def _write(self, method, *row, **values):
         pass
-
-
-def device_name(kind: str) -> str:
-    """This process's device: its GPU's name, such as NVIDIA A100-SXM4-40GB, or cpu."""
-    import torch
-    return torch.cuda.get_device_name() if kind == "cuda" else kind
-
-
-def versions() -> dict[str, str]:
-    """Versions of the software that results depend on."""
-    import numpy
-    import torch
-    return {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,
-            "numpy": numpy.__version__}
-
-
-def commit() -> dict[str, str]:
-    """The commit of the repository in the working directory, with + if files differ from it; empty outside one."""
-    found = commit_of(".")
-    return {"commit": found} if found else {}

@@ -1,8 +1,8 @@
 """A run's state at one moment, in memory: capture it, share it with all ranks, restore it.
 
-    state = capture(done, model, optimizer, take_step)      plain values, and copies of tensors on the CPU
-    state = share(state, workers)                               rank 0's, on all ranks
-    done = restore(state, model, optimizer, take_step)
+    state = capture(done, take_step)        plain values, and copies of tensors on the CPU
+    state = share(state, workers)           rank 0's, on all ranks
+    done = restore(state, take_step)
 
 The stream of examples, the schedule and every random stream of hvdscale are functions of the step, so only the number
 of steps is kept for them. The process's own generators are kept for the user's code.
@@ -37,23 +37,24 @@ class RunState:
     followed: tuple[tuple[int, float], ...] = ()
 
 
-def capture(done: RunState, model: nn.Module, optimizer: torch.optim.Optimizer,
-            take_step: DataParallelStep) -> dict:
-    """All state that the run needs to resume, as copies; only ``random`` differs between ranks.
+def capture(done: RunState, take_step: DataParallelStep) -> dict:
+    """All state that the run needs to resume, its model's and optimizer's among it, as copies; only ``random`` differs
+    between ranks.
 
     Raises CheckpointError, naming the entry, for a value that could only be saved by pickling.
     """
-    state = {"progress": asdict(done), "model": model.state_dict(), "optimizer": optimizer.state_dict(),
-             "step": take_step.state(), "random": random_state(_device(model))}
+    state = {"progress": asdict(done), "model": take_step.model.state_dict(),
+             "optimizer": take_step.optimizer.state_dict(), "step": take_step.state(),
+             "random": random_state(take_step.device)}
     return mapped(state, lambda tensor: tensor.detach().to("cpu", copy=True))
 
 
-def restore(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> RunState:
+def restore(state: dict, take_step: DataParallelStep) -> RunState:
     """Restore a captured state without changing it; without ``random`` this rank's generators are left alone."""
-    restore_model(state, model, optimizer)
+    restore_model(state, take_step.model, take_step.optimizer)
     take_step.restore(state["step"])
     if state.get("random") is not None:
-        set_random_state(state["random"], _device(model))
+        set_random_state(state["random"], take_step.device)
     return RunState(**state["progress"])
 
 
@@ -97,7 +98,3 @@ def mapped(value, change: Callable[[torch.Tensor], torch.Tensor], where: str = "
         return value
     raise CheckpointError(f"{where} is a {type(value).__name__}; a checkpoint holds tensors, numbers, strings, and "
                           "dicts, lists and tuples of them")
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device

@@ -15,8 +15,7 @@ from ..modules.layers import BatchNorm, is_batch_norm, is_replaced
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds, stream_key
-from ..workers.group import Workers
-from ..workers.single import SingleWorker
+from ..workers.group import SingleWorker, Workers
 from ..workload import MapSplit, Split, Workload, bound_loss, build_model, describe_build, to_device
 from .explain import explained
 from .precision import PARAMETERS, autocast
@@ -58,7 +57,8 @@ def share_model(model: nn.Module, workers: Workers) -> None:
         own = nn.utils.parameters_to_vector(model.parameters())
         shared = workers.broadcast_(own.clone(), "model")
         sizes = [p.numel() for p in model.parameters()]
-        far = [name for (name, _), a, b in zip(shapes, own.split(sizes), shared.split(sizes)) if _differ(a, b)]
+        far = [name for (name, _), a, b in zip(shapes, own.split(sizes), shared.split(sizes))
+               if len(a) and (a - b).abs().max() > 1e-4 * b.abs().max()]
         for parameter, values in zip(model.parameters(), shared.split(sizes)):
             parameter.copy_(values.view_as(parameter))      # in place: an LSTM's share one block, for cuDNN
     for rank, names in enumerate(workers.gather(far, "model/values")):
@@ -72,10 +72,6 @@ def _describe(parameter: tuple[str, tuple] | None) -> str:
     return "no further parameter" if parameter is None else f"{parameter[0]} of shape {parameter[1]}"
 
 
-def _differ(values: torch.Tensor, others: torch.Tensor) -> bool:
-    return bool(len(values) and (values - others).abs().max() > 1e-4 * others.abs().max())
-
-
 def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, model: nn.Module, device: torch.device,
                   plan_with: Callable[[int], Plan] | None = None) -> tuple[Plan, str]:
     """The plan with group_by_group settled (asked: auto, always or never), and why the model would need it.
@@ -87,20 +83,12 @@ def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, mode
     reason = bound_to_passes(plan, workload, train, model, device)
     group_by_group = asked == "always" or (asked == "auto" and bool(reason))
     if group_by_group and plan_with is not None:
-        plan = plan_with(default_ghost_batch(reason, workload))
+        # at least one group a worker, and the same at any worker count and global batch, so that these change no update
+        most = 8 if reason in (PADDED, RANDOM) else 16          # 8 where groups share padding or a random stream alone
+        plan = plan_with(max(2, min(most, workload.defaults.get("local_batch", most))))
     plan = replace(plan, group_by_group=group_by_group)
     check_groups(plan, model, reason)
     return plan, reason
-
-
-def default_ghost_batch(reason: str, workload: Workload) -> int:
-    """The default ghost batch of a model that runs group by group, where each worker needs at least one group: 16
-    examples, or 8 if these share only padding or a random stream; at most the workload's own local batch.
-
-    It is the same at any worker count and global batch, so the worker count changes no update.
-    """
-    most = 8 if reason in (PADDED, RANDOM) else 16
-    return max(2, min(most, workload.defaults.get("local_batch", most)))
 
 
 def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device) -> str:
@@ -136,22 +124,17 @@ def how_to_be_faster(reason: str, model: nn.Module) -> str:
 def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
     """Raise PlanError if the plan's passes cut ghost groups that the model needs whole."""
     for batch in plan.batches.sizes:
-        _check_groups_at(batch, plan, model, reason)
-
-
-def _check_groups_at(batch: int, plan: Plan, model: nn.Module, reason: str) -> None:
-    groups, accumulate = plan.ghost_groups(batch), plan.accumulate_at(batch)
-    passes = plan.workers * accumulate
-    if plan.group_by_group and groups < passes:
-        ours = ", or hvdscale.modules (by convert(model)), which let workers share a group"
-        raise PlanError(
-            f"the model has {reason or 'group_by_group = always'}, so it runs group by group; but a global batch of "
-            f"{batch} has {counted(groups, 'ghost group')} for the passes of "
-            f"{counted(plan.workers, 'worker')} x {accumulate}. Use --ghost-batch "
-            f"{max(2, batch // passes)} or less, at every worker count, or fewer "
-            f"workers{ours if reason != PADDED else ''}")
-    if plan.cuts_groups(batch) and any(map(is_batch_norm, model.modules())):
-        raise PlanError(
-            f"the model has batch-norm, and a ghost group of {plan.ghost_batch} examples cannot be cut into passes of "
-            f"one worker, as {accumulate} passes (accumulate) would at a global batch of {batch}. "
-            f"Use --ghost-batch {max(2, batch // accumulate)} or less, or fewer passes")
+        groups, accumulate = plan.ghost_groups(batch), plan.accumulate_at(batch)
+        passes = plan.workers * accumulate
+        if plan.group_by_group and groups < passes:
+            ours = ", or hvdscale.modules (by convert(model)), which let workers share a group"
+            raise PlanError(
+                f"the model has {reason or 'group_by_group = always'}, so it runs group by group; but a global batch "
+                f"of {batch} has {counted(groups, 'ghost group')} for the passes of {counted(plan.workers, 'worker')} "
+                f"x {accumulate}. Use --ghost-batch {max(2, batch // passes)} or less, at every worker count, or fewer "
+                f"workers{ours if reason != PADDED else ''}")
+        if plan.cuts_groups(batch) and any(map(is_batch_norm, model.modules())):
+            raise PlanError(
+                f"the model has batch-norm, and a ghost group of {plan.ghost_batch} examples cannot be cut into passes "
+                f"of one worker, as {accumulate} passes (accumulate) would at a global batch of {batch}. Use "
+                f"--ghost-batch {max(2, batch // accumulate)} or less, or fewer passes")

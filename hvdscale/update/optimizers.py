@@ -83,7 +83,8 @@ def parameter_groups(problem: Problem, model: nn.Module) -> list[dict]:
     parameter appears once. Of muon's, a third group between them has the weights of embeddings, which AdamW updates.
     """
     apart = norms_and_biases(model)
-    embeddings = _embeddings(model) if problem.optimizer == "muon" else set()
+    embeddings = {id(module.weight) for module in model.modules() if problem.optimizer == "muon" and isinstance(
+        module, (nn.Embedding, nn.EmbeddingBag))}       # of which a row is a vector, not a part of a linear map
     groups: dict[str, list[nn.Parameter]] = {"weights": [], "embeddings": [], "norms and biases": []}
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -102,11 +103,6 @@ def _of_optimizer(problem: Problem, weights: bool) -> dict:
     if problem.optimizer == "muon":
         return {"orthogonalized": weights, "lr_factor": 1.0 if weights else problem.adamw_lr / problem.peak_lr}
     return {}
-
-
-def _embeddings(model: nn.Module) -> set[int]:
-    """Ids of the tables of embeddings, of which a row is a vector by itself, not a part of a linear map."""
-    return {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))}
 
 
 def follow_batch(optimizer: torch.optim.Optimizer, values: Mapping[str, float]) -> None:

@@ -63,8 +63,7 @@ class DataParallelStep:
     """Takes the plan's steps with a model and its optimizer; each call is a collective."""
 
     def __init__(self, plan: Plan, workload: Workload, train: Split, model: nn.Module, optimizer: torch.optim.Optimizer,
-                 workers: Workers, device: torch.device,
-                 average: WeightAverage | None = None):
+                 workers: Workers, device: torch.device, average: WeightAverage | None = None):
         self.plan, self.train, self.model, self.optimizer = plan, train, model, optimizer
         self.average = average
         self.loss = bound_loss(workload, plan.label_smoothing)
@@ -239,7 +238,9 @@ class DataParallelStep:
                     raise fault
         if not math.isfinite(loss):
             with self.workers.together("inputs"):
-                self._name_not_finite(step)
+                for part in self._passes(self.stream.size(step)):
+                    visits = self.stream.visits(step, part.start, part.stop)
+                    refuse_not_finite(self.train.take(visits), visits, f"at step {step}, in training")
 
     def _unused(self, step: int) -> WorkloadError | None:
         """The error if some parameter got no gradient in this rank's passes."""
@@ -250,8 +251,3 @@ class DataParallelStep:
         return WorkloadError(f"{', '.join(names)}: no gradient at step {step}, as the loss does not depend on "
                              f"{'it' if len(names) == 1 else 'them'}. Freeze parameters that are not "
                              "trained (requires_grad_(False)), or set unused_parameters=zeros to use zero gradients")
-
-    def _name_not_finite(self, step: int) -> None:
-        for part in self._passes(self.stream.size(step)):
-            visits = self.stream.visits(step, part.start, part.stop)
-            refuse_not_finite(self.train.take(visits), visits, f"at step {step}, in training")

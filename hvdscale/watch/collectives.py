@@ -1,10 +1,13 @@
-"""torch.distributed: the backend that can be had here, and the calls that combine what the ranks have."""
+"""torch.distributed: the backend that can be had here, the calls that combine what the ranks have, Horovod's among
+them, and parameters that are divided among the ranks."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 
 import torch
 import torch.distributed as dist
@@ -17,6 +20,17 @@ from .listener import Watch
 COMBINE = ("all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "gather_object",
            "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_reduce_coalesced",
            "send", "isend")
+OF_HOROVOD = ("allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce",
+              "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "allgather",
+              "allgather_async", "allgather_object", "alltoall", "alltoall_async", "reducescatter",
+              "reducescatter_async")
+ALONE = ("Horovod made a group of one for each worker, so they trained alone: start the doctor as the script is "
+         "started, by horovodrun or mpirun")
+TENSOR_PARALLEL = "parallelize_module"
+SHARDING = {"FullyShardedDataParallel": ("torch.distributed.fsdp.fully_sharded_data_parallel",),
+            TENSOR_PARALLEL: ("torch.distributed.tensor.parallel.api", "torch.distributed.tensor.parallel"),
+            "fully_shard": ("torch.distributed.fsdp._fully_shard._fully_shard", "torch.distributed.fsdp._fully_shard",
+                            "torch.distributed.fsdp")}          # by name, the modules of torch that have it
 OVER_GLOO = "{}, which needs a GPU for each worker, of which this machine has {}: the process group ran over Gloo"
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 BY_ADDRESS = ("env://", "tcp://", "file://")
@@ -24,7 +38,8 @@ HOOK = "DistributedDataParallel has a communication hook"
 
 
 def install(watch: Watch) -> None:
-    """Watch the process group; a backend that needs more GPUs than there are becomes Gloo."""
+    """Watch the process group, in which a backend that needs more GPUs than there are becomes Gloo; sharding; and the
+    script's own collectives of Horovod, as those of DistributedOptimizer are its way to step."""
     patches = watch.patches
     meeting = {name: os.environ[name] for name in MEETING if name in os.environ}
 
@@ -55,6 +70,9 @@ def install(watch: Watch) -> None:
             watch.tell("wrapped", bool(wrapper.broadcast_buffers))
         return wrap
 
+    def reducing(fsdp_params, unsharded_grads, *_, **__):
+        for one, gradient in zip(fsdp_params, unsharded_grads):
+            watch.tell("gradient", one.sharded_param, gradient)
     for owner in (dist, distributed_c10d):
         patches.replace(owner, "init_process_group", over_gloo)
         patches.replace(owner, "new_group", over_gloo)
@@ -64,6 +82,31 @@ def install(watch: Watch) -> None:
                 patches.replace(owner, name, counting(watch))
     patches.replace(DistributedDataParallel, "__init__", noting_wrapper)
     patches.before(DistributedDataParallel, "register_comm_hook", lambda *_, **__: watch.tell("remark", HOOK))
+    for name, modules in SHARDING.items():
+        for module in modules:
+            patches.when_imported(module, functools.partial(_note_sharding, watch, name))
+    if watch.details:
+        patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_param_group",
+                              lambda module: patches.before(module, "foreach_reduce", reducing))
+    patches.when_imported("horovod.torch", functools.partial(_follow_horovod, watch))
+
+
+def _note_sharding(watch: Watch, name: str, module: ModuleType) -> None:
+    """Tell when a model is sharded by the module's class or function of this name."""
+    owner, called = (getattr(module, name), "__init__") if inspect.isclass(getattr(module, name)) else (module, name)
+    watch.patches.before(owner, called, lambda *_, **__: watch.tell("sharded", name))
+
+
+def _follow_horovod(watch: Watch, module: ModuleType) -> None:
+    def init(*_, **__):
+        if module.size() < watch.workers:
+            watch.tell("remark", ALONE)
+    for name in OF_HOROVOD:
+        if hasattr(module, name):
+            watch.patches.replace(module, name, counting(watch))
+    watch.patches.after(module, "init", init)
+    watch.patches.before(module.optimizer._DistributedOptimizer, "synchronize",
+                         lambda optimizer, *_, **__: watch.tell("reducing", optimizer))
 
 
 def counting(watch: Watch) -> Callable:

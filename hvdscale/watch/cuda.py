@@ -42,7 +42,7 @@ class Event:
     synchronize = wait
 
 
-class Stream:
+class CpuStream:
     """The order in which the CPU works."""
 
     def __init__(self, *_: Any, **__: Any):
@@ -69,15 +69,12 @@ class Device(contextlib.nullcontext):
         super().__init__()
 
 
-CLASSES: dict[str, type] = {"Event": Event, "Stream": Stream, "device": Device}
+CLASSES: dict[str, type] = {"Event": Event, "Stream": CpuStream, "device": Device}
 
 
 def in_place_of(original: Any, made: type) -> type:
     """A class of that kind with the name and signature of the original."""
-    class Same(made):           # type: ignore[misc,valid-type]
-        pass
-    functools.update_wrapper(Same, original, updated=())
-    return Same
+    return functools.update_wrapper(type(original.__name__, (made,), {}), original, updated=())
 
 
 def answers() -> dict[ModuleType, dict[str, Callable]]:
@@ -90,7 +87,7 @@ def answers() -> dict[ModuleType, dict[str, Callable]]:
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
-    stream, memory = Stream(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    stream, memory = CpuStream(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     properties = SimpleNamespace(name=NAME, major=0, minor=0, total_memory=memory, multi_processor_count=1)
     of_cuda = {**dict.fromkeys(SKIPPED, nothing), "set_device": choose, "current_device": lambda: current[0],
                "current_stream": lambda *_, **__: stream, "default_stream": lambda *_, **__: stream,

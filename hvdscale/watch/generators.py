@@ -88,14 +88,14 @@ def _digest(state: bytes) -> str:
 
 def _tracked(original: type) -> type:
     """A class whose instances are counted, and which is the original one to isinstance and issubclass."""
-    class Same(type(original)):         # type: ignore[misc]
+    class Alike(type(original)):         # type: ignore[misc]
         def __instancecheck__(cls, one):
             return isinstance(one, original)
 
         def __subclasscheck__(cls, one):
             return issubclass(one, original)
 
-    class Tracked(original, metaclass=Same):    # type: ignore[misc,valid-type]
+    class Tracked(original, metaclass=Alike):    # type: ignore[misc,valid-type]
         def __new__(cls, *args, **options):
             one = super().__new__(cls, *args, **options)
             if not called_by_library(np.__file__):

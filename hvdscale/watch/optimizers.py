@@ -12,7 +12,7 @@ from .listener import Watch
 CLIP = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value", "clip_grads_with_norm_": "max_norm"}
 
 
-class Steps:
+class RunningSteps:
     """The steps that are running: an optimizer may take its own by another one, or by its superclass."""
 
     def __init__(self, watch: Watch):
@@ -49,7 +49,7 @@ class Steps:
 
 def install(watch: Watch) -> None:
     """Watch every optimizer, schedule and clipping of this process."""
-    steps, patches = Steps(watch), watch.patches
+    steps, patches = RunningSteps(watch), watch.patches
     patches.on_undo(optimizers.register_optimizer_step_pre_hook(steps.begin).remove)
     patches.on_undo(optimizers.register_optimizer_step_post_hook(steps.end).remove)
     patches.after(lr_scheduler.LRScheduler, "__init__",

@@ -1,13 +1,20 @@
-"""Backward passes: when they begin and end, and each parameter's gradient before any reduction over ranks."""
+"""Forward and backward passes: modes of modules, losses, batch-norm whose statistics are those of a rank's own batch,
+and each parameter's gradient before any reduction over ranks."""
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 
 import torch
+from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .lines import line_of_call
 from .listener import Watch
+
+LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss",
+          "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss")
 
 
 class Passes:
@@ -32,7 +39,8 @@ class Passes:
 
 
 def install(watch: Watch) -> None:
-    """Watch every backward pass, optimizer's parameters, gradient scaler and autocast of this process."""
+    """Watch every backward pass, optimizer's parameters, gradient scaler and autocast of this process, each change of
+    mode, the examples of each batch-norm (a SyncBatchNorm over several ranks makes no such call), and each loss."""
     passes, patches = Passes(watch), watch.patches
 
     def noting_pass(original):
@@ -80,9 +88,30 @@ def install(watch: Watch) -> None:
     def autocast_begins(context):
         if context._enabled:
             watch.tell("precision_lowered")
+
+    def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, *_, **__):
+        if training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            watch.tell("batch_norm", len(input))
     patches.replace(torch.autograd, "backward", noting_pass)
     patches.after(torch.optim.Optimizer, "add_param_group", parameters_added)
     patches.replace(torch.nn.Module, "__call__", noting_forward)
     patches.before(torch.amp.GradScaler, "scale", loss_scaled)
     patches.before(torch.amp.GradScaler, "unscale_", lambda self, optimizer: watch.tell("unscaled", optimizer))
     patches.before(torch.autocast, "__enter__", autocast_begins)
+    patches.before(torch.nn.Module, "train", lambda self, mode=True: watch.tell("mode", bool(mode)))
+    if watch.details:
+        patches.before(functional, "batch_norm", batch_norm)
+        for name in LOSSES:
+            if hasattr(functional, name):
+                _follow_loss(watch, name)
+
+
+def _follow_loss(watch: Watch, name: str) -> None:
+    signature = inspect.signature(getattr(functional, name))
+
+    def loss(value, *args, **options):
+        if isinstance(value, torch.Tensor) and value.requires_grad and not torch.compiler.is_compiling():
+            given = signature.bind(*args, **options)
+            given.apply_defaults()
+            watch.tell("loss", name, value, given.arguments, line_of_call())
+    watch.patches.after(functional, name, loss)

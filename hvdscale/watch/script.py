@@ -1,4 +1,4 @@
-"""A training script, run in this process as Python would run it."""
+"""A training script, run in this process as Python would run it; and the files that it opens for writing."""
 from __future__ import annotations
 
 import os
@@ -7,11 +7,15 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+import torch
+
 from .devices import need_of_gpu
+from .listener import Watch
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__))
 ROOMS = ("watch", "doctor", "scaling")
 OURS = (*(os.path.join(PACKAGE, room, "") for room in ROOMS), runpy.__file__, "<frozen runpy>")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def run_script(script: str, arguments: Sequence[str]) -> BaseException | None:
@@ -24,6 +28,26 @@ def run_script(script: str, arguments: Sequence[str]) -> BaseException | None:
     except BaseException as error:
         return error
     return None
+
+
+def note_files(watch: Watch) -> None:
+    """Tell the path of each file that is opened for writing, without links."""
+    watching = [True]                   # an audit hook cannot be removed
+    watch.patches.on_undo(watching.clear)
+
+    def note(path) -> None:
+        watch.tell("written", os.path.realpath(os.fsdecode(path)))
+
+    def hook(event: str, args: tuple) -> None:
+        if watching and event == "open" and isinstance(args[0], (str, bytes)) and isinstance(args[2], int) and (
+                args[2] & WRITING):
+            note(args[0])
+
+    def save(obj, f, *_, **__):         # writes from C++, which raises no event
+        if isinstance(f, (str, os.PathLike)):
+            note(f)
+    sys.addaudithook(hook)
+    watch.patches.before(torch, "save", save)
 
 
 def failure_of(error: BaseException | None) -> str:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from . import (collectives, devices, files, generators, horovod, loaders, modules, optimizers, passes, sharding,
-               spawning, wrappers)
+from . import collectives, devices, generators, loaders, optimizers, passes, spawning, wrappers
 from .listener import Listener, Watch
+from .script import note_files
 
-WATCHED = (generators, devices, loaders, passes, optimizers, modules, collectives, spawning, sharding, horovod,
-           wrappers)
-DETAILS = (files,)
+WATCHED = (generators, devices, loaders, passes, optimizers, collectives, spawning, wrappers)
 
 
 @contextlib.contextmanager
@@ -27,7 +25,9 @@ def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int
     """
     watch = Watch(listeners, local_workers, workers, details)
     try:
-        for each in (*(DETAILS if details else ()), *WATCHED):
+        if details:
+            note_files(watch)
+        for each in WATCHED:
             each.install(watch)
         yield watch
     finally:

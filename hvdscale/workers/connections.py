@@ -15,28 +15,29 @@ def tcp_sockets() -> Sockets:
         for number in map(int, os.listdir("/proc/self/fd")):
             with contextlib.suppress(OSError):
                 name = os.readlink(f"/proc/self/fd/{number}")
-                if name.startswith("socket:") and _family(number) in (socket.AF_INET, socket.AF_INET6):
-                    found.add((number, name))
+                if name.startswith("socket:"):
+                    with _copy(number) as copy:
+                        if copy.family in (socket.AF_INET, socket.AF_INET6):
+                            found.add((number, name))
     return frozenset(found)
 
 
 def connected(sockets: Sockets) -> Sockets:
     """Those that do not listen: Gloo aborts the process where its listener is shut."""
-    return frozenset(one for one in sockets if not _asked(one[0], socket.SO_ACCEPTCONN))
-
-
-def _family(number: int) -> int:
-    with socket.socket(fileno=os.dup(number)) as copy:
-        return copy.family
-
-
-def _asked(number: int, option: int) -> int:
-    with socket.socket(fileno=os.dup(number)) as copy:
-        return copy.getsockopt(socket.SOL_SOCKET, option)
+    found = set()
+    for one in sockets:
+        with _copy(one[0]) as copy:
+            if not copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found.add(one)
+    return frozenset(found)
 
 
 def shut(sockets: Sockets) -> None:
     """Shut those that are still open."""
     for number, _ in sockets & tcp_sockets():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
+        with contextlib.suppress(OSError), _copy(number) as copy:
             copy.shutdown(socket.SHUT_RDWR)
+
+
+def _copy(number: int) -> socket.socket:
+    return socket.socket(fileno=os.dup(number))

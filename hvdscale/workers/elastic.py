@@ -25,9 +25,8 @@ from http.client import HTTPConnection, HTTPException
 from ..errors import ExitCode, WorkerLostError
 from .connections import shut, tcp_sockets
 from .deadline import Deadline
-from .group import Workers
+from .group import SingleWorker, Workers
 from .horovod import HorovodWorkers, load_horovod
-from .single import SingleWorker
 
 PLACE = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
          "HOROVOD_CROSS_SIZE")

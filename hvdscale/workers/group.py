@@ -95,6 +95,10 @@ class Workers:
             raise _joined(errors)
 
 
+class SingleWorker(Workers):
+    """A worker without others."""
+
+
 class JoinedWorkers(Workers):
     """The workers that a launcher started, joined by a transport.
 

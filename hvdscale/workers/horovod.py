@@ -6,9 +6,8 @@ import sys
 import time
 
 from ..errors import WorkersError
-from .group import POLL_SECONDS, JoinedWorkers, Workers, starting
+from .group import POLL_SECONDS, JoinedWorkers, SingleWorker, Workers, starting
 from .launch import has_pmi
-from .single import SingleWorker
 
 
 class HorovodWorkers(JoinedWorkers):
@@ -51,15 +50,13 @@ class HorovodWorkers(JoinedWorkers):
             return self._hvd.allgather_object(value, name=name)
 
     def versions(self):
-        return {"horovod": sys.modules["horovod"].__version__, "allreduce": self._transport()}
-
-    def _transport(self) -> str:
-        if not self._hvd.mpi_enabled():
-            return "Gloo"
-        import mpi4py
-        mpi4py.rc.initialize = mpi4py.rc.finalize = False       # Horovod does both
-        from mpi4py import MPI
-        return MPI.Get_library_version().splitlines()[0].split(",")[0]
+        transport = "Gloo"
+        if self._hvd.mpi_enabled():
+            import mpi4py
+            mpi4py.rc.initialize = mpi4py.rc.finalize = False       # Horovod does both
+            from mpi4py import MPI
+            transport = MPI.Get_library_version().splitlines()[0].split(",")[0]
+        return {"horovod": sys.modules["horovod"].__version__, "allreduce": transport}
 
     def _shut_down(self) -> None:
         with self._collective("the end of Horovod"):

@@ -72,14 +72,9 @@ def _watch(watched: list[SystemProcess], stall_seconds: float) -> None:
     with contextlib.suppress(OSError):
         print("Note: the launcher has ended, so this worker stops", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
-    _notify_other_hosts()
-    time.sleep(stall_seconds)
-    os._exit(1)
-
-
-def _notify_other_hosts() -> None:
-    """Where horovodrun has ended, but not the mpirun below it: mpirun passes SIGUSR1 to the workers on all hosts."""
-    for name, (nearest, *others) in LAUNCHERS:
+    for name, (nearest, *others) in LAUNCHERS:      # horovodrun has ended, but not mpirun, which signals all hosts
         if name == "mpirun" and others and nearest.runs() and os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0") == "0":
             with contextlib.suppress(OSError):
                 os.kill(nearest.pid, signal.SIGUSR1)
+    time.sleep(stall_seconds)
+    os._exit(1)

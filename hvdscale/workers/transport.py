@@ -8,10 +8,9 @@ import importlib.util
 import os
 
 from ..errors import WorkersError
-from .group import Workers
+from .group import SingleWorker, Workers
 from .launch import launched
 from .orphans import refuse_launcher_in_torchrun, stop_without_launcher
-from .single import SingleWorker
 
 
 def form(stall_seconds: float, transport: str = "auto") -> Workers:

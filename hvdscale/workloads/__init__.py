@@ -19,7 +19,11 @@ def find(name: str) -> Workload:
     path, colon, attribute = name.partition(":")
     is_path = path.endswith(".py") or os.sep in path
     if colon and not is_path:
-        return _import_workload(name)
+        found = import_object(name, "workload")
+        wrong = problems(found)
+        if wrong:
+            raise WorkloadError("\n  ".join([f"{name} is not a usable workload:", *wrong]))
+        return found
     dataset, _, model = name.partition("/")
     if dataset in DATASETS:
         found = DATASETS[dataset].workload(dataset, model)
@@ -41,14 +45,6 @@ def _explain_path(path: str, attribute: str) -> str:
     typed = f"{path}:{attribute}" if attribute else path
     return (f"workload {typed!r} is the path of a file; your own workload is named module:object. Give "
             f"{file}:{attribute or 'workload'}{where}{of}")
-
-
-def _import_workload(name: str) -> Workload:
-    found = import_object(name, "workload")
-    wrong = problems(found)
-    if wrong:
-        raise WorkloadError("\n  ".join([f"{name} is not a usable workload:", *wrong]))
-    return found
 
 
 def names() -> list[str]:

@@ -25,13 +25,16 @@ from torch import Tensor
 from ..errors import DataError, UsageError
 from ..plan.values import check_value, none_of
 from ..workload import Card, Classification, Data, Split
+from .files import Found, check_digests, collect, describe_files, describe_folder
 from .models.alexnet import AlexNet
 from .models.resnet import CIFAR_MODELS, CifarResNet
 from .pixels import meta_images, pad_crop_flip, standardised
-from .readers.cifar import CHANNELS, SIDE, read_records
-from .readers.files import Found, check_digests, collect, describe_files, describe_folder
 
 VALIDATION = 5000
+# a record: a label byte, or in CIFAR-100 the coarse and the fine one; then 1,024 bytes each of red, green and blue, row
+# by row (https://www.cs.toronto.edu/~kriz/cifar.html)
+CHANNELS, SIDE = 3, 32
+PIXELS = CHANNELS * SIDE * SIDE
 
 
 @dataclass(frozen=True)
@@ -165,3 +168,28 @@ def _read(layout: Layout, files: list[Found], records: int, label: int) -> tuple
     images, labels = zip(*(read_records(file, layout.classes, records) for file in files))
     labels = np.concatenate(labels)[:, label].astype(np.int64)
     return torch.from_numpy(np.concatenate(images)), torch.from_numpy(labels)
+
+
+def read_records(file: Found, classes: tuple[int, ...], records: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images, uint8 (records, 3, 32, 32), and labels, uint8 (records, label bytes): views of the file's bytes.
+
+    Raises DataError if the file does not hold exactly this many records, or for a label that is not a class.
+
+    classes  number of classes of each label byte
+    """
+    length = len(classes) + PIXELS
+    whole, rest = divmod(len(file.content), length)
+    if (whole, rest) != (records, 0):
+        more = f" and {rest} bytes" if rest else ""
+        raise DataError(f"{file.where}: has {len(file.content)} bytes, {whole} records of {length} bytes{more}, not "
+                        f"the {records * length} of {records} records; it is cut off, damaged or another data set's, "
+                        "fetch it again")
+    table = np.frombuffer(file.content, np.uint8).reshape(records, length)
+    labels = table[:, :len(classes)]
+    for column, count in enumerate(classes):
+        bad = labels[:, column] >= count
+        if bad.any():
+            at = int(bad.argmax())
+            raise DataError(f"{file.where}: record {at} has label {labels[at, column]}, byte {at * length + column} of "
+                            f"the file, which is not one of 0 .. {count - 1}; it is damaged or another data set's")
+    return table[:, len(classes):].reshape(-1, CHANNELS, SIDE, SIDE), labels

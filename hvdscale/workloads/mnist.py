@@ -9,6 +9,7 @@ are the first ones. The MD5 digests are those of the unpacked files, as in many 
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,15 +21,15 @@ from torch import Tensor, nn
 
 from ..errors import DataError
 from ..workload import Card, Classification, Data, Split
+from .files import Found, check_digests, collect, describe_files, describe_folder
 from .models.cnn import WIDTHS, SimpleCNN
 from .models.fc import FullyConnected, parse_widths
 from .pixels import meta_images
-from .readers.files import Found, check_digests, collect, describe_files, describe_folder
-from .readers.idx import read_idx
 
 CLASSES, SIDE = 10, 28
 VALIDATION = 5000
 PARTS = ("train", "t10k")
+UNSIGNED_BYTE = 0x08
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,26 @@ def _pair(found: dict[str, Found], part: str) -> tuple[Tensor, Tensor]:
         at = int(np.argmax(labels >= CLASSES))
         raise DataError(f"{label_file.where}: label {labels[at]} of example {at} is not one of 0 .. {CLASSES - 1}")
     return torch.from_numpy(images[:, None].copy()), torch.from_numpy(labels.astype(np.int64))
+
+
+def read_idx(file: Found, dimensions: int) -> np.ndarray:
+    """The array of unsigned bytes in an IDX file with this number of dimensions: a view of the file's bytes.
+
+    Raises DataError naming the file for another magic number, or a length that contradicts its header.
+    """
+    content = file.content
+    wanted = UNSIGNED_BYTE << 8 | dimensions
+    magic = int.from_bytes(content[:4], "big")
+    if len(content) < 4 or magic != wanted:
+        raise DataError(f"{file.where}: starts with magic number 0x{magic:08x}, not 0x{wanted:08x} (IDX, unsigned "
+                        f"bytes, {dimensions} dimensions); is it another of the data set's files?")
+    header = 4 + 4 * dimensions
+    shape = tuple(np.frombuffer(content[4:header], ">u4").tolist()) if len(content) >= header else ()
+    needed = header + math.prod(shape) if shape else header
+    if len(content) != needed or not shape:
+        raise DataError(f"{file.where}: has {len(content)} bytes, not the {needed} that its header needs for shape "
+                        f"{shape}; it is truncated or damaged, fetch it again")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
 def prepare(inputs: Tensor, dtype: torch.dtype) -> Tensor:

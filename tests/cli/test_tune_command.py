@@ -18,7 +18,7 @@ from hvdscale.sweep.ledger import DrawResult, Ledger, Owner
 from hvdscale.sweep.progress import SweepDisplay, describe_sweep
 from hvdscale.sweep.run import wanted_studies
 from hvdscale.sweep.studies import Study, settle_study
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import command_environment
 from tests.parallel.quadratic import workload
 from tests.parallel.sweeps import sweep_file

@@ -14,14 +14,14 @@ from click.testing import CliRunner
 from torch.distributed import _functional_collectives as funcol
 
 from hvdscale.cli.doctor import command, say_on
-from hvdscale.doctor.caveats import notes
-from hvdscale.doctor.examine import Examination, examine, in_this_process
+from hvdscale.doctor.examine import Examination, examine, in_this_process, notes
 from hvdscale.doctor.examples import examples, shards
 from hvdscale.doctor.finding import Finding, Verdict, carried_out
+from hvdscale.doctor.kinds import JOB
 from hvdscale.doctor.padding import padding
 from hvdscale.doctor.passes import gradients, last_batch, losses
 from hvdscale.doctor.probe_step import make_sample
-from hvdscale.doctor.ranks import PROCESS, RANK, broken, digest, same_on_ranks, why_not_the_same
+from hvdscale.doctor.ranks import broken, digest, explain, same_on_ranks
 from hvdscale.doctor.report import render, render_findings
 from hvdscale.doctor.settings import decay, learning_rate
 from hvdscale.doctor.simulated_workers import on_each
@@ -29,7 +29,7 @@ from hvdscale.doctor.state import checkpoint, evaluation
 from hvdscale.errors import CommunicationError
 from hvdscale.training.prepare import prepare
 from hvdscale.update.fused import SGD
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests import guides
 
 MADE = "tests.factories.faulty_jobs"
@@ -248,19 +248,20 @@ def test_an_empty_split_that_no_target_names_is_no_fault():
     assert evaluation(sample("no_test", target="val/error<0.1"), SingleWorker()).verdict == Verdict.PASSED
 
 
-def nothing_known(what, part):
-    return part, "a remedy"
+def on_ranks(*by_rank, cut=None):
+    """The finding where two processes of rank 0 agree."""
+    return same_on_ranks(cut or sample("sound"), by_rank, lambda: [by_rank[0], by_rank[0]], "so many ranks")
 
 
 def test_ranks_that_have_other_data_are_named():
     whole = digest(sample("sound"))
-    assert same_on_ranks([whole, dict(whole)], "two", 1e-9, nothing_known).verdict == Verdict.PASSED
+    assert on_ranks(whole, dict(whole)).verdict == Verdict.PASSED
     changed = {**whole, "example 3 of val": whole["example 3 of val"]._replace(value="another")}
-    other = same_on_ranks([whole, whole, changed], "three", 1e-9, nothing_known)
+    other = on_ranks(whole, whole, changed)
     assert other.verdict == Verdict.FAILED
     assert other.differs == "example 3 of val is not the same on rank 2 as on rank 0"
-    assert same_on_ranks([broken("no file")] * 2, "two", 1e-9, nothing_known).verdict == Verdict.NOT_APPLICABLE
-    one = same_on_ranks([whole, broken("no file")], "two", 1e-9, nothing_known)
+    assert on_ranks(*[broken("no file")] * 2).verdict == Verdict.NOT_APPLICABLE
+    one = on_ranks(whole, broken("no file"))
     assert one.verdict == Verdict.FAILED and one.differs.endswith("on rank 1 as on rank 0: no file")
 
 
@@ -274,34 +275,37 @@ def test_a_rank_in_any_part_of_the_job_is_found(
     by_rank = []
     for number in range(2):
         monkeypatch.setenv(variable, str(number))
-        by_rank.append(digest(sample(f"{part}_by_{variable}")))
-    found = same_on_ranks(by_rank, "two", 1e-9, nothing_known)
+        cut = sample(f"{part}_by_{variable}")
+        by_rank.append(digest(cut))
+    found = on_ranks(*by_rank, cut=cut)
     assert found.differs == f"{differs} is not the same on rank 1 as on rank 0"
-    assert found.cause == ("read" if part in ("load", "collate") else part)
+    assert found.cause == JOB.checks["ranks"]["causes"]["rank"]["cause"]
+    assert found.remedy == JOB.checks["next for ranks"]["read" if part in ("load", "collate") else part]
 
 
 def test_numbers_are_the_same_up_to_the_limit_and_where_both_are_nan():
     what = "train/error of the same examples by the same model"
-    measured = digest(sample("sound"))[what]
+    cut = sample("sound")
+    measured = digest(cut)[what]
     [value] = measured.value
     for one, other, verdict in ((value, value * (1 + 1e-12), Verdict.PASSED), (value, value * 1.01, Verdict.FAILED),
                                 (value, math.nan, Verdict.FAILED), (math.nan, math.nan, Verdict.PASSED)):
         pair = [{what: measured._replace(value=[number])} for number in (one, other)]
-        assert value > 0 and same_on_ranks(pair, "two", 1e-9, nothing_known).verdict == verdict
+        assert value > 0 and on_ranks(*pair, cut=cut).verdict == verdict
 
 
 def test_two_processes_distinguish_rank_from_process_dependence():
     cut, what = sample("sound"), "example 0 of train"
     one = digest(cut)
     another = {**one, what: one[what]._replace(value="another")}
-    assert why_not_the_same(cut, what, "load", lambda: [one, one], RANK)[0] == RANK
-    assert why_not_the_same(cut, what, "load", lambda: [one, another], RANK)[0] == PROCESS
+    assert explain(cut, what, "load", lambda: [one, one], "rank")["cause"] == "rank"
+    assert explain(cut, what, "load", lambda: [one, another], "rank")["cause"] == "process"
 
 
 def test_a_loss_that_is_never_the_same_is_not_called_a_matter_of_the_rank():
     cut = sample("unseeded")
-    cause, remedy = why_not_the_same(cut, "the gradient", "loss", lambda: pytest.fail("is not asked"), RANK)
-    assert "without a seed" in cause and remedy == "see the check 'random numbers' first"
+    found = explain(cut, "the gradient", "loss", lambda: pytest.fail("is not asked"), "rank")
+    assert "without a seed" in found["why"] and found["next"] == "see the check 'random numbers' first"
 
 
 def test_simulated_workers_sum_and_gather_in_rank_order():

@@ -13,7 +13,7 @@ from hvdscale.doctor.formats import checks_of, render_for_machines
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.errors import UsageError
 from hvdscale.training.prepare import prepare
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 
 FAILED = Finding("gradient", Verdict.FAILED, "4 updates", "twice <the> mean", 1.0, 0.02, "a sum", "divide",
                  where="src/train.py:34")

@@ -11,10 +11,11 @@ from hvdscale.doctor.script import compare
 from hvdscale.doctor.script.compare.identity import same_data
 from hvdscale.doctor.script.compare.order import batches_of
 from hvdscale.doctor.script.compare.pair import KINDS
-from hvdscale.doctor.script.record import Batch, Draws, Iteration, Pass, Record, Sampling, Steps, Update
+from hvdscale.doctor.script.record import (BackwardPass, GeneratorUse, Iteration, LoadedBatch, OptimizerUpdates, Record,
+                                           Sampling, Update)
 
 SAMPLING = Sampling("RandomSampler", 9, None, True, False, 0, 0, False)
-NOTHING = Draws({}, frozenset())
+NOTHING = GeneratorUse({}, frozenset())
 
 
 def iteration(batches, ended=True):
@@ -23,7 +24,7 @@ def iteration(batches, ended=True):
 
 def update(*fetched):
     """An update of passes, each after so many batches."""
-    passes = [Pass(0.0, np.empty(0), [], {0: count}, NOTHING, False, "") for count in fetched]
+    passes = [BackwardPass(0.0, np.empty(0), [], {0: count}, NOTHING, False, "") for count in fetched]
     return Update(np.empty(0), np.empty(0), np.empty(0), "", (), (), passes, [], "")
 
 
@@ -38,15 +39,15 @@ def update(*fetched):
     ("parts of a batch, one ahead", [(2, 2), (3, 3), (3, 3)], [1, 1, 1]),
     ("as many as have enough tokens", [(1, 2, 3), (4,), (5, 6)], [3, 1, 2])])
 def test_batches_belong_to_updates_by_their_order(loop, updates, wanted):
-    batches = [Batch((at,), (), 1, at + 1) for at in range(sum(wanted))]
-    steps = Steps("SGD", [], [update(*fetched) for fetched in updates])
+    batches = [LoadedBatch((at,), (), 1, at + 1) for at in range(sum(wanted))]
+    steps = OptimizerUpdates("SGD", [], [update(*fetched) for fetched in updates])
     found = batches_of(Record(0, 1, iterations=[iteration(batches)], optimizers=[steps]), steps)
     assert [len(each) for each in found] == wanted and [one for each in found for one in each] == batches
 
 
 def test_what_was_read_ahead_when_the_watch_ended_belongs_to_no_update():
-    batches = [Batch((at,), (), 1, at + 1) for at in range(4)]
-    steps = Steps("SGD", [], [update(2), update(3), update(4)])
+    batches = [LoadedBatch((at,), (), 1, at + 1) for at in range(4)]
+    steps = OptimizerUpdates("SGD", [], [update(2), update(3), update(4)])
     found = batches_of(Record(0, 1, iterations=[iteration(batches, False)], optimizers=[steps]), steps)
     assert [len(each) for each in found] == [1, 1, 1]
 
@@ -57,7 +58,7 @@ def test_what_was_read_ahead_when_the_watch_ended_belongs_to_no_update():
     ([{1: "a.x"}, {2: "b.y"}], None), ([{1: "a.x", 2: "b.y"}, {2: "b.y", 3: "c.x"}, {3: "c.x"}], True)],
     ids=["same", "others", "augmented", "of one class", "nothing in common", "in a chain"])
 def test_an_index_means_one_example_where_ranks_read_the_same_there(contents, wanted):
-    batches = [Batch(tuple(each), tuple(each.values()), len(each), 1) for each in contents]
+    batches = [LoadedBatch(tuple(each), tuple(each.values()), len(each), 1) for each in contents]
     records = [Record(rank, len(contents), iterations=[iteration([batch])]) for rank, batch in enumerate(batches)]
     assert same_data(records, ("Data", 99)) is wanted
 

@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli import doctor_script
+from hvdscale.doctor.script.child import ScriptRequest
 from hvdscale.doctor.script.examine import examine
 from hvdscale.doctor.script.place import place_for
-from hvdscale.doctor.script.record import (Batch, Clip, Draws, Iteration, LossCall, Pass, Record, Sampling, Steps,
-                                           Update, load)
-from hvdscale.doctor.script.runs import Asked
+from hvdscale.doctor.script.record import (BackwardPass, Clip, GeneratorUse, Iteration, LoadedBatch, LossCall,
+                                           OptimizerUpdates, Record, Sampling, Update, load)
 from hvdscale.errors import HvdscaleError
 from hvdscale.workers import orphans
 from hvdscale.workers.launch import Process
@@ -83,7 +83,7 @@ def test_another_users_folder_is_an_error_and_nothing_in_it_is_run(plant, tmp_pa
     target = plant(processes, wrong)
     before = sorted(target.rglob("*"))
     with pytest.raises(HvdscaleError) as raised:
-        examine(Asked("train.py", (), None, 2, 2, 5), processes[rank], print)
+        examine(ScriptRequest("train.py", (), None, 2, 2, 5), processes[rank], print)
     said = str(raised.value)
     assert f"{target} {MET[wrong.split()[0]]}" in said and remedy in said and "mode 0700" in said and "\n" not in said
     assert not (tmp_path / "ran").exists() and sorted(target.rglob("*")) == before
@@ -115,16 +115,17 @@ def test_a_rank_whose_rank_0_makes_no_folder_says_where_it_waited(shared):
 
 
 def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
-    draws = Draws({"torch": "ab"}, frozenset({"torch"}))
-    batch = Batch((3, "'key'"), ("c0", "c1"), 2, 1, draws)
+    draws = GeneratorUse({"torch": "ab"}, frozenset({"torch"}))
+    batch = LoadedBatch((3, "'key'"), ("c0", "c1"), 2, 1, draws)
     sampling = Sampling("RandomSampler", None, None, True, False, 0, 1, True)
     loss = LossCall("mse_loss", 2.0, float("nan"), -float("inf"), 0.1)
-    one = Pass(0.25, np.array([0.1, np.nan, -0.0]), [loss], {0: 3}, draws, False, "train.py:7", draws)
+    one = BackwardPass(0.25, np.array([0.1, np.nan, -0.0]), [loss], {0: 3}, draws, False, "train.py:7", draws)
     update = Update(np.array([1e-300]), np.array([np.pi]), np.empty(0), "d", (0.1, 0.2), (4,), [one],
                     [Clip(float("inf"), 1.0, 1, "train.py:8")], "train.py:9", "e")
     iteration = Iteration(("Data\udce9", 9), False, sampling, 0, 7, 0, [batch], [(1, "k")], True, cut=4,
                           models=("m",))
-    record = Record(1, 2, "ended", [iteration], [(4, 2)], [Steps("SGD", [("weight", 1)], [update])], {8: 2, 16: 1},
+    record = Record(1, 2, "ended", [iteration], [(4, 2)], [OptimizerUpdates("SGD", [("weight", 1)], [update])],
+                    {8: 2, 16: 1},
                     {"BatchNorm.mean": "e"}, ["head"], True, 3, [(2, "all_reduce")], frozenset({"numpy ab"}),
                     "fully_shard", ["r"], ["i"], ["w"], "Traceback")
     record.save(tmp_path)

@@ -85,9 +85,10 @@ def _redirect(folder):
 
 
 def _watched(words):
-    from hvdscale.doctor.script.runs import Asked, run_here
+    from hvdscale.doctor.script.child import ScriptRequest
+    from hvdscale.doctor.script.runs import run_here
     with tempfile.TemporaryDirectory() as place:
-        run_here(Asked(words[0], tuple(words[1:]), None, 2, 4, 60), 2, Path(place) / "run")
+        run_here(ScriptRequest(words[0], tuple(words[1:]), None, 2, 4, 60), 2, Path(place) / "run")
         print((Path(place) / "run/records/rank0.stdout").read_text())
 
 

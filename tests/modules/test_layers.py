@@ -12,7 +12,7 @@ from hvdscale.errors import UsageError
 from hvdscale.modules import BatchNorm, Dropout, convert
 from hvdscale.modules.ghost_groups import GhostGroups
 from hvdscale.plan.shards import Pass, group_bounds, step_passes, stream_key
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.factories.workers import on_each
 
 CPU = torch.device("cpu")

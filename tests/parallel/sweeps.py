@@ -12,7 +12,7 @@ from hvdscale.cli.tune import TuneRequest, Signals
 from hvdscale.log.reader import read_log
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.run import SweepRun
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workers.launch import place
 from tests.conftest import command_environment, launcher_command
 from tests.factories.sweeps import assert_same_study

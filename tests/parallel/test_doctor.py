@@ -5,18 +5,20 @@ import sys
 import pytest
 import torch
 
-from hvdscale.doctor.children import Asked, OtherRank
+from hvdscale.doctor.children import JobRequest, OtherRank
 from hvdscale.doctor.finding import Verdict
+from hvdscale.doctor.kinds import JOB
 from hvdscale.doctor.played import environment
 from hvdscale.doctor.probe_step import make_sample
-from hvdscale.doctor.ranks import PROCESS, RANK, WORKERS, digest
+from hvdscale.doctor.ranks import digest
 from hvdscale.training.prepare import prepare
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests import guides
 from tests.conftest import launcher_command
 from tests.factories import ddp_scripts
 
 MADE = "tests.factories.faulty_jobs"
+RANK, WORKERS, PROCESS = (JOB.checks["ranks"]["causes"][cause]["cause"] for cause in ("rank", "workers", "process"))
 CHECKS = ["gradients", "losses", "random numbers", "batch-norm", "padding", "last batch", "shards", "examples", "ranks",
           "evaluation", "checkpoint", "weight decay", "learning rate", "stall"]
 
@@ -66,7 +68,7 @@ def test_a_rank_in_a_seed_is_found_by_comparing_the_ranks(doctor, job, differs, 
 def alone(job):
     """What the processes that play several ranks find of the job, beside this one."""
     layers = [{}, {"threads": 1}]
-    ranks = OtherRank(Asked(f"{MADE}:{job}", layers, 46))
+    ranks = OtherRank(JobRequest(f"{MADE}:{job}", layers, 46))
     sample = make_sample(prepare(f"{MADE}:{job}", layers, SingleWorker()), 46, 1)
     found = ranks.finding(sample, digest(sample))
     ranks.kill()

@@ -13,7 +13,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.training.evaluate import Evaluator
 from hvdscale.training.prepare import prepare
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests import guides
 from tests.conftest import ROOT, launcher_command
 from tests.parallel.sweeps import carry_out

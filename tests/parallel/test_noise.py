@@ -10,7 +10,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.update.model import make_model
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import launcher_command
 from tests.parallel import toy
 

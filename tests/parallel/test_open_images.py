@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.parallel.open_images_measures import measures
 from tests.factories import open_images as made_open_images
 

@@ -10,7 +10,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.plan.shards import Visits
 from hvdscale.training.prepare import prepare
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import launcher_command
 from tests.parallel.own_jobs import JOBS, trained
 

@@ -10,7 +10,7 @@ import torch
 from hvdscale.log.reader import read_log
 from hvdscale.training.prepare import prepare
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests import guides
 from tests.conftest import ROOT, launcher_command
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hvdscale.plan.shards import epoch_order
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import launch_in
 from tests.parallel import toy
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import LAUNCHERS, command_environment
 from tests.parallel import toy
 

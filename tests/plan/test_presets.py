@@ -9,7 +9,7 @@ from hvdscale.plan.presets import load, names, read_config, title
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.training.prepare import sketch
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Card, build_model
 from hvdscale.workloads import find
 

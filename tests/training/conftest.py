@@ -7,7 +7,7 @@ import torch
 
 from hvdscale.cli.train import _run
 from hvdscale.training.display import Display
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.factories.runs import KEYS, WORKLOAD, Signalled
 
 

@@ -20,7 +20,7 @@ import torch
 from hvdscale.cli.train import _run
 from hvdscale.log.reader import read_log
 from hvdscale.training import loop, prepare
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.factories.runs import KEYS, WORKLOAD, Signalled, assert_same_columns, assert_same_state, state_of
 
 WRITES = [(torch, "save"), *((os, name) for name in ("replace", "unlink", "fsync", "pwrite", "ftruncate")),

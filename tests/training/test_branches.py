@@ -16,7 +16,7 @@ from hvdscale.training import loop
 from hvdscale.training.branches import Branching, Places, layers_of_run
 from hvdscale.training.checkpoint import listed, read
 from hvdscale.training.display import Display
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.factories.runs import WORKLOAD, Signalled, assert_same_columns, assert_same_state
 
 KEYS = dict(eval_every=10, steps=20, model_args={"norm": "ours", "dropout": 0.3}, threads=1, global_batch=6,

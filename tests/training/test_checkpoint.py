@@ -546,18 +546,19 @@ def test_state_that_only_pickle_could_keep_is_named():
 def test_a_captured_state_is_a_copy_and_stays_one_when_put_back():
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    step = SimpleNamespace(state=dict, restore=lambda state: None)
+    step = SimpleNamespace(model=model, optimizer=optimizer, device=torch.device("cpu"), state=dict,
+                           restore=lambda state: None)
 
     def update():
         optimizer.zero_grad()
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
     update()
-    state = capture(RunState(1), model, optimizer, step)
+    state = capture(RunState(1), step)
     kept = mapped(state, torch.clone)
     update()
     assert_same_state(state, kept)
-    assert restore(state, model, optimizer, step) == RunState(1)
+    assert restore(state, step) == RunState(1)
     update()
     assert_same_state(state, kept)
 

@@ -20,7 +20,7 @@ from hvdscale.training.checkpoint import read as read_checkpoint
 from hvdscale.training.checkpoint import write as write_checkpoint
 from hvdscale.training.current_job import current_job
 from hvdscale.training.display import Display
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.factories.edited_jobs import forget, write_job
 from tests.parallel.sweeps import carry_out
 

@@ -17,7 +17,7 @@ from hvdscale.training.prepare import prepare
 from hvdscale.training.resume import with_batch
 from hvdscale.training.run_log import NoLog
 from hvdscale.training.snapshot import RunState
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.factories import plans as made_plans
 from tests.factories.workers import on_each
 
@@ -109,7 +109,7 @@ def commits(monkeypatch, steps, step_seconds, commit_seconds, every=0, hosts_at=
     votes = ()
     for step in range(steps):
         workers.hosts_changed = step >= hosts_at >= 0
-        kept.keep(RunState(steps=step), None, None, None, votes)
+        kept.keep(RunState(steps=step), None, votes)
         votes = tuple(kept.wishes())
         clock.now += step_seconds
     return taken

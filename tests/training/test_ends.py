@@ -176,7 +176,7 @@ def test_a_target_that_is_met_ends_the_run_after_a_kill_too(train, monkeypatch):
     train(checkpoint="short", log="short.h5", target=target, eval_splits="val")
 
     def end(loop, stop):
-        loop.checkpoints.save(loop.done, *loop._state)
+        loop.checkpoints.save(loop.done, loop.take_step)
         raise RuntimeError("killed")
     with monkeypatch.context() as patched:
         patched.setattr(Loop, "end", end)

@@ -9,7 +9,7 @@ from torch import nn
 
 from hvdscale.errors import DataError
 from hvdscale.training.evaluate import Evaluator
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Split, Workload
 from tests.parallel import toy
 from tests.factories.workers import on_each

@@ -11,7 +11,7 @@ from hvdscale.log.schema import Status
 from hvdscale.training.learning import describe_course, look, not_learned
 from hvdscale.training.outcome import Outcome, Stop
 from hvdscale.training.prepare import prepare
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Classification, Data, Split
 from tests.factories.logs import log, save, trial
 

@@ -30,7 +30,7 @@ from hvdscale.training.loop import train as train_job
 from hvdscale.training.run_log import NoLog
 from hvdscale.update.model import bound_to_passes, check_groups
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import MapSplit
 from hvdscale.workloads.large import language
 from hvdscale.workloads.large.tokens import IGNORED

@@ -11,7 +11,7 @@ from hvdscale.training.loop import train
 from hvdscale.training.prepare import prepare
 from hvdscale.training.run_log import NoLog
 from hvdscale.training.weights import check_writable, load_weights, save_weights
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 
 JOB = "tests.parallel.toy:WORKLOAD"

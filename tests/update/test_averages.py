@@ -20,7 +20,7 @@ from hvdscale.update.averages import WeightAverage, evaluation_weights
 from hvdscale.update.model import make_model
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Classification
 from tests.factories.plans import settled
 from tests.factories.workers import on_each

@@ -5,7 +5,7 @@ import pytest
 
 from hvdscale.errors import HvdscaleError
 from hvdscale.training.prepare import prepare
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.factories import mistaken_models
 
 HERE = re.escape(mistaken_models.__file__)

@@ -90,7 +90,7 @@ def test_no_step_imports_the_compiler_of_torch_or_sympy():
     """They take longer to import than a small job trains."""
     code = ("import sys; from tests.parallel import toy; from hvdscale.update.model import make_model; import torch\n"
             "from hvdscale.update.step import DataParallelStep; from hvdscale.update.optimizers import make_optimizer\n"
-            "from hvdscale.workers.single import SingleWorker\n"
+            "from hvdscale.workers.group import SingleWorker\n"
             "for name in ('sgd', 'nesterov', 'adam', 'adamw', 'lars', 'lamb'):\n"
             "    plan, cpu = toy.settled(1, optimizer=name), torch.device('cpu')\n"
             "    model = make_model(toy.WORKLOAD, plan, cpu)\n"

@@ -9,7 +9,7 @@ from hvdscale.update.gradient_norms import COLUMNS, noise_columns, why_not_measu
 from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 from tests.factories.workers import on_each
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from hvdscale.plan.shards import step_passes
 from hvdscale.update.gradients import GradientBuffer
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.factories.workers import on_each
 
 BATCH, PARAMETERS = 23, 6

@@ -11,7 +11,7 @@ from hvdscale.update.model import make_model
 from hvdscale.update.muon import orthogonalized
 from hvdscale.update.optimizers import clip_, make_optimizer, parameter_groups
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 from tests.factories.plans import settled
 from tests.factories.workers import on_each

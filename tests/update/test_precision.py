@@ -14,7 +14,7 @@ from hvdscale.update.model import make_model
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.precision import LossScale, set_arithmetic
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 from tests.factories.workers import on_each
 

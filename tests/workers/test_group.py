@@ -7,8 +7,7 @@ import pytest
 
 from hvdscale.errors import _LIBRARIES, DataError, HvdscaleError, RanksDifferError, WorkersError
 from hvdscale.training.prepare import agree_on
-from hvdscale.workers.group import device
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker, device
 from tests.parallel import toy
 from tests.factories.plans import settled
 from tests.factories.workers import on_each

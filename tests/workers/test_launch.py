@@ -3,7 +3,7 @@ import pytest
 
 from hvdscale.errors import UsageError, WorkersError
 from hvdscale.system.cores import usable_cores
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workers.transport import choose, form
 from hvdscale.workers.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment,
                                      launched, refuse_too_many)

@@ -14,7 +14,7 @@ from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.plan.shards import Visits
 from hvdscale.training.prepare import prepare, with_data
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import (Batch, Classification, Data, MapSplit, Split, bound_loss, build_model, load_data,
                                measured, problems, smoothed_cross_entropy, summarized)
 from hvdscale.workloads import find, names

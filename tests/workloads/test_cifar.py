@@ -16,8 +16,7 @@ from hvdscale.plan.settle import Place, settle
 from hvdscale.plan.shards import Visits
 from hvdscale.workload import load_data
 from hvdscale.workloads import cifar
-from hvdscale.workloads.readers.cifar import read_records
-from hvdscale.workloads.readers.files import Found, collect, read_file
+from hvdscale.workloads.files import Found, collect, read_file
 from tests.conftest import DATA, lacks
 
 TRAIN, TEST, VALIDATION = 6, 4, 5           # records of a made training and test file, and of the validation split
@@ -84,7 +83,7 @@ def refused(folder, said, dataset="cifar_10", **more):
 @pytest.mark.parametrize("classes", [(10,), (20, 100)])
 def test_records_are_labels_and_three_planes_of_pixels(classes):
     content, _, _ = records(4, classes)
-    images, labels = read_records(Found("file", content), classes, 4)
+    images, labels = cifar.read_records(Found("file", content), classes, 4)
     k = len(classes)
     for i in range(4):
         record = content[i * (k + 3072):][:k + 3072]
@@ -345,7 +344,7 @@ def test_the_real_files_are_standardised_to_mean_0_and_deviation_1(monkeypatch):
     found = collect(DATA, ["data_batch_1.bin"], ["cifar-10-batches-bin"])
     if not found:
         lacks("cifar-10", f"needs CIFAR-10's files in {DATA}")
-    images, labels = read_records(found["data_batch_1.bin"], (10,), 10000)
+    images, labels = cifar.read_records(found["data_batch_1.bin"], (10,), 10000)
     assert labels[:10, 0].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]                  # as widely shown
     assert np.bincount(labels[:, 0]).tolist() == [1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981]
     standard = cifar.workload("cifar_10", "resnet_8").prepare(torch.from_numpy(images.copy()), torch.float32)

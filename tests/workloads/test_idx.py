@@ -9,8 +9,8 @@ import pytest
 
 from hvdscale.errors import DataError
 from hvdscale.workloads import mnist
-from hvdscale.workloads.readers.files import read_file
-from hvdscale.workloads.readers.idx import read_idx
+from hvdscale.workloads.files import read_file
+from hvdscale.workloads.mnist import read_idx
 from tests.factories.mnist_files import idx
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,9 +18,11 @@ import numpy as np
 import torch
 import torch._dynamo  # as the first optimizer of each child would, for a second
 
+from ...system.cores import usable_cores
 from ...system.parent import ending_with_this_process
 from ...watch.script import failure_of, run_script
 from ...watch.watch import watching
+from ...workers.launch import Process
 from .listen.batches import Batches
 from .listen.calls import Calls
 from .listen.losses import Losses
@@ -30,25 +33,36 @@ from .record import ENDED, FAILED, STOPPED, Record
 TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
 
 
-@dataclass(frozen=True)
-class Task:
-    """What a rank's process runs.
+# where a worker's batch, that of all together, and the number of workers are in the script's arguments
+LOCAL, GLOBAL, WORKERS = "{local}", "{global}", "{workers}"
 
-    script     as the user named it;  arguments  the script's own
-    folder     to run in;  records  the folder of the records
-    updates    to watch before the epoch is cut short;  threads  of torch
+
+@dataclass(frozen=True)
+class ScriptRequest:
+    """What is to be examined.
+
+    batch    the global batch, for LOCAL and GLOBAL in the arguments; None: these are taken as they are
+    updates  to watch before the epoch is cut short;  seconds  that a run may take
     """
 
     script: str
     arguments: tuple[str, ...]
-    folder: Path
-    records: Path
+    batch: int | None
+    workers: int
     updates: int
-    threads: int
+    seconds: float
+
+    def arguments_on(self, workers: int) -> tuple[str, ...]:
+        marked = {WORKERS: workers}
+        if self.batch is not None:
+            marked.update({LOCAL: self.batch // workers, GLOBAL: self.batch})
+        return tuple(reduce(lambda one, mark: one.replace(mark, str(marked[mark])), marked, one)
+                     for one in self.arguments)
 
 
-def fork(task: Task, rank: int, workers: int, local_workers: int, environment: dict[str, str]) -> int:
-    """Start the process of a rank; returns its process id. It leads a process group of its own."""
+def fork(asked: ScriptRequest, process: Process, folder: Path, records: Path, environment: dict[str, str]) -> int:
+    """Start the process of a rank, which runs in the folder; returns its process id. It leads a process group of its
+    own. ``records``: the folder of the records."""
     sys.stdout.flush()
     sys.stderr.flush()
     die_with_doctor = ending_with_this_process()
@@ -58,10 +72,10 @@ def fork(task: Task, rank: int, workers: int, local_workers: int, environment: d
     code = 1
     try:
         die_with_doctor()
-        _detach(task, rank)
+        _detach(records, process.rank)
         os.environ.clear()
         os.environ.update(environment)
-        code = _watch(task, rank, workers, local_workers)
+        code = _watch(asked, process, folder, records)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -81,13 +95,12 @@ def stack_of(records: Path, rank: int) -> Path:
     return records / f"rank{rank}.stack"
 
 
-def _detach(task: Task, rank: int) -> None:
+def _detach(records: Path, rank: int) -> None:
     """Take the process out of the doctor's group, signals and streams."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    for descriptor, name in enumerate((os.devnull, task.records / f"rank{rank}.stdout",
-                                       task.records / f"rank{rank}.stderr")):
+    for descriptor, name in enumerate((os.devnull, records / f"rank{rank}.stdout", records / f"rank{rank}.stderr")):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if descriptor else os.O_RDONLY
         opened = os.open(name, flags, 0o600)
         os.dup2(opened, descriptor)
@@ -96,29 +109,27 @@ def _detach(task: Task, rank: int) -> None:
                                          for descriptor, mode in enumerate("rww"))
 
 
-def _watch(task: Task, rank: int, workers: int, local_workers: int) -> int:
+def _watch(asked: ScriptRequest, process: Process, folder: Path, records: Path) -> int:
+    """Run the script to its end or to its stop; returns the exit code."""
     random.seed()                       # as in a process of its own: the fork has the doctor's
     np.random.seed()
     torch.seed()
-    torch.set_num_threads(task.threads)
+    cores = len(usable_cores()) // max(asked.workers, process.local_size)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, cores)))
     gc.enable()
-    os.chdir(task.folder)
+    os.chdir(folder)
     sys.dont_write_bytecode = True
-    faulthandler.register(signal.SIGUSR1, open(stack_of(task.records, rank), "w"))
-    session = Session(Record(rank, workers), task.records, task.updates, lambda: _leave(session, workers))
+    faulthandler.register(signal.SIGUSR1, open(stack_of(records, process.rank), "w"))
+    record = Record(process.rank, process.size)
+    session = Session(record, records, asked.updates, lambda: _leave(session, process.size))
     batches, losses = Batches(session), Losses()
-    listeners = batches, losses, Updates(session, batches, losses), Calls(session, task.folder)
-    with watching(listeners, local_workers, workers):
-        return _run(task, session)
-
-
-def _run(task: Task, session: Session) -> int:
-    """Run the script to its end or to its stop; returns the exit code."""
-    record, error = session.record, run_script(task.script, task.arguments)
-    cut = isinstance(error, StopIteration) and any(one.cut is not None for one in record.iterations)
-    record.error = "" if cut else failure_of(error)
-    record.state = STOPPED if cut else FAILED if record.error else ENDED
-    session.save()
+    listeners = batches, losses, Updates(session, batches, losses), Calls(session, folder)
+    with watching(listeners, process.local_size, process.size):
+        error = run_script(asked.script, asked.arguments_on(process.size))
+        cut = isinstance(error, StopIteration) and any(one.cut is not None for one in record.iterations)
+        record.error = "" if cut else failure_of(error)
+        record.state = STOPPED if cut else FAILED if record.error else ENDED
+        session.save()
     return int(record.state == FAILED)
 
 

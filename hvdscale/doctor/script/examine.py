@@ -5,9 +5,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from ...formatting.numbers import counted
-from ...watch.horovod import ALONE
+from ...watch.collectives import ALONE
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
+from .child import ScriptRequest
 from .compare.evaluation import evaluation
 from .compare.epochs import epochs
 from .compare.examples import examples
@@ -17,9 +18,9 @@ from .compare.rates import learning_rate, schedule
 from .compare.shards import join
 from .compare.state import batch_norm, parameters
 from .compare.streams import random_numbers
-from .compare.unseen import files_written, notes, unseen
+from .compare.unseen import notes, unseen
 from .place import place_for
-from .runs import Asked, Run, run_here, run_launched
+from .runs import Run, run_here, run_launched
 
 CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "parameters": parameters,
           "batch-norm": batch_norm, "learning rate": learning_rate, "schedule": schedule,
@@ -32,7 +33,7 @@ MUST_BE_SEEN = {"gradient": "the training gradient", "examples": "the training e
 
 
 @dataclass(frozen=True)
-class Examination:
+class ScriptExamination:
     """What was found of a script.
 
     notes    legitimate dependence on the number of workers;  unseen  what was not checked
@@ -41,7 +42,7 @@ class Examination:
     late     runs that were ended for their time
     """
 
-    asked: Asked
+    asked: ScriptRequest
     pair: Pair
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
@@ -74,8 +75,8 @@ class Examination:
                 if finding.check in MUST_BE_SEEN and finding.verdict == Verdict.UNSEEN]
 
 
-def examine(asked: Asked, process: Process, say: Callable[[str], None],
-            checks: Collection[str] = tuple(CHECKS)) -> Examination | None:
+def examine(asked: ScriptRequest, process: Process, say: Callable[[str], None],
+            checks: Collection[str] = tuple(CHECKS)) -> ScriptExamination | None:
     """Run the script on one worker and on several, and compare; raises ScriptError. None on ranks above 0.
 
     process  this one in a launch, whose workers then run the script; alone, asked.workers processes are started here
@@ -95,11 +96,12 @@ def examine(asked: Asked, process: Process, say: Callable[[str], None],
         return compare(asked, one, run_here(asked, asked.workers, place / "several"), checks)
 
 
-def compare(asked: Asked, one: Run, many: Run, checks: Collection[str]) -> Examination:
+def compare(asked: ScriptRequest, one: Run, many: Run, checks: Collection[str]) -> ScriptExamination:
     """The findings on two runs; pure but for what the runs say they wrote."""
     join(many.records)
     pair = Pair(one.records[0], many.records, asked.batch)
-    written = [path for run in (one, many) if not run.workplace.copied for path in run.written]
+    written = {path for run in (one, many) if not run.workplace.copied for path in run.written}
+    written.update(path for record in pair.records for path in record.written)
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
     late = [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s" for run in (one, many)
             if run.late]
@@ -108,10 +110,9 @@ def compare(asked: Asked, one: Run, many: Run, checks: Collection[str]) -> Exami
                 for one in findings]
     if any(ALONE in record.remarks for record in pair.many):
         findings = [Finding(finding.check, Verdict.UNSEEN, ALONE) for finding in findings]
-    return Examination(asked, pair, tuple(findings), tuple(notes(pair)), tuple([*late, *unseen(pair)]),
-                       one.workplace.copied and many.workplace.copied,
-                       tuple(files_written(written, [one.records[0], *many.records])), tuple(sorted(in_copy)),
-                       tuple(late))
+    return ScriptExamination(
+        asked, pair, tuple(findings), tuple(notes(pair)), tuple([*late, *unseen(pair)]),
+        one.workplace.copied and many.workplace.copied, tuple(sorted(written)), tuple(sorted(in_copy)), tuple(late))
 
 
 def _carry_out(check: str, pair: Pair) -> Finding:

@@ -56,21 +56,16 @@ def make_workplace(original: Path, place: Path) -> Workplace:
         if (original / name).exists() and not (folder / name).is_symlink():
             (folder / name).symlink_to(original / name)
     for above, copy in zip(original.parents[:ABOVE], folder.parents):
-        _link_modules(above, copy)
+        with contextlib.suppress(OSError):
+            for one in os.scandir(above):
+                if not (copy / one.name).exists() and (one.name.endswith(".py") or _is_package(one)):
+                    (copy / one.name).symlink_to(one.path)
     return Workplace(original, folder, True, _state(folder))
 
 
 def copy_of(original: Path, place: Path) -> Path:
     """Where the copy of a folder is made, below folders that are named as those above the original."""
     return place.joinpath(*original.parts[1:][-ABOVE - 1:])
-
-
-def _link_modules(above: Path, copy: Path) -> None:
-    """Link to the modules and packages of a folder that has a copy of one of its folders."""
-    with contextlib.suppress(OSError):
-        for one in os.scandir(above):
-            if not (copy / one.name).exists() and (one.name.endswith(".py") or _is_package(one)):
-                (copy / one.name).symlink_to(one.path)
 
 
 def _is_package(one: os.DirEntry) -> bool:

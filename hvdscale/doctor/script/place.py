@@ -34,7 +34,11 @@ def place_for(process: Process, seconds: float) -> Iterator[Path]:
         return
     folders, remedy = _folders_of(process)
     with writing(folders[-1], HvdscaleError):
-        _await_own(folders, remedy, seconds) if process.rank else _make_own(folders, remedy)
+        if process.rank == 0:
+            _make_own(folders, remedy)
+        for one in folders if process.rank else ():
+            await_path(one, seconds)
+            require_own_folder(one, remedy)
     try:
         yield folders[-1]
     finally:
@@ -75,9 +79,3 @@ def _make_own(folders: list[Path], remedy: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     require_own_folder(folder, remedy)
-
-
-def _await_own(folders: list[Path], remedy: str, seconds: float) -> None:
-    for one in folders:
-        await_path(one, seconds)
-        require_own_folder(one, remedy)

@@ -18,7 +18,7 @@ RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
 
 
 @dataclass(frozen=True)
-class Draws:
+class GeneratorUse:
     """Random generators around a piece of work: a digest of each global one's state before, and those that moved;
     ``own`` among them stands for all that the script has made."""
 
@@ -26,11 +26,11 @@ class Draws:
     moved: frozenset[str]
 
 
-NOTHING = Draws({}, frozenset())
+NOTHING = GeneratorUse({}, frozenset())
 
 
 @dataclass
-class Batch:
+class LoadedBatch:
     """A batch that a loader returned.
 
     ids       of its examples: their indices in the underlying data set; empty for an iterable data set
@@ -44,7 +44,7 @@ class Batch:
     contents: tuple[str, ...]
     examples: int
     number: int
-    draws: Draws | None = None
+    draws: GeneratorUse | None = None
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Iteration:
     updates: int
     seed: int | None
     subset: int | None = None
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[LoadedBatch] = field(default_factory=list)
     rest: list[tuple[int | str, ...]] = field(default_factory=list)
     trained: bool = False
     ended: bool = False
@@ -120,7 +120,7 @@ class LossCall:
 
 
 @dataclass
-class Pass:
+class BackwardPass:
     """One backward pass: local numbers, before any reduction over ranks.
 
     loss      the value that was differentiated
@@ -133,10 +133,10 @@ class Pass:
     gradient: np.ndarray
     losses: list[LossCall]
     fetched: dict[int, int]
-    draws: Draws            # between the first call of a module and the backward pass
+    draws: GeneratorUse     # between the first call of a module and the backward pass
     rough: bool             # computed in less than 32 bits
     line: str
-    prepared: Draws = NOTHING
+    prepared: GeneratorUse = NOTHING
 
 
 @dataclass
@@ -169,14 +169,14 @@ class Update:
     digest: str
     rates: tuple[float, ...]
     positions: tuple[int, ...]
-    passes: list[Pass]
+    passes: list[BackwardPass]
     clips: list[Clip]
     line: str
     digest_after: str = ""
 
 
 @dataclass
-class Steps:
+class OptimizerUpdates:
     """An optimizer's updates.
 
     name     its class
@@ -197,7 +197,7 @@ class Record:
     state: str = RUNNING
     iterations: list[Iteration] = field(default_factory=list)
     subsets: list[tuple[int, ...]] = field(default_factory=list)    # indices in the underlying data set
-    optimizers: list[Steps] = field(default_factory=list)           # in the order of their first steps
+    optimizers: list[OptimizerUpdates] = field(default_factory=list)    # in the order of their first steps
     batch_norms: dict[int, int] = field(default_factory=dict)       # examples -> calls, in training
     untrained: dict[str, str] | None = None     # digests of buffers and frozen parameters, before the first batch
     untaken: list[str] = field(default_factory=list)    # parameters with a gradient that no optimizer has

@@ -1,11 +1,10 @@
 """The examination of a script as text, in the form of the doctor's report on a workload."""
 from __future__ import annotations
 
-from ...formatting.lines import line_width, wrap
+from ...formatting.lines import wrap
 from ...formatting.numbers import counted, list_first, number
-from ...formatting.text_table import aligned
-from ..report import NOTES, join_blocks, render_list
-from .examine import Examination
+from ..report import NOTES, join_blocks, render_list, render_table
+from .examine import ScriptExamination
 from .folder import LARGEST
 from .record import Record
 
@@ -13,14 +12,14 @@ NOT_CHECKED = "Not checked, as it cannot be seen from outside or did not happen 
 SHOWN = 6               # updates in the table of losses;  files that are named
 
 
-def render(examination: Examination, seconds: float, colour: bool) -> str:
+def render(examination: ScriptExamination, seconds: float, colour: bool) -> str:
     """The whole report, in lines of ``line_width()`` characters where words allow."""
     return join_blocks(_headline(examination), examination.findings, seconds, colour, _losses(examination),
                        render_list(NOTES, examination.notes), render_list(NOT_CHECKED, examination.unseen),
                        *map(wrap, files_of(examination)))
 
 
-def _headline(examination: Examination) -> str:
+def _headline(examination: ScriptExamination) -> str:
     asked, pair = examination.asked, examination.pair
     batch = f"global batch {asked.batch} in both runs" if asked.batch is not None else "each run with its own batch"
     unseen = " and ".join(examination.unseen_training)
@@ -30,14 +29,13 @@ def _headline(examination: Examination) -> str:
                      f"over {counted(pair.updates, 'update')}" + "." * bool(examination.instead), *examination.instead])
 
 
-def _losses(examination: Examination) -> str:
+def _losses(examination: ScriptExamination) -> str:
     pair = examination.pair
     shown = range(min(pair.updates, SHOWN))
     rows = [("update", *(f"{at + 1}" for at in shown)),
             ("1 worker", *(number(_loss([pair.one], at), 4) for at in shown)),
             (f"{pair.workers} workers", *(number(_loss(pair.many, at), 4) for at in shown))]
-    table = "\n".join(f"  {line}" for line in aligned(rows, (0,), line_width() - 2))
-    return f"loss (the mean of the ranks' own)\n{table}"
+    return f"loss (the mean of the ranks' own)\n{render_table(rows, (0,))}"
 
 
 def _loss(records: list[Record], at: int) -> float:
@@ -45,7 +43,7 @@ def _loss(records: list[Record], at: int) -> float:
     return sum(one.loss for record in records for one in record.updates[at].passes) / len(records)
 
 
-def files_of(examination: Examination) -> list[str]:
+def files_of(examination: ScriptExamination) -> list[str]:
     """Where the script ran, and which files it wrote."""
     found = []
     if examination.in_copy:

@@ -8,18 +8,16 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 
 from ...errors import HvdscaleError
 from ...formatting.numbers import counted, listed
-from ...system.cores import usable_cores
 from ...system.files import write_whole
 from ...watch.lines import is_own
 from ...watch.spawning import PROCESSES
 from ...workers.launch import Process
 from ..played import bare
-from .child import Task, fork, output_of, stack_of
+from .child import ScriptRequest, fork, output_of, stack_of
 from .folder import Workplace, copy_of, make_workplace
 from .meeting import free_port, meeting, of_horovodrun, of_torchrun, rendezvous
 from .place import POLL_SECONDS, await_path
@@ -29,33 +27,8 @@ GRACE_SECONDS = 15.0            # that the other ranks have once one has ended
 STACK_SECONDS = 0.5             # that a rank has to write where it stands
 STANDS = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 WAITING = re.compile(r"torch/(distributed|nn/parallel|autograd)/|/horovod/")      # of the innermost call
-MISMATCH = "op.preamble.length <= op.nbytes"
+MISMATCH = "op.preamble.length <= op.nbytes"         # by which Gloo ends a process
 OF_OTHERS = "a rank makes a call that another one leaves out, as where only some ranks evaluate, stop or skip"
-# where a worker's batch, that of all together, and the number of workers are in the script's arguments
-LOCAL, GLOBAL, WORKERS = "{local}", "{global}", "{workers}"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is to be examined.
-
-    batch    the global batch, for LOCAL and GLOBAL in the arguments; None: these are taken as they are
-    updates  to watch before the epoch is cut short;  seconds  that a run may take
-    """
-
-    script: str
-    arguments: tuple[str, ...]
-    batch: int | None
-    workers: int
-    updates: int
-    seconds: float
-
-    def arguments_on(self, workers: int) -> tuple[str, ...]:
-        marked = {WORKERS: workers}
-        if self.batch is not None:
-            marked.update({LOCAL: self.batch // workers, GLOBAL: self.batch})
-        return tuple(reduce(lambda one, mark: one.replace(mark, str(marked[mark])), marked, one)
-                     for one in self.arguments)
 
 
 @dataclass(frozen=True)
@@ -80,17 +53,17 @@ class ScriptError(HvdscaleError):
         self.traceback = traceback
 
 
-def run_here(asked: Asked, workers: int, place: Path) -> Run:
+def run_here(asked: ScriptRequest, workers: int, place: Path) -> Run:
     """Run the script with all its ranks on this machine; raises ScriptError. ``place`` is a new folder."""
     workplace, records = _open(place)
-    task = _task(asked, workers, workplace, records, workers)
     with meeting(asked.script, workers) as variables:
-        started = {fork(task, rank, workers, workers, {**bare(), **each}): rank for rank, each in enumerate(variables)}
+        started = {fork(asked, Process(None, rank, workers, rank, workers, ""), workplace.folder, records,
+                        {**bare(), **each}): rank for rank, each in enumerate(variables)}
         late = _await(started, asked.seconds)
     return _collect(asked, workers, workplace, records, late)
 
 
-def run_launched(asked: Asked, process: Process, place: Path) -> Run | None:
+def run_launched(asked: ScriptRequest, process: Process, place: Path) -> Run | None:
     """Run the script as this rank of a launch; rank 0 gets all ranks' records, once they are there, others None.
 
     place  the same folder on all ranks, which rank 0 makes
@@ -104,17 +77,18 @@ def run_launched(asked: Asked, process: Process, place: Path) -> Run | None:
     with rendezvous(asked.script, process.size) if on_one_host else contextlib.nullcontext(0) as horovods:
         write_whole(place / "ready", f"{free_port()} {horovods}", sync=False)
         late = _run_rank(asked, process, workplace, records, place)
-        _await_files(records, "ended", process.size, GRACE_SECONDS)
+        until = time.monotonic() + GRACE_SECONDS
+        while len(list(records.glob("*.ended"))) < process.size and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
     return _collect(asked, process.size, workplace, records, late)
 
 
-def _run_rank(asked: Asked, process: Process, workplace: Workplace, records: Path, place: Path) -> bool:
+def _run_rank(asked: ScriptRequest, process: Process, workplace: Workplace, records: Path, place: Path) -> bool:
     """Run the script as this rank; whether it ran out of time."""
     port, horovods = map(int, (place / "ready").read_text().split())
     environment = {**of_torchrun(process.rank, process.size, process.local_rank, process.local_size, port),
                    **os.environ, **of_horovodrun(process.rank, process.size, horovods)}
-    started = {fork(_task(asked, process.size, workplace, records, process.local_size), process.rank, process.size,
-                    process.local_size, environment): process.rank}
+    started = {fork(asked, process, workplace.folder, records, environment): process.rank}
     late = _await(started, asked.seconds, records)
     (records / f"rank{process.rank}.ended").touch()
     return late
@@ -131,11 +105,6 @@ def _find(place: Path, seconds: float) -> tuple[Workplace, Path]:
     await_path(place / "ready", seconds)
     original, folder = Path.cwd(), copy_of(Path.cwd(), place / "folder")
     return Workplace(original, folder if folder.exists() else original, folder.exists(), {}), place / "records"
-
-
-def _task(asked: Asked, workers: int, workplace: Workplace, records: Path, local_workers: int) -> Task:
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(usable_cores()) // max(asked.workers, local_workers)))
-    return Task(asked.script, asked.arguments_on(workers), workplace.folder, records, asked.updates, threads)
 
 
 def _await(started: Mapping[int, int], seconds: float, records: Path | None = None) -> bool:
@@ -169,13 +138,7 @@ def _await(started: Mapping[int, int], seconds: float, records: Path | None = No
     return late
 
 
-def _await_files(records: Path, ending: str, size: int, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while len(list(records.glob(f"*.{ending}"))) < size and time.monotonic() < until:
-        time.sleep(POLL_SECONDS)
-
-
-def _collect(asked: Asked, workers: int, workplace: Workplace, folder: Path, late: bool) -> Run:
+def _collect(asked: ScriptRequest, workers: int, workplace: Workplace, folder: Path, late: bool) -> Run:
     """The records of all ranks; raises ScriptError where one failed, or none made an update."""
     records = [load(folder, rank, workers) for rank in range(workers)]
     for record in records:
@@ -184,7 +147,8 @@ def _collect(asked: Asked, workers: int, workplace: Workplace, folder: Path, lat
     failed = _first_failure(records, folder)
     on = f"on {counted(workers, 'worker')}"
     if failed is not None:
-        last = _mismatch(records, folder) or _error_of(failed)
+        unlike = any(MISMATCH in output_of(folder, record.rank) for record in records)
+        last = f"the ranks' collectives have different sizes: {OF_OTHERS}" if unlike else _error_of(failed)
         if any(record.state == ENDED for record in records):
             last += f". Another rank had ended: {OF_OTHERS}"
         said = failed.error if failed.error.startswith("Traceback") else output_of(folder, failed.rank)
@@ -229,12 +193,6 @@ def _waiting(records: list[Record], folder: Path) -> str:
     if not running or stopped or len({*found.values()}) < 2 and not ended:
         return ""
     return listed([*(f"rank {rank} waits at {line}" for rank, line in found.items()), *ended])
-
-
-def _mismatch(records: list[Record], folder: Path) -> str:
-    """What Gloo says of collectives of different sizes, by which it ends a process; empty where it does not."""
-    found = any(MISMATCH in output_of(folder, record.rank) for record in records)
-    return f"the ranks' collectives have different sizes: {OF_OTHERS}" if found else ""
 
 
 def _first_failure(records: list[Record], folder: Path) -> Record | None:

@@ -87,7 +87,10 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
 
     Data.model_args has the number of classes. The record identifies the data and lists what is missing or skipped.
     """
-    _check_arguments(side, validation, skip_broken)
+    check_value("data_args.side", side, int, least=1)
+    if validation is not None:
+        check_value("data_args.validation", validation, int, least=1)
+    check_value("data_args.skip_broken", skip_broken, bool)
     pillow()
     pictures, tests = _index(dataset, data_dir)
     lacking = _list_missing(dataset, data_dir, pictures, tests)
@@ -96,7 +99,9 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
                         "there with --allow-missing")
     splits = _split(dataset, pictures, tests, validation, side)
     record = {"missing": lacking} if lacking else {}
-    notes = [f"{data_dir} lacks {what}" for what in lacking] + _list_ignored(pictures, tests)
+    notes = [f"{data_dir} lacks {what}" for what in lacking]
+    notes += [f"{part.others[0]} files in {part.directory} have no picture's name and are left out, such as "
+              f"{part.others[1]}" for part in (pictures, tests) if part is not None and part.others[0]]
     if skip_broken:
         splits, record["skipped"], found = _skip_damaged(splits, cache_dir)
         notes += found
@@ -104,13 +109,6 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
     as_evaluated = MapSplit(replace(splits[0], crop=centre_crop))
     return Data(*map(MapSplit, splits), train_eval=as_evaluated, model_args={"classes": len(pictures.classes)},
                 record=record, notes=tuple(notes))
-
-
-def _check_arguments(side: int, validation: int | None, skip_broken: bool) -> None:
-    check_value("data_args.side", side, int, least=1)
-    if validation is not None:
-        check_value("data_args.validation", validation, int, least=1)
-    check_value("data_args.skip_broken", skip_broken, bool)
 
 
 def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | None]:
@@ -123,7 +121,9 @@ def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | Non
             raise DataError(f"{data_dir}: has val, but no train with a folder of pictures for each class")
         train = Path(data_dir)
     found = class_folders(train)
-    classes = _choose_classes(dataset, found)
+    classes = found
+    if dataset == HALF_CLASSES:                 # the first half of a fixed shuffle, sorted
+        classes = [found[i] for i in sorted(epoch_order(len(found), SPLIT_SEED, 0)[:len(found) // 2])]
     if len(classes) < 2:
         raise DataError(f"{train}: has {len(found)} class folders, {', '.join(found)}: too few for {dataset}")
     pictures = index_pictures(train, classes)
@@ -137,13 +137,6 @@ def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | Non
     return pictures, index_pictures(test, classes)
 
 
-def _choose_classes(dataset: str, classes: list[str]) -> list[str]:
-    """The classes of the data set: all, or the first half of a fixed shuffle, sorted."""
-    if dataset != HALF_CLASSES:
-        return classes
-    return [classes[i] for i in sorted(epoch_order(len(classes), SPLIT_SEED, 0)[:len(classes) // 2])]
-
-
 def _list_missing(dataset: str, data_dir: str, pictures: Pictures, tests: Pictures | None) -> list[str]:
     """What the folders lack of the published set; sizes are known only for the full set of classes."""
     lacking = []
@@ -154,13 +147,6 @@ def _list_missing(dataset: str, data_dir: str, pictures: Pictures, tests: Pictur
             if found is not None and len(found) < published:
                 lacking.append(f"{published - len(found)} of the {published} pictures of {found.directory.name}")
     return lacking
-
-
-def _list_ignored(*parts: Pictures | None) -> list[str]:
-    """Notes on files without a picture's file name."""
-    return [f"{part.others[0]} files in {part.directory} have no picture's name and are left out, such as "
-            f"{part.others[1]}"
-            for part in parts if part is not None and part.others[0]]
 
 
 def _split(dataset: str, pictures: Pictures, tests: Pictures | None, validation: int | None, side: int) -> list[Crops]:

@@ -86,7 +86,9 @@ class LanguageModel(Workload):
         train, val, test  files in data_dir (name, folder, or pattern such as part-*.txt), if not clear by name
         allow_missing     accept missing files of a numbered set
         """
-        vocabulary, sequence = self._check_arguments(vocabulary, sequence)
+        vocabulary = check_value("data_args.vocabulary", self.vocabulary if vocabulary is None else vocabulary, str,
+                                 f"one of {LEARNED}, or a file")
+        sequence = check_value("data_args.sequence", self.sequence if sequence is None else sequence, int, least=1)
         named = {part: name for part, name in zip(PARTS, (train, val, test)) if name is not None}
         if data_dir is None and not ("train" in named and "val" in named):
             raise DataError(f"{self.dataset} needs --data-dir with its text: {ASKED[self.dataset]}")
@@ -110,12 +112,6 @@ class LanguageModel(Workload):
 
     def summarize(self, means: dict[str, float], parts: Mapping) -> dict[str, float]:
         return {"perplexity": perplexity(means["cross_entropy"])}
-
-    def _check_arguments(self, vocabulary: str | None, sequence: int | None) -> tuple[str, int]:
-        vocabulary = self.vocabulary if vocabulary is None else vocabulary
-        sequence = self.sequence if sequence is None else sequence
-        return (check_value("data_args.vocabulary", vocabulary, str, f"one of {LEARNED}, or a file"),
-                check_value("data_args.sequence", sequence, int, least=1))
 
     def _split(self, cache: Cache, part: str, sequence: int) -> StreamSplit | SentenceSplit:
         split = (SentenceSplit if self.sentences else StreamSplit)(cache.parts[part], sequence)

@@ -35,6 +35,7 @@ from ...formatting.screen import Screen
 from ...plan.shards import Visits
 from ...system.cores import usable_cores
 from ...system.files import new_file, whole_folder, write_whole
+from ..files import reading
 from .cache import alone, cache_folder
 from .readers.text import Chunk, Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
@@ -129,17 +130,17 @@ class Encoded:
 
     def longer_than(self, most: int) -> int:
         """The number of lines with more tokens, ``eos`` included."""
-        return sum(int((lengths > most).sum()) for lengths in self._lengths())
+        return sum(int((lengths > most).sum()) for lengths in self.lengths())
 
     def count_tokens(self, most: int, lines: np.ndarray | slice = slice(None)) -> int:
         """The tokens of these lines cut to ``most``, ``eos`` included."""
         kept = np.zeros(self.lines, bool)
         kept[lines] = True
         chosen = iter(np.split(kept, range(CHUNK, self.lines, CHUNK)))
-        return sum(int(np.minimum(lengths[next(chosen)], most).sum()) for lengths in self._lengths())
+        return sum(int(np.minimum(lengths[next(chosen)], most).sum()) for lengths in self.lengths())
 
-    def _lengths(self) -> Iterator[np.ndarray]:
-        """The lengths of all lines, CHUNK at a time."""
+    def lengths(self) -> Iterator[np.ndarray]:
+        """The lengths of all lines, ``eos`` included, CHUNK at a time."""
         for first in range(0, self.lines, CHUNK):
             yield np.diff(self.starts.rows(np.array([first]), min(CHUNK, self.lines - first) + 1)[0])
 
@@ -199,7 +200,7 @@ class StreamSplit(_TokenSplit):
         labels = self.text.at(starts, len(self.text.tokens) - starts, self.sequence, IGNORED)
         before = self.text.at(starts - 1, np.ones_like(starts), 1, IGNORED)[:, 0]
         first = np.where(starts == 0, self.text.special["eos"], before)
-        return _make_batch(shift_right(labels, first, self.text.special["pad"]), labels)
+        return Batch(*map(torch.from_numpy, (shift_right(labels, first, self.text.special["pad"]), labels)))
 
 
 class SentenceSplit(_TokenSplit):
@@ -215,11 +216,8 @@ class SentenceSplit(_TokenSplit):
     def take(self, visits: Visits) -> Batch:
         """The visited sentences: inputs and labels, int64 (n, T); labels are IGNORED beyond the sentence."""
         labels, _ = self.text.of_lines(visits.indices, self.sequence, IGNORED)
-        return _make_batch(shift_right(labels, self.text.special["bos"], self.text.special["pad"]), labels)
-
-
-def _make_batch(inputs: np.ndarray, labels: np.ndarray) -> Batch:
-    return Batch(torch.from_numpy(inputs), torch.from_numpy(labels))
+        inputs = shift_right(labels, self.text.special["bos"], self.text.special["pad"])
+        return Batch(*map(torch.from_numpy, (inputs, labels)))
 
 
 def shift_right(labels: np.ndarray, first: np.ndarray | int, pad: int) -> np.ndarray:
@@ -267,10 +265,8 @@ def _checksum(values: dict) -> str:
 
 
 def _identity(text: Text) -> list:
-    try:
+    with reading(text.path):
         known = text.path.stat()
-    except OSError as error:
-        raise DataError(f"{text.path}: cannot be read: {error.strerror}") from None
     return [str(text.path.resolve()), known.st_size, known.st_mtime_ns, text.start, text.stop]
 
 

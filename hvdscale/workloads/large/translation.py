@@ -33,7 +33,6 @@ from .vocabulary import Vocabulary
 
 MOST_EVALUATED = 512            # tokens of a validation or test sentence
 BEYOND = 50                     # extra tokens of a translation over its source (Vaswani et al., section 6.1)
-AT_ONCE = 2**20                 # lines whose lengths are read together
 NO_TEST = "none"
 
 ADAM = dict(optimizer="adam", beta1=0.9, beta2=0.98, epsilon=1e-9, lr_rule="sqrt", warmup_start_factor=0.0,
@@ -192,8 +191,10 @@ class Translation(Workload):
         pairs, left_out = _training(texts["train"], *_sides(cache, "train"), longest)
         held_out = {part: _evaluation(text, *_sides(cache, part), cache.vocabulary, beam)
                     for part, text in texts.items() if part != "train"}
-        return Data(pairs, **held_out, model_args=_special(cache.vocabulary), notes=_notes(left_out, longest), record={
-            "left_out": left_out, "vocabulary_sha256": cache.vocabulary.sha256, "text_sha256": cache.text_sha256,
+        known = cache.vocabulary
+        special = {"vocabulary": len(known), "pad": known.pad, "begin": known.bos, "end": known.eos}
+        return Data(pairs, **held_out, model_args=special, notes=_notes(left_out, longest), record={
+            "left_out": left_out, "vocabulary_sha256": known.sha256, "text_sha256": cache.text_sha256,
             "bleu": signature(), "cut": {part: split.cut for part, split in held_out.items()}})
 
     def build(self, **model_args) -> nn.Module:
@@ -236,12 +237,13 @@ def _find(folder: Path, part: str, prefix: str, languages: tuple[str, str]) -> P
 def _training(text: ParallelText, source: Encoded, target: Encoded, longest: int) -> tuple[Pairs, dict[str, int]]:
     """The pairs to train on, and the numbers left out: with an empty side, or too long."""
     text.require_same_lines(source.lines, target.lines)
-    kept, empty, long = [], 0, 0
-    for first in range(0, source.lines, AT_ONCE):
-        counts = np.stack([_lengths(side, first) for side in (source, target)])
+    kept, first, empty, long = [], 0, 0, 0
+    for sides in zip(source.lengths(), target.lengths()):
+        counts = np.stack(sides) - 1                # without the end token
         is_empty, is_long = counts.min(0) == 0, counts.max(0) > longest
         empty, long = empty + int(is_empty.sum()), long + int((is_long & ~is_empty).sum())
         kept.append(first + np.flatnonzero(~is_empty & ~is_long))
+        first += counts.shape[1]
     kept = np.concatenate(kept)
     if not len(kept):
         raise DataError(f"{text.source.path}, {text.target.path}: none of their {source.lines} pairs can be trained "
@@ -258,16 +260,6 @@ def _evaluation(text: ParallelText, source: Encoded, target: Encoded, vocabulary
 
 def _sides(cache: Cache, part: str) -> tuple[Encoded, Encoded]:
     return cache.parts[f"{part}.source"], cache.parts[f"{part}.target"]
-
-
-def _lengths(text: Encoded, first: int) -> np.ndarray:
-    """Lengths of AT_ONCE lines from this one on, without the end token."""
-    lines = min(AT_ONCE, text.lines - first)
-    return np.diff(text.starts.rows(np.array([first]), lines + 1)[0]) - 1
-
-
-def _special(vocabulary: Vocabulary) -> dict[str, int]:
-    return {"vocabulary": len(vocabulary), "pad": vocabulary.pad, "begin": vocabulary.bos, "end": vocabulary.eos}
 
 
 def _notes(left_out: Mapping[str, int], longest: int) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hvdscale.modules import Dropout
 from hvdscale.modules.ghost_groups import GhostGroups
 from hvdscale.plan.shards import Pass
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workloads.large.models.lstm import LSTMLM
 from hvdscale.workloads.large.models.transformer import SIZES, TransformerLM, sinusoids
 from hvdscale.workloads.large.models.translation import TranslationTransformer

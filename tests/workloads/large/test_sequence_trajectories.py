@@ -12,7 +12,7 @@ from hvdscale.plan.settle import Place, settle
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Data, Split, Workload
 from hvdscale.workloads.large.models.lstm import LSTMLM
 from hvdscale.workloads.large.models.transformer import TransformerLM

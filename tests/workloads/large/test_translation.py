@@ -15,7 +15,7 @@ from hvdscale.errors import DataError, UsageError
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.shards import Visits
 from hvdscale.training.evaluate import Evaluator
-from hvdscale.workers.single import SingleWorker
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import bound_loss, build_model, measured, problems, to_device
 from hvdscale.workloads.large import translation
 from hvdscale.workloads.large.tokens import IGNORED

@@ -1,9 +1,7 @@
 """Whether an index means the same example on all ranks, by the contents of what they read."""
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ..record import Iteration, Record
+from ..record import Record
 
 Contents = dict[int | str, str]         # of an example, by its index
 
@@ -14,7 +12,8 @@ def same_data(records: list[Record], data: tuple[str, int]) -> bool | None:
     Ranks may have files of their own. Where examples are augmented, a part that is not, such as the label, is enough:
     it has to differ between examples, and to agree at each index that two ranks have read.
     """
-    read = [_contents(one for one in record.iterations if one.data == data and not one.iterable) for record in records]
+    read = [{at: content for one in record.iterations if one.data == data and not one.iterable for batch in one.batches
+             for at, content in zip(batch.ids, batch.contents)} for record in records]
     read = [one for one in read if one]
     joined = set(range(len(read[:1])))
     for _ in read:
@@ -26,11 +25,6 @@ def same_data(records: list[Record], data: tuple[str, int]) -> bool | None:
                 if agree:
                     joined.add(at)
     return True if read and len(joined) == len(read) > 1 else None
-
-
-def _contents(iterations: Iterable[Iteration]) -> Contents:
-    return {at: content for one in iterations for batch in one.batches
-            for at, content in zip(batch.ids, batch.contents)}
 
 
 def _agree(one: Contents, other: Contents) -> bool | None:

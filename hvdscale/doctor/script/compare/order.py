@@ -3,18 +3,18 @@ from __future__ import annotations
 
 from statistics import median
 
-from ..record import Batch, Iteration, Record, Steps
+from ..record import Iteration, LoadedBatch, OptimizerUpdates, Record
 
 Seen = tuple[int, int, int]         # an update, its passes, and the batches that had been fetched by its last one
 
 
-def batches_of(record: Record, optimizer: Steps) -> list[list[Batch]]:
+def batches_of(record: Record, optimizer: OptimizerUpdates) -> list[list[LoadedBatch]]:
     """The batches of each update of an optimizer.
 
     Loops, and wrappers of loaders, read ahead. The first update of an epoch then seems to have more batches than its
     passes need, and the last one none; so batches are handed out in their order, at the rate of the updates between.
     """
-    found: list[list[Batch]] = [[] for _ in optimizer.updates]
+    found: list[list[LoadedBatch]] = [[] for _ in optimizer.updates]
     for at, iteration in enumerate(record.iterations):
         seen = _seen(optimizer, at)
         begin = 0
@@ -24,7 +24,7 @@ def batches_of(record: Record, optimizer: Steps) -> list[list[Batch]]:
     return found
 
 
-def _seen(optimizer: Steps, iteration: int) -> list[Seen]:
+def _seen(optimizer: OptimizerUpdates, iteration: int) -> list[Seen]:
     """The updates with passes that followed batches of the iteration."""
     found = []
     for at, update in enumerate(optimizer.updates):

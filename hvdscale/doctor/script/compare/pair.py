@@ -9,7 +9,7 @@ from typing import Any
 
 from ...finding import Finding
 from ...kinds import Kinds
-from ..record import Batch, Iteration, Record, Steps, Update
+from ..record import Iteration, LoadedBatch, OptimizerUpdates, Record, Update
 from .identity import same_data
 from .order import batches_of
 from .reduction import Reduction, Weighing, find_reduction, passes_of, weigh
@@ -60,15 +60,15 @@ class Pair:
         """Of both runs."""
         return [self.one, *self.many]
 
-    def steps(self, record: Record) -> Steps:
+    def steps(self, record: Record) -> OptimizerUpdates:
         """The updates of the optimizer in a record; of none, where the rank did not come to it."""
-        return (record.optimizers + [Steps("", [])] * (self.optimizer + 1))[self.optimizer]
+        return (record.optimizers + [OptimizerUpdates("", [])] * (self.optimizer + 1))[self.optimizer]
 
     @cached_property
-    def _batches(self) -> dict[int, list[list[Batch]]]:
+    def _batches(self) -> dict[int, list[list[LoadedBatch]]]:
         return {id(record): batches_of(record, self.steps(record)) for record in self.records}
 
-    def batches(self, record: Record, number: int) -> list[Batch]:
+    def batches(self, record: Record, number: int) -> list[LoadedBatch]:
         """Those of the update of this number on one rank."""
         return self._batches[id(record)][number]
 

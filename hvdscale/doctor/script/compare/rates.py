@@ -47,7 +47,11 @@ def schedule(pair: Pair) -> Finding:
     changes = len({update.rates for update in pair.steps(pair.many[0]).updates}) > 1
     by = max(ratios) / min(ratios) - 1 if ratios and min(ratios) > 0 else 0.0
     if by > CLOSE:
-        return _another_course(pair, alone, many, ratios, by)
+        hasty = alone and math.isclose(many / alone, pair.workers)
+        found = pair.finding(SCHEDULE, "hasty" if hasty else "other_pace" if alone != many else "other_course", by=by,
+                             limit=CLOSE, alone=alone, many=many, first=ratios[0], last=ratios[-1],
+                             where=pair.at(0)[0].line)
+        return found if pair.batch is not None else replace(found, verdict=Verdict.WARNED)      # of other batches
     if alone != many and not changes:
         return pair.finding(SCHEDULE, "flat_so_far", alone=alone, many=many, where=pair.at(0)[0].line)
     if not pair.at(pair.updates - 1)[0].positions and not changes:
@@ -59,12 +63,3 @@ def _advance(pair: Pair, record: Record) -> int:
     """By how much the schedules' positions grow over the updates."""
     first, *_, last = [sum(update.positions) for update in pair.steps(record).updates[:pair.updates]] * 2
     return last - first
-
-
-def _another_course(pair: Pair, alone: int, many: int, ratios: list[float], by: float) -> Finding:
-    """Of rates whose ratio changes; a fault only at one global batch."""
-    hasty = alone and math.isclose(many / alone, pair.workers)
-    kind = "hasty" if hasty else "other_pace" if alone != many else "other_course"
-    found = pair.finding(SCHEDULE, kind, by=by, limit=CLOSE, alone=alone, many=many, first=ratios[0], last=ratios[-1],
-                         where=pair.at(0)[0].line)
-    return found if pair.batch is not None else replace(found, verdict=Verdict.WARNED)

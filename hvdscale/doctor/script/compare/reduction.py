@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..record import LossCall, Pass, Update
+from ..record import BackwardPass, LossCall, Update
 
 ACTIVE = 0.999          # factor of clipping under which it has changed anything
 
@@ -62,7 +62,7 @@ def _solve(local: np.ndarray, gradients: list[np.ndarray], updates: list[Update]
     return Reduction(weights, residual, spread, gradients)
 
 
-def only_call(one: Pass) -> LossCall | None:
+def only_call(one: BackwardPass) -> LossCall | None:
     """The pass's loss call; None where there are several or none that counts targets."""
     return one.losses[0] if len(one.losses) == 1 and one.losses[0].count and one.losses[0].total else None
 
@@ -108,7 +108,7 @@ def apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.linalg.norm(a - b) / larger) if larger else 0.0
 
 
-def passes_of(updates: list[Update]) -> Iterator[Pass]:
+def passes_of(updates: list[Update]) -> Iterator[BackwardPass]:
     """The passes of all updates given, such as those of one number on each rank."""
     for update in updates:
         yield from update.passes

@@ -84,7 +84,9 @@ def _cause_of(both: BothRuns, ratio: float, alone: float | None) -> str:
 
 def other_denominator(both: BothRuns) -> Finding | None:
     """What the loss is divided by counts other targets than it takes, on any number of workers."""
-    pair, by, ratio, divided = both.pair, both.weighing, both.ratio, _divisors(both.pair)
+    pair, by, ratio = both.pair, both.weighing, both.ratio
+    weighed = [each.weighing for each in pair.both.values()]
+    divided = [each.targets / each.scale for each in weighed] if all(each and each.scale for each in weighed) else []
     counts = [round(each) for each in divided]
     if both.at != pair.whole[0] or by is None or close(by.scale, 1) or len({*counts}) < 2:
         return None
@@ -96,17 +98,13 @@ def other_denominator(both: BothRuns) -> Finding | None:
                    divisor=counts[0])
 
 
-def _divisors(pair: Pair) -> list[float]:
-    """What the sum over targets is divided by in each update; empty where that is unknown."""
-    found = [both.weighing for both in pair.both.values()]
-    return [by.targets / by.scale for by in found] if all(by and by.scale for by in found) else []
-
-
 def unequal(both: BothRuns) -> Finding | None:
     """Targets of different ranks or passes have different weights."""
-    by, limit = both.weighing, both.pair.limit
+    pair, by, limit = both.pair, both.weighing, both.pair.limit
     if by is None:
-        return _unequal_examples(both)
+        taken = pair.examples(pair.many, both.at)
+        same = len({*taken}) == 1 or matches_one(pair)
+        return None if same else finding(both, "unequal_examples", examples=taken)
     counts = by.counts.sum(axis=1)
     if by.error <= limit or len({*counts}) == 1 and not _accumulates(both, by):
         return None
@@ -123,13 +121,6 @@ def _weighted(both: BothRuns, by: Weighing) -> Finding:
     clipped = by_rank and np.allclose(scaled, scaled[0, 0], rtol=CLOSE)
     return finding(both, "one_norm" if clipped else "weighted", by=by.error, limit=both.pair.limit,
                    weights=[*(by.weights / by.weights.max()).reshape(-1)], cause="by_rank" if by_rank else "factors")
-
-
-def _unequal_examples(both: BothRuns) -> Finding | None:
-    counts = both.pair.examples(both.pair.many, both.at)
-    if len({*counts}) == 1 or matches_one(both.pair):
-        return None
-    return finding(both, "unequal_examples", examples=counts)
 
 
 def against_one(both: BothRuns) -> Finding | None:

@@ -1,10 +1,12 @@
 """Random numbers of the ranks: in the model, and in reading examples."""
 from __future__ import annotations
 
+from collections import Counter
+
 from ....formatting.numbers import listed
 from ....watch.generators import OWN
 from ...finding import Finding
-from ..record import Draws, Record
+from ..record import GeneratorUse, Record
 from .pair import Pair, trained
 
 NAME = "random numbers"
@@ -20,7 +22,8 @@ def random_numbers(pair: Pair) -> Finding:
     if not drew_in_workers and not moved - {OWN}:
         return pair.finding(NAME, "own" if moved else "none")
     in_workers = _same_in_workers(pair)
-    by_number = "by_number" if in_workers and not _same_seeds(pair) else ""
+    seeds = {tuple(one.seed for one in trained(record) if one.seed is not None) for record in pair.many}
+    by_number = "by_number" if in_workers and len(seeds) > 1 else ""
     backward = next((one.line for one in pair.at(0)[0].passes), "") if pair.updates else ""
     loop = next((one.line for one in trained(pair.many[0])), "")
     for kind, same, where, cause in (
@@ -43,36 +46,27 @@ def by_rank(pair: Pair) -> bool:
 
 def _same_in_workers(pair: Pair) -> set[str]:
     """Generators that most loader workers of all ranks first drew from in the same states."""
-    common = frozenset.intersection(*(record.drew_in_workers for record in pair.many))
-    least = min((record.drew_in_workers for record in pair.many), key=len)
-    names = {each.split()[0] for each in common} - {OWN}
-    return {name for name in names if 2 * _count(common, name) > _count(least, name)}
+    ranks = [record.drew_in_workers for record in pair.many]
+    common, least = (Counter(each.split()[0] for each in states) for states in (
+        frozenset.intersection(*ranks), min(ranks, key=len)))
+    return {name for name, count in common.items() if name != OWN and 2 * count > least[name]}
 
 
-def _count(states: frozenset[str], name: str) -> int:
-    return sum(each.split()[0] == name for each in states)
-
-
-def _same_seeds(pair: Pair) -> bool:
-    """Whether the loader workers of all ranks are seeded alike."""
-    return len({tuple(one.seed for one in trained(record) if one.seed is not None) for record in pair.many}) == 1
-
-
-def _draws_in_model(pair: Pair, record: Record) -> list[Draws]:
+def _draws_in_model(pair: Pair, record: Record) -> list[GeneratorUse]:
     return [one.draws for update in pair.steps(record).updates[:pair.updates] for one in update.passes]
 
 
-def _draws_in_preparing(pair: Pair, record: Record) -> list[Draws]:
+def _draws_in_preparing(pair: Pair, record: Record) -> list[GeneratorUse]:
     """Of examples from a loader: others are drawn there, which ranks may share out."""
     return [one.prepared for update in pair.steps(record).updates[:pair.updates] for one in update.passes
             if trained(record)]
 
 
-def _draws_in_reading(pair: Pair, record: Record) -> list[Draws]:
+def _draws_in_reading(pair: Pair, record: Record) -> list[GeneratorUse]:
     return [batch.draws for number in range(pair.updates) for batch in pair.batches(record, number) if batch.draws]
 
 
-def _same_stream(ranks: list[list[Draws]]) -> set[str]:
+def _same_stream(ranks: list[list[GeneratorUse]]) -> set[str]:
     """Generators that moved on all ranks from the same state, in most of the passes in which they moved."""
     found: dict[str, list[bool]] = {}
     for draws in zip(*ranks):

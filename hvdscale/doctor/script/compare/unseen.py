@@ -1,7 +1,6 @@
 """What was not checked, and why; and what depends on the number of workers without being a fault."""
 from __future__ import annotations
 
-from ..record import Record
 from .evaluation import rounds_of
 from .examples import filled_up
 from .pair import KINDS, Pair, trained
@@ -58,8 +57,3 @@ def _incomparable(pair: Pair) -> str:
     if not pair.same_examples:
         return "other_examples"
     return "random" if pair.drew else "batch_norm"
-
-
-def files_written(one: list[str], records: list[Record]) -> list[str]:
-    """Files that were written outside of the working folder's copy."""
-    return sorted({*one, *(path for record in records for path in record.written)})

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ....watch.generators import moved_since, snapshot
 from ....watch.lines import line_of_call
 from ....watch.listener import Listener
 from ....watch.loaders import rest_of
-from ..record import MOST_INDICES, Batch, Draws, Iteration, Sampling
+from ..record import MOST_INDICES, GeneratorUse, Iteration, LoadedBatch, Sampling
 from .session import Session
 from .tensors import digest, digest_statistics, digest_untrained
 
@@ -28,7 +27,7 @@ class Batches(Listener):
     def __init__(self, session: Session):
         self.session, self.evaluating = session, False
         self._read: list[str] = []                              # digests of examples that were read last
-        self._drawn: Draws | None = None                        # in reading them
+        self._drawn: GeneratorUse | None = None                 # in reading them
         self._evaluated: list[weakref.ref] = []                 # models that were called without gradients
         self._before = snapshot()
         self._noted: frozenset[str] = frozenset()               # generators that this loader worker has drawn from
@@ -52,16 +51,13 @@ class Batches(Listener):
         return [one for one in last.values() if one.trained or not one.ended or len(one.batches) == 1]
 
     def fetched(self) -> dict[int, int]:
-        """How many batches each iteration had returned that is trained from now, by its place in the record."""
-        return {at: len(one.batches) for at, one in self._live()}
-
-    def _live(self) -> Iterator[tuple[int, Iteration]]:
-        """The last iteration over each data set, of those that are trained from."""
+        """How many batches the last iteration over each data set had returned, of those that are trained from, by its
+        place in the record."""
         last: dict[tuple, tuple[int, Iteration]] = {}
         for at, one in enumerate(self.session.record.iterations):
             if one.trained:
                 last[one.data, one.subset, one.sampling.name] = at, one
-        yield from last.values()
+        return {at: len(one.batches) for at, one in last.values()}
 
     def iteration_begins(self, iterator):
         iteration = Iteration(
@@ -74,11 +70,13 @@ class Batches(Listener):
         self.session.record.iterations.append(iteration)
 
     def _subset_of(self, dataset: Any) -> int | None:
-        """The place of the subset's indices among those of the record; None for a whole data set."""
+        """The place of the subset's indices in the data set below all subsets, up to MOST_INDICES, among those of the
+        record; None for a whole data set."""
         subsets = self.session.record.subsets
         if not isinstance(dataset, Subset):
             return None
-        indices = _indices_of(dataset)
+        resolved = (_resolve(dataset.dataset, index) for index in list(dataset.indices[:MOST_INDICES]))
+        indices = tuple(one for one in resolved if isinstance(one, int))
         if indices not in subsets:
             subsets.append(indices)
         return subsets.index(indices)
@@ -108,7 +106,7 @@ class Batches(Listener):
             return
         moved = moved_since(self._before)
         if self.session.here:
-            self._drawn = Draws(self._before[0], moved)
+            self._drawn = GeneratorUse(self._before[0], moved)
         elif moved - self._noted:
             with open(self.session.folder / f"rank{self.session.record.rank}.drew", "a") as file:
                 file.writelines(f"{name} {self._before[0].get(name)}\n" for name in moved - self._noted)
@@ -122,7 +120,7 @@ class Batches(Listener):
         ids = () if iteration.iterable else _ids_of(iterator, index)
         contents = tuple(self._read or _digests_of_rows(data))
         record.fetched += 1
-        iteration.batches.append(Batch(
+        iteration.batches.append(LoadedBatch(
             ids, contents if len(contents) == len(ids) or not ids else (), len(ids) or len(contents), record.fetched,
             self._drawn))
         self._read, self._drawn = [], None
@@ -155,12 +153,6 @@ def _bottom(dataset: Any) -> tuple[str, int]:
         dataset = dataset.dataset
     size = _length(dataset)
     return type(dataset).__name__, -1 if size is None else size
-
-
-def _indices_of(dataset: Any) -> tuple[int, ...]:
-    """Of a subset, the indices in the data set below all subsets, up to MOST_INDICES."""
-    indices = list(dataset.indices[:MOST_INDICES])
-    return tuple(one for one in (_resolve(dataset.dataset, index) for index in indices) if isinstance(one, int))
 
 
 def _ids_of(iterator: Any, index: Any) -> tuple[int | str, ...]:

@@ -8,7 +8,7 @@ import torch
 
 from ....watch.generators import moved_since, snapshot
 from ....watch.listener import Listener
-from ..record import NOTHING, Clip, Draws, Pass, Steps, Update
+from ..record import NOTHING, BackwardPass, Clip, GeneratorUse, OptimizerUpdates, Update
 from .batches import Batches
 from .losses import Losses
 from .session import Session
@@ -22,10 +22,10 @@ class Optimizer:
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.optimizer = weakref.ref(optimizer)
-        self.passes: list[tuple[Pass, Samples]] = []
+        self.passes: list[tuple[BackwardPass, Samples]] = []
         self.clips: list[Clip] = []
         self.unclipped: Samples = {}            # gradients before they were clipped, since the last pass
-        self.steps: Steps | None = None         # once it has made one
+        self.steps: OptimizerUpdates | None = None      # once it has made one
         self.update: Update | None = None       # that is being made
         self.evaluated = False
         self.scale = 1.0                        # of its gradients
@@ -36,7 +36,7 @@ class Optimizer:
         return [] if optimizer is None else [one for group in optimizer.param_groups for one in group["params"]
                                              if one.requires_grad]
 
-    def add_pass(self, one: Pass, local_gradients: Samples, fresh: dict[int, bool], sharded: bool,
+    def add_pass(self, one: BackwardPass, local_gradients: Samples, fresh: dict[int, bool], sharded: bool,
                  scale: float) -> None:
         """A backward pass has ended, whatever parameters it reached; ``fresh``: those that had no gradient before.
         Which ones it reached is not known where they are ``sharded``."""
@@ -97,20 +97,14 @@ class Updates(Listener):
             self._idle = snapshot()
 
     def forward_begins(self):
-        self._prepared = Draws(self._idle[0], moved_since(self._idle)) if self._idle else NOTHING
+        self._prepared = GeneratorUse(self._idle[0], moved_since(self._idle)) if self._idle else NOTHING
         self._before = snapshot()
 
     def pass_begins(self, roots):
-        self._drawn = self._draws()
+        self._drawn = GeneratorUse(self._before[0], moved_since(self._before)) if self._before else NOTHING
         self._local, self._fresh = {}, {}
         self.losses.reached()
         self.batches.used()
-
-    def _draws(self) -> Draws:
-        """What drew since the first module was called; nothing where none was."""
-        if self._before is None:
-            return NOTHING
-        return Draws(self._before[0], moved_since(self._before))
 
     def gradient(self, parameter, gradient):
         grad = parameter.grad
@@ -128,7 +122,8 @@ class Updates(Listener):
                 each / self.scale for each in (call.total, call.lowest, call.highest))
         gradients = {at: values / self.scale for at, values in self._local.items()}
         for optimizer in self._optimizers:
-            one = Pass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line, prepared)
+            one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
+                               prepared)
             optimizer.add_pass(one, gradients, self._fresh, bool(self.session.record.sharded), self.scale)
         self.scale, self._local = 1.0, {}
 
@@ -164,21 +159,21 @@ class Updates(Listener):
             names = names_of(parameters)
             if not self.session.record.optimizers:
                 self.session.record.untaken = untaken(each for one in self._optimizers for each in one.parameters())
-            of.steps = Steps(type(optimizer).__name__, [(names[id(one)], sampled(one)) for one in parameters])
+            of.steps = OptimizerUpdates(type(optimizer).__name__,
+                                        [(names[id(one)], sampled(one)) for one in parameters])
         places = {id(one): sampled(one) for one in parameters}
 
         def joined(samples: Samples) -> np.ndarray:
             return np.concatenate([samples.get(at, np.zeros(size)) for at, size in places.items()] or [np.empty(0)])
         gradients = {id(one): sample(one.grad) for one in parameters if one.grad is not None}
-        passes = []
         for one, each in of.passes:
             one.gradient = joined(each)
-            passes.append(one)
         positions = sorted(int(one.last_epoch) for one in self._schedules if one.optimizer is optimizer)
         of.update = Update(
             joined(gradients), joined({**gradients, **of.unclipped}),
             joined({id(one): sample(one) for one in parameters}), digest(parameters),
-            tuple(float(group["lr"]) for group in optimizer.param_groups), tuple(positions), passes, list(of.clips),
+            tuple(float(group["lr"]) for group in optimizer.param_groups), tuple(positions),
+            [one for one, _ in of.passes], list(of.clips),
             self._line)
 
     def step_ends(self, optimizer):

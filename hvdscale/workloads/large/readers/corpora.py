@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ....errors import DataError
 from ....formatting.numbers import list_first
-from ...readers.files import describe_folder
+from ...files import describe_folder, reading
 from .text import Text, cut_in_order
 
 PARTS = ("train", "val", "test")
@@ -71,17 +71,14 @@ def find_lm1b(folder: Path, allow_missing: bool) -> TextFiles:
     for held_out in (base / LM1B_HELD_OUT if base else place, place.parent / LM1B_HELD_OUT):
         found = [path for path in _list_files(held_out) if HELD_OUT.fullmatch(path.name)] if held_out.is_dir() else []
         if found:
-            return _with_held_out(shards, found, missing)
+            by_number = {int(NUMBERED.fullmatch(path.name)[2]): path for path in found}
+            if 0 not in by_number:
+                raise DataError(f"{held_out}: lacks news.en.heldout-00000-of-00050, which validation is on; place it "
+                                "there, or name another file with --data-arg val=FILE")
+            train, val, test = ([Text(path) for path in paths] for paths in (
+                shards, [by_number[0]], filter(None, [by_number.get(1)])))
+            return TextFiles(train, val, test, missing)
     return replace(hold_out_last(shards), missing=missing)
-
-
-def _with_held_out(shards: list[Path], held_out: list[Path], missing: tuple[str, ...]) -> TextFiles:
-    by_number = {int(NUMBERED.fullmatch(path.name)[2]): path for path in held_out}
-    if 0 not in by_number:
-        raise DataError(f"{held_out[0].parent}: lacks news.en.heldout-00000-of-00050, which validation is on; place it "
-                        "there, or name another file with --data-arg val=FILE")
-    test = [Text(by_number[1])] if 1 in by_number else []
-    return TextFiles([Text(path) for path in shards], [Text(by_number[0])], test, missing)
 
 
 def find_text(folder: Path, allow_missing: bool) -> TextFiles:
@@ -195,7 +192,5 @@ def _cut(path: Path) -> TextFiles:
 
 def _list_files(folder: Path) -> list[Path]:
     """The visible files of a folder, sorted by name; raises DataError if there is no such folder."""
-    try:
+    with reading(folder):
         return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be read: {error.strerror}") from None

@@ -32,16 +32,13 @@ def damaged(pictures: Pictures, cache_dir: str | None) -> tuple[dict[int, str], 
         path.parent.mkdir(parents=True, exist_ok=True)
         with alone(path):
             if not path.exists():
-                _write(path, undecodable(pictures.path, len(pictures), len(usable_cores())), pictures)
+                found = undecodable(pictures.path, len(pictures), len(usable_cores()))
+                text = json.dumps([[i, pictures.name(i), why] for i, why in found.items()], indent=1)
+                write_whole(path, text + "\n")
     except OSError as error:
         raise DataError(f"{path}: the list of damaged pictures cannot be kept: {error.strerror or error}; name "
                         "another folder: --set cache_dir=DIR") from None
     return _read(path, pictures), path
-
-
-def _write(path: Path, found: dict[int, str], pictures: Pictures) -> None:
-    text = json.dumps([[i, pictures.name(i), why] for i, why in found.items()], indent=1)
-    write_whole(path, text + "\n")
 
 
 def _read(path: Path, pictures: Pictures) -> dict[int, str]:

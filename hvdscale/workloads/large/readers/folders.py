@@ -21,6 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from ....errors import DataError
+from ...files import reading
 from .images import EXTENSIONS
 
 SYNSET = re.compile(rb"n\d{8}$")
@@ -129,11 +130,8 @@ def _is_picture(name: str) -> bool:
 
 def _entries(folder: Path) -> Iterator[os.DirEntry]:
     """The folder's visible entries, unordered; raises DataError if it cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            yield from (entry for entry in entries if not entry.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be read: {error.strerror or error}") from None
+    with reading(folder), os.scandir(folder) as entries:
+        yield from (entry for entry in entries if not entry.name.startswith("."))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ....errors import DataError
 from ....system.extras import import_extra
+from ...files import reading
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
@@ -126,10 +127,8 @@ def _cropped(path: Path, side: int, choose: Callable[[int, int], Box]) -> Tensor
 
 def read_bytes(path: Path) -> bytes:
     """The file's content; raises DataError naming it."""
-    try:
+    with reading(path):
         return Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def pillow():

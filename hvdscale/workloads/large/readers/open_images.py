@@ -20,7 +20,6 @@ established: that no pair of image and label occurs twice.
 """
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 import re
@@ -29,13 +28,12 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ....errors import DataError
-from ...readers.files import GZIP
+from ...files import GZIP, reading
 
 HEADER, DESCRIPTION_HEADER = b"ImageID,Source,LabelName,Confidence", b"LabelName,DisplayName"
 SOURCES = {"human": (b"verification", b"crowdsource-verification"), "machine": (b"machine",)}
@@ -73,16 +71,12 @@ class Labels:
     starts      (m + 1,) int64
     classes     (k,) uint16
     positive    (k,) bool: whether the image shows the class
-    lines       data lines in the file
-    untrained   lines with a class that is not trainable
     """
 
     images: np.ndarray
     starts: np.ndarray
     classes: np.ndarray
     positive: np.ndarray
-    lines: int
-    untrained: int
 
     def has_positive(self) -> np.ndarray:
         """Whether each image has a positive label: (m,) bool."""
@@ -97,8 +91,7 @@ class Labels:
             rows &= self.positive
         counts = self._counts(rows)
         left = counts > 0
-        return Labels(self.images[left], _starts(counts[left]), self.classes[rows], self.positive[rows], self.lines,
-                      self.untrained)
+        return Labels(self.images[left], _starts(counts[left]), self.classes[rows], self.positive[rows])
 
     def _counts(self, rows: np.ndarray) -> np.ndarray:
         """The number of selected rows, (k,) bool, of each image: (m,); every image has a row."""
@@ -202,24 +195,27 @@ def read_labels(path: Path, classes: Classes, least: float | None = None) -> Lab
     """
     kind = "human" if least is None else "machine"
     columns = [array(code) for code in "QIHB"]          # image, count, class, positive: arrays that grow in place
-    lines = untrained = 0
+    seen = False
     for first, text in _chunks(path):
         if first == 1:
-            first, text = 2, _strip_header(path, text)
+            header, _, text = text.partition(b"\n")
+            if header != HEADER:
+                raise DataError(f"{path}: line 1: the header is {_quote(header)}, not {HEADER.decode()}; is it another "
+                                "of the data set's files?")
+            first = 2
         if not text:
             continue
         images, numbers, confidence = _Piece(path, first, text).read(kind, classes)
-        trained = numbers >= 0
-        lines, untrained = lines + len(images), untrained + int((~trained).sum())
-        rows = trained if least is None else trained & (confidence >= least)
+        seen = True
+        rows = numbers >= 0 if least is None else (numbers >= 0) & (confidence >= least)
         images, bounds = images[rows], _firsts(images[rows])
         found = images[bounds], np.diff(bounds, append=len(images)), numbers[rows], confidence[rows] >= (least or 1.0)
         for column, values in zip(columns, found):
             column.frombytes(values.astype(column.typecode).tobytes())
-    if not lines:
+    if not seen:
         raise DataError(f"{path}: has no labels, nothing after its header; fetch it again")
     images, counts, numbers, positive = (np.frombuffer(column, column.typecode) for column in columns)
-    return Labels(*_by_image(images, counts, numbers, positive.view(bool)), lines, untrained)
+    return Labels(*_by_image(images, counts, numbers, positive.view(bool)))
 
 
 def _firsts(images: np.ndarray) -> np.ndarray:
@@ -245,14 +241,6 @@ def _starts(counts: np.ndarray) -> np.ndarray:
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     return starts
-
-
-def _strip_header(path: Path, text: bytes) -> bytes:
-    header, _, rest = text.partition(b"\n")
-    if header != HEADER:
-        raise DataError(f"{path}: line 1: the header is {_quote(header)}, not {HEADER.decode()}; is it another of the "
-                        "data set's files?")
-    return rest
 
 
 class _Piece:
@@ -334,7 +322,8 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     rest, line = b"", 1
     try:
-        with _opened(path) as file:
+        with reading(path), path.open("rb") as raw:
+            file = gzip.GzipFile(fileobj=raw) if raw.peek(2).startswith(GZIP) else raw
             while piece := file.read(CHUNK):
                 whole, newline, rest = (rest + piece).rpartition(b"\n")
                 if not newline and len(rest) > CHUNK:
@@ -345,8 +334,6 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
                 if text:
                     yield line, text
                 line += text.count(b"\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: its gzip data ends early or is damaged, after line {line - 1} ({error}); fetch it "
                         "again") from None
@@ -355,14 +342,6 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
                         "again (or, if it is whole, end its last line)")
     if line == 1:
         raise DataError(f"{path}: is empty; fetch it again")
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    with path.open("rb") as file:
-        packed = file.read(2) == GZIP
-        file.seek(0)
-        yield gzip.GzipFile(fileobj=file) if packed else file           # GzipFile does not close the file
 
 
 def find_images(folder: Path, part: str) -> Images:
@@ -393,9 +372,7 @@ def _scan(place: Path, depth: int) -> list[tuple[Path, np.ndarray]]:
                     yield int(match[1], 16)
                 elif depth and entry.is_dir():
                     within.append(Path(entry.path))
-    try:
+    with reading(place):
         names = np.fromiter(numbers(), np.uint64)
-    except OSError as error:
-        raise DataError(f"{place}: cannot be read: {error.strerror or error}") from None
     deeper = [found for folder in sorted(within) for found in _scan(folder, depth - 1)]
     return [(place, names)] * bool(len(names)) + deeper

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....errors import DataError
-from ...readers.files import ENDINGS, describe_folder
+from ...files import ENDINGS, describe_folder
 from .text import Text
 
 

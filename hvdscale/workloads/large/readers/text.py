@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ....errors import DataError
-from ...readers.files import GZIP, XZ
+from ...files import unpacked
 
 CHUNK = 2**20               # bytes read at once; longer lines are split
 BYTE_ORDER_MARK = "\ufeff"
@@ -107,7 +107,8 @@ def cut_in_order(path: Path, *shares: float) -> list[Text]:
 
     By default training, validation and test parts; the last two have 5 % each, at most 8 MiB.
     """
-    size = _size(path)
+    with _reading(path) as (raw, file):             # bytes of the uncompressed content
+        size = _skip(file, None) if raw is not file else os.fstat(raw.fileno()).st_size
     held_out = [int(size * share) for share in shares] or [min(int(size * HELD_OUT_SHARE), HELD_OUT_MOST)] * 2
     bounds, at = [], size
     for part in reversed(held_out):
@@ -146,12 +147,6 @@ def _line_start(path: Path, at: int) -> int:
     return at + end if end >= 0 else at - 1 + len(data)
 
 
-def _size(path: Path) -> int:
-    """Length of the uncompressed content in bytes."""
-    with _reading(path) as (raw, file):
-        return _skip(file, None) if raw is not file else os.fstat(raw.fileno()).st_size
-
-
 def _skip(file: BinaryIO, wanted: int | None) -> int:
     """Skip to this byte, None: to the end; returns the position."""
     if wanted is not None and not isinstance(file, (gzip.GzipFile, lzma.LZMAFile)):
@@ -170,14 +165,7 @@ def _reading(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The raw file and its uncompressed content; errors become DataErrors that name the file."""
     try:
         with open(path, "rb") as raw:
-            magic = raw.read(len(XZ))
-            raw.seek(0)
-            if magic.startswith(GZIP):
-                yield raw, gzip.GzipFile(fileobj=raw)
-            elif magic == XZ:
-                yield raw, lzma.LZMAFile(raw)
-            else:
-                yield raw, raw
+            yield raw, unpacked(raw)
     except OSError as error:
         if error.strerror is None:
             raise _damaged(path, error) from None

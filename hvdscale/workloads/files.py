@@ -8,18 +8,20 @@ Errors are DataErrors that name the file.
 """
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import lzma
 import os
 import tarfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
-from ...errors import DataError
-from ...formatting.numbers import list_first
+from ..errors import DataError
+from ..formatting.numbers import list_first
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 ENDINGS = ("", ".gz", ".xz")
@@ -58,12 +60,27 @@ def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
     return found
 
 
-def read_file(path: Path) -> Found:
-    """The file, unpacked if its first bytes are those of gzip or xz; raises DataError if it cannot be read."""
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses into a DataError that names the file or folder."""
     try:
-        content = path.read_bytes()
+        yield
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def unpacked(file: BinaryIO) -> BinaryIO:
+    """The uncompressed content of an open file: gzip and xz are recognised by their first bytes. Closing it leaves the
+    file open."""
+    magic = file.read(len(XZ))
+    file.seek(0)
+    return gzip.GzipFile(fileobj=file) if magic.startswith(GZIP) else lzma.LZMAFile(file) if magic == XZ else file
+
+
+def read_file(path: Path) -> Found:
+    """The file, unpacked if its first bytes are those of gzip or xz; raises DataError if it cannot be read."""
+    with reading(path):
+        content = path.read_bytes()
     for packing, magic, unpack in (("gzip", GZIP, gzip.decompress), ("xz", XZ, _unpack_xz)):
         if content.startswith(magic):
             try:
@@ -91,9 +108,7 @@ def _members(archive: Path, names: set[str]) -> dict[str, Found]:
     found = {}
     try:
         with open(archive, "rb") as file:
-            packed = file.read(2) == GZIP
-            file.seek(0)
-            stream = gzip.GzipFile(fileobj=file) if packed else file
+            stream = unpacked(file)
             with tarfile.open(fileobj=stream, mode="r|") as members:
                 for member in members:
                     name = PurePosixPath(member.name).name
