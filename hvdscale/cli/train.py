@@ -250,9 +250,8 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -
 
     recovery    how it resumes from an earlier start; None: by checkpoints in a folder
     """
-    from ..training.outputs import open_display, open_folder
+    from ..training.outputs import Recovery, open_display, open_folder
     from ..training.prepare import sketch
-    from ..training.recovery import Recovery
     from ..training.resume import ended_for_good
     recovery = recovery or Recovery()
     ended = ended_for_good(layers, workers)

@@ -71,7 +71,10 @@ def download(file: PublishedFile, folder: Path, progress: Progress, timeout: flo
         for address in file.addresses:
             try:
                 _receive_all(part, file, address, progress, timeout, wait)
-                _check(part, file)
+                found = sha256_of(part.path)
+                if found != file.sha256:
+                    part.discard()
+                    raise _Broken(f"the download has SHA-256 {found}, not the published {file.sha256}; it was removed")
                 return part.finish(folder / file.name)
             except _Broken as broken:
                 failures.append(f"{address}: {broken}")
@@ -259,11 +262,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"no connection: {error.strerror or error}"
     return f"{type(error).__name__}: {error}"
-
-
-def _check(part: _PartialFile, file: PublishedFile) -> None:
-    """Raise _Broken and discard all bytes if the checksum is not the published one."""
-    found = sha256_of(part.path)
-    if found != file.sha256:
-        part.discard()
-        raise _Broken(f"the download has SHA-256 {found}, not the published {file.sha256}; it was removed")

@@ -115,10 +115,6 @@ class Split:
             return 1
         return max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // max(1, sum(sizes))))
 
-    def count_tokens(self) -> int | None:
-        """The tokens that the loss counts in all examples; None: it counts examples."""
-        return None
-
     def first(self, examples: int) -> Split:
         """Only the first examples."""
         return replace(self, inputs=self.inputs[:examples], labels=self.labels[:examples])
@@ -177,10 +173,6 @@ class MapSplit:
     def first(self, examples: int) -> MapSplit:
         """Only the first examples."""
         return replace(self, examples=min(examples, len(self)))
-
-    def plain(self) -> MapSplit:
-        """The same split: augmentation inside the data set cannot be switched off."""
-        return self
 
     def _read(self, index: int, epoch: int, seed: int):
         seed_generators(stream_key(seed, AUGMENTATION, epoch, index), gpus=False)

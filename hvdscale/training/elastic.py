@@ -22,8 +22,8 @@ from .checkpoint import Checkpoints
 from .describe import describe_batch, describe_workers
 from .job import Job
 from .outcome import Start
+from .outputs import Recovery
 from .prepare import prepare
-from .recovery import Recovery
 from .run_log import RunLog
 from .snapshot import capture, share
 

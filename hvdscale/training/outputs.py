@@ -1,4 +1,4 @@
-"""The outputs of a run: its log, its checkpoints and, on rank 0, the terminal."""
+"""The outputs of a run: its log, its checkpoints, from which it resumes, and, on rank 0, the terminal."""
 from __future__ import annotations
 
 import os
@@ -12,11 +12,13 @@ from ..update.gradient_norms import why_not_measured
 from ..update.model import how_to_be_faster
 from ..update.step import log_columns
 from ..workers.group import Workers
-from .checkpoint import CheckpointFolder
+from .checkpoint import CheckpointFolder, Checkpoints, FolderCheckpoints
 from .describe import describe
 from .display import Display, NoDisplay
 from .job import Job
 from .outcome import Start
+from .prepare import prepare
+from .resume import find_start
 from .run_log import TRIAL, NoLog, RunLog, open_log
 
 
@@ -91,3 +93,26 @@ def open_display(job: Job, log: str, workers: Workers, start: Start | None = Non
     if reason := why_not_measured(job.plan, job.model):
         display.say(f"  note: {reason}")
     return display
+
+
+class Recovery:
+    """How a start of a job resumes from an earlier one, and keeps what a later one needs: by the folder of checkpoints,
+    if the job has one."""
+
+    def prepare(self, name: str, layers: list[dict], workers: Workers) -> Job:
+        """The job, as prepare makes it; a collective."""
+        return prepare(name, layers, workers)
+
+    def find_start(self, job: Job, workers: Workers) -> Start:
+        """Where the run starts, the same on all ranks; a collective."""
+        return find_start(job.settings, job.plan, workers)
+
+    def note_log(self, path: str) -> None:
+        """Called on rank 0 as soon as the run's log is open."""
+
+    def open_checkpoints(self, job: Job, start: Start, folder: CheckpointFolder | None, run_log: RunLog,
+                         display: Display, workers: Workers) -> Checkpoints:
+        """The loop's checkpoints; a collective."""
+        if job.settings.checkpoint is None:
+            return Checkpoints(start)
+        return FolderCheckpoints(start, job.plan, folder, run_log, display, workers)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -70,11 +69,6 @@ class Device(contextlib.nullcontext):
 
 
 CLASSES: dict[str, type] = {"Event": Event, "Stream": CpuStream, "device": Device}
-
-
-def in_place_of(original: Any, made: type) -> type:
-    """A class of that kind with the name and signature of the original."""
-    return functools.update_wrapper(type(original.__name__, (made,), {}), original, updated=())
 
 
 def answers() -> dict[ModuleType, dict[str, Callable]]:

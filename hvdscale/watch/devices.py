@@ -146,8 +146,9 @@ def _install_cuda(redirect: Redirect) -> None:
     for owner, answers in cuda.answers().items():
         for name, answer in answers.items():
             redirect.call(owner, name, answer)
-    for name, made in cuda.CLASSES.items():
-        patches.put(torch.cuda, name, cuda.in_place_of(getattr(torch.cuda, name), made))
+    for name, made in cuda.CLASSES.items():             # each with the name and signature of the original
+        patches.put(torch.cuda, name, functools.update_wrapper(
+            type(name, (made,), {}), getattr(torch.cuda, name), updated=()))
 
 
 def _scaling(original):

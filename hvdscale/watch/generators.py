@@ -59,8 +59,10 @@ def states() -> dict[str, str]:
 
 
 def snapshot() -> tuple[dict[str, str], dict[int, str]]:
-    """The states of the global generators by name, and those of the script's own."""
-    return states(), _own_states()
+    """The states of the global generators by name, and a digest of that of each generator that the script has made and
+    still has; 0: of all random.Random."""
+    own = {id(one): _state_of(one) for one in (*_made, *_kept)}
+    return states(), {0: str(_drawn[0]), **own}
 
 
 def moved_since(before: tuple[dict[str, str], dict[int, str]]) -> frozenset[str]:
@@ -68,11 +70,6 @@ def moved_since(before: tuple[dict[str, str], dict[int, str]]) -> frozenset[str]
     now, own = snapshot()
     moved = {name for name, state in now.items() if state != before[0].get(name)}
     return frozenset(moved | {OWN for one, state in own.items() if state != before[1].get(one)})
-
-
-def _own_states() -> dict[int, str]:
-    """A digest of the state of each generator that the script has made and still has; 0: of all random.Random."""
-    return {0: str(_drawn[0]), **{id(one): _state_of(one) for one in (*_made, *_kept)}}
 
 
 def _state_of(generator) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 
 import torch
 from torch.optim import lr_scheduler, optimizer as optimizers
@@ -54,40 +55,33 @@ def install(watch: Watch) -> None:
     patches.on_undo(optimizers.register_optimizer_step_post_hook(steps.end).remove)
     patches.after(lr_scheduler.LRScheduler, "__init__",
                   lambda _, schedule, *args, **options: watch.tell("schedule_made", schedule))
-    clipping = _Clipping(watch)
+    running: list[str] = []
     for name, limit in CLIP.items():
-        watched = clipping.noting(limit)(getattr(torch.nn.utils, name))
+        watched = _note_clips(watch, getattr(torch.nn.utils, name), limit, running)
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
             if hasattr(owner, name):
                 patches.replace(owner, name, lambda original, watched=watched: watched)
 
 
-class _Clipping:
-    """Calls that clip gradients; one that is made by another is not told."""
+def _note_clips(watch: Watch, clip: Callable, limit: str, running: list[str]) -> Callable:
+    """A replacement for a call that clips gradients; one that is made by another, so while ``running``, is not told."""
+    signature = inspect.signature(clip)
 
-    def __init__(self, watch: Watch):
-        self.watch, self._running = watch, False
-
-    def noting(self, limit: str):
-        def make(original):
-            signature = inspect.signature(original)
-
-            def clip(*args, **options):
-                given = signature.bind(*args, **options)
-                parameters = given.arguments.get("parameters")
-                if self._running or parameters is None:
-                    return original(*args, **options)
-                given.arguments["parameters"] = parameters = (
-                    [parameters] if isinstance(parameters, torch.Tensor) else list(parameters))     # an iterator, once
-                self.watch.tell("clipping", parameters)
-                self._running = True
-                try:
-                    norm = original(*given.args, **given.kwargs)
-                finally:
-                    self._running = False
-                total = given.arguments.get("total_norm") if norm is None else norm
-                self.watch.tell("clipped", parameters, math.nan if total is None else float(total),
-                                float(given.arguments[limit]), self.watch.line_of_call())
-                return norm
-            return clip
-        return make
+    def noting(*args, **options):
+        given = signature.bind(*args, **options)
+        parameters = given.arguments.get("parameters")
+        if running or parameters is None:
+            return clip(*args, **options)
+        given.arguments["parameters"] = parameters = (
+            [parameters] if isinstance(parameters, torch.Tensor) else list(parameters))     # an iterator, once
+        watch.tell("clipping", parameters)
+        running.append(limit)
+        try:
+            norm = clip(*given.args, **given.kwargs)
+        finally:
+            running.clear()
+        total = given.arguments.get("total_norm") if norm is None else norm
+        watch.tell("clipped", parameters, math.nan if total is None else float(total), float(given.arguments[limit]),
+                   watch.line_of_call())
+        return norm
+    return noting

@@ -7,19 +7,9 @@ import sys
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.jit import _builtins
-
-
-class Replaced(NamedTuple):
-    """An attribute that was replaced; ``own``: the owner itself had it, and did not inherit it."""
-
-    owner: Any
-    name: str
-    original: Any
-    replacement: Any
-    own: bool
 
 
 class Patches:
@@ -30,7 +20,6 @@ class Patches:
     """
 
     def __init__(self) -> None:
-        self.replaced: list[Replaced] = []
         self._undo: list[Callable[[], None]] = []
 
     def replace(self, owner: Any, name: str, make: Callable) -> None:
@@ -71,10 +60,9 @@ class Patches:
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
         """Put something else in the place of an attribute."""
-        one = Replaced(owner, name, getattr(owner, name), replacement, name in vars(owner))
+        original, own = getattr(owner, name), name in vars(owner)       # else it is inherited
         setattr(owner, name, replacement)
-        self.replaced.append(one)
-        self._undo.append(lambda: setattr(owner, name, one.original) if one.own else delattr(owner, name))
+        self._undo.append(lambda: setattr(owner, name, original) if own else delattr(owner, name))
 
     def on_undo(self, act: Callable[[], None]) -> None:
         """Have something else done when all is put back."""
@@ -93,7 +81,6 @@ class Patches:
         """Put everything back, the last first."""
         while self._undo:
             self._undo.pop()()
-        self.replaced.clear()
 
 
 class _Finder(MetaPathFinder):

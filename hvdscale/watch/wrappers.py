@@ -3,7 +3,6 @@ gathers what an evaluation found."""
 from __future__ import annotations
 
 import inspect
-from types import ModuleType
 
 from .collectives import counting
 from .devices import missing
@@ -40,12 +39,9 @@ def install(watch: Watch) -> None:
             return original(*given.args, **given.kwargs)
         return begin
 
-    def follow(name: str):
-        def found(module: ModuleType) -> None:
-            watch.patches.replace(getattr(module, name), "__init__", choosing)
-        return found
-    for module, name in CONNECTORS.items():
-        watch.patches.when_imported(module, follow(name))
+    for name, connector in CONNECTORS.items():
+        watch.patches.when_imported(name, lambda module, connector=connector: watch.patches.replace(
+            getattr(module, connector), "__init__", choosing))
     watch.patches.when_imported("accelerate.accelerator", lambda module: watch.patches.replace(
         module.Accelerator, WITHOUT_REPEATS, counting(watch)))
     if missing():

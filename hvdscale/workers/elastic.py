@@ -58,18 +58,15 @@ class ElasticWorkers(HorovodWorkers):
     hosts_changed = False       # whether horovodrun has notified rank 0
 
     def __init__(self, hvd, stall_seconds: float):
+        from horovod.runner.elastic.worker import WorkerNotificationManager
         self._hvd, self._stall_seconds = hvd, stall_seconds
         self._connections = frozenset()
         self._rendezvous = Rendezvous(stall_seconds)
-        self._listen()
-        threading.Thread(target=self._keep_deadline, args=(Deadline(),), daemon=True).start()
-        self._join(first=True)
-
-    def _listen(self) -> None:
-        from horovod.runner.elastic.worker import WorkerNotificationManager
         manager = WorkerNotificationManager()
         manager.init()
         manager.register_listener(self)
+        threading.Thread(target=self._keep_deadline, args=(Deadline(),), daemon=True).start()
+        self._join(first=True)
 
     def on_hosts_updated(self, timestamp, result) -> None:
         """Called by horovodrun's notification thread."""

@@ -94,7 +94,10 @@ def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Dat
     folder = Path(data_dir)
     found = _collect(dataset, folder)
     missing = [name for part in PARTS for name in _names(part) if name not in found]
-    _refuse_missing(folder, missing, allow_missing)
+    needed = [name for name in missing if name in _names("train")]
+    if needed or missing and not allow_missing:
+        name, hint = (needed or missing)[0], "" if needed else "; --allow-missing does without the test files"
+        raise DataError(f"{folder}: has no {name}, plain, .gz or .xz; {describe_folder(folder)}{hint}")
     images, labels = _pair(found, "train")
     if len(labels) <= VALIDATION:
         raise DataError(f"{data_dir}: has {len(labels)} training examples, of which {VALIDATION} are for "
@@ -116,14 +119,6 @@ def _collect(dataset: str, folder: Path) -> dict[str, Found]:
     dotted = [name.replace("-idx", ".idx") for name in names]
     found = collect(folder, [*names, *dotted], DATASETS[dataset].subfolders)
     return {name: found.get(name) or found[other] for name, other in zip(names, dotted) if {name, other} & set(found)}
-
-
-def _refuse_missing(folder: Path, missing: list[str], allowed: bool) -> None:
-    needed = [name for name in missing if name in _names("train")]
-    if needed or missing and not allowed:
-        name = (needed or missing)[0]
-        hint = "" if needed else "; --allow-missing does without the test files"
-        raise DataError(f"{folder}: has no {name}, plain, .gz or .xz; {describe_folder(folder)}{hint}")
 
 
 def _pair(found: dict[str, Found], part: str) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 import inspect
 import os
 import random
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hvdscale.watch.generators import OWN, moved_since, snapshot
 from hvdscale.watch.lines import SYMPY
 from hvdscale.watch.listener import Listener
+from hvdscale.watch.patches import Patches
 from hvdscale.watch.watch import watching
 
 ANY = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -49,11 +51,31 @@ def own_parameters(one):
     return [each.name for each in named[inspect.isclass(one.owner):]]
 
 
-def test_every_replacement_has_the_signature_of_its_original():
-    with watching([Listener()]) as watch:
+class Replaced(NamedTuple):
+    """An attribute that was replaced."""
+
+    owner: object
+    name: str
+    original: object
+    replacement: object
+
+
+@pytest.fixture
+def replaced(monkeypatch):
+    """What patches replace from now on."""
+    found, put = [], Patches.put
+
+    def noting(patches, owner, name, replacement):
+        found.append(Replaced(owner, name, getattr(owner, name), replacement))
+        put(patches, owner, name, replacement)
+    monkeypatch.setattr(Patches, "put", noting)
+    return found
+
+
+def test_every_replacement_has_the_signature_of_its_original(replaced):
+    with watching([Listener()]):
         import horovod.torch  # noqa: F401  its calls are replaced when it is imported
         import torch.distributed.fsdp  # noqa: F401  likewise
-        replaced = list(watch.patches.replaced)
     assert len(replaced) > 60 and any(one.name == "allreduce" for one in replaced)
     for one in replaced:
         original = signature(one.original, True)
@@ -66,13 +88,12 @@ def test_every_replacement_has_the_signature_of_its_original():
             assert own == names or ANY[0] in kinds, one
 
 
-def test_everything_is_put_back():
+def test_everything_is_put_back(replaced):
     before = {(id(owner), name): getattr(owner, name) for owner, name in (
         (torch.autograd, "backward"), (torch.nn.Module, "__call__"), (torch, "Generator"), (random.Random, "random"),
         (torch.nn.utils, "clip_grad_norm_"), (np.random, "default_rng"))}
-    with watching([Listener()]) as watch:
-        replaced = list(watch.patches.replaced)
-        assert all(getattr(one.owner, one.name) is one.replacement for one in replaced)
+    with watching([Listener()]):
+        assert replaced and all(getattr(one.owner, one.name) is one.replacement for one in replaced)
     assert all(getattr(one.owner, one.name) is one.original for one in replaced)
     assert {key: getattr(one.owner, one.name) for one in replaced for key in [(id(one.owner), one.name)]
             if key in before} == before

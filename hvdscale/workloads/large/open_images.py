@@ -127,7 +127,11 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
 
     allow_missing  leave out labelled images without a file; the test part may be missing altogether
     """
-    _check_arguments(side, negatives, machine)
+    check_value("data_args.side", side, int, least=1)
+    if negatives not in NEGATIVES:
+        raise UsageError(f"data_args.negatives = {none_of(negatives, NEGATIVES)}")
+    if machine is not None and check_value("data_args.machine", machine, float, above=0) > 1:
+        raise UsageError(f"data_args.machine = {machine!r} must be at most 1, as a confidence is")
     if data_dir is None:
         raise DataError("open_images_v4 needs --data-dir DIR with class-descriptions.csv, classes-trainable.txt, "
                         "train-annotations-human-imagelabels.csv and those of validation and test, and the images in "
@@ -155,14 +159,6 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
     notes = [f"trains without {', '.join(record['missing'])} (--allow-missing)"] if record["missing"] else []
     record = {**{name: found for name, found in record.items() if found}, "examples_sha256": digest.hexdigest()[:16]}
     return Data(train, val, test, train_eval, {"classes": len(classes)}, record, tuple(notes))
-
-
-def _check_arguments(side: int, negatives: str, machine: float | None) -> None:
-    check_value("data_args.side", side, int, least=1)
-    if negatives not in NEGATIVES:
-        raise UsageError(f"data_args.negatives = {none_of(negatives, NEGATIVES)}")
-    if machine is not None and check_value("data_args.machine", machine, float, above=0) > 1:
-        raise UsageError(f"data_args.machine = {machine!r} must be at most 1, as a confidence is")
 
 
 def _is_there(folder: Path, part: str) -> bool:

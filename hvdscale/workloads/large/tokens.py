@@ -37,7 +37,7 @@ from ...system.cores import usable_cores
 from ...system.files import new_file, whole_folder, write_whole
 from ..files import reading
 from .cache import alone, cache_folder
-from .readers.text import Chunk, Text
+from .readers.text import Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
 
 FORMAT = 2                  # of the cache folder; part of its key
@@ -174,10 +174,6 @@ class _TokenSplit:
     def first(self, examples: int) -> _TokenSplit:
         """Only the first examples."""
         return replace(self, examples=min(examples, len(self)))
-
-    def plain(self) -> _TokenSplit:
-        """The same split: there is no augmentation."""
-        return self
 
 
 class StreamSplit(_TokenSplit):
@@ -364,28 +360,16 @@ class _Build:
         return {**known, "sha256": text.hexdigest()}
 
     def _lines(self, names: Sequence[str], doing: str) -> Iterator[list[str]]:
-        """The lines of these parts in chunks; reports progress."""
-        texts = [text for name in names for text in self.parts[name]]
-        progress = _Progress(doing, sum(text.stored_bytes for text in texts))
+        """The lines of these parts in chunks; prints progress on stderr every few seconds, nothing for short work."""
+        texts, started, done = [text for name in names for text in self.parts[name]], time.monotonic(), 0
+        total = sum(text.stored_bytes for text in texts)
+        screen = Screen(sys.stderr, terminal=False, every=(0, EVERY_SECONDS), drawn=started)
         for text in texts:
             for chunk in text.chunks():
                 lines = chunk.lines if self.blank_lines else [line for line in chunk.lines if line.strip()]
                 if lines:
                     yield lines
-                progress.add(chunk)
-
-
-class _Progress:
-    """Prints a line on stderr every few seconds, nothing for short work."""
-
-    def __init__(self, doing: str, total: int):
-        self._doing, self._total, self._done, self._started = doing, total, 0, time.monotonic()
-        self._screen = Screen(sys.stderr, terminal=False, every=(0, EVERY_SECONDS), drawn=self._started)
-
-    def add(self, chunk: Chunk) -> None:
-        self._done += chunk.read
-        now = time.monotonic()
-        if self._screen.due(now):
-            rate = self._done / (now - self._started)
-            self._screen.line(f"{self._doing}: {self._done / max(self._total, 1):.0%} of {self._total / 1e6:.0f} MB, "
-                              f"{rate / 1e6:.1f} MB/s", now)
+                done, now = done + chunk.read, time.monotonic()
+                if screen.due(now):
+                    screen.line(f"{doing}: {done / max(total, 1):.0%} of {total / 1e6:.0f} MB, "
+                                f"{done / (now - started) / 1e6:.1f} MB/s", now)

@@ -24,9 +24,10 @@ from ...formatting.numbers import counted
 from ...plan.shards import Visits
 from ...plan.values import check_value
 from ...workload import Card, Data, Workload
+from ..files import ENDINGS, describe_folder
 from .bleu import COUNTS, bleu, bleu_counts, signature
 from .models.translation import TranslationTransformer
-from .readers.parallel import ParallelText, find_parallel
+from .readers.text import Text
 from .token_metrics import perplexity, token_loss, token_measures
 from .tokens import IGNORED, Cache, Encoded, open_cache, shift_right
 from .vocabulary import Vocabulary
@@ -56,6 +57,21 @@ class Corpus:
     vocabulary: str
     tokens: int
     longest: int
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """Two files whose lines translate each other; plain, gzip or xz."""
+
+    source: Text
+    target: Text
+
+    def require_same_lines(self, source_lines: int, target_lines: int) -> None:
+        """Raise DataError if the files have different numbers of lines."""
+        if source_lines != target_lines:
+            raise DataError(f"{self.source.path} has {source_lines} lines, but {self.target.path} has {target_lines}; "
+                            "line n of one translates line n of the other, so they are not of one set, or one is cut "
+                            "short")
 
 
 @dataclass(frozen=True)
@@ -183,7 +199,7 @@ class Translation(Workload):
         if data_dir is None:
             raise DataError(f"{self.dataset} needs --data-dir DIR with {prefixes['train']}.{languages[0]}, "
                             f"{prefixes['train']}.{languages[1]} and the others, plain, .gz or .xz")
-        texts = {part: _find(Path(data_dir), part, str(prefix), languages) for part, prefix in prefixes.items()
+        texts = {part: find_parallel(Path(data_dir), part, str(prefix), languages) for part, prefix in prefixes.items()
                  if (part, prefix) != ("test", NO_TEST)}
         cache = open_cache({f"{part}.{side}": [getattr(text, side)] for part, text in texts.items()
                             for side in ("source", "target")}, str(vocabulary or corpus.vocabulary),
@@ -226,12 +242,18 @@ def translations(model: TranslationTransformer, batch: TranslationBatch) -> list
     return [batch.references.vocabulary.decode(row[:most]) for row, most in zip(tokens, longest)]
 
 
-def _find(folder: Path, part: str, prefix: str, languages: tuple[str, str]) -> ParallelText:
-    try:
-        return find_parallel(folder, prefix, languages)
-    except DataError as error:
+def find_parallel(folder: Path, part: str, prefix: str, languages: tuple[str, str]) -> ParallelText:
+    """The files PREFIX.SOURCE and PREFIX.TARGET of a split in the folder, plain, .gz or .xz; raises DataError naming
+    missing ones."""
+    names = [f"{prefix}.{language}" for language in languages]
+    paths = [next((path for ending in ENDINGS if (path := folder / f"{name}{ending}").is_file()), None)
+             for name in names]
+    lacking = [f"{name} or {name}.gz" for name, path in zip(names, paths) if path is None]
+    if lacking:
         other = f", or {NO_TEST}" if part == "test" else ""
-        raise DataError(f"{error}. The prefix of the names is set by --data-arg {part}=PREFIX{other}") from None
+        raise DataError(f"{folder}: has no {' and no '.join(lacking)}; {describe_folder(folder)}. The prefix of the "
+                        f"names is set by --data-arg {part}=PREFIX{other}")
+    return ParallelText(*map(Text, paths))
 
 
 def _training(text: ParallelText, source: Encoded, target: Encoded, longest: int) -> tuple[Pairs, dict[str, int]]:

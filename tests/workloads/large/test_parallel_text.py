@@ -5,7 +5,7 @@ import lzma
 import pytest
 
 from hvdscale.errors import DataError
-from hvdscale.workloads.large.readers.parallel import find_parallel
+from hvdscale.workloads.large.translation import find_parallel
 
 LANGUAGES = ("en", "de")
 PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
@@ -23,43 +23,43 @@ def read(text):
 @pytest.mark.parametrize("endings", [("", ""), (".gz", ".gz"), (".xz", ".gz")])
 def test_both_files_are_found_packed_or_not(tmp_path, endings):
     write(tmp_path, endings=endings)
-    assert read(find_parallel(tmp_path, "train", LANGUAGES)) == [["in en"], ["in de"]]
+    assert read(find_parallel(tmp_path, "train", "train", LANGUAGES)) == [["in en"], ["in de"]]
 
 
 def test_the_pair_of_languages_says_which_is_the_source(tmp_path):
     write(tmp_path)
-    assert read(find_parallel(tmp_path, "train", ("de", "en"))) == [["in de"], ["in en"]]
+    assert read(find_parallel(tmp_path, "train", "train", ("de", "en"))) == [["in de"], ["in en"]]
 
 
 def test_a_prefix_may_name_a_sub_folder_and_have_dots_in_it(tmp_path):
     (tmp_path / "training").mkdir()
     write(tmp_path / "training", "europarl-v7.de-en")
-    assert find_parallel(tmp_path, "training/europarl-v7.de-en", LANGUAGES).target.path.is_file()
+    assert find_parallel(tmp_path, "train", "training/europarl-v7.de-en", LANGUAGES).target.path.is_file()
 
 
 def test_a_missing_language_is_named_with_what_is_there(tmp_path):
     write(tmp_path)
     (tmp_path / "train.de").unlink()
-    with pytest.raises(DataError, match=f"^{tmp_path}: has no train.de or train.de.gz; it holds train.en$"):
-        find_parallel(tmp_path, "train", LANGUAGES)
-    with pytest.raises(DataError, match="has no val.en or val.en.gz and no val.de or val.de.gz; it holds train.en$"):
-        find_parallel(tmp_path, "val", LANGUAGES)
+    with pytest.raises(DataError, match=f"^{tmp_path}: has no train.de or train.de.gz; it holds train.en. The prefix"):
+        find_parallel(tmp_path, "train", "train", LANGUAGES)
+    with pytest.raises(DataError, match="no val.en or val.en.gz and no val.de or val.de.gz; it holds train.en. The"):
+        find_parallel(tmp_path, "val", "val", LANGUAGES)
 
 
 def test_what_is_no_folder_and_what_is_no_file_are_named(tmp_path):
     with pytest.raises(DataError, match="none: has no train.en .*; there is no such folder"):
-        find_parallel(tmp_path / "none", "train", LANGUAGES)
+        find_parallel(tmp_path / "none", "train", "train", LANGUAGES)
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(DataError, match="file: has no train.en .*; it is a file, not a folder"):
-        find_parallel(tmp_path / "file", "train", LANGUAGES)
+    with pytest.raises(DataError, match="file: has no train.en .*; it is a file, not a folder. The prefix"):
+        find_parallel(tmp_path / "file", "train", "train", LANGUAGES)
     (tmp_path / "train.en").mkdir()
     with pytest.raises(DataError, match="has no train.en or train.en.gz and no train.de or train.de.gz"):
-        find_parallel(tmp_path, "train", LANGUAGES)
+        find_parallel(tmp_path, "train", "train", LANGUAGES)
 
 
 def test_files_of_unequal_numbers_of_lines_are_named_with_both(tmp_path):
     write(tmp_path)
-    text = find_parallel(tmp_path, "train", LANGUAGES)
+    text = find_parallel(tmp_path, "train", "train", LANGUAGES)
     text.require_same_lines(7, 7)
     with pytest.raises(DataError, match=f"^{tmp_path}/train.en has 7 lines, but {tmp_path}/train.de has 8; line n"):
         text.require_same_lines(7, 8)

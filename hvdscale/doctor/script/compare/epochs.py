@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from ...finding import Finding
-from ..record import Iteration, Record
+from ..record import Iteration
 from .examples import planned
 from .pair import Pair, trained
 
@@ -36,16 +36,18 @@ def _sizes(pair: Pair) -> Finding | None:
 
 
 def _order(pair: Pair) -> Finding:
+    """The finding on the first two epochs of the loader that is trained from."""
     first = trained(pair.many[0])[0]
     sampler, where = first.sampling.name, first.line
     if sampler == "SequentialSampler" and not first.iterable or first.sampling.shuffle is False and (
             first.sampling.replicas):
         return pair.finding(NAME, "in_order", sampler=sampler)
-    both = [_two(record) for record in pair.many]
+    both = [[one for one in trained(record) if one.data == trained(record)[0].data][:2] for record in pair.many]
+    second = all(len(epochs) == 2 for epochs in both)
     kept = [at for at in range(pair.updates) if not pair.batches(pair.many[0], at)]
-    if not all(both) and first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)]:
+    if not second and first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)]:
         return pair.finding(NAME, "kept", update=kept[0] + 1, where=where)
-    if not all(both):
+    if not second:
         return pair.finding(NAME, "no_second")
     begins = [[_begin(one) for one in each] for each in both]
     if not all(len(one) > 1 for each in begins for one in each):
@@ -53,22 +55,13 @@ def _order(pair: Pair) -> Finding:
     repeated = [rank for rank, (one, two) in enumerate(begins) if one == two]
     if not repeated:
         return pair.finding(NAME, "another")
-    if first.iterable or _ascends(begins[repeated[0]][0]):
+    ids = begins[repeated[0]][0]
+    if first.iterable or all(isinstance(one, int) for one in ids) and len({b - a for a, b in zip(ids, ids[1:])}) == 1:
         return pair.finding(NAME, "alike")
     return pair.finding(NAME, "no_set_epoch" if first.sampling.settable else "repeats", count=len(repeated),
                         ranks=repeated, sampler=sampler, where=where)
 
 
-def _two(record: Record) -> list[Iteration]:
-    """The first two epochs of the loader that is trained from; empty if there is no second one."""
-    of_one = [one for one in trained(record) if one.data == trained(record)[0].data]
-    return of_one[:2] if len(of_one) > 1 else []
-
-
 def _begin(one: Iteration) -> tuple:
     """What identifies the examples of its first batch."""
     return (one.batches[0].ids or one.batches[0].contents) if one.batches else ()
-
-
-def _ascends(ids: tuple) -> bool:
-    return all(isinstance(one, int) for one in ids) and len({b - a for a, b in zip(ids, ids[1:])}) == 1

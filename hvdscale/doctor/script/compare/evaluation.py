@@ -46,9 +46,10 @@ def evaluation(pair: Pair) -> Finding:
     rounds = [each for each in rounds_of(pair.many) if each.ended]
     if not rounds:
         return pair.finding(NAME, "none")
-    for each in filter(_statistics_differ, rounds):
-        broadcast = all(record.broadcasts_buffers for record in pair.many)
-        return each.finding(pair, "last_statistics" if broadcast else "statistics")
+    for each in rounds:
+        if len({one.buffers for rank in each.ranks for one in rank[-1:] if one.buffers}) > 1:
+            broadcast = all(record.broadcasts_buffers for record in pair.many)
+            return each.finding(pair, "last_statistics" if broadcast else "statistics")
     for each in filter(_models_differ, rounds if _trained_alike(pair) else ()):
         return each.finding(pair, "other_parameters")
     on_one = {each.key: _taken(each.ranks[0]) for each in rounds_of([pair.one]) if each.ended}
@@ -73,10 +74,6 @@ def _trained_alike(pair: Pair) -> bool:
     return all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
                for optimizers in zip(*(record.optimizers for record in pair.many))
                for updates in zip(*(one.updates for one in optimizers)))
-
-
-def _statistics_differ(each: Round) -> bool:
-    return len({one.buffers for rank in each.ranks for one in rank[-1:] if one.buffers}) > 1
 
 
 def _taken(iterations: Iterable[Iteration]) -> Counter:

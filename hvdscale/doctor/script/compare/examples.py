@@ -31,10 +31,13 @@ def examples(pair: Pair) -> Finding:
     if any(record.sharded == TENSOR_PARALLEL for record in pair.many):          # ranks that have parts of one model
         alike = all(one == ranks[0] for ranks in keys for one in ranks)
         return pair.finding(NAME, "of_one_model" if alike else "of_parts", how=TENSOR_PARALLEL, where=first.line)
+    as_on_one = ""
+    if pair.batch is not None and all(map(pair.same_examples_at, range(pair.updates))):
+        as_on_one = ", and each update has those it has on one worker"
     return (_by_loader_workers(pair, first) or _over_the_epoch(pair, first) or _shared(pair, first, keys)
             or _whole(pair, first) or _skipped(pair, first) or _other_batch(pair, first)
             or pair.finding(NAME, "apart", apart="each rank draws its own" if _replaces(pair) else
-                            "no two ranks took the same one", as_on_one=_against_one(pair)))
+                            "no two ranks took the same one", as_on_one=as_on_one))
 
 
 def _without_loader(pair: Pair) -> Finding:
@@ -169,13 +172,6 @@ def _skipped(pair: Pair, first: Iteration) -> Finding | None:
         if len({*batches}) > 1 and len(passes) == 1:
             return pair.finding(NAME, "skipped", batches=batches, update=at + 1, where=first.line)
     return None
-
-
-def _against_one(pair: Pair) -> str:
-    if pair.batch is None:
-        return ""
-    same = all(pair.same_examples_at(number) for number in range(pair.updates))
-    return ", and each update has those it has on one worker" if same else ""
 
 
 def different_splits(pair: Pair) -> Finding | None:

@@ -55,16 +55,12 @@ def _different(pair: Pair, at: int) -> Finding:
     by = max(apart(updates[0].parameters, each.parameters) for each in updates)
     if not at:
         return pair.finding(PARAMETERS, "start", by=by, limit=0.0, where=updates[0].line)
-    return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=pair.at(at - 1)[0].line, update=at + 1,
-                        cause=_why_they_drift(pair, at))
-
-
-def _why_they_drift(pair: Pair, at: int) -> str:
-    """The cause of parameters that were one before the last update and differ now."""
     first, *others = pair.at(at - 1)
-    if any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient) for each in others):
-        return "other_steps"
-    return "written" if all(each.digest_after == first.digest_after for each in others) else "state"
+    other_steps = any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient)
+                      for each in others)
+    written = all(each.digest_after == first.digest_after for each in others)
+    return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=first.line, update=at + 1,
+                        cause="other_steps" if other_steps else "written" if written else "state")
 
 
 def averaged(pair: Pair) -> int | None:

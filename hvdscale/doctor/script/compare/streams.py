@@ -8,6 +8,7 @@ from ....watch.generators import OWN
 from ...finding import Finding
 from ..record import GeneratorUse, Record
 from .pair import Pair, trained
+from .reduction import passes_of
 
 NAME = "random numbers"
 OF = {"torch": "torch", "numpy": "numpy", "random": "Python's random", "cuda": "torch on the GPU"}
@@ -15,8 +16,10 @@ OF = {"torch": "torch", "numpy": "numpy", "random": "Python's random", "cuda": "
 
 def random_numbers(pair: Pair) -> Finding:
     """Whether ranks that draw random numbers draw different ones."""
-    model, preparing, reading = ([draws_of(pair, record) for record in pair.many] for draws_of in (
-        _draws_in_model, _draws_in_preparing, _draws_in_reading))
+    passes = [list(passes_of(pair.steps(record).updates[:pair.updates])) for record in pair.many]
+    model = [[one.draws for one in each] for each in passes]
+    preparing = [[one.prepared for one in each if trained(record)] for record, each in zip(pair.many, passes)]
+    reading = [_draws_in_reading(pair, record) for record in pair.many]
     drew_in_workers = any(record.drew_in_workers for record in pair.many)
     moved = {name for ranks in (*model, *preparing, *reading) for draws in ranks for name in draws.moved}
     if not drew_in_workers and not moved - {OWN}:
@@ -28,6 +31,7 @@ def random_numbers(pair: Pair) -> Finding:
     loop = next((one.line for one in trained(pair.many[0])), "")
     for kind, same, where, cause in (
             ("model", _same_stream(model), backward, ""),
+            # of examples from a loader, as others are drawn there, which ranks may share out
             ("preparing", _same_stream(preparing) - {"random"}, backward, ""),      # by which scripts decide for all
             ("reading", _same_stream(reading), loop, by_number), ("workers", in_workers, loop, by_number)):
         if same:
@@ -50,16 +54,6 @@ def _same_in_workers(pair: Pair) -> set[str]:
     common, least = (Counter(each.split()[0] for each in states) for states in (
         frozenset.intersection(*ranks), min(ranks, key=len)))
     return {name for name, count in common.items() if name != OWN and 2 * count > least[name]}
-
-
-def _draws_in_model(pair: Pair, record: Record) -> list[GeneratorUse]:
-    return [one.draws for update in pair.steps(record).updates[:pair.updates] for one in update.passes]
-
-
-def _draws_in_preparing(pair: Pair, record: Record) -> list[GeneratorUse]:
-    """Of examples from a loader: others are drawn there, which ranks may share out."""
-    return [one.prepared for update in pair.steps(record).updates[:pair.updates] for one in update.passes
-            if trained(record)]
 
 
 def _draws_in_reading(pair: Pair, record: Record) -> list[GeneratorUse]:
