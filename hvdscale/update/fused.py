@@ -106,19 +106,14 @@ class Adam(PlainOptimizer):
         """The update of a group's parameters."""
         parameters, (beta1, beta2) = group["params"], group["betas"]
         means, squares = self.kept(parameters, "exp_avg"), self.kept(parameters, "exp_avg_sq")
-        updates = self._count_update(parameters)
-        self.kernel(parameters, [p.grad for p in parameters], means, squares, [], updates, lr=group["lr"],
-                    beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False,
-                    maximize=False)
-
-    def _count_update(self, parameters: list[Tensor]) -> list[Tensor]:
-        """The number of this update, for each parameter: float32, shape ()."""
         for parameter in parameters:
             if "step" not in self.state[parameter]:
                 self.state[parameter]["step"] = torch.zeros((), device=parameter.device)
-        updates = [self.state[parameter]["step"] for parameter in parameters]
+        updates = [self.state[parameter]["step"] for parameter in parameters]       # their numbers
         torch._foreach_add_(updates, 1.0)
-        return updates
+        self.kernel(parameters, [p.grad for p in parameters], means, squares, [], updates, lr=group["lr"],
+                    beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False,
+                    maximize=False)
 
 
 class AdamW(Adam):

@@ -24,10 +24,16 @@ class Patches:
 
     def replace(self, owner: Any, name: str, make: Callable) -> None:
         """Put ``make(original)`` in the place of a function. It takes ``*args, **options``, so that it can be called
-        in each way in which the original can, and returns what the original returns."""
+        in each way in which the original can, and returns what the original returns; torch.jit.script compiles a call
+        of it as one of the original."""
         original = getattr(owner, name)
         replacement = functools.wraps(original)(make(original))
-        self._script_as(original, replacement)
+        operator = _builtins._find_builtin(original)
+        if operator is None:
+            replacement.__prepare_scriptable__ = lambda: original
+        else:
+            _builtins._register_builtin(replacement, operator)
+            self.on_undo(lambda: _builtins._get_builtin_table().pop(id(replacement), None))
         self.put(owner, name, replacement)
 
     def before(self, owner: Any, name: str, act: Callable) -> None:
@@ -48,15 +54,6 @@ class Patches:
                 return result
             return call
         self.replace(owner, name, noting)
-
-    def _script_as(self, original: Any, replacement: Any) -> None:
-        """Have torch.jit.script compile a call of the replacement as one of the original."""
-        operator = _builtins._find_builtin(original)
-        if operator is None:
-            replacement.__prepare_scriptable__ = lambda: original
-            return
-        _builtins._register_builtin(replacement, operator)
-        self.on_undo(lambda: _builtins._get_builtin_table().pop(id(replacement), None))
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
         """Put something else in the place of an attribute."""

@@ -106,7 +106,8 @@ def launch_command(launcher: str | None, workers: int, command: list[str], hosts
         return ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", "-n", str(workers), *command]
     if launcher == "mpirun":
         # ranks bound to a core each would not have the threads that they are given
-        room = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi() else []
+        said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, env=launch_environment())
+        room = ["--oversubscribe", "--bind-to", "none"] if "Open MPI" in said.stdout else []
         return ["mpirun", *room, *count, *(["-H", hosts] if hosts else []), *command]
     if launcher == "torchrun":
         return ["torchrun", "--standalone", "--nproc-per-node", str(workers), "--no-python", *command]
@@ -122,11 +123,6 @@ def launch_environment(environment: Mapping[str, str] = os.environ) -> dict[str,
     """
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     return {"SLURM_PMIX_FENCE": "ring", **environment, **allowed}
-
-
-def _is_open_mpi() -> bool:
-    said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, env=launch_environment())
-    return "Open MPI" in said.stdout
 
 
 def shared_folder() -> Path:

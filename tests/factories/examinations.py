@@ -95,7 +95,7 @@ def _watched(words):
 def _plain(words):
     import runpy
 
-    from hvdscale.doctor.script.meeting import free_port, of_torchrun
+    from hvdscale.doctor.script.runs import free_port, of_torchrun
     port, ranks = free_port(), []
     for rank in range(2):
         ranks.append(os.fork())

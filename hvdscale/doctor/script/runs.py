@@ -1,12 +1,17 @@
-"""Runs of the script on one worker and on several: processes started, awaited and ended in any case."""
+"""Runs of the script on one worker and on several: processes started, awaited and ended in any case.
+
+They meet by the variables of torchrun, and of horovodrun for scripts with Horovod.
+"""
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import signal
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +24,6 @@ from ...workers.launch import Process
 from ..played import bare
 from .child import ScriptRequest, fork, output_of, stack_of
 from .folder import Workplace, copy_of, make_workplace
-from .meeting import free_port, meeting, of_horovodrun, of_torchrun, rendezvous
 from .place import POLL_SECONDS, await_path
 from .record import ENDED, FAILED, RUNNING, STOPPED, Record, load
 
@@ -203,3 +207,56 @@ def _first_failure(records: list[Record], folder: Path) -> Record | None:
     if not failed or stopped and all(record.updates for record in records):
         return None
     return min(failed, key=lambda record: (folder / f"rank{record.rank}.record").stat().st_mtime_ns)
+
+
+@contextlib.contextmanager
+def meeting(script: str, workers: int) -> Iterator[list[dict[str, str]]]:
+    """The variables of each rank, on this machine, while the script runs."""
+    port = free_port()
+    with rendezvous(script, workers) as horovods:
+        yield [{**of_torchrun(rank, workers, rank, workers, port), **of_horovodrun(rank, workers, horovods)}
+               for rank in range(workers)]
+
+
+@contextlib.contextmanager
+def rendezvous(script: str, workers: int) -> Iterator[int]:
+    """The port at which Horovod's ranks on this machine meet over Gloo; 0 for a script without Horovod.
+
+    Over MPI a rank could not end before the script does: mpirun takes that for a failure.
+    """
+    if importlib.util.find_spec("horovod") is None or "horovod" not in Path(script).read_text(errors="replace"):
+        yield 0
+        return
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+    server = RendezvousServer(0)
+    port = server.start()
+    try:
+        server.init(get_host_assignments(parse_hosts(f"localhost:{workers}"), workers))
+        yield port
+    finally:
+        server.stop()
+
+
+def of_torchrun(rank: int, size: int, local_rank: int, local_size: int, port: int) -> dict[str, str]:
+    """As torchrun would have them on one machine."""
+    told = dict(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=local_size, GROUP_RANK=0,
+                MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    return {name: str(value) for name, value in told.items()}
+
+
+def of_horovodrun(rank: int, size: int, port: int) -> dict[str, str]:
+    """As ``horovodrun --gloo`` would have them on one machine; none for port 0."""
+    if not port:
+        return {}
+    told = dict(RANK=rank, SIZE=size, LOCAL_RANK=rank, LOCAL_SIZE=size, CROSS_RANK=0, CROSS_SIZE=1, CONTROLLER="gloo",
+                CPU_OPERATIONS="gloo", HOSTNAME="localhost", GLOO_IFACE="lo", GLOO_RENDEZVOUS_ADDR="127.0.0.1",
+                GLOO_RENDEZVOUS_PORT=port)
+    return {f"HOROVOD_{name}": str(value) for name, value in told.items()}
+
+
+def free_port() -> int:
+    """One of this machine that nothing listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

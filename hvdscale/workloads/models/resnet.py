@@ -54,10 +54,6 @@ class Block(nn.Module):
         entered = self.enter(x)
         return self.leave(self.shortcut(entered if self.projects else x) + self.branch(entered))
 
-    def last_norm(self) -> BatchNorm:
-        """The last batch-norm of the branch; with its scale at 0, the branch outputs zeros."""
-        return [layer for layer in self.branch if isinstance(layer, BatchNorm)][-1]
-
 
 class ResNet(nn.Module):
     """A stem, blocks, the mean over all pixels, and a linear readout: (n, 3, h, w) -> (n, classes).
@@ -75,7 +71,8 @@ class ResNet(nn.Module):
         self.readout = Readout(outputs, classes, readout_std)
         if zero_gamma:
             for block in blocks:
-                nn.init.zeros_(block.last_norm().weight)
+                *_, last = (layer for layer in block.branch if isinstance(layer, BatchNorm))
+                nn.init.zeros_(last.weight)             # so that the branch outputs zeros
 
     def forward(self, x: Tensor) -> Tensor:
         return self.readout(self.closing(self.blocks(self.stem(channels_last(x)))).mean((2, 3)))

@@ -83,10 +83,11 @@ class Batches(Listener):
 
     def ends_early(self, iterator):
         iteration = iterator._iteration
-        if not (iteration.trained and self.session.has_enough and iteration.updates < self.session.wanted):
+        made, wanted = self.session.record.made, self.session.wanted
+        if not iteration.trained or not iteration.updates < wanted <= made:
             return False
         if iteration.cut is None:
-            iteration.cut = self.session.record.made
+            iteration.cut = made
             iteration.rest = [_ids_of(iterator, index) for index in rest_of(iterator)]
         return True
 

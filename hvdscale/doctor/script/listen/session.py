@@ -28,10 +28,6 @@ class Session:
         """Whether this is the process itself, and no loader worker that it forked."""
         return os.getpid() == self._process
 
-    @property
-    def has_enough(self) -> bool:
-        return self.record.made >= self.wanted
-
     def save(self, soon: bool = False) -> None:
         """Write the record; ``soon``: only if the last time was a while ago."""
         now = time.monotonic()

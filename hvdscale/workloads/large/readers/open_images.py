@@ -261,10 +261,14 @@ class _Piece:
         self._refuse(np.searchsorted(commas, self._ends) != 3 * np.arange(1, len(self._ends) + 1),
                      "has not the four fields ImageID,Source,LabelName,Confidence")
         image_end, source_end, label_end = commas.reshape(-1, 3).T
-        images = self._images(image_end)
-        self._check_sources(self._column(image_end, source_end, SOURCE_WIDTH), kind)
-        numbers = self._numbers(self._column(source_end, label_end, classes.names.itemsize + 1), classes)
-        return images, numbers, self._confidence(self._column(label_end, self._ends, CONFIDENCE_WIDTH), kind)
+        images, sources = self._images(image_end), self._column(image_end, source_end, SOURCE_WIDTH)
+        self._refuse(~np.isin(sources, SOURCES[kind]), f"the source is not {b' or '.join(SOURCES[kind]).decode()}; is "
+                                                       "it another of the data set's files?")
+        names = self._column(source_end, label_end, classes.names.itemsize + 1)
+        at = np.minimum(np.searchsorted(classes.names, names), len(classes.names) - 1)
+        self._refuse(classes.names[at] != names, "the label name is not one of class-descriptions.csv")
+        confidence = self._confidence(self._column(label_end, self._ends, CONFIDENCE_WIDTH), kind)
+        return images, classes.numbers[at], confidence
 
     def _images(self, ends: np.ndarray) -> np.ndarray:
         digits = NIBBLES[sliding_window_view(self._bytes, DIGITS)[self._starts]]
@@ -277,18 +281,6 @@ class _Piece:
         fields = sliding_window_view(self._bytes, width)[before + 1]
         fields[np.arange(width) >= (end - before - 1)[:, None]] = 0
         return fields.view(f"S{width}")[:, 0]
-
-    def _check_sources(self, sources: np.ndarray, kind: str) -> None:
-        wrong = np.ones(len(sources), bool)
-        for source in SOURCES[kind]:
-            wrong &= sources != source
-        self._refuse(wrong, f"the source is not {' or '.join(source.decode() for source in SOURCES[kind])}; is it "
-                            "another of the data set's files?")
-
-    def _numbers(self, names: np.ndarray, classes: Classes) -> np.ndarray:
-        at = np.minimum(np.searchsorted(classes.names, names), len(classes.names) - 1)
-        self._refuse(classes.names[at] != names, "the label name is not one of class-descriptions.csv")
-        return classes.numbers[at]
 
     def _confidence(self, fields: np.ndarray, kind: str) -> np.ndarray:
         known, where = np.unique(fields.view(np.uint64), return_inverse=True)
