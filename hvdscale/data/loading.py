@@ -124,20 +124,15 @@ class Feed:
 
     def __init__(self, split: Split | MapSplit, stream: Stream, passes: Callable[[int], Sequence[Pass]],
                  device: torch.device, loader_workers: int = 0, dtype: torch.dtype | None = None):
-        self._loader = Loader({TRAIN: split}, device, loader_workers, dtype)
+        self.loader = Loader({TRAIN: split}, device, loader_workers, dtype)
         self._stream, self._passes = stream, passes
         self._batches, self._next = None, None          # _next: the step whose batches come next
-
-    @property
-    def seconds(self) -> float:
-        """Spent waiting for batches so far."""
-        return self._loader.seconds
 
     def batches(self, step: int) -> Iterator:
         """One for each of the step's passes. Steps may come in any order; consecutive ones are read ahead."""
         passes, follows = len(self._passes(step)), step == self._next
         if passes and not follows:
-            self._batches = self._loader.batches(self._wanted(step))
+            self._batches = self.loader.batches(self._wanted(step))
         self._next = step + 1 if follows and not passes else None
         for left in reversed(range(passes)):
             batch = next(self._batches)
@@ -147,11 +142,7 @@ class Feed:
 
     def read(self, step: int, part: Pass) -> Iterator:
         """The batch of one pass over any positions of a step, read by this process; reading ahead continues."""
-        return self._loader.batches_in_line([(TRAIN, self._stream.visits(step, part.start, part.stop))])
-
-    def close(self) -> None:
-        """End the loader workers."""
-        self._loader.close()
+        return self.loader.batches_in_line([(TRAIN, self._stream.visits(step, part.start, part.stop))])
 
     def _wanted(self, first: int) -> Iterator[tuple[str, Visits]]:
         for step in count(first):

@@ -55,7 +55,9 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
     except WorkersError:
         raise
     except Exception as error:
-        differs = str(error) if isinstance(error, HvdscaleError) else _describe(error)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        differs = str(error) if isinstance(error, HvdscaleError) else (
+            f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
         return Finding(name, Verdict.FAILED, ENDED, differs,
                        cause="the check calls the job as a run on another number of workers would",
                        remedy="fix the error; `hvdscale-train WORKLOAD --steps 2` may show it too")
@@ -73,8 +75,3 @@ def trace_cause(finding: Finding, findings: Sequence[Finding], explains: Mapping
                 source.looked_at != ENDED):
             return replace(finding, cause=source.cause, remedy=f"see the check {check!r} first")
     return finding
-
-
-def _describe(error: Exception) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"

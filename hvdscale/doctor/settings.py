@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import torch
 
@@ -36,10 +35,12 @@ def decay(sample: Sample) -> Finding:
         optimizer.step()
     decays = {path: bool((p != 1).any()) for path, p in named}
     wanted = {path: plan.weight_decay > 0 and (plan.decay_norm_and_bias or id(p) not in apart) for path, p in named}
-    kinds = Counter((decays[path], _kind(p, apart)) for path, p in named)
-    sizes = {key: sum(p.numel() for path, p in named if (decays[path], _kind(p, apart)) == key) for key in kinds}
-    rows = tuple((kind, f"{kinds[key]} tensors, {sizes[key]:,} numbers", "decay" if key[0] else "do not decay")
-                 for key in sorted(kinds, key=lambda key: not key[0]) for kind in key[1:])
+    sizes: dict[tuple[bool, str], list[int]] = {}
+    for path, p in named:
+        kind = "biases and normalization" if id(p) in apart else "weights"
+        sizes.setdefault((not decays[path], kind), []).append(p.numel())
+    rows = tuple((kind, f"{len(of_kind)} tensors, {sum(of_kind):,} numbers", "do not decay" if kept else "decay")
+                 for (kept, kind), of_kind in sorted(sizes.items(), key=lambda item: item[0][0]))
     unasked = [path for path in decays if decays[path] and not wanted[path]]
     if unasked:
         biases = "biases and normalization parameters among them" if any(
@@ -47,10 +48,6 @@ def decay(sample: Sample) -> Finding:
         return JOB.finding(DECAY, "unasked", plan, names=list_first(unasked, 3), which=biases, rows=rows)
     idle = [path for path in decays if wanted[path] and not decays[path]]
     return JOB.finding(DECAY, "idle" if idle else "as_asked", plan, names=list_first(idle, 3), rows=rows)
-
-
-def _kind(parameter, apart: set[int]) -> str:
-    return "biases and normalization" if id(parameter) in apart else "weights"
 
 
 def learning_rate(job: Job) -> Finding:

@@ -66,7 +66,7 @@ def _measure(job, group: Workers) -> tuple[float, float]:
     started = time.perf_counter()
     evaluate(job.model, plan.eval_splits)
     ended = time.perf_counter()
-    take_step.feed.close()
+    take_step.feed.loader.close()
     evaluate.loader.close()
     return median(steps), ended - started
 

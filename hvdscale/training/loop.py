@@ -99,7 +99,7 @@ class Loop:
     def close(self) -> None:
         """Stop reading ahead."""
         self.evaluator.loader.close()
-        self.take_step.feed.close()
+        self.take_step.feed.loader.close()
 
     def budget_spent(self) -> Stop | None:
         """Whether all steps of the budget are taken, or all ranks have agreed that its seconds are spent."""

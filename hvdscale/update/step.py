@@ -197,7 +197,7 @@ class DataParallelStep:
         Losses are first divided by the step's nominal global batch, so that no sum over workers overflows.
         """
         groups, nominal = self._groups(self.stream.size(step)), self.plan.batches.at(step)
-        loss_sum, count, waited = 0.0, 0, self.feed.seconds
+        loss_sum, count, waited = 0.0, 0, self.feed.loader.seconds
         for number, (part, batch) in enumerate(zip(parts, batches)):
             self.ghosts.at(step, groups, part)
             if self.plan.group_by_group:
@@ -209,7 +209,7 @@ class DataParallelStep:
                 scaled = total * self.scale.value if self.plan.scales_loss else total
                 self.buffer.backward(scaled, last_pass=number == len(parts) - 1)
             loss_sum, count = loss_sum + total.item(), count + examples
-        return loss_sum, count, self.feed.seconds - waited
+        return loss_sum, count, self.feed.loader.seconds - waited
 
     def _update(self, step: int, lr: float, count: int) -> None:
         """Turn the sums into means over the examples, and take the optimizer's step."""

@@ -27,7 +27,7 @@ LAUNCHED = {"ROLE_WORLD_SIZE": "torchrun", "HOROVOD_SIZE": "horovodrun", "OMPI_C
 TASKS_OF_NODES = "SLURM_STEP_TASKS_PER_NODE"        # of all nodes of the step, this one the SLURM_NODEID-th
 # further variables: rank, local rank, local size, and those that identify the launch. A requeued Slurm job keeps its
 # ids, and Open MPI 4 reuses namespaces, but mpirun's address is unique
-TOLD = {
+VARIABLES = {
     "ROLE_WORLD_SIZE": ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
                         ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
     "HOROVOD_SIZE": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
@@ -181,22 +181,22 @@ def place() -> Process:
     if counted is None:
         return Process(None, 0, 1, 0, 1, f"{socket.gethostname()}:{os.getpid()}")
     launcher, size = LAUNCHED[counted], int(os.environ[counted])
-    rank, local_rank, local_size, _ = TOLD[counted]
+    rank, local_rank, local_size, _ = VARIABLES[counted]
     job = _job(counted, os.environ, os.getppid())
     if size == 1:
         return Process(launcher, 0, 1, 0, 1, job)
-    return Process(launcher, _told(launcher, size, rank), size, _told(launcher, size, local_rank),
-                   _told(launcher, size, local_size), job)
+    return Process(launcher, _read_number(launcher, size, rank), size, _read_number(launcher, size, local_rank),
+                   _read_number(launcher, size, local_size), job)
 
 
 def _job(counted: str, environment: Mapping[str, str], parent: int) -> str:
     """The name of the launch of a process with that environment and parent."""
-    names = TOLD[counted][3]
+    names = VARIABLES[counted][3]
     said = [environment[name] for name in names if environment.get(name)] or [f"{socket.gethostname()}:{parent}"]
     return ":".join([LAUNCHED[counted], *said])
 
 
-def _told(launcher: str, size: int, name: str) -> int:
+def _read_number(launcher: str, size: int, name: str) -> int:
     said = os.environ.get(name, "")
     with contextlib.suppress(ValueError, IndexError):
         return _tasks_of_nodes(said)[int(os.environ["SLURM_NODEID"])] if name == TASKS_OF_NODES else int(said)
@@ -245,7 +245,7 @@ def _cores_by_rank(process: Process) -> dict[int, frozenset[int]]:
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if counted else ():
         with contextlib.suppress(OSError, ValueError):          # it has ended, or belongs to somebody else
             environment, other = environment_of(pid), find_process(pid)
-            rank = int(environment.get(TOLD[counted][0], ""))
+            rank = int(environment.get(VARIABLES[counted][0], ""))
             if other is not None and _job(counted, environment, other.parent) == process.job:
                 cores = frozenset(os.sched_getaffinity(pid))
                 found[rank] = min(found.get(rank, cores), cores, key=len)       # a script around it may be free to roam

@@ -43,7 +43,7 @@ def fed(split, steps, passes, loader_workers=0, stream=STREAM):
     try:
         return [plain(batch) for step in steps for _, batch in zip(passes, feed.batches(step))]
     finally:
-        feed.close()
+        feed.loader.close()
 
 
 # random numbers
@@ -164,7 +164,7 @@ def test_waiting_for_batches_is_timed():
             return super().__getitem__(i)
     feed = Feed(MapSplit(Slow()), STREAM, lambda step: [Pass(0, 4)], CPU)
     list(feed.batches(0))
-    assert 0.04 <= feed.seconds < 1
+    assert 0.04 <= feed.loader.seconds < 1
 
 
 # splits

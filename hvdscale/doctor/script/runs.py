@@ -240,19 +240,19 @@ def rendezvous(script: str, workers: int) -> Iterator[int]:
 
 def of_torchrun(rank: int, size: int, local_rank: int, local_size: int, port: int) -> dict[str, str]:
     """As torchrun would have them on one machine."""
-    told = dict(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=local_size, GROUP_RANK=0,
-                MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    return {name: str(value) for name, value in told.items()}
+    given = dict(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=local_size, GROUP_RANK=0,
+                 MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    return {name: str(value) for name, value in given.items()}
 
 
 def of_horovodrun(rank: int, size: int, port: int) -> dict[str, str]:
     """As ``horovodrun --gloo`` would have them on one machine; none for port 0."""
     if not port:
         return {}
-    told = dict(RANK=rank, SIZE=size, LOCAL_RANK=rank, LOCAL_SIZE=size, CROSS_RANK=0, CROSS_SIZE=1, CONTROLLER="gloo",
-                CPU_OPERATIONS="gloo", HOSTNAME="localhost", GLOO_IFACE="lo", GLOO_RENDEZVOUS_ADDR="127.0.0.1",
-                GLOO_RENDEZVOUS_PORT=port)
-    return {f"HOROVOD_{name}": str(value) for name, value in told.items()}
+    given = dict(RANK=rank, SIZE=size, LOCAL_RANK=rank, LOCAL_SIZE=size, CROSS_RANK=0, CROSS_SIZE=1, CONTROLLER="gloo",
+                 CPU_OPERATIONS="gloo", HOSTNAME="localhost", GLOO_IFACE="lo", GLOO_RENDEZVOUS_ADDR="127.0.0.1",
+                 GLOO_RENDEZVOUS_PORT=port)
+    return {f"HOROVOD_{name}": str(value) for name, value in given.items()}
 
 
 def free_port() -> int:

@@ -61,6 +61,10 @@ class Vocabulary:
         """The text of these tokens without special ones; ``unk`` becomes a visible character."""
         raise NotImplementedError
 
+    def __getstate__(self) -> dict:
+        """Without what each process makes for itself."""
+        return {name: value for name, value in vars(self).items() if name not in ("_ids", "_model")}
+
     @property
     def content(self) -> bytes:
         """The vocabulary as the bytes of a file."""
@@ -94,9 +98,6 @@ class Pieces(Vocabulary):
     @cached_property
     def _model(self):
         return _sentencepiece().SentencePieceProcessor(model_proto=self._content)
-
-    def __getstate__(self) -> dict:
-        return {name: value for name, value in vars(self).items() if name != "_model"}
 
     def __len__(self) -> int:
         return self._size
@@ -173,9 +174,6 @@ class Characters(Listed):
             if len(token) == 1:
                 ids[ord(token)] = place
         return ids
-
-    def __getstate__(self) -> dict:
-        return {name: value for name, value in vars(self).items() if name != "_ids"}
 
     def encode(self, lines, threads=1):
         counts = np.fromiter(map(len, lines), np.int64, len(lines))

@@ -10,7 +10,7 @@ import torch
 
 from hvdscale.errors import DataError
 from hvdscale.workloads.large.readers import images
-from hvdscale.workloads.large.readers.images import (centre_box, centre_crop, random_box, random_crop, read_image,
+from hvdscale.workloads.large.readers.images import (centre_box, centre_crop, decode, random_box, random_crop,
                                                      undecodable)
 from tests.conftest import DATA
 
@@ -36,6 +36,12 @@ def encoded(image, kind="JPEG", **options):
 def written(path, content):
     path.write_bytes(content)
     return path
+
+
+def read_image(path):
+    """The whole picture, at full size."""
+    with images.without_warnings():
+        return decode(path, images.read_bytes(path), lambda width, height: (0, 0, width, height), 10**6)[0]
 
 
 def pixels(image):
@@ -179,7 +185,7 @@ def test_a_jpeg_is_decoded_at_no_less_than_twice_the_side(tmp_path, monkeypatch)
     monkeypatch.setattr(images, "_as_rgb", lambda image: image)
     photo = encoded(made(size=(512, 512)))
     for side, decoded in [(512, 512), (129, 512), (128, 256), (65, 256), (64, 128), (32, 64), (1, 64)]:
-        image, box = images._decoded("file", photo, lambda width, height: (0, 0, width, height), side)
+        image, box = decode("file", photo, lambda width, height: (0, 0, width, height), side)
         assert image.size == (decoded, decoded) and box == (0, 0, decoded, decoded)
 
 

@@ -1,6 +1,5 @@
 """Pictures decoded to RGB by Pillow, cropped and resized to the networks' input.
 
-    read_image(path)            the whole picture, a Pillow image in RGB
     random_crop(path, side)     uint8 (3, side, side), for training: uses torch's global generator
     centre_crop(path, side)     uint8 (3, side, side), for evaluation
     undecodable(path, n, 8)     which of n files fail to decode: {4: "... truncated ..."}
@@ -38,13 +37,6 @@ BLOCK = 256                     # files per task of a checking thread
 Box = tuple[float, float, float, float]         # left, upper, right, lower
 
 
-def read_image(path: Path):
-    """The whole picture as a Pillow image in RGB; raises DataError naming the file and its size in bytes."""
-    content = read_bytes(path)
-    with without_warnings():
-        return _decoded(path, content)[0]
-
-
 def random_crop(path: Path, side: int) -> Tensor:
     """A random part of the picture, resized and flipped half of the time: uint8, shape (3, side, side).
 
@@ -80,7 +72,7 @@ def undecodable(path: Callable[[int], Path], count: int, threads: int) -> dict[i
 def _find_fault(path: Path) -> str | None:
     content = read_bytes(path)
     try:
-        _decoded(path, content, centre_box, 1)
+        decode(path, content, centre_box, 1)
     except DataError as error:
         return str(error)
     return None
@@ -120,7 +112,7 @@ def _middle(width: int, height: int, w: float, h: float) -> Box:
 def _cropped(path: Path, side: int, choose: Callable[[int, int], Box]) -> Tensor:
     content = read_bytes(path)
     with without_warnings():
-        image, box = _decoded(path, content, choose, side)
+        image, box = decode(path, content, choose, side)
     image = image.resize((side, side), pillow().Resampling.BILINEAR, box)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
@@ -144,19 +136,16 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def _decoded(path: Path, content: bytes, choose: Callable[[int, int], Box] | None = None, side: int = 1):
-    """The picture in RGB and the box that ``choose`` selects, both in the decoded scale; without ``choose`` all of it
-    at full size. Raises DataError naming the file.
-    """
+def decode(path: Path, content: bytes, choose: Callable[[int, int], Box], side: int):
+    """A Pillow image in RGB and the box that ``choose`` selects, both in a scale of which the box keeps REDUCED times
+    the side at least. Raises DataError naming the file and its size in bytes."""
     Image = pillow()
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
         width, height = image.size
         if width * height > MOST_PIXELS:
             raise ValueError(f"its header says {width}x{height} pixels, and at most {MOST_PIXELS} are decoded")
-        box = choose(width, height) if choose else (0, 0, width, height)
-        if choose:
-            box = _reduce(image, box, side)
+        box = _reduce(image, choose(width, height), side)
         return _as_rgb(image), box
     except MemoryError:
         raise
