@@ -276,7 +276,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "signal":
         os.killpg(os.getpgid(0), signal.SIGTERM)
         list(feed.batches(5))
-    print(*(worker.pid for worker in feed._loader._loader._iterator._workers), flush=True)
+    print(*(worker.pid for worker in feed.loader._loader._iterator._workers), flush=True)
     os._exit(0) if sys.argv[1] != "kill" else os.kill(os.getpid(), signal.SIGKILL)
 """
 
