@@ -21,7 +21,7 @@ import numpy as np
 
 from ..errors import LogError
 from ..log.plan_text import plan_at
-from ..log.reader import Log, Table
+from ..log.reader import Log, LogTable
 from ..log.schema import PRUNED, UNKNOWN_SEED, Status
 from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
@@ -182,7 +182,7 @@ class TrialRows:
                 for own, begin, end in zip(groups, ends[:-1], ends[1:])]
 
 
-def _find_changed_workers(restarts: Table) -> np.ndarray:
+def _find_changed_workers(restarts: LogTable) -> np.ndarray:
     """The ids of trials that changed their worker count partway, so that their times apply to no single count."""
     if not restarts.rows:
         return np.empty(0, np.int64)
@@ -208,7 +208,7 @@ class SourceRows:
     order   which of the rows read are the study's, in order of trial; None: all of them in order
     """
 
-    def __init__(self, table: Table, untimed: np.ndarray, trial: np.ndarray, first: np.ndarray, count: np.ndarray
+    def __init__(self, table: LogTable, untimed: np.ndarray, trial: np.ndarray, first: np.ndarray, count: np.ndarray
                  ) -> None:
         """trial, first, count: of each stretch of consecutive rows of one trial, in order of trial, then of row."""
         self.table = table
@@ -240,7 +240,7 @@ class SourceRows:
         return values
 
 
-def _find_stretches(table: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _find_stretches(table: LogTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(trial ids, first rows, row counts) of the stretches of consecutive rows of one trial in /evaluations."""
     ids, starts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for begin in range(0, table.rows, BLOCK_ROWS):

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..log.check import refuse_unsound
 from ..log.nans import count_nans
-from ..log.reader import Log, Table
+from ..log.reader import Log, LogTable
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
@@ -255,7 +255,7 @@ def _count_tokens(log: Log, ids: np.ndarray, evaluated: Sequence[np.ndarray]) ->
 class _Slices:
     """A table's rows by trial: ``column(name)[rows[i]]`` are those of ids[i]."""
 
-    def __init__(self, table: Table, ids: np.ndarray, by_step: bool = False) -> None:
+    def __init__(self, table: LogTable, ids: np.ndarray, by_step: bool = False) -> None:
         self.table = table
         trial = table["trial"]
         self.order = np.lexsort((table["step"], trial)) if by_step else np.argsort(trial, kind="stable")

@@ -23,8 +23,8 @@ import numpy as np
 from ..errors import LogError
 from ..formatting.escaping import as_cell
 from ..formatting.numbers import list_first, listed
-from ..log.reader import Log, Table
-from ..log.schema import (SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, Column, Status, better, metaparameter_column,
+from ..log.reader import Log, LogTable
+from ..log.schema import (SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, better, metaparameter_column,
                           metric_column)
 from ..plan.values import did_you_mean
 from ..target import SPLITS, logged_name, metric_faults
@@ -54,7 +54,7 @@ def export_tables(path, out, progress: Callable[[float], None] = lambda share: N
     return export_each(path, out, _write_table, progress, _write_description)
 
 
-def export_each(path, out, write: Callable[[Log, Table, str], Iterator[int]], progress: Callable[[float], None],
+def export_each(path, out, write: Callable[[Log, LogTable, str], Iterator[int]], progress: Callable[[float], None],
                 begin: Callable[[Log, str], None] = lambda log, folder: None) -> dict[str, int]:
     """Export each table to a file of its own, as ``export_tables`` does.
 
@@ -79,7 +79,7 @@ def _write_description(log: Log, folder: str):
                   ensure_ascii=False)
 
 
-def _write_table(log: Log, table: Table, folder: str) -> Iterator[int]:
+def _write_table(log: Log, table: LogTable, folder: str) -> Iterator[int]:
     with open(os.path.join(folder, f"{table.name}.csv"), "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(map(as_cell, table.specs))
@@ -90,7 +90,7 @@ def _write_table(log: Log, table: Table, folder: str) -> Iterator[int]:
             yield rows
 
 
-def _format_cells(values: np.ndarray, spec: Column) -> list:
+def _format_cells(values: np.ndarray, spec: LogColumn) -> list:
     if spec.type == "float":
         return [repr(value) if value == value else "" for value in values.tolist()]
     if spec.type == "text":
@@ -99,7 +99,7 @@ def _format_cells(values: np.ndarray, spec: Column) -> list:
     return plain.tolist() if isinstance(plain, np.ndarray) else plain
 
 
-def plain_values(values: np.ndarray, spec: Column) -> np.ndarray | list:
+def plain_values(values: np.ndarray, spec: LogColumn) -> np.ndarray | list:
     """A column as other programs have it: a status by its name, an unknown seed as None, all else as it is."""
     if spec.type == "status":
         return [Status(value).name for value in values.tolist()]
@@ -163,7 +163,7 @@ def _skipped(attributes, messages) -> dict:
     return skipped
 
 
-def _read_description(source, files) -> tuple[dict, dict[str, tuple[Column, ...]]]:
+def _read_description(source, files) -> tuple[dict, dict[str, tuple[LogColumn, ...]]]:
     """Root attributes, and the columns of each table, from log.json or guessed."""
     path = os.path.join(source, "log.json")
     for file in files:
@@ -184,7 +184,7 @@ def _read_description(source, files) -> tuple[dict, dict[str, tuple[Column, ...]
         listed = columns.get(file.table, [])
         if not isinstance(listed, list) or not all(map(_is_column, listed)):
             raise WrongFile(f"{path}: the columns of {file.table} are not lists of name, type, unit, meaning, better")
-        specs[file.table] = tuple(Column(*column[:4], better=column[4]) for column in listed)
+        specs[file.table] = tuple(LogColumn(*column[:4], better=column[4]) for column in listed)
         for column in SCHEMA[file.table]:
             if any(given.name == column.name and given.type != column.type for given in specs[file.table]):
                 raise WrongFile(f"{path}: {file.table}/{column.name} is not of the type {column.type}")
@@ -236,7 +236,7 @@ def _is_path(name) -> bool:
     return all(part.strip(".") for part in name.split("/")) and name.isprintable() and name != "committed_rows"
 
 
-def _guess_columns(file) -> tuple[Column, ...]:
+def _guess_columns(file) -> tuple[LogColumn, ...]:
     """The columns of a table from elsewhere, and those that every log has."""
     known = {column.name: column for column in SCHEMA[file.table]}
     if "" in file.header:

@@ -29,11 +29,11 @@ from ..log import segments
 from ..log.closed_file import show
 from ..log.compact_file import CompactFile
 from ..log.files import make_directory
-from ..log.schema import SOURCE, Column, better, columns, metaparameter_column, metric_column
+from ..log.schema import SOURCE, LogColumn, better, columns, metaparameter_column, metric_column
 from ..system.files import TEMPORARY, writing
 from ..system.lock import Lock
 
-METADATA = Column("metadata", "text", "1", "metadata.json of the trial, as it was", optional=True)
+METADATA = LogColumn("metadata", "text", "1", "metadata.json of the trial, as it was", optional=True)
 UNSHARED = ("metadata",)
 MOST_MESSAGES, MOST_BYTES = 100, 30_000     # of messages in an attribute; HDF5 has room for twice that
 
@@ -49,7 +49,7 @@ class BulkLog(CompactFile):
     Raises LogError if the log exists, is being written, or cannot be written.
     """
 
-    def __init__(self, path, columns: Mapping[str, Sequence[Column]], attributes: Mapping | None = None, *,
+    def __init__(self, path, columns: Mapping[str, Sequence[LogColumn]], attributes: Mapping | None = None, *,
                  overwrite: bool = False, take_over: bool = False):
         self.path = os.fspath(path)
         make_directory(self.path)

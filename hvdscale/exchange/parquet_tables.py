@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from ..log.reader import Log, Table
+from ..log.reader import Log, LogTable
 from ..system.extras import import_extra
 from .csv_tables import export_each, plain_values
 
@@ -28,7 +28,7 @@ def export_parquet(path, out, progress: Callable[[float], None] = lambda share: 
     return export_each(path, out, partial(_write_table, arrow, parquet), progress)
 
 
-def _write_table(arrow: Any, parquet: Any, log: Log, table: Table, folder: str) -> Iterator[int]:
+def _write_table(arrow: Any, parquet: Any, log: Log, table: LogTable, folder: str) -> Iterator[int]:
     types = {"int": arrow.int64(), "float": arrow.float64(), "text": arrow.string(), "status": arrow.string()}
     fields = [arrow.field(name, types[spec.type], metadata={
         "unit": spec.unit, "meaning": spec.meaning, **({"better": spec.better} if spec.better else {})})

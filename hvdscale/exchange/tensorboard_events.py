@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..log.reader import Log, Table
+from ..log.reader import Log, LogTable
 from ..log.schema import UNKNOWN_SEED, Status
 from ..system.extras import import_extra
 from .exported import exporting, metaparameters_of, row_of, start_seconds
@@ -136,7 +136,7 @@ def _steps(log: Log, trial: int) -> Iterator[Row]:
     yield from _events(log.steps, trial, columns, seconds)
 
 
-def _events(table: Table, trial: int, columns: Mapping[str, str], seconds: np.ndarray) -> Iterator[Row]:
+def _events(table: LogTable, trial: int, columns: Mapping[str, str], seconds: np.ndarray) -> Iterator[Row]:
     values = {tag: table.of_trial(name, trial).tolist() for tag, name in columns.items()}
     for at, step in enumerate(table.of_trial("step", trial).tolist()):
         yield step, seconds[at], {tag: column[at] for tag, column in values.items() if column[at] == column[at]}

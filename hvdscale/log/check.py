@@ -22,7 +22,7 @@ from ..formatting.numbers import counted
 from ..target import Target
 from .files import first_line
 from .plan_text import read_plan
-from .reader import Log, Part, Table, read_log
+from .reader import Log, Part, LogTable, read_log
 from .schema import STEP_PARTS, Status
 
 FEW = 8                     # ids that are compared one by one
@@ -87,7 +87,7 @@ class LogTables(KnownTables, Protocol):
     def steps(self) -> AnyTable: ...
 
     @property
-    def tables(self) -> tuple[Table, ...]: ...
+    def tables(self) -> tuple[LogTable, ...]: ...
 
 
 class Fault(NamedTuple):

@@ -25,7 +25,7 @@ from ..system.cores import usable_cores
 from .deflate import pack
 from .files import BOUNDS, TYPES, create_column, write_attribute, write_root_attributes
 from .safe_file import SafeFile
-from .schema import TABLES, Column
+from .schema import TABLES, LogColumn
 
 SMALL_BYTES = 512                # a column up to this size is stored as it is
 CHUNK_ROWS = 1 << 16
@@ -64,7 +64,7 @@ class CompactFile:
             raise
         self._heap = _Piecewise(self._file, HEAP)
 
-    def add_column(self, table: str, spec: Column, rows: int = 0) -> None:
+    def add_column(self, table: str, spec: LogColumn, rows: int = 0) -> None:
         """One more column, of which the first ``rows`` rows are absent: NaN, or empty texts."""
         column = self._columns[table, spec.name] = _Piecewise(self._file[table], spec)
         absent = np.zeros((1, 2), np.int64) if spec.type == "text" else np.full(1, np.nan)
@@ -205,13 +205,13 @@ class CompactFile:
 
 
 _Write = Callable[["_Piecewise", int, np.ndarray], None]
-HEAP = Column("text", "bytes", "1", "the texts, one after another")
+HEAP = LogColumn("text", "bytes", "1", "the texts, one after another")
 
 
 class _Piecewise:
     """One column on its way into the file: rows that wait for a whole chunk, and where the next one goes."""
 
-    def __init__(self, group: h5py.Group, spec: Column) -> None:
+    def __init__(self, group: h5py.Group, spec: LogColumn) -> None:
         self.spec, self.rows = spec, 0
         self._group = group
         self._dataset: Any = None           # an h5py.Dataset, once there is a chunk

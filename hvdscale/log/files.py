@@ -24,7 +24,7 @@ from .. import __version__
 from ..errors import HvdscaleError, LogError
 from ..system.files import new_file
 from .safe_file import Positioned
-from .schema import FORMAT, KNOWN, TABLES, VERSION, Column, Status
+from .schema import FORMAT, KNOWN, TABLES, VERSION, LogColumn, Status
 
 MEMORY_BLOCK = 1 << 20
 NO_END = 1 << 60
@@ -156,7 +156,7 @@ def root_attributes(path: str, file: h5py.File) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def create_column(group: h5py.Group, column: Column, rows: int, **layout: Any) -> h5py.Dataset:
+def create_column(group: h5py.Group, column: LogColumn, rows: int, **layout: Any) -> h5py.Dataset:
     """The dataset of a column, with its unit and meaning; ``layout`` are the arguments of h5py's create_dataset."""
     shape = (rows, 2) if column.type == "text" else (rows,)
     if "chunks" in layout and column.type == "text":

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ..errors import LogError
-from .schema import Column, columns, known_column
+from .schema import LogColumn, columns, known_column
 from .stored import Stored
 
 REQUIRED = columns()
@@ -32,7 +32,7 @@ def refuse_missing(path: str, table: str, names: Container[str]) -> None:
             raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
 
 
-def refuse_wrong_layout(path: str, table: str, found: Column, dataset: Stored, rows: int, there: int) -> int:
+def refuse_wrong_layout(path: str, table: str, found: LogColumn, dataset: Stored, rows: int, there: int) -> int:
     """LogError where a column holds what does not belong there or says another unit than the schema's, and where there
     is less in the file, of ``there`` bytes, than the rows it claims; else the bytes of the rows."""
     what, wanted = f"{table}/{found.name}", known_column(table, found.name)

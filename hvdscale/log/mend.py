@@ -15,8 +15,8 @@ import numpy as np
 from ..errors import LogError
 from .check import IN_PLAN, ORDERED, UnsoundRows, check_rows, contradictions, disordered, parse_plan
 from .files import TYPES
-from .reader import Log, Table, absent
-from .schema import UNKNOWN_SEED, Column, Status
+from .reader import Log, LogTable, absent
+from .schema import UNKNOWN_SEED, LogColumn, Status
 
 LOST = np.iinfo(np.int64).min           # an integer that could not be read; no column has a use for it
 LOST_TEXTS = {"plan": "{}"}             # of a column of texts; else an empty one
@@ -24,17 +24,17 @@ INTERRUPTED = "interrupted: the process that wrote the log ended without a word"
 UNKNOWN = "unknown: the log was damaged here"
 
 
-def lost_entries(column: Column, rows: int) -> np.ndarray:
+def lost_entries(column: LogColumn, rows: int) -> np.ndarray:
     """The value of a column's entries that could not be read."""
     if column.name in LOST_TEXTS:
         return np.full(rows, LOST_TEXTS[column.name], object)
     return np.full(rows, LOST) if column.type == "int" else absent(column.type, rows)
 
 
-class MendedTable(Table):
+class MendedTable(LogTable):
     """A table whose rows are in memory and can be changed."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: LogTable) -> None:
         self.name, self.specs, self.rows = table.name, table.specs, table.rows
         self._read = {name: table.read(name).astype(object if spec.type == "text" else TYPES[spec.type])
                       for name, spec in table.specs.items()}

@@ -20,8 +20,8 @@ from . import segments
 from .check import check
 from .closed_file import show
 from .compact_file import CompactFile
-from .reader import Log, Table, absent, in_order, read_log
-from .schema import SOURCE, TABLES, Column
+from .reader import Log, LogTable, absent, in_order, read_log
+from .schema import SOURCE, TABLES, LogColumn
 
 
 def merge(paths: Iterable[str | os.PathLike[str]], out: str, overwrite: bool = False, take_over: bool = False
@@ -89,16 +89,16 @@ def _write(logs: Sequence[Log], numbers: Sequence[np.ndarray], path: str) -> Non
 _SOURCE = tuple(column.name for column in SOURCE)
 
 
-def joined(table: str, logs: Iterable[Iterable[Column]]) -> list[Column]:
+def joined(table: str, logs: Iterable[Iterable[LogColumn]]) -> list[LogColumn]:
     """The columns of a table of all logs together, in order; those that say where a trial came from are left out."""
-    every: dict[str, Column] = {}
+    every: dict[str, LogColumn] = {}
     for spec in itertools.chain.from_iterable(logs):
         if spec.name not in _SOURCE:
             every.setdefault(spec.name, spec)
     return list(in_order(table, every).values())
 
 
-def _values(log: Log, table: Table, spec: Column, new: np.ndarray) -> np.ndarray:
+def _values(log: Log, table: LogTable, spec: LogColumn, new: np.ndarray) -> np.ndarray:
     """A column of one log as it goes into the merged file: trials under their new ids."""
     if spec.name not in table:
         return absent(spec.type, table.rows)

@@ -27,7 +27,7 @@ from .files import (attribute_of, datasets_in, open_file, part_of, reading, refu
                     superblock)
 from .layout import (as_column, known_attributes, refuse_hollow, refuse_inflated, refuse_missing, refuse_wrong_layout,
                      refuse_wrong_type)
-from .schema import SCHEMA, SOURCE, TABLES, Column, Status
+from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status
 from .stored import Stored, descriptor_of
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
@@ -39,17 +39,17 @@ OPTIONAL = {"trials": SOURCE, **{name: tuple(column for column in SCHEMA[name] i
                                  for name in ("restarts", "evaluations", "steps")}}
 
 
-class FileColumns(Mapping[str, Column]):
+class FileColumns(Mapping[str, LogColumn]):
     """The columns of a table in a file, in order, with the unit and meaning they carry there.
 
     Each is looked at when it is first asked for: LogError where it is none of a log.
     """
 
-    def __init__(self, names: Iterable[str], look: Callable[[str], Column]) -> None:
-        self._found: dict[str, Column | None] = dict.fromkeys(names)
+    def __init__(self, names: Iterable[str], look: Callable[[str], LogColumn]) -> None:
+        self._found: dict[str, LogColumn | None] = dict.fromkeys(names)
         self._look = look
 
-    def __getitem__(self, name: str) -> Column:
+    def __getitem__(self, name: str) -> LogColumn:
         found = self._found[name]
         if found is None:
             found = self._found[name] = self._look(name)
@@ -77,7 +77,7 @@ class Part:
         with reading(path):
             self.segment = segments.of_file(path, self.file)
             self.rows = {table: self._committed_rows(table) for table in TABLES}
-            self.columns: dict[str, Mapping[str, Column]] = {}
+            self.columns: dict[str, Mapping[str, LogColumn]] = {}
             for table in TABLES:
                 names = dict.fromkeys(name[len(table) + 1:] for name in self._addresses if name.startswith(f"{table}/"))
                 names.pop("committed_rows", None)
@@ -123,7 +123,7 @@ class Part:
         live = self._descriptor is None
         return Stored(self.path, self.file, name, self._descriptor, None if live else self._addresses.get(name))
 
-    def _look(self, table: str, name: str) -> Column:
+    def _look(self, table: str, name: str) -> LogColumn:
         """A column of the file, its dataset open from now on."""
         with reading(self.path):
             dataset = self._stored(f"{table}/{name}")
@@ -183,12 +183,12 @@ def begun_trials(part: Part) -> int:
     return int(begun.nonzero()[0].max(initial=-1)) + 1
 
 
-def column_spec(name: str, dataset: h5py.Dataset | Stored) -> Column:
+def column_spec(name: str, dataset: h5py.Dataset | Stored) -> LogColumn:
     """A column as its dataset says it is; only a metric says which way it gets better."""
     keys = ("unit", "meaning", "better") if "/" in name else ("unit", "meaning")
     known = dataset.texts if isinstance(dataset, Stored) else {}
     unit, meaning, *better = (known.get(key) or str(attribute_of(dataset, key) or "") for key in keys)
-    return Column(name, column_type(dataset), unit, meaning, better="".join(better))
+    return LogColumn(name, column_type(dataset), unit, meaning, better="".join(better))
 
 
 def in_order(table: str, columns: Mapping[str, Value]) -> dict[str, Value]:
@@ -242,7 +242,7 @@ def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
 class Columns(Mapping[str, np.ndarray]):
     """Column name -> array, read when asked for and kept. Iterating gives the columns' names."""
 
-    def __init__(self, specs: Mapping[str, Column]) -> None:
+    def __init__(self, specs: Mapping[str, LogColumn]) -> None:
         self.specs = specs
         self._read: dict[str, np.ndarray] = {}
 
@@ -270,7 +270,7 @@ class Columns(Mapping[str, np.ndarray]):
         return name in self.specs
 
 
-class Table(Columns):
+class LogTable(Columns):
     """One table of a log.
 
     ``rows`` is the number of rows; ``len`` is, as of any mapping, the number of columns. An optional column that the
@@ -321,7 +321,7 @@ class Table(Columns):
         return order, trials[order]
 
 
-def _joined_columns(table: str, found: Sequence[Mapping[str, Column]]) -> Mapping[str, Column]:
+def _joined_columns(table: str, found: Sequence[Mapping[str, LogColumn]]) -> Mapping[str, LogColumn]:
     """The columns of all files; of one that several have, as the first says it is."""
     if len(found) == 1:
         return found[0]
@@ -342,7 +342,7 @@ class Log:
         self.path = path
         self.segments = [part.segment for part in parts]
         self.parts = parts
-        self.tables = tuple(Table(name, parts, _rows_that_count(name, parts)) for name in TABLES)
+        self.tables = tuple(LogTable(name, parts, _rows_that_count(name, parts)) for name in TABLES)
         self.trials, self.restarts, self.evaluations, self.steps = self.tables
 
     @property

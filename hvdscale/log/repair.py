@@ -27,7 +27,7 @@ from .files import open_file, part_of, reading, root_attributes, rows_within, su
 from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
 from .mend import LOST, LOST_TEXTS, Mended, lost_entries, mend
 from .reader import Log, Part, absent, begun_trials, column_spec, decode
-from .schema import SCHEMA, SOURCE, TABLES, Column, Status, known_column
+from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, known_column
 
 BROKEN = ".broken"
 
@@ -184,7 +184,7 @@ class SalvagedPart(Part):
                 column = np.concatenate([column, lost_entries(specs[name], whole - len(column))])
             self._values[table, name] = column[:whole]
 
-    def _add_found_columns(self, table: str, specs: dict[str, Column]) -> None:
+    def _add_found_columns(self, table: str, specs: dict[str, LogColumn]) -> None:
         """Adds the columns that the file has of a table; each group is opened once, as links may go in a circle."""
         places, seen = [table], set()
         for place in places:
@@ -226,7 +226,7 @@ class SalvagedPart(Part):
                 lengths.append(len(part_of(self.path, self.file, f"{table}/{name}")))
         return min(lengths, default=0)
 
-    def _read_column(self, table: str, spec: Column, committed: int) -> np.ndarray:
+    def _read_column(self, table: str, spec: LogColumn, committed: int) -> np.ndarray:
         """As many of the committed rows as can be read."""
         with self._noting(f"{table}/{spec.name}"):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")

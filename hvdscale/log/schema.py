@@ -41,7 +41,7 @@ def better(column: str) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class LogColumn:
     """One column: its name in the table, its type (int, float, text or status), unit ("1": a pure number) and meaning.
 
     An optional column may be absent from a log; readers then give NaN. ``better`` says of a metric which way it gets
@@ -57,54 +57,55 @@ class Column:
 
 
 TRIALS = (
-    Column("id", "int", "1", "the trial's number, unique in this log"),
-    Column("status", "status", "1", "RUNNING, COMPLETE, INCOMPLETE or INFEASIBLE"),
-    Column("stop_reason", "text", "1", "why the trial ended, in words; empty while it runs"),
-    Column("dataset", "text", "1", "the data set's name"),
-    Column("model", "text", "1", "the model's name"),
-    Column("optimizer", "text", "1", "the optimizer's name"),
-    Column("global_batch", "int", "examples", "B: examples averaged into one step by all workers"),
-    Column("local_batch", "int", "examples", "b: the most examples that one worker passes through the model at once"),
-    Column("accumulation", "int", "1", "k: passes through the model that one worker adds up for one step"),
-    Column("ghost_batch", "int", "examples", "examples that share batch statistics and dropout streams"),
-    Column("workers", "int", "1", "W: workers at the trial's start"),
-    Column("seed", "int", "1", "seed of every random stream of the trial"),
-    Column("budget_steps", "int", "steps", "steps allowed; 0: the budget is in seconds"),
-    Column("plan", "text", "1", "JSON: all that was asked for and derived before the first step"),
+    LogColumn("id", "int", "1", "the trial's number, unique in this log"),
+    LogColumn("status", "status", "1", "RUNNING, COMPLETE, INCOMPLETE or INFEASIBLE"),
+    LogColumn("stop_reason", "text", "1", "why the trial ended, in words; empty while it runs"),
+    LogColumn("dataset", "text", "1", "the data set's name"),
+    LogColumn("model", "text", "1", "the model's name"),
+    LogColumn("optimizer", "text", "1", "the optimizer's name"),
+    LogColumn("global_batch", "int", "examples", "B: examples averaged into one step by all workers"),
+    LogColumn("local_batch", "int", "examples",
+              "b: the most examples that one worker passes through the model at once"),
+    LogColumn("accumulation", "int", "1", "k: passes through the model that one worker adds up for one step"),
+    LogColumn("ghost_batch", "int", "examples", "examples that share batch statistics and dropout streams"),
+    LogColumn("workers", "int", "1", "W: workers at the trial's start"),
+    LogColumn("seed", "int", "1", "seed of every random stream of the trial"),
+    LogColumn("budget_steps", "int", "steps", "steps allowed; 0: the budget is in seconds"),
+    LogColumn("plan", "text", "1", "JSON: all that was asked for and derived before the first step"),
 )
 RESTARTS = (
-    Column("trial", "int", "1", "the trial's id"),
-    Column("first_step", "int", "steps", "steps already done when this process started"),
-    Column("workers", "int", "1", "W in this process's run"),
-    Column("host", "text", "1", "rank 0's host name"),
-    Column("device", "text", "1", "what the workers compute on"),
-    Column("time", "float", "seconds", "start of the process, since 1970-01-01 UTC"),
-    Column("previous_end", "text", "1", "why the process before this one ended; empty for the first"),
-    Column("startup_seconds", "float", "seconds", "from the process's start to its first step: imports, data, state",
-           optional=True),
+    LogColumn("trial", "int", "1", "the trial's id"),
+    LogColumn("first_step", "int", "steps", "steps already done when this process started"),
+    LogColumn("workers", "int", "1", "W in this process's run"),
+    LogColumn("host", "text", "1", "rank 0's host name"),
+    LogColumn("device", "text", "1", "what the workers compute on"),
+    LogColumn("time", "float", "seconds", "start of the process, since 1970-01-01 UTC"),
+    LogColumn("previous_end", "text", "1", "why the process before this one ended; empty for the first"),
+    LogColumn("startup_seconds", "float", "seconds", "from the process's start to its first step: imports, data, state",
+              optional=True),
 )
 EVALUATIONS = (
-    Column("trial", "int", "1", "the trial's id"),
-    Column("step", "int", "steps", "steps done when evaluated"),
-    Column("examples", "int", "examples", "training examples seen in those steps"),
-    Column("train_seconds", "float", "seconds", "time spent in those steps, evaluation left out"),
+    LogColumn("trial", "int", "1", "the trial's id"),
+    LogColumn("step", "int", "steps", "steps done when evaluated"),
+    LogColumn("examples", "int", "examples", "training examples seen in those steps"),
+    LogColumn("train_seconds", "float", "seconds", "time spent in those steps, evaluation left out"),
 )
 STEPS = (
-    Column("trial", "int", "1", "the trial's id"),
-    Column("step", "int", "steps", "steps done, this one included: the first row says 1"),
-    Column("loss", "float", "1", "training loss over the global batch, before the step's update"),
-    Column("lr", "float", "1", "learning rate of the step"),
-    Column("step_seconds", "float", "seconds", "time of the step on rank 0"),
-    Column("global_batch", "float", "examples", "B of the step, where it changes during training", optional=True),
-    Column("tokens", "float", "tokens", "tokens of the step that its loss counts", optional=True),
-    Column("data_seconds", "float", "seconds", "its part spent getting the batch", optional=True),
-    Column("compute_seconds", "float", "seconds", "its part in the model and the optimizer", optional=True),
-    Column("communication_seconds", "float", "seconds", "its part waiting for the allreduce", optional=True),
-    Column("local_sqnorm", "float", "1", "mean over shares, weighted by their examples, of the square norm of their "
-           "own gradients; a share is a worker's, or at one worker a part of its batch", optional=True),
-    Column("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over the global batch",
-           optional=True),
-    Column("local_examples", "float", "examples", "mean over shares of their example counts", optional=True),
+    LogColumn("trial", "int", "1", "the trial's id"),
+    LogColumn("step", "int", "steps", "steps done, this one included: the first row says 1"),
+    LogColumn("loss", "float", "1", "training loss over the global batch, before the step's update"),
+    LogColumn("lr", "float", "1", "learning rate of the step"),
+    LogColumn("step_seconds", "float", "seconds", "time of the step on rank 0"),
+    LogColumn("global_batch", "float", "examples", "B of the step, where it changes during training", optional=True),
+    LogColumn("tokens", "float", "tokens", "tokens of the step that its loss counts", optional=True),
+    LogColumn("data_seconds", "float", "seconds", "its part spent getting the batch", optional=True),
+    LogColumn("compute_seconds", "float", "seconds", "its part in the model and the optimizer", optional=True),
+    LogColumn("communication_seconds", "float", "seconds", "its part waiting for the allreduce", optional=True),
+    LogColumn("local_sqnorm", "float", "1", "mean over shares, weighted by their examples, of the square norm of their "
+              "own gradients; a share is a worker's, or at one worker a part of its batch", optional=True),
+    LogColumn("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over the global batch",
+              optional=True),
+    LogColumn("local_examples", "float", "examples", "mean over shares of their example counts", optional=True),
 )
 STEP_PARTS = ("data_seconds", "compute_seconds", "communication_seconds")        # of step_seconds, in this order
 
@@ -116,23 +117,24 @@ RANK_PARTS = {"step": "the step", "data": "getting the batch", "forward": "the f
 
 # columns of /trials in a file that several logs were merged into
 SOURCE = (
-    Column("source", "text", "1", "JSON: path and root attributes of the log the trial was merged from", optional=True),
-    Column("source_trial", "int", "1", "the trial's id in that log", optional=True),
+    LogColumn("source", "text", "1", "JSON: path and root attributes of the log the trial was merged from",
+              optional=True),
+    LogColumn("source_trial", "int", "1", "the trial's id in that log", optional=True),
 )
 
 
-def metric_column(name: str, better: str = "") -> Column:
+def metric_column(name: str, better: str = "") -> LogColumn:
     """The /evaluations column of a metric, named ``split/metric``."""
     split, metric = name.split("/", 1)
-    return Column(name, "float", "1", f"{metric} on the {split} split", better=better)
+    return LogColumn(name, "float", "1", f"{metric} on the {split} split", better=better)
 
 
-def metaparameter_column(name: str) -> Column:
+def metaparameter_column(name: str) -> LogColumn:
     """The /trials column of a metaparameter, named ``metaparameters/<name>``."""
-    return Column(f"metaparameters/{name}", "float", "1", f"{name}, as the plan settled it")
+    return LogColumn(f"metaparameters/{name}", "float", "1", f"{name}, as the plan settled it")
 
 
-def known_column(table: str, name: str) -> Column | None:
+def known_column(table: str, name: str) -> LogColumn | None:
     """The schema's column of this name, be it optional, a metric, a metaparameter or of a part of the model; None for a
     column of a log's own making."""
     if "/" not in name:
@@ -147,26 +149,27 @@ def rank_column(rank: int, part: str) -> str:
     return f"ranks/{rank}/{part}_seconds"
 
 
-def _rank_column(name: str) -> Column:
+def _rank_column(name: str) -> LogColumn:
     _, rank, part = name.split("/")
     what = RANK_PARTS.get(part.removesuffix("_seconds"), "a part of the step")
-    return Column(name, "float", "seconds", f"time of rank {rank} in {what}", optional=True)
+    return LogColumn(name, "float", "seconds", f"time of rank {rank} in {what}", optional=True)
 
 
 def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping[str, str] = (),
             optional: Collection[str] = (), layer_groups: Collection[str] = (), ranks: int = 0
-            ) -> dict[str, tuple[Column, ...]]:
+            ) -> dict[str, tuple[LogColumn, ...]]:
     """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional columns by name,
     parts of the model whose gradients are measured apart, and ranks that timed their steps.
 
-    metrics  names, or a mapping of names to the better way: see Column
+    metrics  names, or a mapping of names to the better way: see LogColumn
     """
     better = metrics if isinstance(metrics, Mapping) else {}
 
-    def chosen(among: Iterable[Column]) -> tuple[Column, ...]:
+    def chosen(among: Iterable[LogColumn]) -> tuple[LogColumn, ...]:
         return tuple(column for column in among if not column.optional or column.name in optional)
-    of_groups = (Column(f"layer_groups/{group}/{c.name}", c.type, c.unit, f"{c.meaning}; parameters of {group} alone",
-                        optional=True) for group in layer_groups for c in STEPS if c.name.endswith("_sqnorm"))
+    of_groups = (LogColumn(f"layer_groups/{group}/{c.name}", c.type, c.unit,
+                           f"{c.meaning}; parameters of {group} alone", optional=True)
+                 for group in layer_groups for c in STEPS if c.name.endswith("_sqnorm"))
     of_ranks = (_rank_column(rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
     return {
         "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),

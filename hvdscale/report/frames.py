@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UnknownNameError
-from ..log.reader import Columns, Log, Table, absent, in_order
-from ..log.schema import UNKNOWN_SEED, Column, Status
+from ..log.reader import Columns, Log, LogTable, absent, in_order
+from ..log.schema import UNKNOWN_SEED, LogColumn, Status
 from ..system.extras import import_extra
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ class Frame(Columns):
 
     def __init__(self, name: str, logs: Sequence[Log]) -> None:
         self.name = name
-        self._tables: list[tuple[str, Table]] = [(log.path, getattr(log, name)) for log in logs]
+        self._tables: list[tuple[str, LogTable]] = [(log.path, getattr(log, name)) for log in logs]
         found = {column: spec for _, table in reversed(self._tables) for column, spec in table.specs.items()}
-        own = Column(LOG, "text", "1", "the path of the log")
+        own = LogColumn(LOG, "text", "1", "the path of the log")
         super().__init__({LOG: own, **in_order(name, found)})
         self.rows = sum(table.rows for _, table in self._tables)
 

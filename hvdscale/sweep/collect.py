@@ -18,8 +18,8 @@ from ..errors import LogError
 from ..log.closed_file import show
 from ..log.compact_file import CompactFile
 from ..log.merge import joined, source_of
-from ..log.reader import Log, Table, absent, current_rows, read_log
-from ..log.schema import SOURCE, TABLES, Column, columns
+from ..log.reader import Log, LogTable, absent, current_rows, read_log
+from ..log.schema import SOURCE, TABLES, LogColumn, columns
 from ..system.files import TEMPORARY, writing
 from ..system.lock import WAIT_SECONDS, Lock
 from .ledger import DrawResult
@@ -36,7 +36,7 @@ PIECE = np.dtype([("id", "i8"), ("number", "i8"), ("attempt", "i8"), ("last", "?
 class TableRows:
     """Rows of a table: its columns, their values, and the attempt at the trial that wrote each row."""
 
-    specs: list[Column]
+    specs: list[LogColumn]
     values: dict[str, np.ndarray]
     attempt: np.ndarray
 
@@ -106,7 +106,7 @@ def _list_numbers(numbers) -> str:
     return named if len(numbers) <= NAMED else f"{named}, ... ({len(numbers)} in all)"
 
 
-def _select_pieces(log: Log, table: Table, pieces) -> TableRows:
+def _select_pieces(log: Log, table: LogTable, pieces) -> TableRows:
     """A log's rows of these pieces, with the trials' numbers, status and reason."""
     rows, piece = _rows(table, pieces)
     values = {name: table.read(name)[rows] for name in table.specs} if len(rows) else {}
@@ -118,7 +118,7 @@ def _select_pieces(log: Log, table: Table, pieces) -> TableRows:
     return TableRows(list(table.specs.values()), values, piece["attempt"])
 
 
-def _rows(table: Table, pieces) -> tuple[np.ndarray, np.ndarray]:
+def _rows(table: LogTable, pieces) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the rows of pieces that count, and each row's piece."""
     ids = table.read("id" if table.name == "trials" else "trial")
     place = np.minimum(np.searchsorted(pieces["id"], ids), len(pieces) - 1)

@@ -13,11 +13,11 @@ from hvdscale.log import compact_file
 from hvdscale.log.deflate import pack
 from hvdscale.log.reader import read_log
 from hvdscale.log.safe_file import SafeFile
-from hvdscale.log.schema import Column, Status, columns
+from hvdscale.log.schema import LogColumn, Status, columns
 from tests.conftest import command_environment
 from tests.factories.archives import write_big_log
 
-NOTE = Column("note", "text", "1", "a note", optional=True)
+NOTE = LogColumn("note", "text", "1", "a note", optional=True)
 
 
 @pytest.mark.parametrize("values", [
@@ -70,7 +70,7 @@ def test_a_column_that_comes_late_is_absent_before(tmp_path):
     with BulkLog(tmp_path / "log.h5", columns()) as log:
         for name in ("trial", "step", "examples", "train_seconds"):
             log.add("evaluations", name, np.arange(70_000))
-        log.add_column("evaluations", Column("val/error", "float", "1", "error"), 69_999)
+        log.add_column("evaluations", LogColumn("val/error", "float", "1", "error"), 69_999)
         log.add("evaluations", "val/error", [0.5])
     with read_log(tmp_path / "log.h5") as log:
         assert np.isnan(log.evaluations["val/error"][:-1]).all() and log.evaluations["val/error"][-1] == 0.5

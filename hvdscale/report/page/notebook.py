@@ -22,8 +22,8 @@ MOST_POINTS = 30    # worker counts and batches listed
 POINT = ("dataset", "model", "optimizer", "global_batch", "workers")
 
 
-class Columns(Protocol):
-    """Columns of equal length by name, and what they are."""
+class FrameLike(Protocol):
+    """FrameLike of equal length by name, and what they are."""
 
     name: str
     rows: int
@@ -34,7 +34,7 @@ class Columns(Protocol):
     def __getitem__(self, name: str) -> np.ndarray: ...
 
 
-def frame_html(frame: Columns) -> str:
+def frame_html(frame: FrameLike) -> str:
     """The first and last rows, a column's unit under its name."""
     ends = [*range(frame.rows)] if frame.rows <= 2 * EACH_END else [
         *range(EACH_END), *range(frame.rows - EACH_END, frame.rows)]
@@ -43,7 +43,7 @@ def frame_html(frame: Columns) -> str:
                    left_out=frame.rows - len(ends), at=EACH_END)
 
 
-def runs_html(trials: Columns, skipped: Sequence[str], logs: int) -> str:
+def runs_html(trials: FrameLike, skipped: Sequence[str], logs: int) -> str:
     """The number of trials of each workload, batch and worker count, and how they ended."""
     found: dict[tuple[Any, ...], Counter[str]] = {}
     for *point, status in zip(*(trials[name].tolist() for name in (*POINT, "status"))):
