@@ -62,6 +62,9 @@ def restore_model(state: dict, model: nn.Module, optimizer: torch.optim.Optimize
     """Restore the model and its optimizer from a captured state without changing it."""
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(mapped(state["optimizer"], torch.clone))      # torch would use these very tensors
+    for group in optimizer.param_groups:
+        if "lr_factor" in group:                                            # its name in checkpoints of version 0.6.0
+            group["rate_share"] = group.pop("lr_factor")
 
 
 def share(state: dict | None, workers: Workers, root: int = 0) -> dict | None:

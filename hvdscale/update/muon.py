@@ -26,7 +26,7 @@ class Muon(AdamW):
         u <- orthogonalized((1 - m) g + m v)                            Nesterov's form, as a matrix
         p <- (1 - lr weight_decay) p - lr scale u
 
-    This is the rule of groups with ``orthogonalized``; the others have AdamW's, at the rate lr times their lr_factor.
+    This is the rule of groups with ``orthogonalized``; the others have AdamW's, at the rate lr times their rate_share.
     A filter of shape (out, in, height, width) is a matrix of ``out`` rows, as there.
 
     scale  original: sqrt(max(1, rows / columns)), as there; match_rms_adamw: 0.2 sqrt(max(rows, columns)), which gives

@@ -101,7 +101,7 @@ def _of_optimizer(problem: Problem, weights: bool) -> dict:
     if problem.optimizer in ("lars", "lamb"):
         return {"layerwise": weights}
     if problem.optimizer == "muon":
-        return {"orthogonalized": weights, "lr_factor": 1.0 if weights else problem.adamw_lr / problem.peak_lr}
+        return {"orthogonalized": weights, "rate_share": 1.0 if weights else problem.adamw_lr / problem.peak_lr}
     return {}
 
 

@@ -225,7 +225,7 @@ class DataParallelStep:
         if self.plan.clip_norm is not None:
             clip_(self.buffer.gradients, self.plan.clip_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr * group.get("lr_factor", 1.0)
+            group["lr"] = lr * group.get("rate_share", 1.0)
         if self.plan.batch_updates:
             follow_batch(self.optimizer, self.plan.updates_at(step))
         self.optimizer.step()

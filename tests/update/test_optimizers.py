@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from hvdscale.errors import UsageError
+from hvdscale.training.snapshot import restore_model
 from hvdscale.update.model import make_model
 from hvdscale.update.muon import orthogonalized
 from hvdscale.update.optimizers import clip_, make_optimizer, parameter_groups
@@ -255,6 +256,18 @@ def test_muon_is_torchs_own_but_for_its_rounding(shape, scale):
     assert (moved - expected).norm() < 0.02 * expected.norm()
 
 
+def test_the_rates_of_muons_groups_are_kept_from_checkpoints_of_earlier_versions():
+    model = nn.Linear(4, 2)
+    plan = settled(optimizer="muon", lr=0.1, adamw_lr=0.05)
+    optimizer = make_optimizer(plan, model)
+    shares = [group["rate_share"] for group in optimizer.param_groups]
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    for group in state["optimizer"]["param_groups"]:
+        group["lr_factor"] = group.pop("rate_share")
+    restore_model(state, model, optimizer)
+    assert [group["rate_share"] for group in optimizer.param_groups] == shares and min(shares) < max(shares)
+
+
 def test_muon_makes_singular_values_about_equal():
     u, _, v = torch.linalg.svd(torch.randn(20, 30, generator=torch.Generator().manual_seed(3), dtype=torch.float64),
                                full_matrices=False)
@@ -271,7 +284,7 @@ def test_muon_leaves_embeddings_norms_and_biases_to_adamw_at_its_rate():
     assert [[names[id(p)] for p in group["params"]] for group in groups][:2] == [
         ["unbiased", "attention.in_proj_weight", "attention.out_proj.weight", "normalized.weight"],
         ["embedding.weight"]]
-    assert [(group["orthogonalized"], group["lr_factor"]) for group in groups] == [
+    assert [(group["orthogonalized"], group["rate_share"]) for group in groups] == [
         (True, 1.0), (False, pytest.approx(0.2)), (False, pytest.approx(0.2))]
     assert plan.adamw_lr / plan.peak_lr == pytest.approx(0.2) and plan.lr_factor == 4
 
