@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from hvdscale import __version__
 from hvdscale.system.version import version_line
-from hvdscale.training.run_log import commit
+from hvdscale.system.version import commit_of
 from tests.conftest import ROOT
 
 COMMANDS = ("train", "scale", "tune", "branch", "doctor", "report", "plan", "log", "data")
@@ -61,7 +61,7 @@ def test_a_checkout_names_its_commit(monkeypatch):
     if not (ROOT / ".git").exists():
         pytest.skip("needs a checkout")
     monkeypatch.chdir(ROOT)
-    assert LINE.fullmatch(version_line())["commit"] == commit()["commit"]
+    assert LINE.fullmatch(version_line())["commit"] == commit_of(".")
 
 
 def test_the_newest_entry_of_the_changelog_is_the_version():

@@ -101,5 +101,5 @@ def test_the_guide_shows_every_key(tmp_path):
                                           "eval/loss", "eval/acc")
     path.write_text(guides.block("hvdscale/exchange/runs/README.rst", "toml"))
     runs = [found(rows=[dict.fromkeys(tags, 1.0)])]
-    assert read_toml(path).keys() == _KEYS.keys()
+    assert read_toml(path).keys() == set(_KEYS)
     assert read_mapping(path, guess(runs), runs).tags["eval/acc"] == Metric("val/accuracy", "max")
