@@ -14,7 +14,7 @@ beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -33,21 +33,23 @@ PLACES = 41                 # of the lowest point that are tried, from the small
 class Valley:
     """A fitted valley.
 
-    best    the batch at its lowest point; 0 and inf: it may lie at the smallest or the largest batch run, or beyond
+    best    the batch at its lowest point or, of a floor that is flat to what the residuals tell, in its middle; ends of
+            0 and inf: it may lie at the smallest or the largest batch run, or beyond
     costs   what was fitted, smaller is better; fitted: the curve there: shape (batches,)
-    lowest  the cost at its lowest point
+    lowest  the cost at its lowest point; place: where that is, log2 of a batch
     """
 
     batches: tuple[int, ...]
     costs: np.ndarray
     best: Estimate
     lowest: float
+    place: float
     walls: tuple[float, float]
     powers: tuple[float, float]
 
     def at(self, batches: np.ndarray | Sequence[float]) -> np.ndarray:
         """The fitted costs at these batches."""
-        x = np.log2(np.asarray(batches, float)) - np.log2(self.best.value)
+        x = np.log2(np.asarray(batches, float)) - self.place
         sides = [wall * np.maximum(side, 0) ** power
                  for wall, power, side in zip(self.walls, self.powers, (-x, x))]
         return self.lowest + sides[0] + sides[1]
@@ -59,9 +61,13 @@ class Valley:
 
     def within(self, tolerance: Tolerance) -> tuple[float, float]:
         """The smallest and the largest batch, within those run, whose fitted cost is within tolerance of the lowest."""
+        return self.below(self.lowest + tolerance.at(self.lowest)) or (self.best.value, self.best.value)
+
+    def below(self, cost: float) -> tuple[float, float] | None:
+        """The smallest and the largest batch, within those run, whose fitted cost is at most this; None: none is."""
         batches = np.geomspace(self.batches[0], self.batches[-1], 2000)
-        inside = batches[self.at(batches) <= self.lowest + tolerance.at(self.lowest)]
-        return (float(inside[0]), float(inside[-1])) if len(inside) else (self.best.value, self.best.value)
+        inside = batches[self.at(batches) <= cost]
+        return (float(inside[0]), float(inside[-1])) if len(inside) else None
 
 
 def valley_of(batches: Sequence[int], costs: np.ndarray, confidence: float = CONFIDENCE) -> Valley | None:
@@ -76,7 +82,10 @@ def valley_of(batches: Sequence[int], costs: np.ndarray, confidence: float = CON
     place, walls = curves.place[at], (float(left[at, 0]), float(right[at, 0]))
     lowest = float(costs.mean() - walls[0] * curves.left[at].mean() - walls[1] * curves.right[at].mean())
     best = Estimate(float(2 ** place), float(2 ** min(low, place)), float(2 ** max(high, place)), len(costs))
-    return Valley(tuple(batches), costs, best, lowest, walls, curves.powers[at])
+    found = Valley(tuple(batches), costs, best, lowest, float(place), walls, curves.powers[at])
+    floor = found.below(lowest + noise ** 0.5) if batches[0] < best.value < batches[-1] else None
+    middle = (floor[0] * floor[1]) ** 0.5 if floor else best.value
+    return replace(found, best=replace(best, value=float(np.clip(middle, best.low, best.high))))
 
 
 def valley_rise(batches: Sequence[int], rows: np.ndarray) -> np.ndarray:

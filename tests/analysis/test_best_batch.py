@@ -51,6 +51,11 @@ def test_a_valley_is_recovered_from_its_own_curve():
     assert math.log2(high) == pytest.approx(7.5 + (0.023 / 0.002) ** (1 / 3), abs=0.2) and low < found.best.value
 
 
+def test_of_a_flat_floor_the_best_batch_is_the_middle():
+    found = valley_of([2, 5, 12, 28, 64, 160], np.array([1.8455, 1.8271, 1.8259, 1.8336, 1.8373, 1.8758]))
+    assert 5 < found.best.value < 28 and found.best.low <= found.best.value <= found.best.high
+
+
 def test_losses_that_only_rise_have_their_best_batch_at_the_smallest_or_below():
     found = valley_of(BATCHES, 2.0 + 0.1 * np.arange(7.0) ** 3)
     assert found.best.low == 0 and found.best.value < 64 and math.isfinite(found.best.high)
