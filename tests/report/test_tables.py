@@ -440,7 +440,7 @@ def test_json_traces_every_row_and_figure_to_logs_trials_and_formulas():
         assert all(column["formula"] for column in table["columns"])
     assert section["intervals"]["pooled"]["examples_per_second"]["degrees_of_freedom"] == 8
     assert section["intervals"]["pooled"]["steps"]["degrees_of_freedom"] == 6       # at 8 workers a seed did not meet
-    assert len(section["figures"]) == 5
+    assert len(section["figures"]) == len(document.pages[0][1][0].figures) > 3
     assert all(figure["trials"] and figure["formula"] for figure in section["figures"])
     cells = section["tables"][0]["rows"][3]["cells"]
     assert cells["steps_to_target"]["high"] is None and cells["steps_to_target"]["shown"] == "400"
