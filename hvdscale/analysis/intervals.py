@@ -225,8 +225,9 @@ def quotient(above: Estimate, below: Estimate) -> tuple[float, float]:
     From the distances of each value to its own ends, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27).
     """
     (a, a_low, a_high), (b, b_low, b_high) = (logarithms([one.value, one.low, one.high]) for one in (above, below))
-    return (float(np.exp(a - b - np.hypot(a - a_low, b_high - b))),
-            float(np.exp(a - b + np.hypot(a_high - a, b - b_low))))
+    with np.errstate(invalid="ignore"):             # where both values are inf, as of what was not met: NaN
+        return (float(np.exp(a - b - np.hypot(a - a_low, b_high - b))),
+                float(np.exp(a - b + np.hypot(a_high - a, b - b_low))))
 
 
 def hull(*intervals: Ends) -> tuple[float, float]:
