@@ -93,15 +93,15 @@ class Quality:
         return self.p_value <= LEVEL
 
     @property
-    def apart(self) -> bool:
-        """Whether the interval of the largest batch lies wholly on the worse side of that of the best one."""
-        best, largest = ((end.low, end.high) if self.minimizes else (-end.high, -end.low) for end in (
-            self.points[self.compared[at]].best for at in (int(np.argmin(self._costs)), -1)))
-        return largest[0] > best[1]
+    def best_at(self) -> int:
+        """The index of the best batch, of those compared."""
+        return int(self.best.argmin() if self.minimizes else self.best.argmax())
 
     @property
-    def _costs(self) -> np.ndarray:
-        return self.best if self.minimizes else -self.best
+    def apart(self) -> bool:
+        """Whether the interval of the largest batch lies wholly on the worse side of that of the best one."""
+        best, largest = (self.points[self.compared[at]].best for at in (self.best_at, -1))
+        return largest.low > best.high if self.minimizes else largest.high < best.low
 
     @property
     def worse_share(self) -> float:

@@ -62,19 +62,17 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
 def _log_of_runs(path: str, opened: ExitStack) -> str | None:
     """The log, for as long as ``opened`` is, of a file or folder with runs of other programs; None of any other path.
 
-    Raises LogError, naming the command that imports it, for what can be imported and is no folder of runs.
+    Raises LogError, naming the command that imports them, for tables and archives.
     """
     if not os.path.exists(path) or path.endswith(".h5") or os.path.isdir(path) and find_logs([path]):
         return None
-    runs = not is_tables(path) and not is_archive(path) and has_runs(path)
-    if runs:
-        folder = opened.enter_context(TemporaryDirectory())
-        log = os.path.join(folder, "runs.h5")
-        import_runs([path], log)
-        return log
     if is_tables(path) or is_archive(path):
         raise LogError(f"{path}: is no log; 'hvdscale-log import {path} LOG.h5' makes one of it, to report on")
-    return None
+    if not has_runs(path):
+        return None
+    log = os.path.join(opened.enter_context(TemporaryDirectory()), "runs.h5")
+    import_runs([path], log)
+    return log
 
 
 def left_out_of(log: Log, most: int = 10) -> list[str]:

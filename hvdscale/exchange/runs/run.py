@@ -1,6 +1,7 @@
 """A run as a reader of a format gives it, before anything is known about what its tags mean."""
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,6 +93,14 @@ def text_of(path: str, most: int = 1 << 30) -> str:
         raise WrongFile(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise WrongFile(f"{path}: is not text in UTF-8: {error}") from None
+
+
+def json_of(path: str) -> Any:
+    """What a file of JSON holds; raises WrongFile, naming the file."""
+    try:
+        return json.loads(text_of(path))
+    except (ValueError, RecursionError) as error:
+        raise WrongFile(f"{path}: is not JSON: {error}") from None
 
 
 class RunPath(str):

@@ -1,7 +1,6 @@
 """Folders in which each metric has a series of its own: of DVCLive, plots/metrics/NAME.tsv; of Sacred, metrics.json."""
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from datetime import datetime
@@ -9,7 +8,7 @@ from typing import Any
 
 from ..files import WrongFile
 from .json_lines import scalars
-from .run import STEP, FoundRun, csv_rows, number, rows_by_step, text_of, yaml_parameters
+from .run import STEP, FoundRun, csv_rows, json_of, number, rows_by_step, yaml_parameters
 
 DVCLIVE, SACRED = os.path.join("plots", "metrics"), ("metrics.json", "run.json")
 OF_MACHINE = "system"           # DVCLive's series of the machine rather than of the run
@@ -28,9 +27,9 @@ def read(path: str) -> Iterator[FoundRun]:
         points = _dvclive(os.path.join(path, DVCLIVE))
         yield FoundRun(path, "DVCLive", yaml_parameters(path, "params.yaml"), _rows(points))
         return
-    metrics, run = (_json(os.path.join(path, name)) for name in SACRED)
+    metrics, run = (_object(os.path.join(path, name)) for name in SACRED)
     config = os.path.join(path, "config.json")
-    settings = dict(scalars(_json(config))) if os.path.isfile(config) else {}
+    settings = dict(scalars(_object(config))) if os.path.isfile(config) else {}
     state = str(run.get("status", ""))
     try:
         rows = _rows(_sacred(metrics))
@@ -65,11 +64,8 @@ def _rows(points: Iterator[Point]) -> list[dict[str, float]]:
                         for name, value, time, step in found)
 
 
-def _json(path: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text_of(path))
-    except (ValueError, RecursionError) as error:
-        raise WrongFile(f"{path}: is not JSON: {error}") from None
+def _object(path: str) -> dict[str, Any]:
+    found = json_of(path)
     if not isinstance(found, dict):
         raise WrongFile(f"{path}: is no object of JSON")
     return found

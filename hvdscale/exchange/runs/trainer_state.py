@@ -5,14 +5,13 @@ the whole. Steps then count as equally long. training_args.bin is a pickle, whic
 """
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..files import WrongFile
-from .run import SECONDS, STEP, FoundRun, text_of
+from .run import SECONDS, STEP, FoundRun, json_of
 
 NAME = "trainer_state.json"
 SETTINGS = {"train_batch_size": "per_device_train_batch_size", "max_steps": "max_steps",
@@ -27,10 +26,7 @@ def recognises(path: str) -> bool:
 def read(path: str) -> Iterator[FoundRun]:
     """The run of a folder, or of the file. Raises WrongFile, naming the file and what it lacks."""
     file = _file_of(path)
-    try:
-        state = json.loads(text_of(file))
-    except (ValueError, RecursionError) as error:
-        raise WrongFile(f"{file}: is not JSON: {error}") from None
+    state = json_of(file)
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
         raise WrongFile(f"{file}: has no log_history, a list of what was logged")

@@ -4,16 +4,14 @@ several runs, of a row or more each: W&B's table of runs, Optuna's and Ray's dat
 """
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from ...analysis.grouping import group_by
-from ..files import WrongFile
 from .mapping import BATCH_NAMES, EPOCH_NAMES, STEP_NAMES
-from .run import FoundRun, RunPath, constants, csv_rows, number, text_of, value_of, yaml_parameters
+from .run import FoundRun, RunPath, constants, csv_rows, json_of, number, value_of, yaml_parameters
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
@@ -110,10 +108,7 @@ def _parameters(folder: str) -> dict:
     for name in _BESIDE:
         path = os.path.join(folder, name)
         if os.path.isfile(path):
-            try:
-                data = json.loads(text_of(path))
-            except (ValueError, RecursionError) as error:
-                raise WrongFile(f"{path}: is not JSON: {error}") from None
+            data = json_of(path)
             if isinstance(data, dict):
                 found |= {key: value for key, value in data.items() if isinstance(value, (int, float, str))}
     return found

@@ -23,7 +23,7 @@ POINT = ("dataset", "model", "optimizer", "global_batch", "workers")
 
 
 class FrameLike(Protocol):
-    """FrameLike of equal length by name, and what they are."""
+    """Columns of equal length by name, and what they are."""
 
     name: str
     rows: int

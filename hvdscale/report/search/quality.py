@@ -52,11 +52,10 @@ def _find_verdict(found: Quality, more: tuple[str, ...]) -> Finding:
     fallen = found.valley is not None and math.isfinite(found.valley.best.high)
     kind = ("quality_open" if not found.penalty and (fallen or apart) else
             "quality_better" if found.improves else "quality_worse" if found.penalty else "quality_same")
-    at = int(found.valley.fitted.argmin()) if found.valley else values.index(
-        (min if found.minimizes else max)(values))
+    at = int(found.valley.fitted.argmin()) if found.valley else found.best_at
     return SEARCH.find(
         kind, None, more, metric=metric, within=within, smallest=batches[0], largest=batches[-1], first=values[0],
-        largest_value=values[-1], best=min(values) if found.minimizes else max(values),
+        largest_value=values[-1], best=values[found.best_at],
         batch=found.worse_from if found.penalty else batches[at], apart=apart,
         value=values[at], worse=found.worse_by.value, share=found.worse_share,
         ends=in_brackets(max(found.worse_by.low, 0), found.worse_by.high))
