@@ -93,9 +93,9 @@ def _by_subject(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
 
 def _trials_of(keys: TrialKeys) -> Markup:
     """``w8.h5: trials 1, 2; w16.h5: trial 1``."""
-    by_log = [(log, [trial for _, trial in own]) for log, own in groupby(sorted(keys), key=itemgetter(0))]
-    return Markup("; ").join(Markup("<code>{}</code>: {} {}").format(
-        log, "trial" if len(ids) == 1 else "trials", listed(ids)) for log, ids in by_log) or Markup("none")
+    by_log = [(escape(log), [trial for _, trial in own]) for log, own in groupby(sorted(keys), key=itemgetter(0))]
+    return Markup("; ".join(f"<code>{log}</code>: {'trial' if len(ids) == 1 else 'trials'} {listed(ids)}"
+                            for log, ids in by_log) or "none")
 
 
 def _cells_of(row: Row) -> Markup:
