@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
-from itertools import chain
 
 from ..analysis.base_rates import both_readings
 from ..analysis.budgets import Budget, best_under, common_budgets, show_ends_alone
@@ -31,7 +30,6 @@ from .search.budgets import base_rates_table, budgets_table, find_budgets, trial
 from .search.quality import find_best_batch, find_quality, quality_table
 from .search.results import steps_table
 from .search.rules import find_rules, missing_table, points_table, rules_table
-from .table import Table
 from .texts import Texts
 from .view import View, joined, present
 
@@ -49,7 +47,7 @@ def _curve(about: About) -> View:
     fitted = present(fit_table(curve.regimes.fit, curve.target, curve.keys))
     if about.section.searches:
         return View(details=fitted, find=draw)
-    return View(curve_findings(curve), present(curve_table(curve)), fitted, draw)
+    return View(curve_findings(curve), (curve_table(curve),), fitted, draw)
 
 
 def _figures(about: About) -> Iterable[Figure]:
@@ -85,10 +83,15 @@ def _of_metric(view: Callable[[About], View]) -> Callable[[About], View]:
 
 @_of_metric
 def _budgets(about: About) -> View:
-    found = best_under(about.studies, about.target.column, about.target.minimizes, about.asked.budgets,
-                       about.options.confidence)
-    return View(find_budgets(found), present(budgets_table(found)),
-                present(budget_trials_table(found)))
+    return view_of_budgets(about.studies, about.target.column, about.target.minimizes, about.options,
+                           about.asked.budgets)
+
+
+def view_of_budgets(studies: Sequence[Study], column: str, minimizes: bool, options: Options,
+                    budgets: Sequence[Budget | None]) -> View:
+    """The best of a metric under each budget; None: each trial's own."""
+    found = best_under(studies, column, minimizes, budgets, options.confidence)
+    return View(find_budgets(found), (budgets_table(found),), (budget_trials_table(found),)) if found else View()
 
 
 @_of_metric
@@ -110,12 +113,13 @@ def view_of_quality(studies: Sequence[Study], column: str, minimizes: bool, opti
         if found and not found.why:
             break
     told = next((one for one in tried if one and not one.why), None)
-    first = told or tried[1]
-    others = [under(budget) for budget in asked.budgets if first is None or budget != first.budget]
-    said = tuple(finding for found in (first, *others) for finding in (
-        *find_best_batch(found, options.loss_within), *find_quality(found)))
-    return View(said, present(quality_table(told)), present(*(quality_table(one, apart=True) for one in others)),
-                lambda: filter(None, [best_batch_figure(first, options.loss_within)]))
+    first = [one for one in [told or tried[1]] if one]
+    others = [found for budget in asked.budgets if not first or budget != first[0].budget
+              for found in [under(budget)] if found]
+    said = tuple(finding for found in (*first, *others) for finding in (
+        *find_best_batch(found, options.loss_within), find_quality(found)))
+    return View(said, (quality_table(told),) if told else (), tuple(quality_table(one, apart=True) for one in others),
+                lambda: filter(None, (best_batch_figure(found, options.loss_within) for found in first)))
 
 
 @_of_metric
@@ -131,7 +135,7 @@ def _noise(about: About) -> View:
 def _noise_beside(section: Section, fit: CriticalBatchFit | None) -> View:
     """The noise scale beside the critical batch."""
     found = noise_against(section.workload, section.target, section.noise, fit.b_crit if fit else None)
-    return View(find_noise(found), details=present(noise_against_table(found)))
+    return View((find_noise(found),), details=(noise_against_table(found),)) if found else View()
 
 
 def view_of_repeats(section: Section, asked: StudyRequest) -> View:
@@ -156,16 +160,12 @@ def view_without_target(studies: Sequence[Study], options: Options, asked: Study
     objectives = {(study.plan(0).get("sweep") or {}).get("objective") for study in studies if len(study)}
     told = [one for one in known if one[0] in objectives] or known       # a search's own, or all
     rest = [one for one in known if one not in told]
-    found = {one: best_under(studies, *one, asked.budgets or (None,), options.confidence) for one in known}
     quality = {one: view_of_quality(studies, *one, options, asked) if len(studies) > 1 else View() for one in known}
+    budgets = {one: view_of_budgets(studies, *one, options, asked.budgets or (None,)) for one in known}
 
-    def tables(metrics: Sequence[tuple[str, bool]]) -> tuple[Table, ...]:
-        return (*(table for one in metrics for table in quality[one].tables),
-                *present(*(budgets_table(found[one]) for one in metrics)))
-    return View((*(finding for one in told for finding in quality[one].findings),
-                 *(finding for one in told for finding in find_budgets(found[one])),
-                 *[GENERAL.find("ends_alone")] * show_ends_alone(studies)),
-                tables(told),
-                (*tables(rest), *present(*map(budget_trials_table, found.values())),
-                 *(table for view in quality.values() for table in view.details)),
-                lambda: chain.from_iterable(quality[one].find() for one in (*told, *rest)))
+    def shown(metrics: Sequence[tuple[str, bool]]) -> View:
+        return joined([views[one] for views in (quality, budgets) for one in metrics])
+    return View((*shown(told).findings, *[GENERAL.find("ends_alone")] * show_ends_alone(studies)), shown(told).tables,
+                (*shown(rest).tables, *(table for views in (budgets, quality) for one in known
+                                        for table in views[one].details)),
+                shown([*told, *rest]).find)

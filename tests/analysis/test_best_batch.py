@@ -78,7 +78,7 @@ def test_a_rise_behind_a_fall_is_a_penalty():
     assert found.penalty and found.worse_from > 256 and not found.improves
     [said, _] = sentences_of(find_best_batch(found, Tolerance.parse("1%")))
     assert "Best batch" in said and "within 1% of that" in said and "worse at batch 2,048" in said
-    assert "is worse at batch" in sentences_of(find_quality(found))[0]
+    assert "is worse at batch" in sentences_of([find_quality(found)])[0]
     assert "its rate" in as_text(quality_table(found)) and best_batch_figure(found, Tolerance.parse("1%")).trials
 
 

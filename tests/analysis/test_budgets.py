@@ -187,7 +187,6 @@ def test_one_trial_has_no_interval():
 def test_without_the_metric_or_a_budget_there_is_nothing():
     assert best_under(studies(falling(0, 0.1)), "test/error", True, [None]) is None
     assert best_under(studies(falling(0, 0.1)), COLUMN, True, []) is None
-    assert budgets_table(None) is None and trials_table(None) is None and sentences_of(find_budgets(None)) == ()
 
 
 def test_each_row_names_its_trials():

@@ -125,7 +125,7 @@ def test_what_is_called_detectable_is_found_as_often_as_said(sweeps=300):
 def test_no_penalty_is_found_where_there_is_none_and_the_power_is_said():
     found = quality_of(swept(flat(2, 4, 8, 16, 32, 64)), COLUMN, True)
     assert found.p_value > 0.05 and found.worse_from is None and found.n == 8 and found.detectable > 0
-    said = sentences_of(find_quality(found))
+    said = sentences_of([find_quality(found)])
     assert said[0].startswith("No sign of a large-batch penalty")
     assert "would have been found in 80% of such sweeps" in said[1]
 
@@ -133,7 +133,7 @@ def test_no_penalty_is_found_where_there_is_none_and_the_power_is_said():
 def test_a_rise_behind_a_fall_is_open_where_the_intervals_lie_apart():
     found = quality_of(swept({16: 0.2, 32: 0.15, 64: 0.1, 128: 0.15, 256: 0.2}), COLUMN, True)
     assert not found.penalty and found.apart
-    [said] = [one.said for one in find_quality(found)]
+    [said] = [find_quality(found).said]
     assert re.search("is open: .* at batch 64 and 0.20.* at 256, with intervals apart, though no rise", said)
     assert not quality_of(swept(flat(16, 32, 64, 128, 256)), COLUMN, True).apart
 
@@ -142,7 +142,7 @@ def test_a_penalty_is_found_with_its_batch_and_size():
     found = quality_of(swept(flat(2, 4, 8, 16, 32) | flat(64, 128, value=0.2)), COLUMN, True)
     assert found.penalty and found.worse_from == 64
     assert found.worse_by.low < 0.1 < found.worse_by.high and 0.08 < found.worse_by.value < 0.12
-    said = sentences_of(find_quality(found))
+    said = sentences_of([find_quality(found)])
     assert "is worse at batch 64 and above by 0." in said[0] and "p = 0.0" in said[1]
 
 
@@ -155,8 +155,8 @@ def test_a_metric_to_be_maximized_is_turned_round():
 def test_a_metric_that_betters_with_the_batch_is_no_penalty_and_said_to():
     found = quality_of(swept({2 ** k: 0.5 - 0.05 * k for k in range(1, 8)}, settled=True), COLUMN, True)
     assert found.improves and found.p_value > 0.5 and math.isnan(found.detectable)
-    assert "gets better with the batch, from 0.4" in sentences_of(find_quality(found))[0]
-    assert "That it gets better is more than chance" in sentences_of(find_quality(found))[1]
+    assert "gets better with the batch, from 0.4" in sentences_of([find_quality(found)])[0]
+    assert "That it gets better is more than chance" in sentences_of([find_quality(found)])[1]
 
 
 def test_better_large_batches_prove_nothing_if_small_ones_are_unfinished():
@@ -165,7 +165,7 @@ def test_better_large_batches_prove_nothing_if_small_ones_are_unfinished():
                          (Budget(100, "steps"), "within 100 steps")):
         found = quality_of(studies, COLUMN, True, budget)
         assert found.why == UNFINISHED and math.isnan(found.p_value) and not found.penalty
-        [told] = sentences_of(find_quality(found))
+        [told] = sentences_of([find_quality(found)])
         assert told.startswith(f"Whether larger batches reach a worse validation error {said} is unknown: ")
         assert ("by then batch 2 had seen 0.2" in told and "batch 128 13" in told) == (budget is not None)
     assert quality_of(studies, COLUMN, True, Budget(0.2, "epochs")).why != UNFINISHED
@@ -191,7 +191,7 @@ def test_the_report_tests_within_epochs_if_nothing_else_decides():
 def test_under_a_budget_of_epochs_it_says_that_these_are_fewer_steps():
     studies = swept({10 * 2 ** k: 0.1 for k in range(5)})
     found = quality_of(studies, COLUMN, True, Budget(1, "epochs"))
-    assert found.penalty and any("fewer steps at a larger batch" in said for said in sentences_of(find_quality(found)))
+    assert found.penalty and any("fewer steps at a larger batch" in said for said in find_quality(found).more)
     assert not quality_of(studies, COLUMN, True, Budget(100, "steps")).penalty
 
 
@@ -200,7 +200,7 @@ def test_under_a_budget_of_epochs_it_says_that_these_are_fewer_steps():
     (Budget(10 * STEPS[-1], "steps"), "at the end of their own budget. A search with a larger budget", "keep_going")])
 def test_where_trials_ended_early_it_says_how_and_what_would_tell(budget, ended, cure):
     found = quality_of(swept(flat(2, 4, 8, 16, 32), short=(8, 16) if budget is None else ()), COLUMN, True, budget)
-    [told] = find_quality(found)
+    told = find_quality(found)
     told = f"{told.said} {' '.join(told.more)}"
     assert found.why == STOPPED and ended in told and cure not in told
 
@@ -209,7 +209,7 @@ def test_where_the_best_trials_ended_early_it_cannot_tell():
     studies = swept(flat(2, 4, 8, 16, 32), short=(8, 16))
     found = quality_of(studies, COLUMN, True)
     assert found.why == STOPPED and found.short == (8, 16) and math.isnan(found.p_value)
-    [told] = find_quality(found)
+    told = find_quality(found)
     assert told.kind == "quality_unknown" and "at batch 8 and 16" in told.said
     assert not math.isnan(quality_of(studies, COLUMN, True, Budget(50, "steps")).p_value)
 
@@ -217,7 +217,7 @@ def test_where_the_best_trials_ended_early_it_cannot_tell():
 @pytest.mark.parametrize("studies", [swept(flat(2, 4, 8)), swept(flat(2)), swept(flat(2, 4, 8, 16), count=3)])
 def test_of_too_few_batches_it_cannot_tell(studies):
     found = quality_of(studies, COLUMN, True)
-    assert found.why == BATCHES and "the test needs 4" in sentences_of(find_quality(found))[0]
+    assert found.why == BATCHES and "the test needs 4" in sentences_of([find_quality(found)])[0]
     assert as_text(quality_table(found)) and as_csv(quality_table(found))
 
 
@@ -226,7 +226,7 @@ def test_of_too_few_batches_it_cannot_tell(studies):
 def test_where_all_diverged_or_nothing_was_measured_it_cannot_tell(studies):
     found = quality_of(studies, COLUMN, True)
     assert math.isnan(found.p_value) and found.compared == ()
-    assert [one.kind for one in find_quality(found)] == ["quality_unknown"]
+    assert find_quality(found).kind == "quality_unknown"
     assert "n/a" in as_text(quality_table(found))
 
 
@@ -249,7 +249,6 @@ def _trials(batch, count):
 
 def test_without_the_metric_there_is_nothing():
     assert quality_of(swept(flat(2, 4)), "test/error", True) is None
-    assert sentences_of(find_quality(None)) == () and quality_table(None) is None
 
 
 def test_each_row_names_its_trials():

@@ -404,7 +404,6 @@ def test_one_tuned_batch_or_none_gives_nothing():
     assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"))) is None
     never = [run(id, 8, math.inf, every=10, budget=100, lr=0.1 + id) for id in range(8)]
     assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"), logged(*never, path="b8.h5"))) is None
-    assert sentences_of(find_rules(None)) == ()
 
 
 def test_a_batch_where_all_diverged_is_left_out():

@@ -20,10 +20,8 @@ from .regimes import SCALING
 NEVER = "never measured"
 
 
-def curve_table(curve: Curve | None) -> Table | None:
-    """Steps and examples to the target at each batch; None for None."""
-    if curve is None:
-        return None
+def curve_table(curve: Curve) -> Table:
+    """Steps and examples to the target at each batch."""
     perfect = dict(zip((point.global_batch for point in curve.searched), curve.regimes.perfect))
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.searched
             if point.met_before_diverging]

@@ -16,18 +16,16 @@ from ..table import Cell, Table, count_cell, known_cell
 from .regimes import SCALING, as_fitted
 
 
-def find_noise(found: NoiseAgainst | None) -> tuple[Finding, ...]:
-    """The two figures and their ratio, in a sentence, and how far to trust the one; () for None."""
-    if found is None:
-        return ()
+def find_noise(found: NoiseAgainst) -> Finding:
+    """The two figures and their ratio, in a sentence, and how far to trust the one."""
     if found.chosen is None:
-        return (SCALING.find("noise_unknown"),)
+        return SCALING.find("noise_unknown")
     one_end, sharp = one_ended(found.b_crit), found.ratio.low == found.ratio.low
-    return (SCALING.find(
+    return SCALING.find(
         "noise_against", scale=as_estimate(found.chosen.noise.whole), batch=found.chosen.global_batch,
         steps=f"the steps to {found.target}" if found.target else "the steps", open=not is_bounded(found.b_crit),
         one_end=one_end, ratio=found.ratio, critical=as_fitted(found.b_crit) if is_bounded(found.b_crit) else None,
-        verdict=_judge(found.ratio) if sharp or not one_end else None),)
+        verdict=_judge(found.ratio) if sharp or not one_end else None)
 
 
 def is_bounded(b_crit: Estimate) -> bool:
@@ -53,10 +51,8 @@ def _judge(found: Estimate) -> str:
     return f"surely too {'large' if found.low > 1 else 'small'} a guess"
 
 
-def noise_against_table(found: NoiseAgainst | None) -> Table | None:
-    """By batch the noise scale, its quarters, and it over the measured critical batch; None for None."""
-    if found is None:
-        return None
+def noise_against_table(found: NoiseAgainst) -> Table:
+    """By batch the noise scale, its quarters, and it over the measured critical batch."""
     b_crit = known_cell(found.b_crit)
     return SCALING.table("noise-against", found.points, {
         BATCH: lambda point: count_cell(point.global_batch),

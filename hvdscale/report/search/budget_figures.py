@@ -57,9 +57,9 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
                          ends=describe_ends(best_ends(points)) if short else "")
 
 
-def best_batch_figure(found: Quality | None, tolerance: Tolerance) -> Figure | None:
+def best_batch_figure(found: Quality, tolerance: Tolerance) -> Figure | None:
     """The best value at each batch with the valley fitted to them, and which batches do as well; None without one."""
-    if found is None or found.valley is None:
+    if found.valley is None:
         return None
     valley, metric, sign = found.valley, metric_name(found.column), 1 if found.minimizes else -1
     points = [found.points[at] for at in found.compared]

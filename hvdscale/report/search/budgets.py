@@ -22,11 +22,8 @@ from .words import SEARCH
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
 
 
-def budgets_table(found: BestUnder | None) -> Table | None:
-    """By batch the best value under each budget; None for None."""
-    if found is None:
-        return None
-
+def budgets_table(found: BestUnder) -> Table:
+    """By batch the best value under each budget."""
     def best(points: Sequence[BudgetPoint], at: int) -> Cell:
         return best_cell(points[at])
     columns: Cells = {SEARCH.column("best_within", _key(budget), within=heading(budget), metric=found.column):
@@ -39,10 +36,8 @@ def budgets_table(found: BestUnder | None) -> Table | None:
         metric=metric_name(found.column))
 
 
-def trials_table(found: BestUnder | None) -> Table | None:
-    """Behind each best value its trial and step, and the median best of fewer trials; None for None."""
-    if found is None:
-        return None
+def trials_table(found: BestUnder) -> Table:
+    """Behind each best value its trial and step, and the median best of fewer trials."""
     return SEARCH.table(
         "budget-trials", [(budget, point) for budget, points in zip(found.budgets, found.rows) for point in points], {
             SEARCH.column("budget_name", "budget"): lambda row: Cell(heading(row[0]).removeprefix("within ")),
@@ -57,10 +52,9 @@ def trials_table(found: BestUnder | None) -> Table | None:
         warnings=warnings(found), metric=metric_name(found.column))
 
 
-def find_budgets(found: BestUnder | None) -> tuple[Finding, ...]:
-    """For each budget, at which batch the metric is best and how the smallest and the largest fare; () for None."""
-    return tuple(_find_best(found, budget, points) for budget, points in zip(found.budgets, found.rows)
-                 ) if found else ()
+def find_budgets(found: BestUnder) -> tuple[Finding, ...]:
+    """For each budget, at which batch the metric is best and how the smallest and the largest fare."""
+    return tuple(_find_best(found, budget, points) for budget, points in zip(found.budgets, found.rows))
 
 
 def _find_best(found: BestUnder, budget: Budget | None, points: Sequence[BudgetPoint]) -> Finding:

@@ -22,9 +22,24 @@ from .budgets import MARK, at_batches, best_cell, describe_ends, heading
 from .words import SEARCH
 
 
-def find_quality(found: Quality | None) -> tuple[Finding, ...]:
-    """The verdict, what it is based on, and what the sweep could have found; () for None."""
-    return (_find_verdict(found, tuple(_describe_basis(found))),) if found else ()
+def find_quality(found: Quality) -> Finding:
+    """The verdict, what it is based on, and what the sweep could have found."""
+    more = tuple(_describe_basis(found))
+    metric, within = metric_name(found.column), _within(found)
+    if not math.isfinite(found.p_value):
+        why, *cure = _why(found)
+        return SEARCH.find("quality_unknown", None, (*cure, *more), metric=metric, within=within, why=why)
+    values, batches, apart = [float(one) for one in found.best], found.batches, found.apart
+    fallen = found.valley is not None and math.isfinite(found.valley.best.high)
+    kind = ("quality_open" if not found.penalty and (fallen or apart) else
+            "quality_better" if found.improves else "quality_worse" if found.penalty else "quality_same")
+    at = int(found.valley.fitted.argmin()) if found.valley else found.best_at
+    return SEARCH.find(
+        kind, None, more, metric=metric, within=within, smallest=batches[0], largest=batches[-1], first=values[0],
+        largest_value=values[-1], best=values[found.best_at],
+        batch=found.worse_from if found.penalty else batches[at], apart=apart,
+        value=values[at], worse=found.worse_by.value, share=found.worse_share,
+        ends=in_brackets(max(found.worse_by.low, 0), found.worse_by.high))
 
 
 def _describe_basis(found: Quality) -> Iterator[str]:
@@ -43,28 +58,10 @@ def _describe_basis(found: Quality) -> Iterator[str]:
         yield SEARCH.say("quality_left_out", batches=listed(found.left_out), least=LEAST_TRIALS)
 
 
-def _find_verdict(found: Quality, more: tuple[str, ...]) -> Finding:
-    metric, within = metric_name(found.column), _within(found)
-    if not math.isfinite(found.p_value):
-        why, *cure = _why(found)
-        return SEARCH.find("quality_unknown", None, (*cure, *more), metric=metric, within=within, why=why)
-    values, batches, apart = [float(one) for one in found.best], found.batches, found.apart
-    fallen = found.valley is not None and math.isfinite(found.valley.best.high)
-    kind = ("quality_open" if not found.penalty and (fallen or apart) else
-            "quality_better" if found.improves else "quality_worse" if found.penalty else "quality_same")
-    at = int(found.valley.fitted.argmin()) if found.valley else found.best_at
-    return SEARCH.find(
-        kind, None, more, metric=metric, within=within, smallest=batches[0], largest=batches[-1], first=values[0],
-        largest_value=values[-1], best=values[found.best_at],
-        batch=found.worse_from if found.penalty else batches[at], apart=apart,
-        value=values[at], worse=found.worse_by.value, share=found.worse_share,
-        ends=in_brackets(max(found.worse_by.low, 0), found.worse_by.high))
-
-
-def find_best_batch(found: Quality | None, tolerance: Tolerance) -> tuple[Finding, ...]:
+def find_best_batch(found: Quality, tolerance: Tolerance) -> tuple[Finding, ...]:
     """The best batch at the budget, which others are as good, and by how much the largest is worse; () without a
     valley."""
-    if found is None or found.valley is None:
+    if found.valley is None:
         return ()
     valley = found.valley
     low, high = valley.within(tolerance)
@@ -117,15 +114,12 @@ def _rate_of(point: BudgetPoint) -> float:
         point.outcomes.study.metaparameter(LEARNING_RATE)[point.trial])
 
 
-def quality_table(found: Quality | None, apart: bool = False) -> Table | None:
-    """By batch the best value and what was compared of it; None for None. apart: its name has the budget."""
-    if found is None:
-        return None
+def quality_table(found: Quality, apart: bool = False) -> Table:
+    """By batch the best value and what was compared of it. apart: its name has the budget."""
     best = {found.points[at].global_batch: value for at, value in zip(found.compared, found.best)}
     fitted = {found.points[at].global_batch: cell for at, cell in zip(
         found.compared, _fitted_cells(found.valley, found.minimizes) if found.valley else ())}
-    valley: Cells = {
-        "fitted": lambda point: fitted.get(point.global_batch, number_cell(math.nan))}
+    valley: Cells = {"fitted": lambda point: fitted.get(point.global_batch, number_cell(math.nan))}
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return SEARCH.table("quality", found.points, {
         BATCH: lambda point: count_cell(point.global_batch),

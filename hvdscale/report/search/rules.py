@@ -34,10 +34,8 @@ PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not brack
             BEYOND: "the rule leaves a beta no decay"}
 
 
-def find_rules(found: RuleCosts | None) -> tuple[Finding, ...]:
-    """Where each rule first loses or that it holds, then how the best rate grows; () for None."""
-    if found is None:
-        return ()
+def find_rules(found: RuleCosts) -> tuple[Finding, ...]:
+    """Where each rule first loses or that it holds, then how the best rate grows."""
     exponent, rate = found.exponent, rate_name(found)
     grows = (SEARCH.find("exponent", exponent, rate=rate, power=exponent)
              if math.isfinite(exponent.value) else
