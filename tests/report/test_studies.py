@@ -14,7 +14,7 @@ from hvdscale.report import studies as studies_module
 from hvdscale.report.values import as_json
 from hvdscale.report.findings import MOST
 from hvdscale.report.output import on_screen
-from hvdscale.report.runs import document_of_logs
+from hvdscale.report.logs import document_of_logs
 from hvdscale.report.page.html import as_html
 from hvdscale.report.about import StudyRequest
 from hvdscale.analysis.studies import are_searched
@@ -121,12 +121,12 @@ def wide(tmp_path, monkeypatch):
     """A log as an archive gives it, and a limit below what it has."""
     path = tmp_path / "archive.h5"
     write_big_log(path, studies=14, trials=300, evaluations=6000)
-    monkeypatch.setattr("hvdscale.report.runs.MOST_EVALUATIONS", 1000)
+    monkeypatch.setattr("hvdscale.report.logs.MOST_EVALUATIONS", 1000)
     return str(path)
 
 
 def test_a_huge_log_is_told_of_without_a_trial_of_its_own(wide, monkeypatch, tmp_path):
-    monkeypatch.setattr("hvdscale.report.runs.read_trials", lambda log: pytest.fail("a trial was made"))
+    monkeypatch.setattr("hvdscale.analysis.contents.read_trials", lambda log: pytest.fail("a trial was made"))
     result = CliRunner().invoke(main, [wide, "--target", "val/error<0.3", "--out", str(tmp_path / "out"), "--format",
                                        "json,csv", "--full"])
     assert result.exit_code == 0, result.exception
@@ -145,7 +145,7 @@ def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkey
                 if table.name.startswith("steps-to-result")}
     with read_log(wide) as opened:
         short = fewest(document_of_logs([opened], [target]))
-        monkeypatch.setattr("hvdscale.report.runs.MOST_EVALUATIONS", 10 ** 9)
+        monkeypatch.setattr("hvdscale.report.logs.MOST_EVALUATIONS", 10 ** 9)
         assert short and fewest(document_of_logs([opened], [target])) == short
 
 

@@ -19,7 +19,7 @@ from hvdscale.log.schema import Status
 from hvdscale.report import drawing
 from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, colors_on_dark, render
 from hvdscale.report.landscapes import landscape_figures
-from hvdscale.report.runs import document_of_logs
+from hvdscale.report.logs import document_of_logs
 from hvdscale.report.search.all_figures import family_figures, workload_figures
 from hvdscale.report.search.budget_figures import base_rate_figure, best_under_figure
 from hvdscale.report.search.curve_figures import (EXAMPLES, NORMALISED, CurvePanel, curve_panels, curves_figure,

@@ -1,48 +1,39 @@
 """A plan of workers: printed, and written as a page, tables and figures.
 
     plans = make_plan(["runs"], [], Request((1, 2, 4, 8)), out="plan")
-
-A plan as values is ``plan_values(plan)``, for JSON.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 
-from ... import __version__
+from ...analysis.contents import Contents
 from ...analysis.curves import curve_of
-from ...analysis.grouping import group_by
-from ...analysis.growing_batch import GrowingPlan, growing_plans
+from ...analysis.growing_batch import growing_plans
 from ...analysis.report_data import JobResults, Options, Section, analyse
 from ...analysis.step_time import Links, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
-from ...analysis.studies import Study, studies_of
-from ...analysis.trials import JobKey, Trial, read_trials
-from ...analysis.versions import versions_of
+from ...analysis.studies import Study
+from ...analysis.trials import Trial
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
-from ...formatting.numbers import counted, finite, listed
+from ...formatting.numbers import listed
 from ...log.plan_text import OF_SEARCH
 from ...log.reader import Log
 from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
 from ..defaults import FORMATS
-from ..document import Chapter, Document, LogFacts, Page, facts_of, describe_imports
-from ..file_names import Path, section_name, unique
-from ..findings import Finding
+from ..document import describe_imports, facts_of
+from ..file_names import Path
 from ..opening import open_logs
-from ..output import on_screen, refuse_no_folder, write
-from ..table import as_values, trial_list
-from ..view import present
-from .figures import EAGER, figures_of_plan
-from .growing import (describe_growing, describe_phases, growing_table, growing_values, job_lines,
-                      phases_table)
-from .tables import model_table, plan_table
-from .words import PLAN, advice, find_basis, describe_no_join, describe_no_plan, summary, title
+from ..output import refuse_no_folder
+from .growing import growing_values, job_lines
+from .pages import document_of_plans, give_out, plan_values
+from .words import PLAN, describe_no_join, describe_no_plan
 
 
 def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request, *,
@@ -66,18 +57,16 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     with ExitStack() as opened:
         opened_logs, skipped = open_logs([*paths, *times_from], skip_broken, opened)
         options = Options(confidence=request.confidence, trials=trials)
-        versions = versions_of(opened_logs)
-        ran = [trial if not times_from or trial.log in timed else trial.without_times()
-               for log in opened_logs for trial in read_trials(log, versions.of) if not trial.branch]
-        studies = studies_of(opened_logs, versions.of)
+        contents = Contents(opened_logs)
+        ran = [trial if not times_from or trial.log in timed else trial.without_times() for trial in contents.trials]
         ran, joined = join_scripts(ran, timed)
         groups = analyse(ran, targets, options)
         request = _with_relaunch(request, [log for log in opened_logs if not times_from or log.path in timed])
         found = [plan for group in groups if not group.workload.batch_schedule
                  for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
-                                      steps=lambda section: steps_of(section, studies))]
+                                      steps=lambda section: steps_of(section, contents.studies))]
         growing = tuple(growing_plans(groups, request, asked=batch_schedule, links=links,
-                                      steps=lambda section: steps_of(section, studies)))
+                                      steps=lambda section: steps_of(section, contents.studies)))
         logs = tuple(map(facts_of, opened_logs))
     plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
     refused = _refused([plan for plan in found if isinstance(plan, NoPlan)], groups, timed)
@@ -87,7 +76,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     if plans and (request.deadline or request.budget) and all(plan.relative for plan in plans):
         raise UsageError("--deadline and --budget need times in seconds, and the steps to target are not known; "
                          "--steps S@B gives them at one batch")
-    notes = *notes, *joined, *versions.notes, *describe_imports(logs), *refused, *_unused(plans, given, noise_scale)
+    notes = *notes, *joined, *contents.notes, *describe_imports(logs), *refused, *_unused(plans, given, noise_scale)
     give_out(document_of_plans(plans, growing, logs, skipped, notes, request.confidence),
              lambda: {"plans": list(map(plan_values, plans)), "growing_batches": list(map(growing_values, growing))},
              out, formats, echo, whole)
@@ -123,43 +112,6 @@ def join_scripts(trials: Sequence[Trial], timed: Collection[str]) -> tuple[list[
             for trial in trials], [PLAN.say("scripts", scripts=list(scripts.values()), workload=str(workload))]
 
 
-def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan], logs: Sequence[LogFacts],
-                      skipped: Sequence[str], notes: Sequence[str], confidence: float) -> Document:
-    """A page for each plan, and a chapter for each growing batch."""
-    taken: set[str] = set()
-    pages = tuple((JobResults(workload, (), ()), tuple(_page(plan, workload, taken) for plan in own))
-                  for workload, own in group_by(plans, lambda plan: plan.workload).items() if workload)
-    return Document(pages, tuple(logs), tuple(skipped), confidence,
-                    tuple(_chapter(plan, taken) for plan in growing), tuple(notes), "Scaling plan")
-
-
-def _page(plan: WorkerPlan, workload: JobKey, taken: set[str]) -> Page:
-    name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
-    tables = [plan_table(plan)] * bool(plan.options) + [model_table(plan)] * plan.uses_model
-    return Page(find_basis(plan), tuple(tables), (plan_table(plan, True),),
-                lambda: figures_of_plan(plan), slug=name, title=title(plan), target=plan.target, verdict=advice(plan))
-
-
-def _chapter(plan: GrowingPlan, taken: set[str]) -> Chapter:
-    table, title = growing_table(plan), f"{plan.workload}: batch {plan.batches}"
-    name = unique(section_name(plan.workload, plan.target), title, taken)
-    return Chapter(tuple(map(Finding, (describe_growing(plan), *describe_phases(plan)))),
-                   ((table,) * bool(table.rows) + present(phases_table(plan))), slug=name, target=plan.target,
-                   title=title)
-
-
-def give_out(document: Document, values: Callable[[], Mapping[str, object]], out: Path | None,
-             formats: Sequence[str], echo: Callable[[str], object], whole: bool = False) -> None:
-    """Print a plan, and write it under ``out`` where that is given, as plan.json with these values and the rest."""
-    for text in on_screen(document, whole):
-        echo(text)
-    if out is None:
-        return
-    head = {"format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}"}
-    written = list(write(document, out, formats, name="plan", values=lambda: {**head, **values()}))
-    echo(f"wrote {counted(len(written), 'file')}: {written[-1]}" + (", and more beside it" * (len(written) > 1)))
-
-
 def _refused(plans: Sequence[NoPlan], groups: Sequence[JobResults], timed: Collection[str]) -> list[str]:
     """Why there are no plans; with ``timed`` logs for times alone, why these have none for the others."""
     only_times = {group.workload for group in groups if {trial.log for trial in group.trials} <= set(timed)}
@@ -183,43 +135,3 @@ def steps_of(section: Section, studies: Sequence[Study]) -> tuple[tuple[StepsPoi
     own = [study for study in studies if study.workload == section.workload and study.global_batch in searched]
     curve = curve_of(own, section.target, section.options) if section.target else None
     return points_of_both(section, curve) if curve else points_of(section)
-
-
-def plan_values(plan: WorkerPlan) -> dict[str, object]:
-    """A plan for JSON: every option with its interval, what to take, and what it is based on."""
-    request, workload = plan.request, plan.workload
-    return {
-        "workload": workload and {name: getattr(workload, name) for name in (
-            "dataset", "model", "model_args", "optimizer", "train_examples")},
-        "target": str(plan.target) if plan.target else None, "relative": plan.relative,
-        "summary": summary(plan),
-        "request": {"price": request.price, "per_node": request.per_node, "deadline_seconds": request.deadline,
-                    "budget": request.budget, "local_batch": request.local_batch, "global_batch": request.global_batch,
-                    "max_local_batch": request.max_local_batch, "accumulate": request.accumulate,
-                    "knee": request.knee, "confidence": request.confidence, "runs": request.runs,
-                    "power": request.power},
-        **{name: option and option.workers for name, option in (
-            ("fastest", plan.fastest), ("cheapest", plan.cheapest), ("knee", plan.knee))},
-        "pareto_front": [option.workers for option in plan.front],
-        "within": [option.workers for option in plan.within()],
-        "knee_formula": f"least cost x time^{request.knee:g}; {EAGER}",
-        "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan))],
-        "steps": [{"global_batch": point.global_batch, "value": finite(point.steps.value),
-                   "low": finite(point.steps.low), "high": finite(point.steps.high),
-                   "seeds": point.seeds or None, "seeds_met": point.met if point.seeds else None,
-                   "trials": trial_list(point.trials)} for point in plan.curve.points],
-        "critical_batch": None if plan.curve.critical_ends is None else {
-            **dict(zip(("low", "high"), map(finite, plan.curve.critical_ends))),
-            "median": finite(plan.curve.critical_batch), "from": "noise scale" if plan.curve.predicted else "fit"},
-        "chances_assumed": plan.assumed(),
-        "step_times": {
-            "machine": str(plan.times.timings.machine), "misses": finite(plan.times.model.misses),
-            "laws": [{"name": str(fit.law), "refuted": fit.refuted, "misses": finite(fit.misses)}
-                     for fit in plan.times.model.fits],
-            "reach": plan.times.model.reach,
-            "timings": [{"workers": one.workers, "nodes": one.nodes, "global_batch": one.global_batch,
-                         "accumulation": one.passes, "seconds": one.value, "runs": len(one.seconds),
-                         "crowded": one.crowded, "trials": trial_list(one.trials)}
-                        for one in plan.times.timings.found]},
-        "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],
-    }

@@ -9,14 +9,12 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from ...analysis.contents import Contents
 from ...analysis.intervals import Estimate
 from ...analysis.report_data import Options, analyse
 from ...analysis.size.laws import QUANTITIES, laws_of
 from ...analysis.size.power_law import REACH, WIDEST, PowerLaw, SizePrediction
 from ...analysis.size.sizes import Size
-from ...analysis.studies import studies_of
-from ...analysis.trials import read_trials
-from ...analysis.versions import versions_of
 from ...errors import LogError
 from ...formatting.numbers import capital, finite, number, whole
 from ...target import Target
@@ -28,7 +26,7 @@ from ..output import refuse_no_folder
 from ..size import cells_table, describe_law, laws_table, view_of_laws
 from ..table import Cell, Table, as_values, interval_cell
 from ..view import present
-from .make import give_out
+from .pages import give_out
 from .words import PLAN
 
 BATCHES = ("overhead", "best_batch")        # the first that is predicted gives the workers
@@ -51,10 +49,9 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     refuse_no_folder(out)
     with ExitStack() as opened:
         opened_logs, skipped = open_logs(list(paths), skip_broken, opened)
-        versions = versions_of(opened_logs)
-        trials = [trial for log in opened_logs for trial in read_trials(log, versions.of) if not trial.branch]
+        contents = Contents(opened_logs)
         most = max((int(np.max(log.trials["local_batch"])) for log in opened_logs if log.trials.rows), default=0)
-        found = laws_of(analyse(trials, targets, options), studies_of(opened_logs, versions.of), sizes, options=options)
+        found = laws_of(analyse(contents.trials, targets, options), contents.studies, sizes, options=options)
         logs = tuple(map(facts_of, opened_logs))
     known = {key: law for key, law in found.quantities.items() if not law.why}
     if not known:
@@ -65,7 +62,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     chapter = Chapter(tuple(map(Finding, describe_predictions(predictions, known, wanted))), (table, laws_table(found)),
                       present(cells_table(found)), lambda: view_of_laws(found).figures, slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
-    document = Document((), logs, tuple(skipped), options.confidence, (chapter,), versions.notes, "Scaling plan")
+    document = Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "Scaling plan")
     give_out(document, lambda: prediction_values(predictions, chapter), out, formats, echo, whole)
     return predictions
 
