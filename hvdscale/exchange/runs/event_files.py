@@ -10,7 +10,7 @@ from typing import Any
 
 from ...system.extras import import_extra
 from ..files import WrongFile
-from .run import FoundRun, rows_by_step, yaml_parameters
+from .run import FoundRun, rows_by_step
 
 NAME = "event files"
 NEED = "reading TensorBoard's event files"
@@ -36,8 +36,7 @@ def read(path: str) -> Iterator[FoundRun]:
     points = [(tag, value, event.wall_time - start, event.step) for tag, events in _scalars(accumulator).items()
               for event, value in events]
     rows = rows_by_step(sorted(points, key=lambda point: point[2]))
-    folder = path if os.path.isdir(path) else os.path.dirname(path)
-    yield FoundRun(path, NAME, {**yaml_parameters(folder), **_hparams(accumulator)}, rows)
+    yield FoundRun(path, NAME, _hparams(accumulator), rows)
 
 
 def _scalars(accumulator: Any) -> dict[str, list[tuple[Any, float]]]:

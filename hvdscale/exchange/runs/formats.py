@@ -4,15 +4,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from types import ModuleType
 
 from ...errors import LogError
 from . import event_files, json_lines, mlflow_store, series, text_lines, trainer_state, wide_csv
-from .run import FoundRun, RunPath
+from .run import FoundRun, RunPath, settings_beside
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
 FORMATS: tuple[ModuleType, ...] = (
     trainer_state, mlflow_store, series, event_files, wide_csv, json_lines, text_lines)
+SETTLED = FORMATS[3:]       # whose settings may lie in files beside a run
 DEEPEST = 8                 # of folders in folders
 KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, folders of DVCLive "
          "or Sacred, CSV files with a row or JSON with an object a step, or logs with lines such as 'step 250: val "
@@ -66,8 +68,10 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
     paths, runs = list(paths), []
     for form, place in (found for path in paths for found in find(path, lines)):
         try:
-            runs += [run for run in (form.read(place, lines) if lines and form is text_lines else form.read(place))
-                     if run.rows]
+            for run in form.read(place, lines) if lines and form is text_lines else form.read(place):
+                beside = settings_beside(place if os.path.isdir(place) else os.path.dirname(place)) if (
+                    form in SETTLED) else {}
+                runs += [replace(run, parameters={**beside, **run.parameters})] * bool(run.rows)
         except LogError as error:
             if left_out is None:
                 raise

@@ -27,7 +27,7 @@ from ...target import SPLITS, metric_faults
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
 from .formats import read_runs
-from .mapping import LOSS, RATE, SETTINGS, TIMED, UNKNOWN, WORKER_BATCH, RunMapping, guess, way_of
+from .mapping import LOSS, RATE, REPORTS, SETTINGS, TIMED, UNKNOWN, WORKER_BATCH, RunMapping, guess, way_of
 from .run import FoundRun
 
 COUNTS, NAMES = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
@@ -205,6 +205,9 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if "workers" not in mapping.settings:
         said["workers"] = ASSUMED.replace("a column workers in trials.csv says otherwise",
                                           "workers in the mapping says otherwise")
+    if mapping.step in REPORTS and mapping.step_unit == "steps":
+        said["steps"] = (f"{mapping.step} counts reports, which are taken for steps; step_unit in the mapping says "
+                         "otherwise, such as epochs")
     batches, counts = ({trial.settings.get(name) for trial in trials} for name in ("batch", "workers"))
     if mapping.batch_per == WORKER_BATCH:
         assumed = [name for name in ("workers", "accumulation") if name not in mapping.settings]

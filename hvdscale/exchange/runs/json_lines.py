@@ -1,6 +1,6 @@
 """Files with an object of JSON a line, a step or an evaluation each: metrics.jsonl of many loops, Detectron2's
-metrics.json, MMEngine's scalars.json, LLaMA-Factory's trainer_log.jsonl; and the dictionaries that Hugging Face's
-Trainer prints.
+metrics.json, MMEngine's scalars.json, LLaMA-Factory's trainer_log.jsonl; lines that end in one, as fairseq's do; and
+the dictionaries that Hugging Face's Trainer prints.
 """
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..files import WrongFile
-from .run import STEP, FoundRun, RunPath, constants, is_number, text_of
+from .run import STEP, FoundRun, RunPath, constants, is_number, number, text_of
 
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out")
 WHOLE = ENDS[:2]            # of files in which every line is an object
+OF_SPLIT = re.compile("^(train|valid)_(?=num_updates$)")        # fairseq counts steps by split
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
 COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
@@ -38,20 +39,22 @@ def read(path: str) -> Iterator[FoundRun]:
             if line.strip() and one is None:
                 raise WrongFile(f"{path}:{at}: is no object of JSON")
     objects = [one for one in found if one]
-    rows = [{tag: float(value) for tag, value in one.items() if is_number(value)} for one in objects]
+    rows = [{OF_SPLIT.sub("", tag): float(value) for tag, value in one.items() if is_number(value)} for one in objects]
     yield FoundRun(path, NAME, constants(objects), _by_steps(path, rows))
 
 
 def _object_of(line: str) -> dict[str, Any] | None:
-    """The scalars of an object, those of inner ones as outer/inner, times as seconds; None for any other line."""
-    line = line.strip()
-    if not (line.startswith("{") and line.endswith("}")):
+    """The scalars of the object that a line is or ends in, those of inner ones as outer/inner, times as seconds; None
+    for any other line."""
+    _, mark, rest = line.strip().partition("{")
+    if not rest.endswith("}"):
         return None
+    text = mark + rest
     try:
-        found = json.loads(line)
+        found = json.loads(text)
     except (ValueError, RecursionError):
         try:
-            found = ast.literal_eval(line)              # as Python prints it
+            found = ast.literal_eval(text)              # as Python prints it
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
     return dict(scalars(found)) if isinstance(found, dict) else None
@@ -64,8 +67,8 @@ def scalars(found: Mapping, above: str = "") -> Iterator[tuple[str, Any]]:
         elif is_number(value):
             yield f"{above}{key}", value
         elif isinstance(value, str):
-            clock = CLOCK.fullmatch(value)
-            yield f"{above}{key}", value if clock is None else sum(
+            clock, plain = CLOCK.fullmatch(value), number(value)
+            yield f"{above}{key}", (value if plain is None else plain) if clock is None else sum(
                 scale * float(clock[name] or 0) for name, scale in (
                     ("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1)))
 

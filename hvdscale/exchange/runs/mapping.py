@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,8 +36,9 @@ WAYS = {way: name for name, way in DIRECTIONS.items()}           # min and max b
 
 # names of tags and parameters, the likeliest first
 STEP_NAMES = (STEP, "trainer/global_step", "train/global_step", "global_step", "Step", "steps", "iteration", "iter",
-              "training_iteration", "current_steps", "num_updates", "_step")
+              "current_steps", "num_updates", "_step")
 EPOCH_NAMES = ("epoch", "Epoch")
+REPORTS = ("training_iteration",)       # reports to Ray, be it of a step or of an epoch
 _LENGTHS = ("max_steps", "num_steps", "train_steps", "total_steps")     # of whole runs, in tables with a row a run
 _EPOCHS = ("epochs", "num_epochs", "max_epochs", "n_epochs", "num_train_epochs")
 BATCH_NAMES = ("global_batch", "global_batch_size", "global batch size", "total_batch_size", "train_batch_size",
@@ -153,7 +155,7 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
     for name, value in (("seed", UNKNOWN), ("dataset", named), ("model", UNKNOWN),
                         ("optimizer", UNKNOWN)):
         settings.setdefault(name, Source(value))
-    step = _first((*STEP_NAMES, *EPOCH_NAMES, *_LENGTHS, *_EPOCHS), tags)
+    step = _first((*STEP_NAMES, *EPOCH_NAMES, *REPORTS, *_LENGTHS, *_EPOCHS), tags)
     unit = "epochs" if step in (*EPOCH_NAMES, *_EPOCHS) else "steps"
     loss = _first(_LOSSES, tags) if unit == "steps" else ""
     rate = _first(_RATES, tags) or next((tag for tag in tags if tag.startswith("lr-")), "")
@@ -162,12 +164,21 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
         metrics["loss"] = Metric("train/loss", "min")
     elif loss and not metrics:
         metrics[loss] = Metric("train/loss", "min")
+    metrics = _without_sums(metrics, runs)
     batch = settings.get("batch")
     per = WORKER_BATCH if batch and batch.parameter in PER_WORKER else STEP_BATCH
     mapping = RunMapping(settings, per, step, unit, 0, seconds=_first((*TIMED, *_TIMES), tags),
                          step_seconds=_first(_STEP_TIMES, tags), tags=metrics, metaparameters=_guess_points(runs),
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
     return replace(mapping, step_offset=_guess_offset(runs, mapping), train_examples=_guess_examples(runs))
+
+
+def _without_sums(metrics: Mapping[str, Metric], runs: Sequence[FoundRun]) -> dict[str, Metric]:
+    """Without tags that stand in one row a run, where another of the same column stands in more: they sum the run up.
+    """
+    often = {tag for run in runs for tag, rows in Counter(tag for row in run.rows for tag in row).items() if rows > 1}
+    columns = {metric.column for tag, metric in metrics.items() if tag in often}
+    return {tag: metric for tag, metric in metrics.items() if tag in often or metric.column not in columns}
 
 
 def _first(names: Iterable[str], there: Iterable[str]) -> str:

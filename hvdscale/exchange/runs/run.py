@@ -13,6 +13,8 @@ from ..cells import SEPARATORS, other_count, read_rows
 from ..files import WrongFile
 
 HEAD = 1 << 16                          # characters of a file by which its format is known
+_JSON = ("params.json", "flags.json", "config.json", "args.json", "hparams.json")           # of settings
+_YAML = ("hparams.yaml", "args.yaml", "params.yaml", "config.yaml", os.path.join(".hydra", "config.yaml"))
 STEP, SECONDS = "step", "seconds"       # tags of formats that have steps and times of their own
 
 
@@ -73,13 +75,32 @@ def value_of(text: str) -> Any:
     return flags.get(text.strip().lower(), text.strip().strip("'\""))
 
 
-def yaml_parameters(folder: str, name: str = "hparams.yaml") -> dict[str, Any]:
-    """The scalars of a flat YAML file, such as Lightning's hparams.yaml; {} where there is none."""
+def yaml_parameters(folder: str, name: str) -> dict[str, Any]:
+    """The scalars of a YAML file of mappings, such as Lightning's hparams.yaml, those of inner ones as outer.inner, and
+    W&B's ``value`` by the name above it; {} where there is none."""
     path = os.path.join(folder, name)
-    if not os.path.isfile(path):
-        return {}
-    lines = [line.partition(":") for line in text_of(path).splitlines() if line[:1].strip() not in ("", "#", "-")]
-    return {key.strip(): value_of(value) for key, colon, value in lines if colon and value.strip()}
+    found: dict[str, Any] = {}
+    above: list[tuple[int, str]] = []           # (indent, key) of the mappings that a line is in
+    for line in text_of(path).splitlines() if os.path.isfile(path) else ():
+        key, colon, value = line.strip().partition(":")
+        indent = len(line) - len(line.lstrip())
+        if colon and key[:1] not in ("#", "-"):
+            above = [(at, name) for at, name in above if at < indent] + [(indent, key.strip())]
+            if value.strip():
+                found[".".join(name for _, name in above).removesuffix(".value")] = value_of(value)
+    return found
+
+
+def settings_beside(folder: str) -> dict[str, Any]:
+    """The scalars of the files with settings that lie in a run's folder; of one that is alone in having its last name,
+    by that name, too."""
+    found = {key: value for name in _YAML for key, value in yaml_parameters(folder, name).items()}
+    for path in (os.path.join(folder, name) for name in _JSON):
+        data = json_of(path) if os.path.isfile(path) else None
+        if isinstance(data, dict):
+            found |= {key: value for key, value in data.items() if isinstance(value, (int, float, str))}
+    short = [key.rpartition(".")[2] for key in found]
+    return {name: value for name, value in zip(short, found.values()) if short.count(name) == 1} | found
 
 
 def text_of(path: str, most: int = 1 << 30) -> str:

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from ...analysis.grouping import group_by
-from .mapping import BATCH_NAMES, EPOCH_NAMES, STEP_NAMES
-from .run import FoundRun, RunPath, constants, csv_rows, json_of, number, value_of, yaml_parameters
+from .mapping import BATCH_NAMES, EPOCH_NAMES, REPORTS, STEP_NAMES
+from .run import FoundRun, RunPath, constants, csv_rows, number, rows_by_step, value_of
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
 _CHART = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+?)(?P<end>__MIN|__MAX)?")        # of W&B's charts
-_BESIDE = ("params.json", "flags.json", "config.json", "args.json", "hparams.json")
-_FLAT = ("hparams.yaml", "args.yaml", "params.yaml", "config.yaml")
+_EXPORT = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv")                     # a file a tag of TensorBoard's
+_POINT = ["Wall time", "Step", "Value"]
 _RUN = ("run", "run_id", "run_name", "name", "trial", "trial_id", "id", "number", "experiment", "tags.mlflow.runname")
 _STATE = ("state", "status")
 _WHOLE = ("", "finished", "complete", "completed", "terminated", "success", "succeeded", "done")
@@ -37,18 +37,21 @@ def recognises(path: RunPath) -> bool:
 def read(path: str) -> Iterator[FoundRun]:
     """The file's run, or the runs of a chart. Raises WrongFile, naming file and line."""
     header, lines = csv_rows(path)
+    if header == _POINT and _EXPORT.fullmatch(os.path.basename(path)):
+        yield from _run_of_tags(path)
+        return
     charted = [_CHART.fullmatch(name) for name in header]
     if any(charted) and all(charted[1:]):
         yield from _runs_of_chart(path, header[0], charted, lines)
         return
-    cells, beside = [[number(cell) for cell in line] for line in lines], _parameters(os.path.dirname(path))
+    cells = [[number(cell) for cell in line] for line in lines]
     names = _runs_of_rows(header, lines, cells)
     if len(set(names)) > 1:
-        yield from _runs_of_table(path, header, lines, cells, names, beside)
+        yield from _runs_of_table(path, header, lines, cells, names)
         return
     texts = {name: line[at] for line in lines[:1] for at, name in enumerate(header)
              if name and line[at] and all(row[at] is None for row in cells)}
-    yield FoundRun(path, NAME, {**beside, **{name: value_of(text) for name, text in texts.items()}},
+    yield FoundRun(path, NAME, {name: value_of(text) for name, text in texts.items()},
                    [_known(header, row) for row in cells])
 
 
@@ -61,7 +64,7 @@ def _runs_of_rows(header: Sequence[str], lines: Sequence[Sequence[str]], cells: 
     """The name of each row's run: by a column that names runs or, where the batch changes though no step rises, by the
     row's number; "" of all rows of one run."""
     rising = any(_rises([row[at] for row in cells]) for at, name in enumerate(header)
-                 if name in (*STEP_NAMES, *EPOCH_NAMES))
+                 if name in (*STEP_NAMES, *EPOCH_NAMES, *REPORTS))
     for at in (at for at, name in enumerate(header) if name.lower().replace(" ", "_") in _RUN):
         found, numbered = [line[at] for line in lines], any(row[at] is not None for row in cells)
         if all(found) and not (rising and numbered):
@@ -77,7 +80,7 @@ def _rises(column: Sequence[float | None]) -> bool:
 
 
 def _runs_of_table(path: str, header: Sequence[str], lines: Sequence[Sequence[str]],
-                   cells: Sequence[Sequence[float | None]], names: Sequence[str], beside: dict) -> Iterator[FoundRun]:
+                   cells: Sequence[Sequence[float | None]], names: Sequence[str]) -> Iterator[FoundRun]:
     """The runs of a table of several: what never changes in a run's rows is a parameter of it, too."""
     short = [_GROUP.sub("", name, count=1) for name in header]
     header = short if len(set(short)) == len(short) else header
@@ -85,8 +88,22 @@ def _runs_of_table(path: str, header: Sequence[str], lines: Sequence[Sequence[st
         texts = constants(dict(zip(header, line)) for _, line, _ in own)
         parameters = {name: value_of(text) for name, text in texts.items() if name and text}
         state = next((str(parameters[name]) for name in header if name.lower() in _STATE and name in parameters), "")
-        yield FoundRun(f"{path}:{run}", NAME, {**beside, **parameters}, [_known(header, row) for *_, row in own],
+        yield FoundRun(f"{path}:{run}", NAME, parameters, [_known(header, row) for *_, row in own],
                        unfinished="" if state.lower() in _WHOLE else state)
+
+
+def _run_of_tags(path: str) -> Iterator[FoundRun]:
+    """The run of all files that TensorBoard exported of it into one folder, by the first of them."""
+    folder, own = os.path.split(path)
+    run = _EXPORT.fullmatch(own)["run"]
+    files = [found for name in sorted(os.listdir(folder or ".")) if (found := _EXPORT.fullmatch(name))
+             and found["run"] == run]
+    if own == files[0][0]:
+        points = [(found["tag"], float(value), float(time), float(step)) for found in files
+                  for time, step, value in csv_rows(os.path.join(folder, found[0]))[1]]
+        start = min(time for _, _, time, _ in points)
+        yield FoundRun(os.path.join(folder, run), NAME, {}, rows_by_step(
+            (tag, value, time - start, step) for tag, value, time, step in sorted(points, key=itemgetter(2))))
 
 
 def _runs_of_chart(path: str, axis: str, charted: Sequence[re.Match[str] | None], lines: Sequence[Sequence[str]]
@@ -100,15 +117,3 @@ def _runs_of_chart(path: str, axis: str, charted: Sequence[re.Match[str] | None]
         yield FoundRun(f"{path}:{run}", NAME, {}, [
             {tag: value for tag, value in row.items() if value is not None} for row in rows
             if any(row[tag] is not None for _, tag in columns)])
-
-
-def _parameters(folder: str) -> dict:
-    """The scalars of the files with settings that lie beside."""
-    found = {key: value for name in _FLAT for key, value in yaml_parameters(folder, name).items()}
-    for name in _BESIDE:
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            data = json_of(path)
-            if isinstance(data, dict):
-                found |= {key: value for key, value in data.items() if isinstance(value, (int, float, str))}
-    return found

@@ -58,6 +58,9 @@ PRINTED = {
     "fairseq": ("fair.log", """2025 | INFO | train_inner | epoch 001:  5 / 9 loss=9.5, bsz=64, num_updates=5, lr=0.0003
 2025 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 8.5 | bsz 64 | num_updates 10 | best_loss 8.5
 """, [(10, 8.5)]),
+    "fairseq's JSON": ("b64.log", '2025 | INFO | train | {"epoch": 1, "train_loss": "9.5", "train_num_updates": "5"}\n'
+                       '2025 | INFO | valid | {"epoch": 1, "valid_loss": "8.5", "valid_num_updates": "10"}\n',
+                       [(10, 8.5)]),
     "modded-nanogpt": ("b64.txt", "step:0/20 val_loss:10.8 train_time:0ms step_avg:nanms\n"
                        "step:10/20 val_loss:8.5 train_time:1500ms step_avg:150.1ms\n", [(0, 10.8), (10, 8.5)]),
     "nanochat": ("b64.log", "step 00005/00020 (25.00%) | loss: 9.5 | dt: 120.00ms | tok/sec: 500,000 | time: 1.20m\n"
@@ -73,6 +76,9 @@ PRINTED = {
     "Keras' output": ("b64.log", "Epoch 1/2\n500/500 - 3s 5ms/step - loss: 9.5 - val_loss: 8.5\n", [(10, 8.5)]),
     "Trainer's output": ("b64.log", "Loading\n{'loss': 9.5, 'learning_rate': 1e-4, 'epoch': 0.5}\n"
                          "{'eval_loss': 8.5, 'eval_runtime': 1.2, 'epoch': 1.0}\n", [(10, 8.5)]),
+    "Trainer's output behind its progress": (
+        "b64.log", "{'loss': 9.5, 'epoch': 0.5}\n 50%|#  | 10/20 [00:01<00:01, 9it/s]{'eval_loss': 8.5, 'epoch': 1.0}\n"
+        "{'loss': 9.4, 'epoch': 1.5}\n{'train_runtime': 2.5, 'train_loss': 9.45, 'epoch': 2.0}\n", [(10, 8.5)]),
     "MMEngine": ("b64.json", "".join('{"loss": 9.5, "epoch": %d, "iter": %d, "step": %d}\n' % (1 + (at > 10), at, at)
                                      for at in (10, 11)) + '{"val/AP": 8.5, "step": 1}\n', [(10, 8.5)]),
     "Keras' training.log": ("b64.log", "epoch,loss,val_loss\n0,9.5,8.5\n", [(10, 8.5)]),
@@ -100,6 +106,45 @@ def test_evaluations_in_epochs_of_unknown_length_are_refused(tmp_path):
     (tmp_path / "b8.json").write_text('{"loss": 1, "epoch": 1, "iter": 50, "step": 50}\n{"val/AP": 0.5, "step": 1}\n')
     code, said = call("import", tmp_path / "b8.json", tmp_path / "log.h5")
     assert code == 1 and "evaluations count epochs, of 50 steps or more" in said.replace("\n", " ")
+
+
+def test_files_of_tags_that_tensorboard_exports_are_a_run(tmp_path):
+    for tag, values in {"Loss_train": (2.0, 1.5), "val_loss": (2.5, 1.75)}.items():
+        rows = [(1000 + at, 10 * at, value) for at, value in enumerate(values, 1)]
+        (tmp_path / f"run-b8_s1-tag-{tag}.csv").write_text(csv_text(["Wall time", "Step", "Value"], rows))
+    assert call("import", tmp_path, tmp_path / "log.h5")[0] == 0
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials["global_batch"].tolist() == [8] and log.evaluations["step"].tolist() == [10, 20]
+        assert log.evaluations["val/loss"].tolist() == [2.5, 1.75]
+        assert log.evaluations["train_seconds"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("file, settings", [
+    (".hydra/config.yaml", "seed: 3\ndata:\n  name: digits\n  batch_size: 64\noptim:\n  lr: 0.5\n"),
+    ("config.yaml", "_wandb:\n    value:\n        cli: 1\nbatch_size:\n    desc: null\n    value: 64\n"
+     "seed:\n    value: 3\nlr:\n    value: 0.5\n"),
+    ("config.json", '{"batch_size": 64, "seed": 3, "lr": 0.5}')])
+def test_settings_that_lie_beside_lines_of_text_are_parameters(file, settings, tmp_path):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(settings)
+    (tmp_path / "train.log").write_text("step=10 val_loss=8.5\n")
+    assert call("import", tmp_path, tmp_path / "log.h5")[0] == 0
+    with check(tmp_path / "log.h5") as log:
+        names = ("global_batch", "seed", "metaparameters/learning_rate")
+        assert [log.trials[name][0] for name in names] == [64, 3, 0.5]
+
+
+def test_a_setting_that_two_parts_of_a_file_have_is_not_guessed(tmp_path):
+    (tmp_path / "config.yaml").write_text("train:\n  batch_size: 64\neval:\n  batch_size: 8\n")
+    (tmp_path / "train.log").write_text("step=10 val_loss=8.5\n")
+    code, said = call("import", tmp_path, tmp_path / "log.h5")
+    assert code == 1 and "batch: not known" in said and "train.batch_size" in said
+
+
+def test_reports_to_ray_are_taken_for_steps_and_that_is_said(tmp_path):
+    write_runs(tmp_path / "made", "Ray's progress")
+    said = call("import", tmp_path / "made", tmp_path / "log.h5")[1]
+    assert "training_iteration counts reports, which are taken for steps" in said.replace("\n", " ")
 
 
 def test_a_chart_exported_from_wandb_has_a_run_a_column(tmp_path):
