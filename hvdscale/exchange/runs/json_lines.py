@@ -74,8 +74,8 @@ def scalars(found: Mapping, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _by_steps(path: str, rows: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
-    """The rows, with evaluations in steps where MMEngine counts them in epochs. Raises WrongFile where the rows leave
-    open how many steps an epoch has."""
+    """The rows, with evaluations in steps where MMEngine counts them in epochs: of each epoch the first row comes as
+    late as that of the first one. Raises WrongFile where the rows leave open how many steps an epoch has."""
     trained = [row for row in rows if {STEP, "iter", "epoch"} <= row.keys() and row[STEP] == row["iter"]
                and row["epoch"] >= 1]
     epochs = max((row["epoch"] for row in trained), default=0)
@@ -85,8 +85,12 @@ def _by_steps(path: str, rows: Sequence[Mapping[str, float]]) -> Sequence[Mappin
     least = max(math.ceil(row[STEP] / row["epoch"]) for row in trained)
     ends = [math.ceil(row[STEP] / (row["epoch"] - 1)) - 1 for row in trained if row["epoch"] > 1]
     most = min(ends, default=math.inf)
+    first = {row["epoch"]: row[STEP] for row in reversed(trained)}
+    each = {(step - first[1]) / (epoch - 1) for epoch, step in first.items() if epoch > 1} if 1 in first else set()
+    if len(each) == 1 and least <= (even := each.pop()) <= most and even == int(even):
+        least = most = int(even)
     if most - least > NEAR * least:
         raise WrongFile(f"{path}: its evaluations count epochs, of {least:,} steps or more; more rows of training are "
                         "needed to know how many, or a logger with log_metric_by_epoch=False")
-    each = (least + most) // 2
-    return [{**row, STEP: each * row[STEP]} if "iter" not in row and STEP in row else row for row in rows]
+    length = (least + most) // 2
+    return [{**row, STEP: length * row[STEP]} if "iter" not in row and STEP in row else row for row in rows]

@@ -74,8 +74,10 @@ _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # i
 _SPLIT = r"(?P<split>train|training|val|valid|validation|eval|dev|test)"
 _FIRST = re.compile(rf"(?:(?:(?:train|eval) )?metrics/)?{_SPLIT}(?:[/_ .]|$)(?P<rest>.*)", re.I)
 _LAST = re.compile(rf"(?P<rest>.+)[/_ .]{_SPLIT}", re.I)               # as in Loss/test of torch's tutorials
+_EVALUATED = re.compile(                # by MMEngine and Detectron2, of a validation set
+    r"(?P<rest>(?:accuracy|bbox|segm|keypoints|coco|pascal_voc|sem_seg|panoptic_seg)/.+|mIoU|aAcc|mAcc)")
 _OF_SPLIT = {"training": "train", "valid": "val", "validation": "val", "eval": "val", "dev": "val"}
-_LARGER = re.compile(r"acc|f1|bleu|auc|map\b|precision|recall|score|reward|top\d", re.I)
+_LARGER = re.compile(r"acc|f1|bleu|auc|map\b|precision|recall|score|reward|top\d|iou|(?:[_/]|^)AP(?:\d+|[sml])?$", re.I)
 _OF_RUN = re.compile(r"epoch|lr|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|.*time|.*per_second|.*step_seconds", re.I)
 _SMALLER = re.compile(r"loss|err|perplexity|ppl|entropy|bpb|nll|fid\b|wer\b|cer\b|rmse|mae\b|mse", re.I)
 
@@ -219,10 +221,10 @@ def _guess_examples(runs: Sequence[FoundRun]) -> int | None:
 
 def _guess_metric(tag: str) -> Metric | None:
     """The column of a tag that names a split, and its better way by the metric's name."""
-    found = _FIRST.fullmatch(tag) or _LAST.fullmatch(tag)
+    found = _FIRST.fullmatch(tag) or _LAST.fullmatch(tag) or _EVALUATED.fullmatch(tag)
     if not found or not found["rest"] or found["rest"].endswith("_step") or _OF_RUN.fullmatch(found["rest"]):
         return None
-    split = found["split"].lower()
+    split = found.groupdict().get("split", "val").lower()
     name = logged_name(found["rest"].removesuffix("_epoch"))
     column = f"{_OF_SPLIT.get(split, split)}/{name}"
     if metric_faults([name]):

@@ -81,6 +81,9 @@ PRINTED = {
         "{'loss': 9.4, 'epoch': 1.5}\n{'train_runtime': 2.5, 'train_loss': 9.45, 'epoch': 2.0}\n", [(10, 8.5)]),
     "MMEngine": ("b64.json", "".join('{"loss": 9.5, "epoch": %d, "iter": %d, "step": %d}\n' % (1 + (at > 10), at, at)
                                      for at in (10, 11)) + '{"val/AP": 8.5, "step": 1}\n', [(10, 8.5)]),
+    "MMEngine, every 5 steps": ("b64.json", "".join(
+        '{"loss": 9.5, "epoch": %d, "iter": %d, "step": %d}\n' % (epoch, at, at)
+        for epoch, at in ((1, 5), (1, 10), (2, 17), (2, 22), (3, 29))) + '{"val/AP": 8.5, "step": 1}\n', [(12, 8.5)]),
     "Keras' training.log": ("b64.log", "epoch,loss,val_loss\n0,9.5,8.5\n", [(10, 8.5)]),
     "tags of torch's tutorials": ("b64.csv", "step,Loss/train,Loss/test,Accuracy/test\n10,9.5,8.5,0.9\n", [(10, 8.5)]),
     "Composer's tags": ("b64.csv", "Step,loss/train/total,metrics/eval/Perplexity\n10,9.5,8.5\n", [(10, 8.5)]),
