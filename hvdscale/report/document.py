@@ -17,7 +17,8 @@ from .view import View
 
 MAIN = 2                            # figures of a workload that are drawn unless all are asked for
 REPORT = "Scaling report"
-IMPORTED = ("search", "repeats", "workers", "steps", "overlap", "batch", "times", "metric")     # what an import says of trials
+# what an import says of trials
+IMPORTED = ("search", "repeats", "workers", "steps", "overlap", "batch", "times", "metric")
 
 
 @dataclass(frozen=True)
