@@ -37,6 +37,7 @@ FAULTS = {
     "own_share": ("evaluation", r"rank 0 took 22 of 43 examples \(51%\)", "the metric of its own share"),
     "dropped": ("evaluation", "1 example of 43 left out", "drop_last"),
     "contrasting": ("gradient", "of the same examples and parameters, 2 workers have another", "contrastive"),
+    "scaled_penalty": ("gradient", "of the same examples and parameters, 2 workers have another", "number of workers"),
     "stream": ("examples", "all ranks took the same examples", "IterableDataset yields the same"),
     "same_replacement": ("examples", "all ranks took the same examples", "WeightedRandomSampler draws the same"),
     "no_loader": ("examples", "all ranks computed the same gradients", "seeds alike"),
@@ -94,7 +95,7 @@ SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "ahead", "next
 LIKE_OTHERS = {"ahead", "listed", "peeking", "with_replacement", "added_losses", "several_evaluations", "own_files",
                "noise", "filled_up", "scaled_closure", "scaled_evaluations", "masked", "last_pass_local",
                "own_loss_summed", "same_replacement", "not_awaited", "one_rank", "hooked", "second_not_averaged",
-               "clipped_scaled"}
+               "clipped_scaled", "scaled_penalty"}
 ERRORS = {
     "raising": "train.py on 2 workers, rank 1, before its first update: ValueError: of rank 1",
     "exiting": "train.py on 1 worker, rank 0, before its first update: it ended with exit code 3",

@@ -466,6 +466,8 @@ CHANGES = {
     "no_set_epoch": [("    sampler.set_epoch(epoch)\n", "")],
     "undivided": [(STEP, ACCUMULATING.replace(" / len(halves)", ""))],
     "scaled_loss": [("cross_entropy(ddp(inputs), targets)", "cross_entropy(ddp(inputs), targets) * workers")],
+    "scaled_penalty": [("cross_entropy(ddp(inputs), targets)", "cross_entropy(ddp(inputs), targets) + \\\n        "
+                        "0.01 * workers * sum(one.square().sum() for one in model.parameters())")],
     "clipping_first": [(STEP, BY_HAND.replace("    loss.backward()\n", CLIPPED)),
                        ("DistributedDataParallel(model)", "model")],
     "own_parameters": [(STEP, BY_HAND), ("DistributedDataParallel(model)", "model"),

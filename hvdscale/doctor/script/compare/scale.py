@@ -133,7 +133,7 @@ def against_one(both: BothRuns) -> Finding | None:
     if error <= pair.limit:
         return None
     times = factor(one, many)
-    if times is not None:
+    if times is not None and not close(times, 1):
         known = None if both.weighing is None else 1.0
         return finding(both, "times", by=abs(times - 1), limit=CLOSE, times=times,
                        cause=_cause_of(both, times, known))
