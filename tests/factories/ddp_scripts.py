@@ -467,7 +467,7 @@ CHANGES = {
     "undivided": [(STEP, ACCUMULATING.replace(" / len(halves)", ""))],
     "scaled_loss": [("cross_entropy(ddp(inputs), targets)", "cross_entropy(ddp(inputs), targets) * workers")],
     "scaled_penalty": [("cross_entropy(ddp(inputs), targets)", "cross_entropy(ddp(inputs), targets) + \\\n        "
-                        "0.01 * workers * sum(one.square().sum() for one in model.parameters())")],
+                        "0.002 * workers * sum(one.square().sum() for one in model.parameters())")],
     "clipping_first": [(STEP, BY_HAND.replace("    loss.backward()\n", CLIPPED)),
                        ("DistributedDataParallel(model)", "model")],
     "own_parameters": [(STEP, BY_HAND), ("DistributedDataParallel(model)", "model"),
