@@ -31,14 +31,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 
 from ..formatting.numbers import percent
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
-from .defaults import CONFIDENCE
 from .grouping import group_by
-from .intervals import OWN_FROM, Estimate
+from .intervals import CONFIDENCE, OWN_FROM, Estimate, student_quantile
 from .noise import NoiseScale, noise_scale
 from .shares import Tolerance
 from .trials import JobKey, Trial
@@ -76,7 +74,7 @@ class Excess:
 
     def bands(self, confidence: float) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper limits."""
-        half = scipy.special.stdtrit(self.freedom, 0.5 + confidence / 2) * self.error
+        half = student_quantile(self.freedom, confidence) * self.error
         return self.mean - half, self.mean + half
 
     def over(self, excess: np.ndarray) -> np.ndarray:

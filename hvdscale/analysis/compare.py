@@ -22,14 +22,13 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy
 
 from ..errors import UsageError
 from ..formatting.numbers import list_first
 from ..log.schema import Status
 from ..target import Target
 from .intervals import (CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, mean_ratio,
-                        paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval)
+                        paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval, student_quantile)
 from .pooled_variance import SPEED, updates
 from .steps import RunToTarget, RunCell, cells_by_workers, run_of
 from .trials import JobKey, Trial, by_workload
@@ -420,7 +419,7 @@ def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -
     parts = [values.var(ddof=1) / len(values) for values in samples]
     spread = sum(part ** 2 / (len(values) - 1) for part, values in zip(parts, samples))
     freedom = sum(parts) ** 2 / spread if spread > 0 else sum(map(len, samples)) - len(samples)
-    half = float(scipy.special.stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(sum(parts)))
+    half = float(student_quantile(freedom, confidence) * np.sqrt(sum(parts)))
     return Estimate(value, value - half, value + half, runs)
 
 

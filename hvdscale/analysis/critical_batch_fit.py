@@ -31,7 +31,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from .intervals import CONFIDENCE, Estimate
+from .intervals import CONFIDENCE, Estimate, normal_quantile, student_quantile
 
 LEAST_POINTS = 3
 HYPERBOLA = 1.0         # the shape of McCandlish et al.
@@ -132,8 +132,8 @@ class _Point:
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = np.log([np.float64(between) / estimate.low, estimate.high / np.float64(between)])
         sides = sides[np.isfinite(sides)] if estimate.runs > 1 else sides[:0]
-        normal = scipy.special.ndtri(0.5 + confidence / 2)
-        self.deviation = float(np.sqrt((sides ** 2).mean()) / normal) if sides.any() else np.nan
+        self.deviation = (float(np.sqrt((sides ** 2).mean()) / normal_quantile(confidence)) if sides.any() else
+                          np.nan)
 
 
 def _count_before_rise(points: Sequence[_Point]) -> int:
@@ -307,7 +307,7 @@ def _fit(points: Sequence[_Point], weighted: bool, left_out: tuple[int, ...], co
         freedom, squares = freedom + counted, squares + counted * own
     variance = squares / freedom
     half_grid = float(np.median([point.half_grid for point in points]))
-    region = _Region(surface, float(scipy.special.stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance)))
+    region = _Region(surface, float(student_quantile(freedom, confidence) * np.sqrt(variance)))
     residuals = surface.rest(*surface.best) - surface.level
     s_min, b_crit = region.s_min(half_grid), region.b_crit()
     if len(shapes) > 1 and surface.best[1] <= shapes[0] * (1 + 1e-6) and b_crit.value > surface.batches.max():

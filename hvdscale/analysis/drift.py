@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
-from .defaults import CONFIDENCE
-from .intervals import Estimate
+from .intervals import CONFIDENCE, Estimate, student_quantile
 from .steps import RunCell
 
 LEAST_FREEDOM = 3       # residuals less slope and settings, below which nothing is said
@@ -50,7 +48,7 @@ def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> Drift 
         return None
     slope = float(within @ (logs - level[cell])) / squares
     variance = float(((logs - level[cell] - slope * within) ** 2).sum()) / freedom
-    quantile = float(scipy.special.stdtrit(freedom, 0.5 + confidence / 2))
+    quantile = float(student_quantile(freedom, confidence))
 
     def estimate(value: float, spread: float, runs: int) -> Estimate:
         half = quantile * np.sqrt(variance * spread)

@@ -250,8 +250,18 @@ def logarithms(values: ArrayLike) -> np.ndarray:
         return np.log(np.asarray(values, float))
 
 
+def student_quantile(freedom: ArrayLike, confidence: float) -> Any:
+    """How many standard errors an interval reaches to either side by Student's t; a number, or an array of them."""
+    return scipy.special.stdtrit(freedom, 0.5 + confidence / 2)
+
+
+def normal_quantile(confidence: float) -> float:
+    """How many standard deviations an interval of a normal distribution reaches to either side."""
+    return float(scipy.special.ndtri(0.5 + confidence / 2))
+
+
 def _t_interval(centre: np.ndarray, variance: np.ndarray, freedom: float | np.ndarray, confidence: float) -> Ends:
-    half = scipy.special.stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance)
+    half = student_quantile(freedom, confidence) * np.sqrt(variance)
     return np.exp(centre - half), np.exp(centre + half)
 
 

@@ -21,10 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import scipy
 
 from ..log.reader import Log
-from .intervals import CONFIDENCE, NONE
+from .intervals import CONFIDENCE, NONE, student_quantile
 
 QUARTERS = 4                # of a run's measured steps
 LEAST_STEPS = 5             # measured steps, below which there is no interval
@@ -124,7 +123,7 @@ def _interval(means: np.ndarray, pairs: Sequence[np.ndarray], steps: int, confid
     differences = np.concatenate([np.diff(pair) for pair in pairs], axis=1)
     covariance = differences @ differences.T / (2 * neighbors) / steps
     freedom = 2 / 3 * neighbors             # of a sum of squares of differences of neighbors (von Neumann 1941)
-    return fieller(means, covariance, scipy.special.stdtrit(freedom, 0.5 + confidence / 2))
+    return fieller(means, covariance, student_quantile(freedom, confidence))
 
 
 def fieller(means: np.ndarray, covariance: np.ndarray, quantile: float) -> tuple[float, float]:

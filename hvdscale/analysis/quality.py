@@ -27,12 +27,11 @@ from functools import lru_cache, partial
 from itertools import permutations
 
 import numpy as np
-import scipy
 
 from .best_batch import LEAST_FITTED, Valley, valley_of, valley_rise
 from .best_of_n import best_of_n
 from .budgets import Budget, BudgetPoint, best_under, outcomes_under
-from .intervals import CONFIDENCE, Estimate
+from .intervals import CONFIDENCE, Estimate, student_quantile
 from .isotonic import isotonic
 from .studies import Study, last_measured
 from .trials import JobKey
@@ -214,7 +213,7 @@ def split(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[int, Esti
     at = int(np.argmax(gains)) + 1
     left = np.concatenate([values[:at] - values[:at].mean(), values[at:] - values[at:].mean()])
     rise = float(values[at:].mean() - values[:at].mean())
-    half = math.nan if count < 3 else scipy.special.stdtrit(count - 2, 0.5 + confidence / 2) * math.sqrt(
+    half = math.nan if count < 3 else student_quantile(count - 2, confidence) * math.sqrt(
         (left ** 2).sum() / (count - 2) * (1 / at + 1 / (count - at)))
     return at, Estimate(rise, float(rise - half), float(rise + half), count)
 

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 
 from ..target import Target
 from . import published as box
 from .curves import BatchPoint, Curve, CurvePoint, steps_of_best
-from .intervals import CONFIDENCE, Estimate
+from .intervals import CONFIDENCE, Estimate, student_quantile
 from .trials import JobKey
 
 WITHIN_LOG2 = 0.5           # of the published steps, at
@@ -259,7 +258,7 @@ def _parse_means(one: Mapping[str, Any], kind: str) -> tuple[np.ndarray, np.ndar
     """(batches, steps, low, high) from means of runs in epochs or examples; ``every``: between evaluations."""
     rows = np.array([[float(batch), *value] for batch, value in one["values"].items()])
     batches, mean, runs, variation = rows.T
-    half = scipy.special.stdtrit(runs - 1, 0.5 + CONFIDENCE / 2) * variation / 100 / np.sqrt(runs)
+    half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
     unit = one["train_examples"] if kind == "epochs" else 1
     return (batches, unit * mean / batches, unit * (mean * (1 - half) - one["every"]) / batches,
             unit * mean * (1 + half) / batches)

@@ -22,11 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from .critical_batch_fit import CriticalBatchFit, fit_critical_batch
 from .defaults import CONFIDENCE, PERFECT_WITHIN, USEFUL_WITHIN
-from .intervals import Estimate, logarithms
+from .intervals import Estimate, logarithms, normal_quantile
 
 DRAWS = 2000
 
@@ -139,7 +138,7 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     known = np.isfinite(wide)
     if not known.any():
         return None
-    wide = narrower * np.where(known, wide, wide[known].max()) / scipy.special.ndtri(0.5 + confidence / 2)
+    wide = narrower * np.where(known, wide, wide[known].max()) / normal_quantile(confidence)
     deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
     beyond = logarithms([one.beyond if one.beyond == one.beyond else np.inf for one in estimates])
     unmet = np.isinf(log_steps)

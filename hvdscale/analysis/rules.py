@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import scipy
 
 from ..errors import PlanError, UsageError
 from ..plan import scaling
@@ -39,7 +38,7 @@ from . import defaults
 from .base_rates import rates_of
 from .curves import Curve, CurvePoint
 from .defaults import CONFIDENCE, RULE_WITHIN
-from .intervals import Estimate, over, times
+from .intervals import Estimate, over, student_quantile, times
 from .lr_response import Landscape, landscapes_of, trials_confirm
 from .steps import estimate, known
 from .studies import Outcomes, Study, outcomes
@@ -318,7 +317,7 @@ def exponent_of(rates: Sequence[BestRate], until: float = np.inf, confidence: fl
     weight = 1 / (variance + between)
     slope, left, _ = _fit_line(x, y, weight)
     spread = (weight * (x - np.average(x, weights=weight)) ** 2).sum()
-    half = scipy.special.stdtrit(len(x) - 2, 0.5 + confidence / 2) * np.sqrt(max(1.0, left / (len(x) - 2)) / spread)
+    half = student_quantile(len(x) - 2, confidence) * np.sqrt(max(1.0, left / (len(x) - 2)) / spread)
     return Exponent(float(slope), float(slope - half), float(slope + half), batches)
 
 

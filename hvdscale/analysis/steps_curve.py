@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from .critical_batch_fit import CriticalBatchFit, fit_critical_batch, steps_at
 from .curves import Curve, CurvePoint
 from .drawn import Drawn, levels, log_variance, quantiles
-from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
+from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile
 from .report_data import Section
 from .step_time import BOUNDED, DETERMINED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED
 from .steps import RunCell
@@ -205,8 +205,7 @@ class StepsCurve:
                      ((estimate.value, estimate.low), (estimate.value, estimate.high)))
         down = np.log(estimate.value / max(low, estimate.value / LOWEST))
         up = np.log(high / estimate.value) if high < np.inf else down
-        normal = scipy.special.ndtri(0.5 + self.confidence / 2)
-        drawn = estimate.value * np.exp(deviate / normal * np.where(deviate < 0, down, up))
+        drawn = estimate.value * np.exp(deviate / normal_quantile(self.confidence) * np.where(deviate < 0, down, up))
         if np.isinf(high):
             drawn[deviate > -scipy.special.ndtri(max(point.unmet, (1 - self.confidence) / 2))] = np.inf
         elif point.unmet:           # of a search: whether a seed meets is independent of the fewest steps
@@ -282,8 +281,8 @@ def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confide
                 draws: int = DRAWS, seed: int = 0) -> np.ndarray:
     """Draws of B_crit, within a factor NOISE_WITHIN of a noise scale with its interval; shape (draws,)."""
     random = np.random.default_rng([seed, 6])
-    quantile = scipy.special.ndtri(0.5 + confidence / 2)
-    measured, model = (random.permutation(scipy.special.ndtri(levels(draws))) / quantile for _ in range(2))
+    measured, model = (random.permutation(scipy.special.ndtri(levels(draws))) / normal_quantile(confidence)
+                       for _ in range(2))
     down = np.log(scale / low) if 0 < low <= scale else np.log(NOISE_WITHIN) if low == 0 else 0.0
     up = np.log(high / scale) if scale <= high < np.inf else np.log(NOISE_WITHIN) if np.isinf(high) else 0.0
     return scale * np.exp(measured * np.where(measured < 0, down, up) + model * np.log(NOISE_WITHIN))

@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
-from ..intervals import CONFIDENCE, Estimate
+from ..intervals import CONFIDENCE, Estimate, student_quantile
 
 SHARES = (1 / 7, 1 / 4, 1 / 2)      # of the trials, those with the lowest costs
 SHRINK = 1 / ((SHARES[-1] / SHARES[0]) ** 0.5 - 1)      # the radius of a part goes with the root of its share
@@ -79,4 +78,4 @@ def _lowest_point(logs: np.ndarray, costs: np.ndarray, confidence: float) -> tup
     freedom = len(costs) - UNKNOWNS
     variance = float(((costs - design @ beta) ** 2).sum()) / freedom
     covariance = moves @ np.linalg.inv(design.T @ design) @ moves.T * variance
-    return place + middle, scipy.special.stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(np.diag(covariance))
+    return place + middle, student_quantile(freedom, confidence) * np.sqrt(np.diag(covariance))

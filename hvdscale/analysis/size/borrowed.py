@@ -19,12 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from ...errors import UsageError
 from ..best_batch import valley_of
 from ..critical_batch_fit import CriticalBatchFit, steps_at
-from ..intervals import CONFIDENCE, Estimate
+from ..intervals import CONFIDENCE, Estimate, student_quantile
 from .laws import CellResult, SizeLaws, lowest_by
 
 BATCH, RATE = "batch", "rate"
@@ -204,7 +203,7 @@ def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: 
     if valley is not None and len(values) > VALLEY_UNKNOWNS:
         freedom = len(values) - VALLEY_UNKNOWNS
         noise = math.sqrt(float(((lowest - valley.fitted) ** 2).sum()) / freedom)
-        half = float(scipy.special.stdtrit(freedom, 0.5 + confidence / 2)) * math.sqrt(2) * noise
+        half = float(student_quantile(freedom, confidence)) * math.sqrt(2) * noise
     over = np.array([at, ends[0] - half, ends[1] + half]) - least
     share = np.maximum(over, 0) / abs(least) if least else np.full(3, math.nan)
     return Estimate(float(share[0]), float(share[1]), float(share[2]), len(values))

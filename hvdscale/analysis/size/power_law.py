@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy
 
-from ..intervals import CONFIDENCE, Estimate
+from ..intervals import CONFIDENCE, Estimate, normal_quantile, student_quantile
 
 OWN_FREEDOM = 3         # degrees of freedom of the points' own intervals
 REFUTED = 0.10          # level of the F test at which the residuals refute the points' own intervals
@@ -115,7 +115,7 @@ class PowerLaw:
         x = np.concatenate([[1.0], np.log([sizes[name] for name in self.names]) - self._middle])
         centre = float(x @ self._beta)
         variance = float(x @ self._covariance @ x) + self._excess
-        half = float(scipy.special.stdtrit(self._freedom, 0.5 + self.confidence / 2) * np.sqrt(variance))
+        half = float(student_quantile(self._freedom, self.confidence) * np.sqrt(variance))
         with np.errstate(over="ignore"):
             low, value, high = np.exp([centre - half, centre, centre + half])
         return Estimate(float(value), float(low), float(high), len(self.points))
@@ -199,7 +199,7 @@ def _fit(none: PowerLaw, x: np.ndarray, deviations: np.ndarray | None) -> PowerL
         freedom += counted
         variance = (squares + counted * own) / freedom
     covariance = inverse * variance
-    half = scipy.special.stdtrit(freedom, 0.5 + none.confidence / 2) * np.sqrt(np.diag(covariance))[1:]
+    half = student_quantile(freedom, none.confidence) * np.sqrt(np.diag(covariance))[1:]
     exponents = {name: Estimate(float(value), float(value - one), float(value + one), len(y))
                  for name, value, one in zip(none.names, beta[1:], half)}
     return PowerLaw(none.asked, none.names, none.path, none.constant, none.points, none.left_out, exponents, lack,
@@ -228,4 +228,4 @@ def _deviation(estimate: Estimate, confidence: float) -> float:
         return np.nan
     with np.errstate(divide="ignore"):
         sides = np.log([estimate.value / np.float64(estimate.low), np.float64(estimate.high) / estimate.value])
-    return float(np.sqrt((sides ** 2).mean()) / scipy.special.ndtri(0.5 + confidence / 2))
+    return float(np.sqrt((sides ** 2).mean()) / normal_quantile(confidence))
