@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -27,16 +28,16 @@ from ..errors import UsageError
 from ..formatting.numbers import list_first
 from ..log.schema import Status
 from ..target import Target
-from .intervals import (CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, mean_ratio,
-                        paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval, student_quantile)
-from .pooled_variance import SPEED, updates
-from .steps import RunToTarget, RunCell, cells_by_workers, run_of
+from .intervals import (CONFIDENCE, NONE, Ends, Estimate, geometric_mean, hull, hull_over_grid, mean_interval,
+                        mean_ratio, paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval,
+                        student_quantile)
+from .pooled_variance import updates
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunToTarget, RunCell, cells_by_workers, run_of
 from .trials import JobKey, Trial, by_workload
 
-STEPS, SECONDS, BEST = "steps", "seconds", "best"
+BEST = "best"
 MEASURES = (STEPS, SECONDS, SPEED)
 VERDICTS = OK, UNDECIDED, REGRESSION = "ok", "cannot tell", "regression"       # from good to bad
-_Side = tuple[np.ndarray, np.ndarray]   # values of a measure, and those at the evaluation before
 
 
 @dataclass(frozen=True)
@@ -170,11 +171,6 @@ def _at_common_trials(one: RunCell, other: RunCell) -> tuple[RunCell, RunCell]:
     return replace(one, best_of_n=n), replace(other, best_of_n=n)
 
 
-def _columns(measure: str) -> tuple[str, ...]:
-    """The columns of a measure: itself and, for steps and seconds, its value at the evaluation before."""
-    return (measure,) if measure == SPEED else (measure, f"{measure}_before")
-
-
 class _Samples:
     """The measurements of two cells, ready to be divided; paired by position where there are ``pairs``."""
 
@@ -196,19 +192,22 @@ class _Samples:
         return bool(self.pairs) and target is not None and all(
             _same_course(ours, theirs, target.column) for ours, theirs in self.pairs)
 
-    def sides(self, measure: str) -> tuple[_Side, _Side]:
-        """((values, values at the evaluation before) of the baseline, those of the candidate), without NaN."""
-        names = _columns(measure)
+    def sides(self, measure: str) -> tuple[np.ndarray, np.ndarray]:
+        """Values, and values at the evaluation before, of the baseline and of the candidate, without NaN."""
         if self.pairing == "draw":
-            sides = [np.array([[getattr(run, name) for run in own] for name in names]) for own in zip(*self.pairs)]
+            sides = [np.array([[getattr(run, name) for run in own] for name in (measure, BEFORE[measure])])
+                     for own in zip(*self.pairs)]
         else:
-            sides = [np.array([getattr(cell.samples, name) for name in names])
-                     for cell in (self.baseline, self.candidate)]
+            sides = [cell.samples.with_before(measure) for cell in (self.baseline, self.candidate)]
         known = [~np.isnan(side).any(0) for side in sides]
         if self.pairs:
             known = [known[0] & known[1]] * 2
-        baseline, candidate = ((side[0, keep], side[-1, keep]) for side, keep in zip(sides, known))
+        baseline, candidate = (side[:, keep] for side, keep in zip(sides, known))
         return baseline, candidate
+
+    def estimates(self, measure: str) -> tuple[Estimate, Estimate]:
+        """That of the baseline's cell and that of the candidate's."""
+        return getattr(self.baseline, measure), getattr(self.candidate, measure)
 
     def by_search(self, measure: str) -> bool:
         """Whether the ratio is that of the cells' estimates, at least one of which is the best of a search."""
@@ -250,14 +249,11 @@ class _Pools:
         once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
         pairs = {one.place(measure) for one in samples if one.pairs}
         self.paired = [pooled_paired([np.array([side[at] for side in sides]) for place, sides in once.items()
-                                      if place in pairs and len(sides[0][0]) > 1 and _are_positive(sides, at)])
+                                      if place in pairs and len(sides[0][0]) > 1
+                                      and all((side[at] > 0).all() and np.isfinite(side[at]).all() for side in sides)])
                        for at in (0, 1)]
         self.apart = [pooled([side[at] for place, sides in once.items() if place not in pairs for side in sides])
                       for at in (0, 1)]
-
-
-def _are_positive(sides: tuple[_Side, _Side], at: int) -> bool:
-    return all((side[at] > 0).all() and np.isfinite(side[at]).all() for side in sides)
 
 
 def _compare_cells(samples: _Samples, target: Target | None, pools: Mapping[str, _Pools], tolerances: Tolerances
@@ -269,39 +265,33 @@ def _compare_cells(samples: _Samples, target: Target | None, pools: Mapping[str,
 
 
 def _test(measure: str, samples: _Samples, pools: Mapping[str, _Pools], tolerances: Tolerances) -> Test:
-    before, after = (_estimate(cell, measure) for cell in (samples.baseline, samples.candidate))
+    before, after = samples.estimates(measure)
     change = _change(measure, samples, pools[measure], tolerances.confidence)
     tolerance = tolerances.of(measure)
     verdict, reason = (None, "") if tolerance is None else _judge(measure, samples, change, tolerance)
     return Test(measure, before.value, after.value, change, verdict, reason)
 
 
-def _estimate(cell: RunCell, measure: str) -> Estimate:
-    return getattr(cell, SPEED if measure == SPEED else measure)
-
-
 def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) -> Estimate:
     """Candidate over baseline."""
-    before, after = (_estimate(cell, measure) for cell in (samples.baseline, samples.candidate))
+    before, after = samples.estimates(measure)
     runs = min(before.runs, after.runs)
     if measure == STEPS and samples.same:
         return Estimate(1.0, 1.0, 1.0, runs)
     if samples.by_search(measure):
-        known = before.met and after.met and before.value > 0
-        if not known:
+        if not (before.met and after.met and before.value > 0):
             return Estimate.unknown(runs)
         return Estimate(after.value / before.value, *quotient(after, before), runs)
-    (a, _), (b, _) = sides = samples.sides(measure)
+    (a, _), (b, _) = baseline, candidate = samples.sides(measure)
     if not len(a) or not len(b) or min(a.min(), b.min()) <= 0:
         return Estimate.unknown(runs)
     if np.isinf([*a, *b]).any():
         return _ends_ratio(before, after, runs)
     if samples.is_single(measure) and (measure == SPEED or samples.same):
         return Estimate(mean_ratio(b, a), *NONE, runs)
-    corners = [_interval(a, b, pool, samples, 0, confidence)]
-    if measure != SPEED and not samples.same:
-        corners += _find_corners(sides, pool, samples, confidence)
-    return Estimate(mean_ratio(b, a), *hull(*corners), len(a) if samples.pairing == "draw" else runs)
+    interval = partial(_interval, pool=pool, paired=bool(samples.pairs), confidence=confidence)
+    ends: Ends = interval(b, a, 0) if samples.same else hull_over_grid(candidate, baseline, interval)
+    return Estimate(mean_ratio(b, a), *ends, len(a) if samples.pairing == "draw" else runs)
 
 
 def _ends_ratio(before: Estimate, after: Estimate, runs: int) -> Estimate:
@@ -312,22 +302,12 @@ def _ends_ratio(before: Estimate, after: Estimate, runs: int) -> Estimate:
     return Estimate(after.value / before.value if after.met else np.nan, low, high, runs)
 
 
-def _find_corners(sides: tuple[_Side, _Side], pool: _Pools, samples: _Samples, confidence: float
-                  ) -> list[tuple[float, float]]:
-    """The intervals with either side at its evaluation before."""
-    (a, a_before), (b, b_before) = sides
-    return [_interval(a, b_before, pool, samples, 1, confidence) if b_before.min() > 0 else (0.0, 0.0),
-            _interval(a_before, b, pool, samples, 1, confidence) if a_before.min() > 0 else (np.inf, np.inf)]
-
-
-def _interval(under: np.ndarray, over: np.ndarray, pool: _Pools, samples: _Samples, at: int, confidence: float
-              ) -> tuple[float, float]:
+def _interval(over: np.ndarray, under: np.ndarray, at: int, pool: _Pools, paired: bool, confidence: float) -> Ends:
     """The interval of over / under; the ratio itself where a side has one run, so that only the grid limits it."""
     if min(len(over), len(under)) < 2:
         return (mean_ratio(over, under),) * 2
-    low, high = (paired_ratio_interval(over, under, pool.paired[at], confidence) if samples.pairs else
-                 ratio_interval(over, under, pool.apart[at], confidence))
-    return float(low), float(high)
+    return (paired_ratio_interval(over, under, pool.paired[at], confidence) if paired else
+            ratio_interval(over, under, pool.apart[at], confidence))
 
 
 def _judge(measure: str, samples: _Samples, change: Estimate, tolerance: float) -> tuple[str, str]:
@@ -453,15 +433,14 @@ def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] 
     if not len(a) or not len(b) or np.isinf([*a, *b]).any() or min(a.min(), b.min()) <= 0:
         return None
     value = mean_ratio(b, a)
-    if measure == SPEED or samples.same:
+    if samples.same:
         return value, value, value
-    low = mean_ratio(b_before, a) if b_before.min() > 0 else 0.0
-    return value, low, mean_ratio(b, a_before) if a_before.min() > 0 else np.inf
+    return value, mean_ratio(b_before, a), mean_ratio(b, a_before) if a_before.min() > 0 else np.inf
 
 
 def _search_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] | None:
     """The same for searches; seconds are proportional to steps."""
-    before, after = (_estimate(cell, measure) for cell in (samples.baseline, samples.candidate))
+    before, after = samples.estimates(measure)
     if not (before.met and after.met and before.value > 0):
         return None
     value = after.value / before.value

@@ -238,6 +238,18 @@ def hull(*intervals: Ends) -> tuple[float, float]:
     return float(np.nanmin(ends[:, 0])), float(np.nanmax(ends[:, 1]))
 
 
+def hull_over_grid(above: np.ndarray, below: np.ndarray, interval: Callable[[np.ndarray, np.ndarray, int], Ends]
+                   ) -> tuple[float, float]:
+    """The interval of a ratio, widened for the spacing of evaluations: either side may be as low as at the one before.
+
+    above, below  rows of values and of those at the evaluation before, shape (2, n)
+    interval      of a ratio of the given samples; the last argument is 1 where one of them is at the evaluation before
+    """
+    (a, a_before), (b, b_before) = above, below
+    return hull(interval(a, b, 0), interval(a_before, b, 1) if a_before.min() > 0 else (0.0, 0.0),
+                interval(a, b_before, 1) if b_before.min() > 0 else (np.inf, np.inf))
+
+
 def _choose_spread(logs: np.ndarray, pool: Spread) -> Spread:
     """The spread of a sample: the pool's, or its own where it has enough repeats or there is no pool."""
     count = logs.shape[-1]

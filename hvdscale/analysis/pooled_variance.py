@@ -14,12 +14,11 @@ import scipy
 
 from .grouping import group_by
 from .intervals import OWN_FROM, Pools, Spread, joined, pooled, pooled_paired
-from .steps import RunCell
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell
 from .trials import SeedKey
 
-STEPS = ("steps", "steps_before")
-SECONDS = ("seconds", "seconds_before")
-SPEED = "examples_per_second"
+OF_STEPS = STEPS, BEFORE[STEPS]
+OF_SECONDS = SECONDS, BEFORE[SECONDS]
 
 
 def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pools:
@@ -28,11 +27,11 @@ def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pool
     cells     of one worker count each
     by_batch  cells by global batch, over all worker counts
     """
-    cell = {name: pooled(_measured(by_batch, name), [one.global_batch for one in by_batch]) for name in STEPS}
-    cell |= {name: _pool_settings(cells, name) for name in SECONDS}
+    cell = {name: pooled(_measured(by_batch, name), [one.global_batch for one in by_batch]) for name in OF_STEPS}
+    cell |= {name: _pool_settings(cells, name) for name in OF_SECONDS}
     cell[SPEED] = pooled(_measured(cells, SPEED))
     groups = [group for group in group_by(cells, updates).values() if len(group) > 1]
-    paired = {name: pooled_paired(_tables(groups, name)) for name in (*STEPS, *SECONDS, SPEED)}
+    paired = {name: pooled_paired(_tables(groups, name)) for name in (*OF_STEPS, *OF_SECONDS, SPEED)}
     return Pools(cell, paired)
 
 
@@ -43,7 +42,7 @@ def stand_out(cells: Sequence[RunCell], name: str, level: float = 0.01) -> list[
         samples = _measured([cell], name)
         others = [other for other in cells if other is not cell]
         own, rest = pooled(samples), pooled(_measured(others, name), [one.global_batch for one in others] if
-                                            name in STEPS else ()).at(cell.global_batch)
+                                            name in OF_STEPS else ()).at(cell.global_batch)
         if own.freedom and rest.freedom and len(samples[0]) < OWN_FROM:
             if own.variance > rest.variance * scipy.special.fdtri(own.freedom, rest.freedom, 1 - level):
                 found.append(cell)

@@ -14,16 +14,16 @@ Throughput times statistical efficiency is the goodput of Qiao et al. 2021 (Poll
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
-from .intervals import (CONFIDENCE, NONE, Estimate, Spread, hull, mean_ratio, paired_ratio_interval, quotient,
+from .intervals import (CONFIDENCE, NONE, Estimate, hull_over_grid, mean_ratio, paired_ratio_interval, quotient,
                         ratio_interval)
-from .pooled_variance import SPEED, updates
-from .steps import RunCell, known
+from .pooled_variance import updates
+from .steps import SECONDS, SPEED, STEPS, RunCell
 
 WEAK = "weak"       # the same number of examples per worker: B grows with W
 STRONG = "strong"   # the same global batch
@@ -90,19 +90,19 @@ def compare(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) ->
     """A cell relative to its series' baseline."""
     worker_ratio = cell.workers[0] / baseline.workers[0]
     steps = step_speedup(cell, baseline, confidence)
-    time = _divide(baseline, cell, "seconds", confidence)
-    speed = _divide_speeds(cell, baseline, confidence)
+    time = _divide(baseline, cell, SECONDS, confidence)
+    speed = _divide(cell, baseline, SPEED, confidence)
     return SpeedupPoint(cell, worker_ratio, steps, steps.scaled(baseline.mean_batch / cell.mean_batch),
                         speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
 
 
 def step_speedup(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> Estimate:
     """S0 / S."""
-    return _divide(baseline, cell, "steps", confidence)
+    return _divide(baseline, cell, STEPS, confidence)
 
 
 def _divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Estimate:
-    """The ratio of two cells' estimates of steps or seconds to target."""
+    """The ratio of two cells' estimates of steps or seconds to target, or of speed."""
     over, under = getattr(above, name), getattr(below, name)
     runs = min(over.runs, under.runs)
     if above is below:
@@ -113,43 +113,19 @@ def _divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Est
     if not (over.met and under.met) or 0 in (over.value, under.value):
         return Estimate.unknown(runs)
     value = over.value / under.value
-    if above.searched or below.searched:
+    if name != SPEED and (above.searched or below.searched):
         return Estimate(value, *quotient(over, under), runs)
     if np.isinf(over.high) or np.isinf(under.high):         # some repeats did not meet: ratios of the ends
         return Estimate(value, over.low / under.high, most / under.low if under.low > 0 else np.inf, runs)
-    a, b = (getattr(cell.samples, name) for cell in (above, below))
-    all_known = not np.isnan([*a, *b]).any()
+    sides = [cell.samples.with_before(name) for cell in (above, below)]
+    all_known = not np.isnan([*sides[0][0], *sides[1][0]]).any()
     if updates(above) == updates(below) and all_known:
-        low, high = paired_ratio_interval(a, b, above.pools.of_paired(name), confidence)
+        low, high = paired_ratio_interval(sides[0][0], sides[1][0], above.pools.of_paired(name), confidence)
         return Estimate(value, float(low), float(high), runs)
-    a_before, b_before = (getattr(cell.samples, f"{name}_before") for cell in (above, below))
-    a_before, b_before, a, b = a_before[~np.isnan(a)], b_before[~np.isnan(b)], known(a), known(b)
-    pools = [one.pools.of(name).at(one.global_batch) for one in (above, below)]
-    low, high = _hull_over_grid(a, a_before, b, b_before, pools, confidence)
-    shift = 1 if all_known else value / mean_ratio(a, b)        # seconds of some seeds, steps of all
+    a, b = (side[:, ~np.isnan(side[0])] for side in sides)
+    if min(a.shape[1], b.shape[1]) < 2:
+        return Estimate(value, *NONE, runs)
+    pools = [cell.pools.of(name).at(cell.global_batch) for cell in (above, below)]
+    low, high = hull_over_grid(a, b, lambda one, other, _: ratio_interval(one, other, pools[0], confidence, pools[1]))
+    shift = 1 if all_known else value / mean_ratio(a[0], b[0])      # seconds of some seeds, steps of all
     return Estimate(value, low * shift, high * shift, runs)
-
-
-def _hull_over_grid(a: np.ndarray, a_before: np.ndarray, b: np.ndarray, b_before: np.ndarray,
-                    pools: Sequence[Spread], confidence: float) -> tuple[float, float]:
-    """The interval of a / b, widened for the evaluation grid: each may be as low as at the evaluation before."""
-    if min(len(a), len(b)) < 2:
-        return NONE
-    corners = [ratio_interval(over, under, pools[0], confidence, pools[1])
-               for over, under in ((a, b), (a_before, b), (a, b_before)) if under.min() > 0 and over.min() > 0]
-    low, high = hull(*corners)
-    return (low if a_before.min() > 0 else 0.0), (high if b_before.min() > 0 else np.inf)
-
-
-def _divide_speeds(cell: RunCell, baseline: RunCell, confidence: float) -> Estimate:
-    over, under = cell.examples_per_second, baseline.examples_per_second
-    runs = min(over.runs, under.runs)
-    if cell is baseline:
-        return replace(Estimate.unknown(runs), value=1.0 if over.value > 0 else np.nan)
-    value = over.value / under.value if over.runs and under.runs else np.nan
-    a, b = cell.samples.examples_per_second, baseline.samples.examples_per_second
-    if updates(cell) == updates(baseline) and not np.isnan([*a, *b]).any():
-        low, high = paired_ratio_interval(a, b, cell.pools.of_paired(SPEED), confidence)
-    else:
-        low, high = ratio_interval(known(a), known(b), cell.pools.of(SPEED), confidence)
-    return Estimate(value, float(low), float(high), runs)

@@ -139,6 +139,10 @@ def _tokens_per_example(trial: Trial, at: int) -> float:
     return float(trial.tokens[at] / trial.batches.examples_before(int(trial.step[at])))
 
 
+STEPS, SECONDS, SPEED = "steps", "seconds", "examples_per_second"       # what is measured: fields of Samples
+BEFORE = {STEPS: "steps_before", SECONDS: "seconds_before", SPEED: SPEED}      # at the evaluation before
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """The measurements of a setting's repeats: arrays of shape (seeds,), in order of seed.
@@ -154,6 +158,10 @@ class Samples:
     seconds_before: np.ndarray
     examples_per_second: np.ndarray
 
+    def with_before(self, name: str) -> np.ndarray:
+        """A measurement and that at the evaluation before: shape (2, seeds)."""
+        return np.array([getattr(self, name), getattr(self, BEFORE[name])])
+
 
 def samples_of(runs: Sequence[RunToTarget]) -> Samples:
     """The samples of runs of one setting."""
@@ -163,8 +171,7 @@ def samples_of(runs: Sequence[RunToTarget]) -> Samples:
     def over_seeds(name: str) -> np.ndarray:
         values = [[getattr(run, name) for run in by_seed[seed]] for seed in seeds]
         return np.array([own[0] if len(own) == 1 else _mean_of_known(own) for own in values], float)
-    names = ("steps", "steps_before", "seconds", "seconds_before", "examples_per_second")
-    return Samples(seeds, *map(over_seeds, names))
+    return Samples(seeds, *map(over_seeds, (STEPS, BEFORE[STEPS], SECONDS, BEFORE[SECONDS], SPEED)))
 
 
 def known(values: ArrayLike) -> np.ndarray:
@@ -250,7 +257,7 @@ class RunCell:
                              for name in ("steps", "steps_before", "last_step")),
                            pruned=[run.trial.pruned for run in self.draws], n=self.best_of_n,
                            confidence=self.confidence)
-        return self._estimate_to_target("steps", [run.last_step for run in self.runs if not run.met])
+        return self._estimate_to_target(STEPS, [run.last_step for run in self.runs if not run.met])
 
     @cached_property
     def batches(self) -> BatchSchedule:
@@ -280,7 +287,7 @@ class RunCell:
         """T: seconds to target; for a search, its steps at the speed of the best setting."""
         if self.searched:
             return self._seconds_at_speed()
-        found = self._estimate_to_target("seconds", [run.last_seconds for run in self.runs if not run.met])
+        found = self._estimate_to_target(SECONDS, [run.last_seconds for run in self.runs if not run.met])
         all_met = self.met == len(self.samples.seeds)
         if not self.steps.met or all_met and self.all_timed or found.value == 0:
             return found
@@ -301,7 +308,7 @@ class RunCell:
         values = known(self.samples.examples_per_second)
         if not len(values):
             return Estimate.unknown()
-        low, high = mean_interval(values, self.pools.of("examples_per_second"), self.confidence)
+        low, high = mean_interval(values, self.pools.of(SPEED), self.confidence)
         return Estimate(float(geometric_mean(values)), float(low), float(high), len(values))
 
     @cached_property
@@ -332,12 +339,12 @@ class RunCell:
         return Estimate(steps.value / speed.value, *ends, steps.runs, steps.beyond / speed.value)
 
     def _estimate_to_target(self, name: str, reached: Sequence[float]) -> Estimate:
-        values, before = getattr(self.samples, name), getattr(self.samples, f"{name}_before")
+        values, before = self.samples.with_before(name)
         timed = ~np.isnan(values)
         if not timed.any():
             return Estimate.unknown()
         return estimate(values[timed], before[timed], reached, self.pools.of(name).at(self.global_batch),
-                        self.pools.of(f"{name}_before").at(self.global_batch), self.confidence)
+                        self.pools.of(BEFORE[name]).at(self.global_batch), self.confidence)
 
     @property
     def step_seconds(self) -> Estimate:

@@ -16,8 +16,7 @@ from .. import __version__
 from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test,
                                 Tolerances)
 from ..analysis.intervals import Estimate
-from ..analysis.pooled_variance import SPEED
-from ..analysis.steps import RunCell
+from ..analysis.steps import SPEED, RunCell
 from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, finite, listed, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED

@@ -9,12 +9,12 @@ from ...analysis.drift import drift_of
 from ...analysis.grouping import group_by
 from ...analysis.intervals import OWN_FROM
 from ...analysis.noise_against import as_estimate, best_known
-from ...analysis.pooled_variance import SPEED, stand_out, updates
+from ...analysis.pooled_variance import stand_out, updates
 from ...analysis.report_data import Section
 from ...analysis.search import Search
 from ...analysis.speedup import WEAK, Series, SpeedupPoint, compare
 from ...analysis.step_breakdown import MOST_ROWS
-from ...analysis.steps import RunCell, run_of
+from ...analysis.steps import SPEED, RunCell, run_of
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, exact, in_brackets, list_first, listed, number, spread
 from ...log.schema import Status
