@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..log.reader import Log
+from .grouping import rows_of_each
 from .step_breakdown import MOST_ROWS
 
 LEAST_STEPS = 20        # with a finite loss, below which nothing is said
@@ -41,8 +42,6 @@ def read_courses(log: Log) -> dict[int, LossCourse]:
     table = log.steps
     if not 0 < table.rows <= MOST_ROWS:
         return {}
-    trial, loss = table["trial"], table["loss"]
-    order = np.argsort(trial, kind="stable")
-    ids, first = np.unique(trial[order], return_index=True)
-    found = zip(ids.tolist(), map(course_of, np.split(loss[order], first[1:])))
-    return {number: course for number, course in found if course is not None}
+    loss = table["loss"]
+    found = {number: course_of(loss[rows]) for number, rows in rows_of_each(table["trial"]).items()}
+    return {number: course for number, course in found.items() if course is not None}

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..log.reader import Log
+from .grouping import rows_of_each
 from .intervals import CONFIDENCE, NONE, student_quantile
 
 QUARTERS = 4                # of a run's measured steps
@@ -149,11 +150,9 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
     measured = [table[name] for name in ("local_sqnorm", "reduced_sqnorm", "local_examples")]
     rows = np.flatnonzero(np.isfinite(measured).all(0))
     trial, step = table["trial"][rows], table["step"][rows]
-    order = np.lexsort((step, trial))
-    rows, trial, step = rows[order], trial[order], step[order]
     ids = log.trials["id"]
     by_id = np.argsort(ids)
-    batch = log.trials["global_batch"][by_id[np.searchsorted(ids[by_id], trial)]]
+    batch = log.trials["global_batch"][by_id[np.searchsorted(ids, trial, sorter=by_id)]]
     if "global_batch" in table.columns:                 # of the step, in a trial whose batch changes
         own = table["global_batch"][rows]
         batch = np.where(np.isfinite(own), own, batch)
@@ -165,9 +164,9 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
     pairs = {prefix.split("/", 1)[1]: pair_of(f"{prefix}/") for prefix in sorted(prefixes)}
     whole = pair_of("")
     found = {}
-    for one in np.unique(trial).tolist():
-        at = slice(*np.searchsorted(trial, [one, one + 1]))
+    for number, own in rows_of_each(trial).items():
+        at = own[np.argsort(step[own], kind="stable")]
         groups = {name: NoiseSteps(step[at], sqnorm[at], trace[at]) for name, (sqnorm, trace) in pairs.items()
                   if np.isfinite([sqnorm[at], trace[at]]).all()}
-        found[one] = NoiseSteps(step[at], whole[0][at], whole[1][at], groups)
+        found[number] = NoiseSteps(step[at], whole[0][at], whole[1][at], groups)
     return found

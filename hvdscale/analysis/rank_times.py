@@ -12,6 +12,7 @@ import numpy as np
 
 from ..log.reader import Log
 from ..log.schema import RANK_PARTS, rank_column
+from .grouping import rows_of_each
 
 ELSEWHERE = "elsewhere"                         # in no part: what a rank does beside training
 NAMES = (*RANK_PARTS, ELSEWHERE)
@@ -58,13 +59,10 @@ def read_ranks(log: Log) -> dict[int, RankTimes]:
     ranks = sum(rank_column(rank, "step") in table.columns for rank in range(len(table.columns)))
     if not ranks or not table.rows:
         return {}
-    trial, found = table["trial"], {}
     parts = {name: np.array([table[rank_column(rank, name)] for rank in range(ranks)]) for name in RANK_PARTS}
-    for number in np.unique(trial):
-        rows = (trial == number) & np.isfinite(parts["step"]).all(0)
-        if rows.any():
-            found[int(number)] = times_of({name: values[:, rows] for name, values in parts.items()})
-    return found
+    timed = np.flatnonzero(np.isfinite(parts["step"]).all(0))
+    return {number: times_of({name: values[:, timed[rows]] for name, values in parts.items()})
+            for number, rows in rows_of_each(table["trial"][timed]).items()}
 
 
 def times_of(parts: dict[str, np.ndarray]) -> RankTimes:

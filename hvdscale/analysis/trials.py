@@ -22,17 +22,18 @@ import numpy as np
 
 from ..log.check import refuse_unsound
 from ..log.nans import count_nans
-from ..log.reader import Log, LogTable
+from ..log.reader import Log
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
-from .grouping import group_by
+from .grouping import group_by, rows_of_each
 from .learning import LossCourse, read_courses
 from .noise import NoiseSteps, read_noise
 from .rows import METAPARAMETER, AsVersion, JobKey, SeedKey, TrialRows, as_json_text, is_pruning, only_version, seed_key
 from .step_breakdown import StepParts, read_parts
 
+NO_ROWS = np.empty(0, np.int64)
 # entries of a plan's problem that older logs lack, and that are null where they do not apply
 LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau")
 
@@ -183,16 +184,16 @@ def read_trials(log: Log, as_version: AsVersion = only_version) -> list[Trial]:
     timed = _count_timed_steps(log, ids, [at.stop > at.start and step[at.stop - 1] > 0 for at in own])
     tokens = _count_tokens(log, ids, [step[at] for at in own])
     parts, noise, losses = read_parts(log), read_noise(log), read_courses(log)
-    starts = _Slices(log.restarts, ids)
-    counts, times = starts.column("workers").tolist(), starts.column("time")
+    starts = rows_of_each(log.restarts["trial"])
+    counts, times = log.restarts["workers"], log.restarts["time"]
     columns = [rows.table[name].tolist() for name in ("id", "stop_reason", "global_batch", "workers", "seed")]
     drawn = {name: rows.metaparameter(name).tolist() for name in rows.metaparameters}
     found = []
     for at, row in enumerate(order.tolist()):
         number, reason, batch, workers, seed = (column[row] for column in columns)
-        start, plan = starts.rows[at], rows.plan(row)
+        start, plan = starts.get(number, NO_ROWS), rows.plan(row)
         trial = Trial(log.path, number, Status(int(rows.status[row])), reason, rows.workload(row), batch, workers,
-                      tuple(sorted(set(counts[start]))), seed, plan,
+                      tuple(np.unique(counts[start]).tolist()), seed, plan,
                       _setting_of(plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()}),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
                       *timed[at], parts.get(number), noise.get(number), tokens[at], losses.get(number),
@@ -233,35 +234,21 @@ def _count_timed_steps(log: Log, ids: np.ndarray, evaluated: Sequence[bool]) -> 
     """(steps, seconds) in /steps of each trial that was not evaluated after step 0; (0, 0.0) for the others."""
     if all(evaluated) or not log.steps.rows:
         return [(0, 0.0)] * len(evaluated)
-    slices = _Slices(log.steps, ids)
-    step, seconds = slices.column("step"), slices.column("step_seconds")
-    return [(0, 0.0) if known else (int(np.max(step[rows], initial=0)), float(np.sum(seconds[rows])))
-            for known, rows in zip(evaluated, slices.rows)]
+    rows_of, step, seconds = rows_of_each(log.steps["trial"]), log.steps["step"], log.steps["step_seconds"]
+    rows = [NO_ROWS if known else rows_of.get(number, NO_ROWS) for number, known in zip(ids.tolist(), evaluated)]
+    return [(int(np.max(step[own], initial=0)), float(np.sum(seconds[own]))) for own in rows]
 
 
 def _count_tokens(log: Log, ids: np.ndarray, evaluated: Sequence[np.ndarray]) -> list[np.ndarray | None]:
     """The tokens in each trial's steps up to these; None where a step lacks them."""
     if not log.steps.rows or "tokens" not in log.steps.columns:
         return [None] * len(evaluated)
-    slices, found = _Slices(log.steps, ids, by_step=True), []
-    step, tokens = slices.column("step"), slices.column("tokens")
-    for rows, at in zip(slices.rows, evaluated):
+    rows_of, step, tokens = rows_of_each(log.steps["trial"]), log.steps["step"], log.steps["tokens"]
+    found = []
+    for number, at in zip(ids.tolist(), evaluated):
+        own = rows_of.get(number, NO_ROWS)
+        rows = own[np.argsort(step[own], kind="stable")]
         seen = np.concatenate([[0.0], np.cumsum(tokens[rows])])
         whole = bool(np.array_equal(step[rows], np.arange(1, len(seen)))) and np.max(at, initial=0) < len(seen)
         found.append(seen[at] if whole and np.isfinite(seen[-1]) else None)
     return found
-
-
-class _Slices:
-    """A table's rows by trial: ``column(name)[rows[i]]`` are those of ids[i]."""
-
-    def __init__(self, table: LogTable, ids: np.ndarray, by_step: bool = False) -> None:
-        self.table = table
-        trial = table["trial"]
-        self.order = np.lexsort((table["step"], trial)) if by_step else np.argsort(trial, kind="stable")
-        ordered = trial[self.order]
-        self.rows = [slice(*ends) for ends in zip(np.searchsorted(ordered, ids, "left"),
-                                                  np.searchsorted(ordered, ids, "right"))]
-
-    def column(self, name: str) -> np.ndarray:
-        return self.table[name][self.order]
