@@ -2,7 +2,7 @@
 (2018, arXiv 1804.07612, section 2).
 
     epochs, steps = both_readings(studies, "val/error", True)
-    epochs.log2_batch, epochs.log2_rate, epochs.value       # of each trial; epochs.best: of each batch
+    epochs.global_batch, epochs.rate, epochs.value          # of each trial; epochs.best: of each batch
 
 They give every batch the same epochs and find batches of 2 to 32 best. At the same number of steps, larger batches
 catch up (Shallue et al. 2019, section 4.7). Both readings come from one log.
@@ -53,11 +53,6 @@ class BaseRates:
         return np.log2(self.rate)
 
     @property
-    def log2_batch(self) -> np.ndarray:
-        """log2(global_batch)."""
-        return np.log2(self.global_batch)
-
-    @property
     def batches(self) -> tuple[int, ...]:
         """The global batches that have trials, smallest first."""
         return tuple(np.unique(self.global_batch).tolist())
@@ -67,17 +62,12 @@ class BaseRates:
         return self.studies[self.study[point]].key(self.trial[point])
 
 
-def both_readings(studies: Sequence[Study], column: str, minimizes: bool, epochs: float | None = None,
-                  steps: float | None = None) -> tuple[BaseRates | None, BaseRates | None]:
-    """The map under a budget of epochs and under one of steps, of the studies of one workload.
-
-    epochs, steps  by default the most that some trial of every batch ran
-    """
-    in_epochs, in_steps = common_budgets(studies)
-    in_epochs = in_epochs if epochs is None else Budget(epochs, "epochs")
-    in_steps = in_steps if steps is None else Budget(steps, "steps")
-    return (base_rates_of(studies, column, minimizes, in_epochs) if in_epochs else None,
-            base_rates_of(studies, column, minimizes, in_steps) if in_steps else None)
+def both_readings(studies: Sequence[Study], column: str, minimizes: bool) -> tuple[BaseRates | None, BaseRates | None]:
+    """The map of the studies of one workload under the most epochs, and the most steps, that some trial of every batch
+    ran."""
+    epochs, steps = (base_rates_of(studies, column, minimizes, budget) if budget else None
+                     for budget in common_budgets(studies))
+    return epochs, steps
 
 
 def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None

@@ -132,9 +132,7 @@ class _Curves:
         return np.maximum(yy - walls[0] * ly - walls[1] * ry, 0), falling, walls
 
 
-@lru_cache(maxsize=16)
-def _curves(batches: tuple[int, ...]) -> _Curves:
-    return _Curves(batches)
+_curves = lru_cache(maxsize=16)(_Curves)
 
 
 def _ends(x: np.ndarray, costs: np.ndarray, allowed: float) -> tuple[float, float]:

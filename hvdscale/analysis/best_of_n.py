@@ -62,7 +62,9 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
     detected sooner.
     """
     steps, before, last = (np.asarray(values, float) for values in (steps, before, last))
-    n = _check_count(n, len(steps))
+    n = len(steps) if n is None else n
+    if not 1 <= n <= len(steps):
+        raise ValueError(f"best of {n} of {len(steps)} trials: give a number from 1 to {len(steps)}")
     met = np.isfinite(steps)
     if not met.any():
         return _estimate_unmet(last)
@@ -123,22 +125,11 @@ def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[
     return min((count for count in counts.values() if count), default=None), {}
 
 
-def smallest_interval(values: ArrayLike, *, n: int | None = None, confidence: float = CONFIDENCE
-                      ) -> tuple[float, float]:
-    """Ends of the interval of the median best-of-n of uncensored values of any sign, on a linear scale."""
-    values = np.asarray(values, float)
-    n = _check_count(n, len(values))
-    (low, high), _ = _interval(values, values, values, n, confidence, np.asarray)
-    value = _median_best(values, n)
-    return float(min(low, value)), float(max(high, value))
-
-
-def _check_count(n: int | None, count: int) -> int:
-    """n, by default count; ValueError unless 1 <= n <= count."""
-    n = count if n is None else n
-    if not 1 <= n <= count:
-        raise ValueError(f"best of {n} of {count} trials: give a number from 1 to {count}")
-    return n
+def smallest_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Ends of the interval of the median best of all of at least two uncensored values of any sign, on a linear scale.
+    """
+    (low, high), _ = _interval(values, values, values, len(values), confidence, np.asarray)
+    return float(min(low, values.min())), float(max(high, values.min()))
 
 
 def _median_best(values: np.ndarray, n: int) -> float:
@@ -238,6 +229,7 @@ def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, 
 class _Pivot:
     """Draws of H at the smallest trials, and the weights of a quantile that follow; arrays have one entry per draw.
 
+    at_risk  the number of trials that had not ended yet, at each of the smallest
     between  where between two evaluations a target was met, from 0 to 1: shape (DRAWS, trials)
     """
 
@@ -265,7 +257,4 @@ class _Pivot:
         return np.where(below, tail, np.where(above, np.maximum(tail, x[:, -1]), line))
 
 
-@lru_cache(maxsize=256)
-def _pivot(at_risk: tuple[int, ...], n: int) -> _Pivot:
-    """The draws for trials at which this many had not ended yet."""
-    return _Pivot(at_risk, n)
+_pivot = lru_cache(maxsize=256)(_Pivot)

@@ -15,8 +15,8 @@ from ..target import Target
 from .base_rates import rates_of, scales_with_momentum
 from .best_of_n import BestOf, best_of, best_of_n
 from .curves import Curve, CurvePoint
+from .defaults import USEFUL_WITHIN
 from .intervals import CONFIDENCE, Estimate
-from .regimes import USEFUL_WITHIN
 from .studies import Outcomes, Study, outcomes
 
 LEARNING_RATE, MOMENTUM, EFFECTIVE = "learning_rate", "momentum", "effective_lr"
@@ -30,7 +30,7 @@ REACHED, MISSED, STOPPED, DIVERGED = range(4)       # kinds of trials in their s
 class BestPoint:
     """A metaparameter of the trial with the fewest steps to the target at one batch.
 
-    low, high   its range over the trials within a share ``within`` of the fewest steps
+    low, high   its range over the trials within a share USEFUL_WITHIN of the fewest steps
     near        the number of these trials, including the best
     keys        these trials, the best first
     """
@@ -43,19 +43,19 @@ class BestPoint:
     keys: tuple[tuple[str, int], ...]
 
 
-def best_points(curve: Curve, name: str, within: float = USEFUL_WITHIN) -> tuple[BestPoint, ...]:
+def best_points(curve: Curve, name: str) -> tuple[BestPoint, ...]:
     """The best value of a metaparameter at each batch of a curve that met the target.
 
     name  a metaparameter, or EFFECTIVE; batches whose best trial does not have it are left out
     """
     found = [(point, metaparameter(point.study, name)) for point in curve.searched if point.best is not None]
-    return tuple(_best_point(point, values, outcomes(point.study, curve.target), within)
+    return tuple(_best_point(point, values, outcomes(point.study, curve.target))
                  for point, values in found if np.isfinite(values[point.best]))
 
 
-def _best_point(point: CurvePoint, values: np.ndarray, reached: Outcomes, within: float) -> BestPoint:
+def _best_point(point: CurvePoint, values: np.ndarray, reached: Outcomes) -> BestPoint:
     study, best = point.study, point.best
-    enough = study.searched & (reached.steps <= (1 + within) * reached.steps[best])
+    enough = study.searched & (reached.steps <= (1 + USEFUL_WITHIN) * reached.steps[best])
     near = np.flatnonzero(enough & np.isfinite(values))
     near = near[np.argsort(near != best, kind="stable")]
     return BestPoint(point.global_batch, float(values[best]), float(values[near].min()), float(values[near].max()),

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -82,12 +83,11 @@ class Excess:
         return np.maximum(excess, 0.0) - self.allowed
 
 
-def smoothed(values: np.ndarray, weight: float = SMOOTHING) -> float:
+def smoothed(values: np.ndarray) -> float:
     """The exponential moving average at the end of a series; NaN of none."""
-    found = np.nan
-    for at, value in enumerate(values):
-        found = value if at == 0 else (1 - weight) * found + weight * value
-    return float(found)
+    if not len(values):
+        return np.nan
+    return float(reduce(lambda average, value: (1 - SMOOTHING) * average + SMOOTHING * value, values))
 
 
 def excess_of(losses: np.ndarray, tolerance: Tolerance) -> Excess:

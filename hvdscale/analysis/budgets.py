@@ -314,6 +314,6 @@ def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFI
     if len(values) < 2:
         return Estimate(value, np.nan, np.nan, len(values))
     by_ratio, sign = values.min() > 0, 1 if minimizes else -1
-    ends = sign * np.array(smallest_interval(sign * (np.log(values) if by_ratio else values), confidence=confidence))
+    ends = sign * np.array(smallest_interval(sign * (np.log(values) if by_ratio else values), confidence))
     low, high = np.sort(np.exp(ends) if by_ratio else ends)
     return Estimate(value, min(float(low), value), max(float(high), value), len(values))

@@ -83,7 +83,6 @@ class ComparedCell:
     candidate: RunCell
     pairing: str                # "seed", "draw", "search": the best of each search, or "": independent samples
     tests: tuple[Test, ...]
-    horizon: int                # steps over which the best metric is taken
 
     @property
     def verdict(self) -> str:
@@ -147,10 +146,10 @@ def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerance
     return cells_by_workers([run for run in runs if run.conclusive or run.trial.pruned], tolerances.confidence)
 
 
-def _list_trials(trials: Iterable[Trial], most: int = 4) -> str:
+def _list_trials(trials: Iterable[Trial]) -> str:
     """The distinct jobs of trials, for a message."""
     seen = dict.fromkeys(f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials)
-    return list_first(seen, most, "; ") or "nothing"
+    return list_first(seen, 4, "; ") or "nothing"
 
 
 def _compare(workload: JobKey, target: Target | None, before: Mapping[tuple[int, int], RunCell],
@@ -259,9 +258,10 @@ class _Pools:
 def _compare_cells(samples: _Samples, target: Target | None, pools: Mapping[str, _Pools], tolerances: Tolerances
                    ) -> ComparedCell:
     tests = [_test(measure, samples, pools, tolerances) for measure in (MEASURES if target else (SPEED,))]
-    horizon, best = _best_test(samples, target, tolerances) if target else (0, None)
+    if target and samples.baseline.runs and samples.candidate.runs:
+        tests.append(_best_test(samples, target, tolerances))
     return ComparedCell(samples.baseline.workers[0], samples.baseline.global_batch, samples.baseline, samples.candidate,
-                        samples.pairing, tuple(tests if best is None else [*tests, best]), horizon)
+                        samples.pairing, tuple(tests))
 
 
 def _test(measure: str, samples: _Samples, pools: Mapping[str, _Pools], tolerances: Tolerances) -> Test:
@@ -363,11 +363,9 @@ def _judge_interval(low: float, high: float, limit: float) -> tuple[str, str]:
     return (OK, "") if high <= limit else (UNDECIDED, "the interval spans the tolerance")
 
 
-def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> tuple[int, Test | None]:
-    """(horizon, Test) of the best metric over the steps that all runs took; (0, None) where one side has no run."""
+def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> Test:
+    """Of the best metric over the steps that all runs took; both sides have runs."""
     runs = samples.baseline.runs, samples.candidate.runs
-    if not all(runs):
-        return 0, None
     horizon = int(min(run.last_step for run in (*runs[0], *runs[1])))
     by_seed = [{run.trial.seed_key: _find_best(run.trial, target, horizon) for run in own} for own in runs]
     a, b = (np.array([own[seed] for seed in sorted(own)]) for own in by_seed)
@@ -376,7 +374,7 @@ def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> tup
     before, after = (float(np.nanmean(values)) if np.isfinite(values).any() else np.nan for values in (a, b))
     worse = (change.low, change.high) if target.minimizes else (-change.high, -change.low)
     verdict, reason = (None, "") if tolerances.metric is None else _judge_interval(*worse, tolerances.metric)
-    return horizon, Test(BEST, before, after, change, verdict, reason)
+    return Test(BEST, before, after, change, verdict, reason)
 
 
 def _find_best(trial: Trial, target: Target, horizon: int) -> float:

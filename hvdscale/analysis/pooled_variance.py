@@ -35,8 +35,8 @@ def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pool
     return Pools(cell, paired)
 
 
-def stand_out(cells: Sequence[RunCell], name: str, level: float = 0.01) -> list[RunCell]:
-    """Cells that use the pool although their own spread exceeds that of the others (one-sided F test)."""
+def stand_out(cells: Sequence[RunCell], name: str) -> list[RunCell]:
+    """Cells that use the pool although their own spread exceeds that of the others (one-sided F test, 1 %)."""
     found = []
     for cell in cells:
         samples = _measured([cell], name)
@@ -44,7 +44,7 @@ def stand_out(cells: Sequence[RunCell], name: str, level: float = 0.01) -> list[
         own, rest = pooled(samples), pooled(_measured(others, name), [one.global_batch for one in others] if
                                             name in OF_STEPS else ()).at(cell.global_batch)
         if own.freedom and rest.freedom and len(samples[0]) < OWN_FROM:
-            if own.variance > rest.variance * scipy.special.fdtri(own.freedom, rest.freedom, 1 - level):
+            if own.variance > rest.variance * scipy.special.fdtri(own.freedom, rest.freedom, 0.99):
                 found.append(cell)
     return found
 

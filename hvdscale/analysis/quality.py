@@ -41,6 +41,7 @@ POWER = 0.8                 # of the test for the rise that is called detectable
 LEAST_TRIALS = 5            # feasible trials for a batch to be compared
 LEAST_BATCHES = 4           # with three, no order is rarer than one in six
 ORDERS = 1999
+SIMULATED = 1000            # sweeps, for the rise that is called detectable
 MOST_AT_ONCE = 1 << 12      # numbers in one pass over the orders; what curves make of them stays in the cache
 ENUMERATED = 7              # up to this number of batches, all orders are tried
 LATE = 0.9                  # of a trial's last step: a best value after it may still have been improving
@@ -219,11 +220,11 @@ def split(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[int, Esti
 
 
 @lru_cache
-def detectable_rise(count: int, simulated: int = 1000) -> float:
+def detectable_rise(count: int) -> float:
     """The linear rise over ``count`` batches that is found in POWER of sweeps, in standard deviations of the best at
     one batch, assumed normal."""
     random = np.random.Generator(np.random.Philox(key=count))
-    noise = random.standard_normal((simulated, count))
+    noise = random.standard_normal((SIMULATED, count))
     bound = np.quantile(rise_share(noise), 1 - LEVEL)
     slope = np.linspace(0, 1, count)
     low, high = 0.0, 64.0

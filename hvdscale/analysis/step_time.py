@@ -322,14 +322,13 @@ class StepTimes:
 
     timings: Timings
     model: StepModel
-    seed: int = 0
     cells: tuple[RunCell, ...] = ()        # of one worker count each: their runs replace the timings of theirs
 
     @classmethod
-    def of(cls, timings: Timings, links: Links | None = None, draws: int = DRAWS, seed: int = 0) -> StepTimes:
+    def of(cls, timings: Timings, links: Links | None = None, draws: int = DRAWS) -> StepTimes:
         """The model fitted to at least one timing."""
         between = links.seconds(timings.machine, timings.measured.parameters) if links and timings.machine else None
-        return cls(timings, fit_steps(timings.found, between, timings.spread, draws, seed), seed)
+        return cls(timings, fit_steps(timings.found, between, timings.spread, draws))
 
     def of_cells(self, cells: Iterable[RunCell]) -> StepTimes:
         """The same model, with measured times taken from these cells."""
@@ -395,8 +394,7 @@ class StepTimes:
 
     def _deviation(self, timing: Timing) -> np.ndarray:
         """Draws of the error of a timing's logarithm."""
-        random = np.random.default_rng([self.seed, 2, timing.workers, timing.per_node, timing.global_batch,
-                                        timing.passes])
+        random = np.random.default_rng([0, 2, timing.workers, timing.per_node, timing.global_batch, timing.passes])
         spread, size = self.timings.spread, self.model.draws
         if spread.freedom:
             deviates = (scipy.special.stdtrit(spread.freedom, levels(size)) * spread.deviation /

@@ -230,7 +230,7 @@ class RunCell:
     setting: str
     samples: Samples
     confidence: float
-    pools: Pools                    # the spreads shared with the other cells of its section
+    pools: Pools = Pools()          # the spreads shared with the other cells of its section
     draws: tuple[RunToTarget, ...] = ()     # feasible trials of the search that drew the setting, pruned ones too
     best_of_n: int | None = None    # the number of them that its steps are the best of; None: all
 
@@ -359,7 +359,7 @@ class RunCell:
         return any(trial.crowded for trial in self.considered)
 
 
-def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE, pools: Pools = Pools()) -> RunCell:
+def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunCell:
     """The cell of runs at one global batch, including those that diverged; unfinished ones are ignored.
 
     Of several settings, the best one represents the cell: the fewest steps to target or, without a target, the most
@@ -372,8 +372,8 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE, pools: 
     best = tuple(run for run in settings[setting] if run.ended)
     return RunCell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
                    tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
-                   len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence, pools,
-                   _find_draws(runs, best))
+                   len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence,
+                   draws=_find_draws(runs, best))
 
 
 def cells_by_workers(runs: Iterable[RunToTarget], confidence: float = CONFIDENCE) -> dict[tuple[int, int], RunCell]:

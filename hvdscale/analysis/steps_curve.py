@@ -85,7 +85,6 @@ class StepsCurve:
     shape: np.ndarray | None = None         # draws of its p, likewise
     confidence: float = CONFIDENCE
     draws: int = DRAWS
-    seed: int = 0
 
     @property
     def relative(self) -> bool:
@@ -162,7 +161,7 @@ class StepsCurve:
                 first + (last - first) * inverse) ** (1 - share)
         draws = self._draw_point(left), self._draw_point(right)
         known = np.isfinite(draws).all(0)
-        share = np.random.default_rng([self.seed, 7]).uniform(size=self.draws)
+        share = np.random.default_rng([0, 7]).uniform(size=self.draws)
         drawn = np.full(self.draws, np.inf)
         drawn[known] = steps(draws[0][known], draws[1][known], share[known])
         return StepsAt(steps(left.steps.value, right.steps.value, 0.5), drawn, INTERPOLATED)
@@ -184,7 +183,7 @@ class StepsCurve:
     def _draw_slope(self, above: bool) -> np.ndarray:
         """Draws of the power of the batch with which steps fall beyond the batches. As returns diminish, it lies
         between that of the last two batches and 0 above them, and between that of the first two and 1 below."""
-        share = np.random.default_rng([self.seed, 3]).uniform(size=self.draws)
+        share = np.random.default_rng([0, 3]).uniform(size=self.draws)
         if len(self.met) < 2:
             return share
         left, right = self.met[-2:] if above else self.met[:2]
@@ -199,7 +198,7 @@ class StepsCurve:
         estimate = point.steps
         if not estimate.met or estimate.value == 0:
             return np.full(self.draws, estimate.value)
-        random = np.random.default_rng([self.seed, 4, point.global_batch])
+        random = np.random.default_rng([0, 4, point.global_batch])
         deviate = random.permutation(scipy.special.ndtri(levels(self.draws)))
         low, high = (value if end != end else end for value, end in
                      ((estimate.value, estimate.low), (estimate.value, estimate.high)))
@@ -257,7 +256,7 @@ def _draws_of(fit: CriticalBatchFit | None) -> np.ndarray | None:
 
 
 def steps_curve(points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
-                confidence: float = CONFIDENCE, draws: int = DRAWS, seed: int = 0) -> StepsCurve:
+                confidence: float = CONFIDENCE, draws: int = DRAWS) -> StepsCurve:
     """The curve of these points.
 
     fit    draws of the curve fitted to them (CriticalBatchFit.draws), any number, or None
@@ -267,20 +266,20 @@ def steps_curve(points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, n
 
     def pick(critical: np.ndarray) -> np.ndarray:       # evenly by B_crit, to keep its quantiles
         picked = np.argsort(critical)[(levels(draws) * len(critical)).astype(int)]
-        return np.random.default_rng([seed, 5]).permutation(picked)
+        return np.random.default_rng([0, 5]).permutation(picked)
     if fit is not None:
         fitted = np.asarray(fit, float)
         examples, critical, shape = fitted[pick(fitted[:, 1])].T
-        return StepsCurve(points, critical, examples, shape, confidence, draws, seed)
+        return StepsCurve(points, critical, examples, shape, confidence, draws)
     predicted = None if noise is None else np.asarray(noise, float)
     return StepsCurve(points, None if predicted is None else predicted[pick(predicted)], confidence=confidence,
-                      draws=draws, seed=seed)
+                      draws=draws)
 
 
 def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confidence: float = CONFIDENCE,
-                draws: int = DRAWS, seed: int = 0) -> np.ndarray:
+                draws: int = DRAWS) -> np.ndarray:
     """Draws of B_crit, within a factor NOISE_WITHIN of a noise scale with its interval; shape (draws,)."""
-    random = np.random.default_rng([seed, 6])
+    random = np.random.default_rng([0, 6])
     measured, model = (random.permutation(scipy.special.ndtri(levels(draws))) / normal_quantile(confidence)
                        for _ in range(2))
     down = np.log(scale / low) if 0 < low <= scale else np.log(NOISE_WITHIN) if low == 0 else 0.0

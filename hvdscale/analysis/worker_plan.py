@@ -245,7 +245,7 @@ class WorkerPlan:
             return np.ones(self.curve.draws)
         deviation = np.sqrt(steps.variance + (times.variance if times.freedom else 0.0))
         drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(self.curve.draws))
-        return np.exp(np.random.default_rng([self.curve.seed, 8]).permutation(drawn))
+        return np.exp(np.random.default_rng([0, 8]).permutation(drawn))
 
     def assumed(self, *options: Option) -> tuple[str, ...]:
         """Why chances of these options are assumed rather than measured: MODEL, ONE_RUN, PREDICTED; none if measured.

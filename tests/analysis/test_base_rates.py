@@ -47,7 +47,8 @@ def test_with_momentum_the_rate_is_the_effective_one():
 def test_both_readings_come_from_one_log():
     slow = [0.9, 0.7, 0.5, 0.3, 0.1]                # by steps the same at every batch
     trials = [ran(batch, batch, 0.1, slow) for batch in (10, 20, 40)]
-    epochs, steps = both_readings(studies_of([logged(*trials)]), COLUMN, True, epochs=0.4)
+    studies = studies_of([logged(*trials)])
+    epochs, (_, steps) = mapped(*trials, budget=Budget(0.4, "epochs")), both_readings(studies, COLUMN, True)
     assert epochs.budget == Budget(0.4, "epochs") and steps.budget == Budget(40, "steps")
     assert epochs.value == pytest.approx([0.1, 0.5, 0.7]) and steps.value == pytest.approx([0.1] * 3)
     table = base_rates_table(epochs, steps)
