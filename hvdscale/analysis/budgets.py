@@ -153,36 +153,20 @@ class BudgetOutcomes:
         """Why the SHORT ones of these trials ended: PRUNED, at their OWN_TARGET or with their OWN_BUDGET spent; both of
         these where a log does not have the budget in steps."""
         early = ends_short(self.study, None)
-        stops = _StopsAtTarget(self.study)
         found: set[EarlyEnd] = set()
         for trial in trials:
             if self.kind[trial] != TrialKind.SHORT:
                 continue
+            measurement = self.study.plan(trial).get("measurement") or {}
             if self.study.pruned[trial]:
                 found.add(EarlyEnd.PRUNED)
-            elif not stops.at(trial):
+            elif not measurement.get("target") or measurement.get("keep_going"):
                 found.add(EarlyEnd.OWN_BUDGET)
             elif self.study.budget_steps[trial] > 0:
                 found.add(EarlyEnd.OWN_TARGET if early[trial] else EarlyEnd.OWN_BUDGET)
             else:
                 found |= {EarlyEnd.OWN_TARGET, EarlyEnd.OWN_BUDGET}
         return found
-
-
-class _StopsAtTarget:
-    """Whether trials of a study stop at a target of their own; each distinct plan is read once."""
-
-    def __init__(self, study: Study) -> None:
-        self.study = study
-        self.known: dict[str, bool] = {}
-
-    def at(self, trial: int) -> bool:
-        """Whether this one does."""
-        text = self.study.plan_texts[trial]
-        if text not in self.known:
-            measurement = self.study.plan(trial).get("measurement") or {}
-            self.known[text] = bool(measurement.get("target")) and not measurement.get("keep_going")
-        return self.known[text]
 
 
 def outcomes_under(study: Study, column: str, minimizes: bool, budget: Budget | None = None) -> BudgetOutcomes:

@@ -162,10 +162,27 @@ def _last_level(logs: np.ndarray) -> tuple[float, int]:
     return blocks[-1]
 
 
+def weigh(deviations: np.ndarray) -> tuple[np.ndarray, float]:
+    """(weights, the variance that the points' own intervals imply) of points with these deviations of the logarithm:
+    equal weights, except for those whose deviation is more than twice the median one."""
+    usual = np.median(deviations)
+    weights = np.where(deviations > 2 * usual, usual / np.maximum(deviations, 1e-300), 1.0) ** 2
+    return weights, float((weights * deviations ** 2).mean())
+
+
+def count_own(freedom: int, ratio: float) -> int:
+    """Degrees of freedom that the points' own intervals count as: one where the residuals refute them.
+
+    ratio  of the residuals' variance, of so many degrees of freedom, to that of the intervals
+    """
+    return OWN_FREEDOM if scipy.special.fdtrc(freedom, OWN_FREEDOM, ratio) > REFUTED else 1
+
+
 class _Surface:
     """The sum of squares by x = log(B_crit) and the shape p, at the best log S_min for each.
 
     x, shapes   the grid, with ``levels`` (log S_min) and ``squares`` of shape (x, shapes)
+    own         the variance that the points' own intervals imply; NaN: unknown
     best        (x, p) of the minimum
     end         -1 or 1 where the minimum lies at the lower or upper end of x, else 0
     """
@@ -174,9 +191,9 @@ class _Surface:
         self.batches, self.logs = (np.array([getattr(one, name) for one in points]) for name in ("batch", "log_steps"))
         self.deviations = np.array([one.deviation for one in points])
         self.weights = np.ones(len(points))
+        self.own = np.nan
         if weighted:
-            middle = np.median(self.deviations)
-            self.weights = np.where(self.deviations > 2 * middle, middle / self.deviations, 1.0) ** 2
+            self.weights, self.own = weigh(self.deviations)
         self.x = np.linspace(np.log(self.batches.min() / REACH), np.log(self.batches.max() * REACH), GRID)
         self.shapes = shapes
         self.levels, squares = self.at(self.x[:, None], shapes)
@@ -296,14 +313,13 @@ def _fit(points: Sequence[_Point], weighted: bool, left_out: tuple[int, ...], co
         hyperbola = _fit(points, weighted, left_out, confidence, np.array([HYPERBOLA]))
         return _widen_over_shapes(fits, hyperbola, shapes)
     freedom = residual_freedom = count - 2 - (len(shapes) > 1)
-    squares, own, lack = surface.least, np.nan, np.nan
+    squares, own, lack = surface.least, surface.own, np.nan
     if weighted:
-        own = float((surface.weights * surface.deviations ** 2).mean())
         counted = OWN_FREEDOM
         if residual_freedom:
             ratio = squares / residual_freedom / own
             lack = float(scipy.special.fdtrc(residual_freedom, sum(point.runs - 1 for point in points), ratio))
-            counted = OWN_FREEDOM if scipy.special.fdtrc(residual_freedom, OWN_FREEDOM, ratio) > REFUTED else 1
+            counted = count_own(residual_freedom, ratio)
         freedom, squares = freedom + counted, squares + counted * own
     variance = squares / freedom
     half_grid = float(np.median([point.half_grid for point in points]))

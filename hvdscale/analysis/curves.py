@@ -12,8 +12,8 @@ import numpy as np
 
 from ..target import Target
 from .best_of_n import best_of, best_of_more, common_trials
-from .intervals import CONFIDENCE, Estimate
-from .options import Options
+from .defaults import CONFIDENCE, Options
+from .intervals import Estimate
 from .regimes import Regimes, regimes_of
 from .speedup import step_speedup
 from .steps import RunCell

@@ -67,8 +67,7 @@ class Estimate:
 
     def scaled(self, factor: float) -> Estimate:
         """The estimate of ``factor`` times the quantity."""
-        return Estimate(self.value * factor, self.low * factor, self.high * factor, self.runs, self.beyond * factor,
-                        self.before * factor, self.extrapolated)
+        return self.mapped(lambda end: end * factor)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,10 +22,10 @@ from ..target import Target
 from .best_of_n import common_trials
 from .budgets import are_ends_alone
 from .curves import Curve, curve_of_cells
+from .defaults import Options
 from .grouping import group_by
 from .intervals import Pools
 from .noise import Noise
-from .options import Options
 from .pooled_variance import pools_of
 from .search import Search, covers, searches_of
 from .slow_runs import slow_runs

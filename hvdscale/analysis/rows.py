@@ -168,12 +168,10 @@ class TrialRows:
         for number, own in enumerate(groups):
             group[own], place[own] = number, np.arange(len(own))
         ids, first, count = _find_stretches(self._evaluations)
+        asked = np.isin(ids, self.id[group >= 0])
+        ids, first, count = ids[asked], first[asked], count[asked]
         by_id = np.argsort(self.id)
-        at = np.searchsorted(self.id[by_id], ids).clip(max=max(len(by_id) - 1, 0))
-        known = self.id[by_id][at] == ids if len(by_id) else np.zeros(len(ids), bool)
-        if len(by_id):
-            known &= group[by_id[at]] >= 0
-        row, first, count = by_id[at[known]] if len(by_id) else at[:0], first[known], count[known]
+        row = by_id[np.searchsorted(self.id, ids, sorter=by_id)]
         order = np.lexsort((first, place[row], group[row]))
         row, first, count = row[order], first[order], count[order]
         ends = np.searchsorted(group[row], np.arange(len(groups) + 1))
@@ -317,7 +315,8 @@ class Evaluations:
     def _read(self, name: str) -> np.ndarray:
         if self._order is None and name != "step":
             self.read("step")
-        values = self._concatenate(name)
+        parts = [source.read(name) for source in self._sources]
+        values = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if self._order is None:
             straight = np.isin(np.flatnonzero(values[1:] <= values[:-1]) + 1, self.first).all()
             self._order = slice(None) if straight else self._sort(values)
@@ -334,7 +333,3 @@ class Evaluations:
             raise LogError(f"{path}: trial {number}: evaluations/step is {step[row]:.0f} twice; two runs may have been "
                            "given one trial id")
         return order
-
-    def _concatenate(self, name: str) -> np.ndarray:
-        parts = [source.read(name) for source in self._sources]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
-from ..analysis.options import Options
+from ..analysis.defaults import Options
 from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
 from ..system.collecting import uncollected

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..analysis.budgets import Budget
 from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES,
                                  USEFUL_WITHIN)
-from ..analysis.options import Options
+from ..analysis.defaults import Options
 from ..analysis.published import read as read_published
 from ..analysis.rules import Rule
 from ..analysis.shares import Tolerance, confidence_of, share_of

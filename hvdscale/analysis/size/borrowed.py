@@ -212,8 +212,7 @@ def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: 
 def over_fewest(fit: CriticalBatchFit, batch: float, confidence: float = CONFIDENCE) -> tuple[Estimate, Estimate]:
     """(steps over S_min, examples over E_min) at a batch, from 1 on."""
     e_min, b_crit, shape = fit.draws.T
-    own = steps_at(batch, fit.s_min.value * fit.b_crit.value, fit.b_crit.value, fit.shape.value)
-    drawn = steps_at(batch, e_min, b_crit, shape)
+    own, drawn = fit.steps(batch), steps_at(batch, e_min, b_crit, shape)
     ends = (1 - confidence) / 2, (1 + confidence) / 2
     with np.errstate(invalid="ignore"):
         found: Sequence[tuple[float, np.ndarray]] = (

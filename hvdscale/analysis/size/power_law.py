@@ -18,15 +18,14 @@ first size, along that path.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy
 
+from ..critical_batch_fit import OWN_FREEDOM, count_own, weigh
 from ..intervals import CONFIDENCE, Estimate, normal_quantile, student_quantile
 
-OWN_FREEDOM = 3         # degrees of freedom of the points' own intervals
-REFUTED = 0.10          # level of the F test at which the residuals refute the points' own intervals
 LACKING = 0.05          # p-values of the lack of fit at or below are told
 SEPARABLE = 0.05        # share of a size's variance that the other must leave
 REACH = 16.0            # times the largest size, or its reciprocal of the smallest, beyond which nothing is predicted
@@ -180,21 +179,19 @@ def fit_power_law(names: Sequence[str], points: Sequence[SizePoint], confidence:
 def _fit(none: PowerLaw, x: np.ndarray, deviations: np.ndarray | None) -> PowerLaw:
     """The law of logarithms of sizes, shape (points, names)."""
     y = np.log([one.estimate.value for one in none.points])
-    weights, middle = np.ones(len(y)), x.mean(0)
-    if deviations is not None:
-        usual = np.median(deviations)
-        weights = np.where(deviations > 2 * usual, usual / np.maximum(deviations, 1e-300), 1.0) ** 2
+    middle = x.mean(0)
+    weights, own = (np.ones(len(y)), np.nan) if deviations is None else weigh(deviations)
     design = np.column_stack([np.ones(len(y)), x - middle])
     inverse = np.linalg.inv(design.T @ (weights[:, None] * design))
     beta = inverse @ design.T @ (weights * y)
     squares, freedom = float(weights @ (y - design @ beta) ** 2), len(y) - design.shape[1]
     variance, lack, excess = squares / max(freedom, 1), np.nan, 0.0
     if deviations is not None:
-        own, counted = float((weights * deviations ** 2).mean()), OWN_FREEDOM
-        ratio = squares / freedom / own if freedom and own > 0 else np.nan
+        counted = OWN_FREEDOM
         if freedom and own > 0:
+            ratio = squares / freedom / own
             lack = float(scipy.special.chdtrc(freedom, freedom * ratio))
-            counted = OWN_FREEDOM if scipy.special.fdtrc(freedom, OWN_FREEDOM, ratio) > REFUTED else 1
+            counted = count_own(freedom, ratio)
             excess = max(0.0, squares / freedom - own) if counted == 1 else 0.0
         freedom += counted
         variance = (squares + counted * own) / freedom
@@ -202,8 +199,8 @@ def _fit(none: PowerLaw, x: np.ndarray, deviations: np.ndarray | None) -> PowerL
     half = student_quantile(freedom, none.confidence) * np.sqrt(np.diag(covariance))[1:]
     exponents = {name: Estimate(float(value), float(value - one), float(value + one), len(y))
                  for name, value, one in zip(none.names, beta[1:], half)}
-    return PowerLaw(none.asked, none.names, none.path, none.constant, none.points, none.left_out, exponents, lack,
-                    none.confidence, "", beta, covariance, excess, freedom, middle)
+    return replace(none, exponents=exponents, lack_of_fit=lack, why="", _beta=beta, _covariance=covariance,
+                   _excess=excess, _freedom=freedom, _middle=middle)
 
 
 def _separable(logs: np.ndarray, varying: Sequence[int]) -> list[int]:
