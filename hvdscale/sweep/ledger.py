@@ -125,11 +125,9 @@ class DrawResult:
 
     def as_json(self) -> dict:
         """A dict for JSON, with inf and NaN as "inf", "-inf" and "nan"."""
-        return {"number": self.number, "status": self.status.name, "kind": self.kind, "reason": self.reason,
-                "last_step": self.last_step,
+        return {"number": self.number, "status": self.status.name, **vars(self),
                 "steps": {target: _encode_float(steps) for target, steps in self.steps.items()},
-                "best": _encode_float(self.best), "seconds": _encode_float(self.seconds),
-                "pieces": [list(piece) for piece in self.pieces], "owner": self.owner}
+                "best": _encode_float(self.best), "seconds": _encode_float(self.seconds)}
 
     @classmethod
     def of_json(cls, record: dict) -> DrawResult:
@@ -246,20 +244,12 @@ class Ledger:
         return {number: {**self._claim(study, number, files.held), "attempt": files.held}
                 for number, files in self._open(study) if self._lives(study, number, files)}
 
-    def dead(self, study: str) -> list[int]:
-        """Draws whose newest attempt died with its owner."""
-        return [number for number, files in self._open(study) if self._died(study, number, files)]
-
     def at_work(self, studies: Iterable[str], job: str, but: str) -> bool:
         """Whether another owner of the job, which has claimed a trial, is alive."""
         owners = {claim["owner"]: claim for study in studies for number, files in self._listing(study).draws.items()
                   for claim in (self._claim(study, number, attempt) for attempt in files.claims)}
         return any(claim.get("job") == job and name != but and self._is_alive(claim)
                    for name, claim in owners.items())
-
-    def attempts(self, study: str, number: int) -> int:
-        """The number of attempts at a draw that died with their owner."""
-        return self._lost_attempts(study, number, self._files(study, number))
 
     def lost(self, study: str, number: int) -> bool:
         """Whether an unfinished draw is out of attempts, so that it must be recorded as LOST."""
@@ -278,7 +268,15 @@ class Ledger:
         return found
 
     def _is_used_up(self, study: str, number: int, files: DrawFiles) -> bool:
-        return len(files.killed) >= KILLED or self._lost_attempts(study, number, files) >= ATTEMPTS
+        """Whether a draw that nobody runs has died too often. The folder is listed again, as the last owner may have
+        released or recorded the draw since, and then ended.
+        """
+        if len(files.killed) >= KILLED:
+            return True
+        if len(files.claims - files.released) < ATTEMPTS:
+            return False
+        after = self._files(study, number)
+        return not after.finished and len(files.claims - after.released) >= ATTEMPTS
 
     def _touch(self, study: str, name: str) -> None:
         path = self._path(study, name)
@@ -320,21 +318,6 @@ class Ledger:
     def _lives(self, study: str, number: int, files: DrawFiles) -> bool:
         """Whether the held attempt has a living owner."""
         return files.held > 0 and self._is_alive(self._claim(study, number, files.held))
-
-    def _died(self, study: str, number: int, files: DrawFiles) -> bool:
-        """Whether the held attempt died with its owner. The folder is listed again, as the owner may have released or
-        recorded the draw since, and then ended.
-        """
-        if files.finished or not files.held or self._lives(study, number, files):
-            return False
-        after = self._files(study, number)
-        return not after.finished and files.held not in after.released
-
-    def _lost_attempts(self, study: str, number: int, files: DrawFiles) -> int:
-        """Dead attempts: all not released, except one that is alive or finished the draw."""
-        kept = len(files.claims - files.released)
-        spared = files.finished or (files.held > 0 and not self._died(study, number, files))
-        return max(kept - spared, 0)
 
     def _is_alive(self, claim: dict) -> bool:
         name = claim["owner"]
