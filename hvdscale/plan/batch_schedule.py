@@ -12,6 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from ..errors import PlanError
@@ -41,13 +43,8 @@ class BatchSchedule:
     @classmethod
     def of_pairs(cls, pairs: Iterable[Sequence[int]]) -> BatchSchedule:
         """From (first step, batch) pairs; neighboring pieces of one batch are joined."""
-        starts: list[int] = []
-        sizes: list[int] = []
-        for start, size in pairs:
-            if not sizes or size != sizes[-1]:
-                starts.append(start)
-                sizes.append(size)
-        return cls(tuple(sizes), tuple(starts))
+        starts, sizes = zip(*(next(piece) for _, piece in groupby(pairs, itemgetter(1))))
+        return cls(sizes, starts)
 
     @classmethod
     def by_examples(cls, pairs: Sequence[Sequence[float]]) -> BatchSchedule:
@@ -131,10 +128,8 @@ class BatchSchedule:
     @cached_property
     def _before(self) -> tuple[int, ...]:
         """Examples before each piece."""
-        before = [0]
-        for number, size in enumerate(self.sizes[:-1]):
-            before.append(before[-1] + (self.starts[number + 1] - self.starts[number]) * size)
-        return tuple(before)
+        ended = zip(self.sizes, self.starts, self.starts[1:])
+        return tuple(accumulate((size * (end - start) for size, start, end in ended), initial=0))
 
     def in_brief(self) -> str:
         """The batch as a number, or as the first and the last."""

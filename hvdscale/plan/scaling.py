@@ -13,6 +13,7 @@ under none and by r**(1 - P) under power:P, unless ``decay_timescale`` holds it.
 """
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 
@@ -31,16 +32,11 @@ def exponent(rule: str) -> float:
     if rule in EXPONENTS:
         return EXPONENTS[rule]
     word, _, written = rule.partition(":")
-    try:
-        if word != "power":
-            raise ValueError
-        power = float(written)
-        if not abs(power) <= 10:
-            raise ValueError
-        return power
-    except ValueError:
-        raise UsageError(f"lr_rule = {rule!r} is none of linear, sqrt, none, {', '.join(SCALED_BETAS)}, tuned and "
-                         "power:P (P from -10 to 10, such as power:0.7)") from None
+    with contextlib.suppress(ValueError):
+        if word == "power" and abs(power := float(written)) <= 10:
+            return power
+    raise UsageError(f"lr_rule = {rule!r} is none of linear, sqrt, none, {', '.join(SCALED_BETAS)}, tuned and power:P "
+                     "(P from -10 to 10, such as power:0.7)")
 
 
 def lr_factor(rule: str, batch_ratio: float, largest: float | None = None) -> float:

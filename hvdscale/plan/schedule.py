@@ -50,7 +50,7 @@ class Schedule:
     end_lr_factor: float = 0.0
     decay_start: int | None = None
     batch_lr_factors: tuple[tuple[int, float], ...] = ()
-    plateau: Mapping[str, Any] | None = None        # see plateau.settle_plateau
+    plateau: Mapping[str, Any] | None = None        # see settle.settle_plateau
 
     @classmethod
     def of(cls, problem: Mapping) -> Schedule | None:

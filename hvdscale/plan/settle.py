@@ -14,9 +14,8 @@ from .batch_schedule import FOLLOWS_RULE, SEESAW, BatchSchedule, rate_factors
 from .lengths import Length
 from .metaparameters import tuned_for
 from .plan import Plan
-from .plateau import settle_plateau
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
-from .schedule import FALLING, INVERSE_SQRT
+from .schedule import FALLING, INVERSE_SQRT, PLATEAU
 from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, fewest_passes, largest_pass
 from .time_scales import decay_of, weight_decay_of
@@ -79,9 +78,7 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
         budget_steps=budget_steps, budget_seconds=_seconds(settings.budget), target=target and str(target),
         **evaluations, eval_splits=settle_splits(settings, target, plateau),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
-        workers=place.workers, local_workers=place.local_workers, cores=place.cores, device=place.device,
-        transport=place.transport,
-        local_batch=largest_of(batches, ghost_batch, place.workers, accumulate), accumulate=accumulate,
+        **vars(place), local_batch=largest_of(batches, ghost_batch, place.workers, accumulate), accumulate=accumulate,
         threads=settings.threads or max(1, place.cores // place.local_workers),
         commit_every=settings.commit_every or 0, **settle_checkpoints(settings, stream)))
 
@@ -346,20 +343,16 @@ def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, f
     return settings.lr_rule, settings.lr, base_batch, factor, settings.lr * factor
 
 
-def warmup_start(settings: Settings, rule: str, base_lr: float, peak_lr: float) -> float:
-    """Where the warmup starts: at the base rate (0 where a tuned rate has none), unless a share of the peak is set."""
-    if settings.warmup_start_factor is not None:
-        return settings.warmup_start_factor * peak_lr
-    return 0.0 if rule == TUNED else min(base_lr, peak_lr)
-
-
 def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> dict:
-    """The learning rate's fields of the plan, by name."""
+    """The learning rate's fields of the plan, by name.
+
+    The warmup starts at the base rate, or at 0 if a tuned rate has none, unless a share of the peak is set.
+    """
     rule, base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.batches.first)
-    warmup_steps = _in_steps(settings.warmup_length, stream) or 0
-    start_lr = warmup_start(settings, rule, base_lr, peak_lr)
-    if settings.warmup == "none":
-        warmup_steps = 0
+    warmup_steps = 0 if settings.warmup == "none" else _in_steps(settings.warmup_length, stream) or 0
+    start_lr = 0.0 if rule == TUNED else min(base_lr, peak_lr)
+    if settings.warmup_start_factor is not None:
+        start_lr = settings.warmup_start_factor * peak_lr
     falls = settings.decay in FALLING
     decay_steps = (_in_steps(settings.decay_end, stream) or budget_steps) if falls else 0
     decay_start = _in_steps(settings.decay_start, stream)
@@ -381,8 +374,7 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
         raise PlanError("decay = 'step' needs decay_at, such as decay_at = '[30, 60, 80] epochs'")
     return dict(lr_rule=rule, base_lr=base_lr, base_batch=base_batch, lr_factor=factor, peak_lr=peak_lr,
                 start_lr=start_lr if warmup_steps else peak_lr, warmup=settings.warmup if warmup_steps else "none",
-                warmup_steps=warmup_steps, decay=settings.decay, decay_steps=decay_steps, decay_at=decay_at,
-                decay_factor=settings.decay_factor, end_lr_factor=settings.end_lr_factor, decay_start=decay_start,
+                warmup_steps=warmup_steps, decay_steps=decay_steps, decay_at=decay_at, decay_start=decay_start,
                 batch_lr_factors=settle_rate_factors(settings, stream.batches, rule, base_batch))
 
 
@@ -404,6 +396,35 @@ def settle_rate_factors(settings: Settings, batches: BatchSchedule, rule: str, b
     by_rule = [1.0 if rule == TUNED else lr_factor(rule, batch / base_batch, settings.max_lr_factor)
                for batch in batches.sizes]
     return tuple(zip(batches.starts, rate_factors(batches, how, by_rule)))
+
+
+def settle_plateau(settings: Settings, metrics: Mapping[str, str], target: Target | None, eval_every: int
+                   ) -> dict | None:
+    """The plan's ``plateau``: metric (``split/name``), better (min or max), patience, threshold and cooldown.
+
+    metrics     "min" or "max" by name
+    eval_every  steps between evaluations; 0: none
+
+    None for another decay. It is torch's ReduceLROnPlateau, with threshold_mode = rel and patience in evaluations;
+    ``schedule.reductions`` has its steps. Raises PlanError where there is nothing to follow, or the rate would not
+    fall.
+    """
+    if settings.decay != PLATEAU:
+        return None
+    if not eval_every:
+        raise PlanError("decay = plateau follows an evaluated metric, and eval_every = 0 evaluates none; give "
+                        "an eval_every, or another decay")
+    column = settings.decay_metric or (target.column if target else None)
+    split, _, name = (column or "").partition("/")
+    if split not in SPLITS or name not in metrics:
+        given = f"decay_metric = {column!r} is none of its metrics" if column else "there is no target to take it from"
+        raise PlanError(f"decay = plateau follows an evaluated metric, and {given}; give decay_metric, "
+                        f"{' or '.join(SPLITS)}, / and one of {', '.join(metrics)}, such as val/{next(iter(metrics))}")
+    if settings.decay_factor >= 1:
+        raise PlanError(f"decay_factor = {settings.decay_factor:g} does not reduce the rate on a plateau; give one "
+                        "below 1, such as 0.1")
+    return {"metric": column, "better": metrics[name], "patience": settings.decay_patience,
+            "threshold": settings.decay_threshold, "cooldown": settings.decay_cooldown}
 
 
 def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | None:
