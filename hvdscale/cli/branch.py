@@ -8,7 +8,7 @@ import click
 from ..errors import UsageError
 from ..plan.branches import BranchRequest
 from ..plan.settings import Settings
-from .common import begin_run, version_option, whole_numbers
+from .common import CONTEXT, begin_run, rerun_option, version_option, whole_numbers
 from .completion import paths, workloads
 from .train import Grouped, asked, carry_out_together, key_options
 from .tune import parse_shard
@@ -18,7 +18,7 @@ PLACES = ("log", "checkpoint", "resume", "save_model", "overwrite", "take_over")
 DEFAULT = BranchRequest()
 
 
-@click.command(cls=Grouped, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.command(cls=Grouped, context_settings=CONTEXT)
 @click.argument("workload", required=False, shell_complete=workloads)
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and checkpoints")
 @click.option("--at", metavar="LIST", help="steps of the run at which to branch  [default: 1/8, 1/4, 1/2 and all of "
@@ -40,7 +40,7 @@ DEFAULT = BranchRequest()
               "1%  [default: 0.01 for language models, else 5%]")
 @click.option("--shard", metavar="I/N", help="this part of the branches, 0/N to (N-1)/N; for the tasks of a job array")
 @click.option("--dry-run", is_flag=True, help="print the plan of the run and what its branches would be, and stop")
-@click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
+@rerun_option
 @key_options(without=PLACES)
 @version_option
 def command(workload, out, at, source, factors, orders, branch_examples, evaluations, rule, metric, tolerance, shard,

@@ -11,18 +11,24 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 import click
 
-from ..errors import ExitCode, HvdscaleError, StoppedError, UsageError
+from ..analysis.defaults import CONFIDENCE
+from ..errors import ExitCode, HvdscaleError, StoppedError, UsageError, WorkersError
 from ..formatting.escaping import printable
 from ..formatting.lines import NARROWEST, USUAL, WIDEST
 from ..formatting.numbers import counted
+from ..report.defaults import FORMATS
 from ..system.collecting import uncollected
 from ..system.hangup import has_stopped, heed, outlive_readers
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
+
+# context_settings of every command
+CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=110)
 
 
 class _Ending:
@@ -48,6 +54,22 @@ class _Ending:
 
 class Command(_Ending, click.Command):
     """A click command that ends as described above."""
+
+
+class CommandOfTwo(Command):
+    """A command of which the first argument ``word`` selects another one, the ``main`` of ``module``."""
+
+    word: str
+    module: str
+
+    def make_context(self, info_name, args, parent=None, **extra):
+        if args[:1] != [self.word]:                 # a file of that name is ./WORD
+            return super().make_context(info_name, args, parent, **extra)
+        other = import_module(self.module).main
+        return other.make_context(f"{info_name} {self.word}", args[1:], parent, **extra)
+
+    def invoke(self, ctx):
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
 
 
 class CommandGroup(_Ending, click.Group):
@@ -77,8 +99,16 @@ width_option = click.option("--width", type=click.IntRange(NARROWEST, WIDEST), i
 
 
 full_option = click.option("--full", is_flag=True, help="Print every table, and how to read them.")
+confidence_option = click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
+                                 help="Confidence level of the intervals.")
+formats_option = click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
+                              help="What to write, of these.")
+take_over_option = click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
+hosts_option = click.option("--hosts", metavar="A:4,B:4", help="hosts and their numbers of workers  [default: this "
+                            "machine]")
+rerun_option = click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
 
-
+# of hvdscale-doctor, for a job and for a script
 format_option = click.option("--format", "wanted", type=click.Choice(["text", "json", "junit"]), default="text",
                              show_default=True, help="What to print on stdout: the report, or its findings as JSON or "
                              "as JUnit's XML.")
@@ -123,11 +153,11 @@ def print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def formats_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
+def formats_of(text: str) -> tuple[str, ...]:
     """Formats from ``json,csv``; raises UsageError for an unknown one."""
     formats = tuple(filter(None, (name.strip() for name in text.split(","))))
-    if not formats or not set(formats) <= set(known):
-        raise UsageError(f"--format {text!r}: choose from {', '.join(known)}, with commas between")
+    if not formats or not set(formats) <= set(FORMATS):
+        raise UsageError(f"--format {text!r}: choose from {', '.join(FORMATS)}, with commas between")
     return formats
 
 
@@ -142,6 +172,12 @@ def whole_numbers(option: str, text: str, what: str = "whole numbers", least: in
 def format_counts(rows: Mapping[str, int]) -> str:
     """Numbers of rows by table: ``2 trials, 1 restart, 1,240 steps``."""
     return ", ".join(counted(number, name.removesuffix("s")) for name, number in rows.items())
+
+
+def missing_package(missing: ModuleNotFoundError) -> WorkersError:
+    """The error of a training command whose libraries are not all installed."""
+    return WorkersError(f"training needs {missing.name}, which is not installed; pip install '.[torch]' installs it, "
+                        "and tools/setup Open MPI and Horovod, too")
 
 
 def say_error(error: HvdscaleError) -> None:

@@ -7,7 +7,6 @@ import os
 import click
 
 from ..analysis.compare import OK, REGRESSION, Tolerances, compare_trials
-from ..analysis.intervals import CONFIDENCE
 from ..analysis.shares import confidence_of, share_of
 from ..analysis.trials import read_trials
 from ..errors import ExitCode, HvdscaleError, UsageError
@@ -16,14 +15,13 @@ from ..report.runs import read
 from ..report.table import as_csv, as_text
 from ..system.files import write_whole, writing
 from ..target import Target
-from .common import Command, echo, width_option
+from .common import CONTEXT, Command, confidence_option, echo, width_option
 from .completion import paths
 
 WRITERS = (".json", ".csv")
 
 
-@click.command("compare", cls=Command, context_settings={"help_option_names": ["-h", "--help"],
-                                                         "max_content_width": 110})
+@click.command("compare", cls=Command, context_settings=CONTEXT)
 @click.argument("baseline", metavar="BASELINE", shell_complete=paths)
 @click.argument("candidate", metavar="CANDIDATE", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
@@ -35,8 +33,7 @@ WRITERS = (".json", ".csv")
                    "shown, not judged.")
 @click.option("--metric-tolerance", default="none", show_default=True, metavar="AMOUNT",
               help="How much worse its best metric may be, in the unit of the metric.")
-@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
-              help="Confidence level of the intervals.")
+@confidence_option
 @click.option("--strict", is_flag=True,
               help="Also fail where no verdict is possible, such as a missing cell or missing times (but not with "
                    "--time-tolerance none).")
@@ -90,7 +87,3 @@ def _write(out, comparisons, paths):
 
 def _optional(name, text):
     return None if text.strip() == "none" else share_of(name, text)
-
-
-if __name__ == "__main__":
-    main()

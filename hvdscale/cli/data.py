@@ -13,13 +13,13 @@ from ..data.published import BY_HAND, DATA_SETS
 from ..formatting.numbers import byte_size
 from ..formatting.screen import Screen, time_left
 from ..formatting.text_table import aligned
-from .common import CommandGroup, version_option
+from .common import CONTEXT, CommandGroup, version_option
 from .completion import words
 
 EVERY_SECONDS = 0.1, 5.0           # between updates of the bar; between lines
 
 
-@click.group(cls=CommandGroup, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.group(cls=CommandGroup, context_settings=CONTEXT)
 @version_option
 def main():
     """Fetch data sets to disk. Training never downloads anything."""

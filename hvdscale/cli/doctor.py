@@ -11,15 +11,16 @@ import click
 
 from ..errors import RanksDifferError
 from ..formatting.progress import Progress, quiet
+from ..formatting.screen import Screen
 from ..workers.launch import launched
-from .common import checks_option, format_option, version_option, width_option
+from .common import CONTEXT, checks_option, format_option, version_option, width_option
 from .completion import workloads
 from .train import Grouped, asked, carry_out_together, key_options
 
 WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite", "accept_changes")    # keys of what a run writes
 
 
-@click.command(cls=Grouped, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.command(cls=Grouped, context_settings=CONTEXT)
 @click.argument("workload", required=False, shell_complete=workloads)
 @key_options(unlisted=WRITES)
 @click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,
@@ -80,7 +81,8 @@ def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...]
     from ..doctor.report import render, render_findings
     from ..training.display import on_terminal
     from ..training.prepare import prepare
-    started, terminal = time.monotonic(), workers.rank == 0 and wanted == TEXT and on_terminal(out)
+    terminal = workers.rank == 0 and wanted == TEXT and on_terminal(out)
+    started, screen = time.monotonic(), Screen(out, terminal, (0.0, 0.0))
     if launched() is None:
         play(0, 1)                      # as in the child processes, so that the job may ask for its rank
     try:
@@ -91,28 +93,21 @@ def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...]
             print(render_findings([found], terminal) if wanted == TEXT else
                   render_for_machines(wanted, {"workload": name, "workers": workers.size}, [found], 1), file=out)
         return 1
-    examination = examine(job, layers, workers, sample, say_on(workers.rank, terminal), checks)
+    examination = examine(job, layers, workers, sample, say_on(workers.rank, screen), checks)
     code = 0 if examination.sound else 1
     if workers.rank == 0:
-        if terminal:
-            _progress("")
+        screen.erase()
         print(render(examination, time.monotonic() - started, terminal) if wanted == TEXT else
               render_for_machines(wanted, examination.about, examination.findings, code), file=out)
     return code
 
 
-def say_on(rank: int, terminal: bool) -> Callable[[str], None]:
+def say_on(rank: int, screen: Screen) -> Callable[[str], None]:
     """The printer of check names on this rank: to a terminal at once, else to stderr once it takes a while."""
-    if terminal:
-        return _progress
+    if screen.terminal:
+        return lambda name: screen.line(f"checking {name}", time.monotonic())
     tell = Progress(partial(click.echo, err=True)) if rank == 0 else quiet
     return lambda name: tell(f"checking {name}")
-
-
-def _progress(name: str) -> None:
-    """One line on a terminal, which the next one replaces."""
-    sys.stdout.write(f"\r\x1b[K{name and 'checking ' + name}")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

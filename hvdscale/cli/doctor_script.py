@@ -10,13 +10,13 @@ import click
 from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen
-from .common import Command, checks_option, echo, format_option, slow_imports, version_option, width_option
+from .common import CONTEXT, Command, checks_option, echo, format_option, slow_imports, version_option, width_option
 
 LOCAL, GLOBAL = "{local}", "{global}"
 UNSEEN = 4              # exit code: no finding failed, but one that must see the training did not
 
 
-@click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--batch", type=click.IntRange(min=1), help="the global batch of both runs; in the script's arguments "
@@ -99,7 +99,3 @@ def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
 def main() -> None:
     """Run the command."""
     command(sys.argv[2:], prog_name=f"{Path(sys.argv[0]).name} script")
-
-
-if __name__ == "__main__":
-    main()

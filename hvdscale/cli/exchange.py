@@ -27,7 +27,7 @@ from ..exchange.unpacking import COMPRESSED
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
-from .common import echo, format_counts
+from .common import echo, format_counts, take_over_option
 from .completion import paths
 
 KINDS = ("runs", "csv", "mllog", "rcp", "archive")
@@ -74,7 +74,7 @@ class WorkerCount(click.ParamType):
 @click.option("--optimizer", help="runs, rcp, mllog: the name of the optimizer")
 @click.option("--workers", type=WorkerCount(), help="runs, mllog: workers of each run, or nodes x workers: 16x8")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
-@click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
+@take_over_option
 def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit, train_examples, workers, overwrite,
                take_over, **names):
     """Import RUNS, files or folders, into the new log LOG, which is created only on success.

@@ -4,6 +4,8 @@
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..analysis.metric_direction import better
@@ -26,15 +28,10 @@ def lines_of(log: Log, everything: bool) -> list[tuple]:
     rows = log.trials.rows
     if rows == 0:
         return [(name, "-", state_of(log, None), *"-" * 7, size, "")]
-    shown = range(rows) if everything else ends_of(rows)
-    lines, before = [], -1
-    for row in shown:
-        if row > before + 1:
-            lines.append(("", "...", f"{row - before - 1} more", *[""] * 9))
-        first = not lines
-        lines.append((name if first else "", *line_of(log, row), size if first else "", draw_of(log, row)))
-        before = row
-    return lines
+
+    def line(row: int) -> tuple:
+        return (name if row == 0 else "", *line_of(log, row), size if row == 0 else "", draw_of(log, row))
+    return ends_of(rows, everything, line, lambda hidden: ("", "...", f"{hidden} more", *[""] * 9))
 
 
 def line_of(log: Log, row: int) -> tuple:
@@ -113,8 +110,12 @@ def short_number(value) -> str:
     return str(value) if isinstance(value, (int, np.integer)) else f"{value:.5g}"
 
 
-def ends_of(rows: int) -> list[int]:
-    """Indices of the rows to show: all of a short table, the first and last of a long one."""
-    if rows <= MOST_ROWS:
-        return list(range(rows))
-    return [*range(MOST_ROWS // 2), *range(rows - MOST_ROWS // 2, rows)]
+def ends_of(rows: int, everything: bool, line: Callable[[int], tuple], gap: Callable[[int], tuple]) -> list[tuple]:
+    """The lines of a table's rows; of a long one only the first and last, unless ``everything``.
+
+    line, gap   the line of a row, and that in place of so many
+    """
+    if everything or rows <= MOST_ROWS:
+        return [*map(line, range(rows))]
+    half = MOST_ROWS // 2
+    return [*map(line, range(half)), gap(rows - 2 * half), *map(line, range(rows - half, rows))]

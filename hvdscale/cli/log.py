@@ -23,7 +23,7 @@ from ..log.schema import UNKNOWN_SEED
 from ..log.segments import find_logs
 from ..system.forked import map_on_cores
 from . import completion, exchange
-from .common import CommandGroup, echo, format_counts, version_option, width_option
+from .common import CONTEXT, CommandGroup, echo, format_counts, take_over_option, version_option, width_option
 from .listing import (HEADINGS, MOST_ROWS, draw_of, ends_of, has_workers, lines_of, plan_of, short_number, state_of,
                       target_of)
 from .live import WATCH_SECONDS, follow
@@ -39,7 +39,7 @@ class ListCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=CommandGroup, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.group(cls=CommandGroup, context_settings=CONTEXT)
 @version_option
 def main():
     """List, show, check, merge and repair hvdscale's logs; import others' results, export logs.
@@ -121,7 +121,7 @@ def check(logs):
 @click.argument("logs", nargs=-1, required=True, shell_complete=completion.paths)
 @click.option("--out", required=True, metavar="FILE", shell_complete=completion.paths, help="the file to write")
 @click.option("--overwrite", is_flag=True, help="replace FILE where it exists")
-@click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
+@take_over_option
 def merge(logs, out, overwrite, take_over):
     """Copy the trials of several logs into one file.
 
@@ -136,7 +136,7 @@ def merge(logs, out, overwrite, take_over):
 
 @main.command()
 @click.argument("path", metavar="LOG", shell_complete=completion.paths)
-@click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
+@take_over_option
 def repair(path, take_over):
     """Replace an interrupted or damaged log by what can be saved.
 
@@ -310,13 +310,9 @@ def _table(log: Log, table, trial: int, everything: bool) -> str:
     if len(rows) == 0:
         return f"no {table.name}"
     names = [name for name in table if name != "trial" and not _empty(table[name][rows])]
-    lines, before = [tuple(names)], -1
-    for at in range(len(rows)) if everything else ends_of(len(rows)):
-        if at > before + 1:
-            lines.append((f"({at - before - 1} more)", *[""] * (len(names) - 1)))
-        lines.append(tuple(short_number(table[name][rows[at]]) for name in names))
-        before = at
-    return "\n".join([table.name, *aligned(lines, width=terminal_width())])
+    lines = ends_of(len(rows), everything, lambda at: tuple(short_number(table[name][rows[at]]) for name in names),
+                    lambda hidden: (f"({hidden} more)", *[""] * (len(names) - 1)))
+    return "\n".join([table.name, *aligned([tuple(names), *lines], width=terminal_width())])
 
 
 def _empty(values) -> bool:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from ..analysis.defaults import CONFIDENCE
 from ..analysis.shares import confidence_of
 from ..errors import UsageError
-from ..report.defaults import FORMATS
 from ..target import Target
-from .common import Command, echo, formats_of, full_option, slow_imports, version_option, width_option
+from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option, slow_imports,
+                     version_option, width_option)
 from .completion import paths
 from .machine import NUMBERS, links_of, read_machine
 
@@ -29,7 +28,7 @@ OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "glob
             "memory", "power", "runs", "relaunch")
 
 
-@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("logs", nargs=-1, required=True, metavar="LOGS...", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Such as 'val/error<0.01'; may be given several times. Without it each trial's own.")
@@ -90,11 +89,9 @@ OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "glob
 @click.option("--trials", type=click.IntRange(min=1), metavar="N",
               help="Take searches at the median best of N trials, and leave out batches with fewer. Without it N is "
                    "the smallest number of trials of any batch.")
-@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
-              help="Confidence level of the intervals.")
+@confidence_option
 @click.option("--out", metavar="DIR", shell_complete=paths, help="Write plan.json, tables/ and figures/ there.")
-@click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
-              help="What to write, of these.")
+@formats_option
 @full_option
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 @width_option
@@ -124,14 +121,14 @@ def main(context, logs, targets, out, formats, full, skip_broken, network, bandw
         make_size_plan(logs, [Target.parse(target) for target in targets], values, sizes,
                        options=Options(confidence=request.confidence, trials=trials),
                        local_batch=request.max_local_batch or request.local_batch, skip_broken=skip_broken, out=out,
-                       formats=formats_of(formats, FORMATS), whole=full, echo=echo)
+                       formats=formats_of(formats), whole=full, echo=echo)
         return
     _positive("--noise-scale", noise_scale)
     _positive("--bandwidth", bandwidth)
     _positive("--latency", latency)
     links, network_said = links_of(context, network, bandwidth, latency, parameters)
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
-              formats=formats_of(formats, FORMATS), skip_broken=skip_broken, links=links,
+              formats=formats_of(formats), skip_broken=skip_broken, links=links,
               notes=[network_said] * bool(network_said), noise_scale=noise_scale, trials=trials,
               given=steps_of(steps) if steps else None, whole=full, echo=echo, batch_schedule=(
                   schedule_of(batch_schedule) if batch_schedule else None), times_from=times_from)

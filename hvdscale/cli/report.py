@@ -5,37 +5,28 @@ from functools import partial
 
 import click
 
-from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES,
-                                 USEFUL_WITHIN)
+from ..analysis.defaults import CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
 from ..errors import UsageError
 from ..formatting.progress import Progress
-from ..report.defaults import FORMATS
-from .common import Command, echo, formats_of, full_option, slow_imports, version_option, width_option
+from .common import (CONTEXT, CommandOfTwo, confidence_option, echo, formats_of, formats_option, full_option,
+                     slow_imports, version_option, width_option)
 from .completion import paths
 
 
-class ReportCommand(Command):
-    """The command; its first argument ``compare`` selects another one."""
+class ReportCommand(CommandOfTwo):
+    """The command, and hvdscale-report compare."""
 
-    def make_context(self, info_name, args, parent=None, **extra):
-        if args[:1] == ["compare"]:                 # a log of that name is ./compare
-            from .compare import main as compare
-            return compare.make_context(f"{info_name} compare", args[1:], parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
-
-    def invoke(self, ctx):
-        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+    word, module = "compare", "hvdscale.cli.compare"
 
 
-@click.command(cls=ReportCommand, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(cls=ReportCommand, context_settings=CONTEXT)
 @click.argument("logs", nargs=-1, required=True, metavar="LOGS...", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Split/metric, a comparison and a number, such as 'val/error<0.01'; may be given several times. "
                    "Without it each trial is compared with the target of its own plan.")
 @click.option("--out", metavar="DIR", shell_complete=paths,
               help="Write report.html, report.json, tables/ and figures/ there.")
-@click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
-              help="What to write, of these.")
+@formats_option
 @click.option("--figures", type=click.Choice(["main", "all"]), default="main", show_default=True,
               help="Which to draw: the main ones of each workload and those of --compare and --paper, or every one.")
 @click.option("--budget", "budgets", multiple=True, metavar="LIST",
@@ -75,8 +66,7 @@ class ReportCommand(Command):
               help="Show what a rule from elsewhere costs at each size that was measured, such as "
                    "'batch = 8.7e-3 * tokens^0.383' or 'rate = 0.3 * parameters^-0.5'; with --size; may be given "
                    "several times.")
-@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
-              help="Confidence level of the intervals.")
+@confidence_option
 @full_option
 @click.option("--skip-broken", is_flag=True,
               help="Continue without logs that cannot be read; they are named and counted.")
@@ -104,7 +94,7 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
         perfect_within=perfect_within, useful_within=useful_within, loss_within=loss_within, trials=trials,
         crossing=crossing, confidence=confidence, branch_tolerance=branch_tolerance, sizes=sizes, laws=laws,
         spell=lambda name: f"--{name.replace('_', '-')}")
-    make(logs, targets_of(targets), out, options=options, formats=formats_of(formats, FORMATS),
+    make(logs, targets_of(targets), out, options=options, formats=formats_of(formats),
          skip_broken=skip_broken, every_figure=figures == "all", whole=full, asked=asked, echo=echo,
          tell=Progress(partial(echo, err=True)))
 

@@ -2,9 +2,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -15,23 +13,19 @@ from ..plan.settings import OPTIONS, Settings
 from ..system.cores import usable_cores
 from ..training.series import INSTEAD, PLACES, PROBE, carry_out, ended, refuse_edited, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
-from .common import Command, echo, slow_imports, version_option, whole_numbers, width_option
+from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, rerun_option, slow_imports, version_option,
+                     whole_numbers, width_option)
 from .completion import paths, workloads
 from .train import Grouped, asked, key_options
 
 
-class ScaleCommand(Grouped, Command):
-    """The command, with its options under headings; after the word ``script`` it is another one."""
+class ScaleCommand(Grouped, CommandOfTwo):
+    """The command, with its options under headings, and hvdscale-scale script."""
 
-    def main(self, args=None, **how):
-        words = sys.argv[1:] if args is None else list(args)
-        if words[:1] != ["script"]:
-            return super().main(args, **how)
-        from .scale_script import command
-        return command.main(words[1:], **{**how, "prog_name": f"{Path(sys.argv[0]).name} script"})
+    word, module = "script", "hvdscale.cli.scale_script"
 
 
-@click.command(cls=ScaleCommand, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.command(cls=ScaleCommand, context_settings=CONTEXT)
 @click.argument("workload", required=False, shell_complete=workloads)
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,
@@ -39,8 +33,8 @@ class ScaleCommand(Grouped, Command):
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and the report")
 @click.option("--probe", is_flag=True, help=f"throughput only: {PROBE['steps']} steps each, no evaluation")
 @click.option("--launcher", default="auto", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
-@click.option("--hosts", metavar="A:4,B:4", help="hosts and their numbers of workers  [default: this machine]")
-@click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
+@hosts_option
+@rerun_option
 @key_options(without=PLACES)
 @width_option
 @version_option

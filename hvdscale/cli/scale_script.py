@@ -11,11 +11,12 @@ from ..formatting.numbers import counted
 from ..formatting.progress import quiet
 from ..system.cores import usable_cores
 from ..workers.launch import LAUNCHERS, find_launcher, place, refuse_too_many
-from .common import Command, echo, slow_imports, version_option, whole_numbers, width_option
+from .common import (CONTEXT, Command, echo, hosts_option, rerun_option, slow_imports, version_option, whole_numbers,
+                     width_option)
 from .completion import paths
 
 
-@click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--workers", "counts", metavar="LIST", help="worker counts  [default: 1,2,4; under a launcher: as many "
@@ -33,12 +34,12 @@ from .completion import paths
 @click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True, help="time limit of a "
               "run")
 @click.option("--launcher", default="torchrun", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
-@click.option("--hosts", metavar="A:4,B:4", help="hosts and their numbers of workers  [default: this machine]")
-@click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
+@hosts_option
+@rerun_option
 @width_option
 @version_option
-def command(script, arguments, counts, repeats, out, batch, global_batch, updates, warm_up, seconds, launcher, hosts,
-            overwrite):
+def main(script, arguments, counts, repeats, out, batch, global_batch, updates, warm_up, seconds, launcher, hosts,
+         overwrite):
     """Time SCRIPT, a training script with DistributedDataParallel or Horovod, as it is at several worker counts, and
     report speedup, efficiency and where the time goes.
 

@@ -20,7 +20,8 @@ from ..plan.settings import (KEYS, LENGTHS, OPTIONS, Settings, is_key, key_of, k
 from ..system.files import TEMPORARY
 from ..system.hangup import heed
 from ..system.lock import Lock
-from .common import begin_run, echo, exit_now, parse, say_error, slow_imports, version_option, width_option
+from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, say_error, slow_imports,
+                     version_option, width_option)
 from .completion import paths, presets_or_paths, words, workloads
 
 # horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
@@ -144,7 +145,7 @@ class _Command(Grouped):
             formatter.write_text(text)
 
 
-@click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.command(cls=_Command, context_settings=CONTEXT)
 @click.argument("workload", required=False, shell_complete=workloads)
 @key_options()
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
@@ -192,8 +193,7 @@ def carry_out_together(command: click.Command, run) -> None:
             from ..workers.transport import form
             workers = form(*_joining(parsed))
     except ModuleNotFoundError as missing:
-        say_error(WorkersError(f"training needs {missing.name}, which is not installed; pip install '.[torch]' "
-                               "installs it, and tools/setup Open MPI and Horovod, too"))
+        say_error(missing_package(missing))
         sys.exit(WorkersError.exit_code)
     except HvdscaleError as raised:
         say_error(raised)

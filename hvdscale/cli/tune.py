@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import ExitCode, HvdscaleError, TrialsError, UsageError, WorkersError
+from ..errors import ExitCode, HvdscaleError, TrialsError, UsageError
 from ..plan.settings import Settings, key_of, parse_assignments
 from ..sweep.file import Sweep, read_sweep
 from ..sweep.ledger import Ledger
@@ -20,7 +20,8 @@ from ..system.hangup import heed
 from ..system.lock import this_process
 from ..training.display import on_terminal
 from ..workers.launch import cores_of_launch, place
-from .common import begin_run, echo, exit_now, parse, say_error, slow_imports, version_option
+from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, say_error, slow_imports,
+                     take_over_option, version_option)
 from .completion import paths
 
 
@@ -40,7 +41,7 @@ class TuneRequest:
     accept_changes: bool = False
 
 
-@click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.command(context_settings=CONTEXT)
 @click.argument("sweep", metavar="SWEEP.toml", shell_complete=paths)
 @click.option("--out", metavar="DIR", shell_complete=paths,
               help="folder of the sweep, by default sweeps/NAME after the file; jobs with the same folder share "
@@ -59,7 +60,7 @@ class TuneRequest:
               "changes no update, such as threads or stall_seconds")
 @click.option("--accept-changes", is_flag=True, help="resume although source, defaults, model or data of the job have "
               "changed; the sweep records both")
-@click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
+@take_over_option
 @version_option
 def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes, take_over):
     """Search metaparameters at each global batch size of SWEEP.toml, alone, or under mpirun, horovodrun,
@@ -127,8 +128,7 @@ def main() -> None:
         run = SweepRun(asked, group, number, here, Signals(), again)
         exit_now(leave(group, run.carry_out(), run.others_gone))
     except ModuleNotFoundError as missing:
-        _fail(here, run, WorkersError(f"training needs {missing.name}, which is not installed; pip install "
-                                      "'.[torch]' installs it, and tools/setup Open MPI and Horovod, too"))
+        _fail(here, run, missing_package(missing))
     except HvdscaleError as raised:
         _fail(here, run, raised)
     except KeyboardInterrupt:

@@ -27,6 +27,7 @@ from hvdscale.doctor.settings import decay, learning_rate
 from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
 from hvdscale.errors import CommunicationError
+from hvdscale.formatting.screen import Screen
 from hvdscale.training.prepare import prepare
 from hvdscale.update.fused import SGD
 from hvdscale.workers.group import SingleWorker
@@ -345,7 +346,7 @@ def test_slow_checks_are_reported_on_stderr_by_rank_0(capsys, monkeypatch):
     monkeypatch.setattr("hvdscale.formatting.progress.AFTER", 0.0)
     monkeypatch.setattr("hvdscale.formatting.progress.EVERY", 0.0)
     for rank in (0, 1):
-        say_on(rank, False)("losses")
+        say_on(rank, Screen(sys.stdout, False, (0.0, 0.0)))("losses")
     assert capsys.readouterr() == ("", "0 s: checking losses\n")
 
 
