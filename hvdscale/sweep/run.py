@@ -156,7 +156,8 @@ def report_status(asked) -> None:
     if not refuse_other(out, sweep):
         raise LogError(f"{out}: no sweep has begun there")
     better = find(sweep.workload).metrics.get(sweep.objective.partition("/")[2].removeprefix(AVERAGED), "min")
-    studies = [Study(sweep, spec, 0, 0, better == "min", (), ()) for spec in wanted_studies(sweep, asked.only)]
+    studies = [Study(sweep, spec, budget_steps=0, budget_examples=0, eval_every=0, minimizes=better == "min", space=(),
+                     points=()) for spec in wanted_studies(sweep, asked.only)]
     states = SweepState(studies, Ledger(out))
     display = SweepDisplay(states, asked.terminal)
     finisher = Finisher(out, sweep, states, display.say)

@@ -12,7 +12,7 @@ from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.plan.settings import read_toml
 from hvdscale.sweep.ledger import Owner
-from hvdscale.sweep.run import take_back_failed
+from hvdscale.sweep.run import report_status, take_back_failed
 from tests.parallel import quadratic
 from tests.parallel.sweeps import asked, assert_same_sweep, carry_out, search_in, steps_in, studies_in, sweep_file
 from tests.factories.sweeps import assert_same_study
@@ -47,6 +47,12 @@ def test_batch_sizes_in_turn_find_the_same_and_tuned_toml_has_all(tmp_path, alon
     assert_same_sweep(tmp_path / "out", alone)
     assert read_toml(tmp_path / "out/tuned.toml") == read_toml(alone / "tuned.toml")
     assert list(read_toml(alone / "tuned.toml")["global_batch"]) == ["16", "64"]
+
+
+def test_the_status_says_how_far_each_study_is_and_what_it_found(alone, capsys):
+    report_status(asked(sweep_file(alone.parent, high="0.4", repeats=1), alone))
+    printed = capsys.readouterr().out
+    assert all(f"{study}  6 of 6 feasible" in printed for study in studies_in(alone)) and "tuned.toml" in printed
 
 
 def test_the_studies_logs_are_whole_and_say_what_was_searched(alone):
