@@ -19,7 +19,7 @@ import click
 from ..analysis.defaults import CONFIDENCE
 from ..errors import ExitCode, HvdscaleError, StoppedError, UsageError, WorkersError
 from ..formatting.escaping import printable
-from ..formatting.lines import NARROWEST, USUAL, WIDEST
+from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
 from ..report.defaults import FORMATS
 from ..system.collecting import uncollected
@@ -27,8 +27,9 @@ from ..system.hangup import has_stopped, heed, outlive_readers
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 
-# context_settings of every command
-CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=110)
+# context_settings of every command; without a terminal click's own width would be 80
+CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=110,
+               terminal_width=None if terminal_width() else USUAL)
 
 
 class _Ending:
@@ -91,6 +92,7 @@ version_option = click.option("--version", is_flag=True, is_eager=True, expose_v
 def _set_width(ctx, _, columns):
     if columns is not None:
         os.environ["COLUMNS"] = str(columns)            # read by formatting.lines, and by click for its own messages
+        ctx.terminal_width = None
 
 
 width_option = click.option("--width", type=click.IntRange(NARROWEST, WIDEST), is_eager=True, expose_value=False,

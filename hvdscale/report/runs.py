@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
-from ..analysis.options import Options
+from ..analysis.defaults import Options
 from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
 from ..log.reader import Log
