@@ -162,8 +162,8 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
     loss = _first(_LOSSES, tags) if unit == "steps" else ""
     rate = _first(_RATES, tags) or next((tag for tag in tags if tag.startswith("lr-")), "")
     metrics = {tag: metric for tag in tags if tag not in (loss, rate, step) and (metric := _guess_metric(tag))}
-    if unit == "epochs" and "loss" in tags:
-        metrics["loss"] = Metric("train/loss", "min")
+    if unit == "epochs" and (plain := _first(("loss", "Loss"), tags)):
+        metrics[plain] = Metric("train/loss", "min")
     elif loss and not metrics:
         metrics[loss] = Metric("train/loss", "min")
     metrics = _without_sums(metrics, runs)

@@ -20,6 +20,8 @@ NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|n
 PAIR = re.compile(rf"([A-Za-z_][\w/@ ]*?)(?: \((ms|s)\))?\s*[ :=]\s*({NUMBER})(?: ?(ms)\b)?(?![\w./])", re.I)
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?)|test)\b", re.I)
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|test)(?=[_/ ])", re.I)      # a tag with its split
+PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
+SUMMARY = " * "             # begins what torch's ImageNet example prints at its end
 SETTING = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$", re.M)         # of Megatron-LM's arguments
 
 
@@ -59,8 +61,9 @@ def _rows(lines: Sequence[str], form: re.Pattern, tag: str) -> list[dict[str, fl
         for place, (text, row) in enumerate(zip(lines, rows)):
             if row:
                 at = {tag: row[tag]}
-            elif at and any(map(NAMED.match, more := _named(text, text))):
-                rows[place] = {**at, **more}
+            elif at and not PROGRESS.search(text):
+                more = _named(text, "val" if text.startswith(SUMMARY) else text)
+                rows[place] = {**at, **more} if any(map(NAMED.match, more)) else None
     return [row for row in rows if row]
 
 

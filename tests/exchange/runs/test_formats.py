@@ -73,6 +73,9 @@ PRINTED = {
     "lines of epochs": ("b64.log", "Epoch [1/2] train loss 9.5, val acc 8.5\n", [(10, 8.5)]),
     "PyTorch's MNIST": ("b64.txt", "Train Epoch: 1 [0/60000 (0%)]\tLoss: 9.5\n\nTest set: Average loss: 8.5, "
                         "Accuracy: 9904/10000 (99%)\n", [(10, 8.5)]),
+    "torch's ImageNet": ("b64.log", "Epoch: [0][ 1/10]\tTime 5.2 ( 5.2)\tLoss 9.5e+00 (9.5e+00)\tAcc@1  0.0 (  0.0)\n"
+                         "Test: [ 1/2]\tLoss 7.0e+00 (7.0e+00)\tAcc@1   6.5 (  6.5)\n *   Acc@1 8.500 Acc@5 30.1\n",
+                         [(10, 8.5)]),
     "Keras' output": ("b64.log", "Epoch 1/2\n500/500 - 3s 5ms/step - loss: 9.5 - val_loss: 8.5\n", [(10, 8.5)]),
     "Trainer's output": ("b64.log", "Loading\n{'loss': 9.5, 'learning_rate': 1e-4, 'epoch': 0.5}\n"
                          "{'eval_loss': 8.5, 'eval_runtime': 1.2, 'epoch': 1.0}\n", [(10, 8.5)]),
