@@ -20,7 +20,7 @@ from ..log.plan_text import read_plan
 from ..log.reader import Log, open_log, read_log
 from ..log.repair import repair as repair_log
 from ..log.schema import UNKNOWN_SEED
-from ..log.segments import find_logs
+from ..log.segments import logs_in
 from ..system.forked import map_on_cores
 from . import completion, exchange
 from .common import CONTEXT, CommandGroup, echo, format_counts, take_over_option, version_option, width_option
@@ -65,9 +65,7 @@ def list_logs(logs, everything, every):
     logs = logs or (["runs"] if os.path.isdir("runs") else ["."])
     if every is not None:
         return follow(logs, every)
-    paths = find_logs(logs)
-    if not paths:
-        raise LogError(f"{' '.join(logs)}: there is no log")
+    paths = logs_in(logs)
     table, bad = GrowingTable(HEADINGS, echo, width=terminal_width()), []
     for lines in _of_each(partial(_lines_of, everything), paths, bad):
         table.add(lines)
@@ -112,7 +110,7 @@ def show(path, trial, plan, evaluations, steps):
 def check(logs):
     """Verify that logs keep every rule, and name the first one broken. Exit code 1 if any log breaks one."""
     bad = []
-    for said in _of_each(_checked, find_logs(logs), bad):
+    for said in _of_each(_checked, logs_in(logs), bad):
         echo(said)
     _raise_all(bad)
 
@@ -127,7 +125,7 @@ def merge(logs, out, overwrite, take_over):
 
     Trials whose number is taken get another; /trials/source records where each came from.
     """
-    merged = merge_logs(find_logs(logs), out, overwrite, take_over)
+    merged = merge_logs(logs_in(logs), out, overwrite, take_over)
     for log, changed in merged:
         note = f", {counted(changed, 'trial')} under another number" if changed else ""
         echo(f"{log.path}: {format_counts({table.name: table.rows for table in log.tables})}{note}")

@@ -13,12 +13,13 @@ import glob
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import h5py
 
 from ..errors import LogError
+from ..formatting.numbers import counted
 from .files import attribute_of, open_file, reading
 
 _NUMBERED = re.compile(r"\.[1-9]\d*")          # what follows the stem in a later segment's name
@@ -129,6 +130,37 @@ def find_logs(paths: Iterable[str | os.PathLike[str]], below: bool = False) -> l
         files = os.path.join(glob.escape(path), "**" if below else "", "*.h5")
         names += sorted(glob.glob(files, recursive=below)) if os.path.isdir(path) else [path]
     return list(dict.fromkeys(first_of(name) for name in names))
+
+
+def logs_in(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The same; LogError where there is none, as ``refuse_outer`` and ``refuse_none`` say."""
+    for path in expand(paths):
+        refuse_outer(path)
+    names = find_logs(paths)
+    refuse_none(names, paths)
+    return names
+
+
+def refuse_outer(path: str, most: int = 8) -> None:
+    """LogError where a directory has no log of its own while those in it have: what lies apart is not mixed unasked."""
+    if not os.path.isdir(path) or find_logs([path]):
+        return
+    within = []
+    for folder, inner, _ in os.walk(path):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        count = len(find_logs([folder]))
+        within += [f"\n  {folder}: {counted(count, 'log')}"] if count else []
+    if within:
+        more = f"\n  and {len(within) - most} more" if len(within) > most else ""
+        raise LogError(f"no logs (*.h5) in {path} itself, but in directories in it; name those that are meant:"
+                       f"{''.join(within[:most])}{more}")
+
+
+def refuse_none(names: Sequence[str], paths: Iterable[str | os.PathLike[str]]) -> None:
+    """LogError where no logs were found at these paths."""
+    if not names:
+        raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}; 'hvdscale-log "
+                       "import' makes logs of what other programs wrote")
 
 
 def expand(paths: Iterable[str | os.PathLike[str]]) -> list[str]:

@@ -10,12 +10,11 @@ from ..errors import LogError
 from ..exchange.csv_tables import is_tables
 from ..exchange.runs.formats import has_runs, is_archive
 from ..exchange.runs.into_log import import_runs
-from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
 from ..log.check import refuse_unsound, refuse_unsound_trials
 from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import Log, read_log
-from ..log.segments import expand, find_logs
+from ..log.segments import expand, find_logs, refuse_none, refuse_outer
 from .file_names import Path
 
 CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
@@ -30,7 +29,7 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
     Raises LogError where a log cannot be read, unless it is to be skipped, and where there is nothing to report.
     """
     for path in expand(paths):
-        _refuse_outer(path)
+        refuse_outer(path)
     found = {path: _log_of_runs(path, opened) for path in expand(paths)}
     names = find_logs(log or path for path, log in found.items())
     shown = {log: path for path, log in found.items()}
@@ -50,9 +49,7 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
                 rest = f"\n{CONTINUE}" if len(names) > 1 else ""
                 raise LogError(f"{error}{rest}") from error
             skipped.append(str(error))
-    if not names:
-        raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}; 'hvdscale-log "
-                       "import' makes logs of what other programs wrote")
+    refuse_none(names, paths)
     if not sum(log.trials.rows for log in logs):
         raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
                        + "".join(f"\n{message}" for message in skipped))
@@ -83,18 +80,3 @@ def left_out_of(log: Log, most: int = 10) -> list[str]:
     said = [f"{log.path}: left out when it was imported: {message}" for message in note["first"][:most]]
     rest = note["count"] - len(said)
     return said + [f"{log.path}: left out when it was imported: {rest:,} more"] * (rest > 0)
-
-
-def _refuse_outer(path: Path, most: int = 8) -> None:
-    """LogError where a directory has no log of its own while those in it have: what lies apart is not mixed unasked."""
-    if not os.path.isdir(path) or find_logs([path]):
-        return
-    within = []
-    for folder, inner, _ in os.walk(path):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        count = len(find_logs([folder]))
-        within += [f"\n  {folder}: {counted(count, 'log')}"] if count else []
-    if within:
-        more = f"\n  and {len(within) - most} more" if len(within) > most else ""
-        raise LogError(f"no logs (*.h5) in {os.fspath(path)} itself, but in directories in it; name those to report on "
-                       f"together:{''.join(within[:most])}{more}")

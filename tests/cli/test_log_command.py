@@ -65,9 +65,19 @@ def test_ls_shortens_a_log_of_many_trials_and_shows_a_log_without_one(tmp_path):
 
 def test_ls_without_logs_looks_into_runs_and_says_when_there_is_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "there is no log" in call("ls", code=1)
+    assert "no logs (*.h5) in ." in call("ls", code=1)
     finished("runs/w1.h5")
     assert "runs/w1.h5" in call("ls")
+
+
+@pytest.mark.parametrize("command", ["ls", "check", "merge --out merged.h5"])
+def test_a_folder_without_logs_of_its_own_is_an_error_that_names_where_there_are_some(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    assert "no logs (*.h5) in runs; 'hvdscale-log import' makes" in call(*command.split(), "runs", code=1)
+    finished(tmp_path / "runs" / "first" / "w1.h5")
+    said = call(*command.split(), "runs", code=1)
+    assert "in runs itself, but in directories in it" in said and "runs/first: 1 log" in said
 
 
 def test_show_tells_what_a_run_was_and_why_it_ended(tmp_path):
