@@ -28,15 +28,19 @@ def csv_text(header, rows):
 
 
 def event_files(folder, batch, seed):
+    write_events(folder, [(tag, step, value) for step, loss, error in curve(batch, seed)
+                          for tag, value in (("train/loss", loss), ("val/error", error)) if value == value])
+
+
+def write_events(folder, points):
+    """Events of (tag, step, value), a second a step."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
     writer, start = EventFileWriter(str(folder)), time.time()
-    for step, loss, error in curve(batch, seed):
-        for tag, value in (("train/loss", loss), ("val/error", error)):
-            if value == value:
-                writer.add_event(Event(wall_time=start + step, step=step, summary=Summary(
-                    value=[Summary.Value(tag=tag, simple_value=value)])))
+    for tag, step, value in points:
+        writer.add_event(Event(wall_time=start + step, step=step, summary=Summary(
+            value=[Summary.Value(tag=tag, simple_value=value)])))
     writer.close()
 
 

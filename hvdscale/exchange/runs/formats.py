@@ -42,7 +42,8 @@ def _find(path: RunPath, depth: int, lines: re.Pattern | None) -> Iterator[tuple
     if found:
         yield found, path
     if os.path.isdir(path) and depth < DEEPEST and found in (None, event_files):
-        for name in sorted(os.listdir(path)):
+        of_run = event_files.parts_of(path) if found else []
+        for name in sorted(set(os.listdir(path)) - {*of_run}):
             inner = RunPath(os.path.join(path, name))
             if not name.startswith((".", event_files.EVENTS)) and not os.path.islink(inner):
                 yield from _find(inner, depth + 1, lines)

@@ -7,7 +7,7 @@ from hvdscale.log.check import check
 from hvdscale.log.schema import Status
 from tests.exchange.test_tables_and_rcp import call
 from tests.factories import found_runs
-from tests.factories.found_runs import RUNS, csv_text, curve, steps_to_target, write_runs
+from tests.factories.found_runs import RUNS, csv_text, curve, steps_to_target, write_events, write_runs
 
 # seconds until step 24
 SECONDS = {"event files": 24, "Lightning's CSV": None, "W&B's history": 48, "Ray's progress": 48, "AlgoPerf": 48,
@@ -112,6 +112,34 @@ def test_evaluations_in_epochs_of_unknown_length_are_refused(tmp_path):
     (tmp_path / "b8.json").write_text('{"loss": 1, "epoch": 1, "iter": 50, "step": 50}\n{"val/AP": 0.5, "step": 1}\n')
     code, said = call("import", tmp_path / "b8.json", tmp_path / "log.h5")
     assert code == 1 and "evaluations count epochs, of 50 steps or more" in said.replace("\n", " ")
+
+
+# folders of event files in a run's folder, (tag, step, value) in each, and the evaluations that they make
+SPLIT_EVENTS = {
+    "Keras' callback": ({"train": [("epoch_loss", 0, 2.0), ("epoch_loss", 1, 1.5)],
+                         "validation": [("epoch_loss", 0, 2.5), ("epoch_loss", 1, 1.75)]}, [10, 20]),
+    "Keras' callback, evaluated in steps": (
+        {"train": [("epoch_loss", 0, 2.0), ("epoch_loss", 1, 1.5)],
+         "validation": [("epoch_loss", 0, 2.5), ("evaluation_loss_vs_iterations", 8, 2.5), ("epoch_loss", 1, 1.75),
+                        ("evaluation_loss_vs_iterations", 16, 1.75)]}, [8, 16]),
+    "add_scalars": ({"": [("lr", 1, 0.1)], "A_loss_train": [("A/loss", 5, 2.0)],
+                     "A_loss_val": [("A/loss", 5, 2.5), ("A/loss", 15, 1.75)]}, [5, 15]),
+    "Estimator": ({"": [("loss", 5, 2.0)], "eval": [("loss", 5, 2.5), ("loss", 15, 1.75)]}, [5, 15])}
+
+
+@pytest.mark.parametrize("how", SPLIT_EVENTS)
+def test_event_files_of_splits_and_series_are_of_one_run(how, tmp_path):
+    pytest.importorskip("tensorboard")
+    folders, steps = SPLIT_EVENTS[how]
+    for name, points in folders.items():
+        write_events(tmp_path / "tb" / "b64" / name, points)
+    code, said = call("import", tmp_path / "tb", tmp_path / "log.h5", "--set-size", 640)
+    assert code == 0, said
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials["global_batch"].tolist() == [64]
+        [column] = [name for name in log.evaluations.columns if name.startswith("val/")]
+        assert list(zip(log.evaluations["step"].tolist(), log.evaluations[column].tolist())) == [
+            (steps[0], 2.5), (steps[1], 1.75)]
 
 
 def test_files_of_tags_that_tensorboard_exports_are_a_run(tmp_path):
