@@ -115,6 +115,16 @@ def test_the_regimes_are_said_with_intervals():
     assert shape.startswith("The curve bends more sharply than McCandlish's hyperbola (p = 1): p = ")
 
 
+@pytest.mark.parametrize("before, coarse", [([250, 0, 0, 0], True), ([480, 240, 240, 240], False)])
+def test_where_evaluations_are_too_far_apart_to_tell_that_is_said(before, coarse):
+    batches, steps = [64, 128, 256, 512], [500, 250, 250, 250]
+    made = [Estimate(value, NAN, INF, 1, before=earlier) for value, earlier in zip(steps, before)]
+    until, useful, *_ = regimes_said(regimes_of(batches, made), batches, made, [True] * 4)
+    assert until.startswith("Perfect scaling up to batch 128; diminishing returns beyond")
+    assert ("but at batches 256 and 512 evaluations are too far apart to tell" in until) == coarse
+    assert useful.endswith("larger ones took no fewer that evaluations show." if coarse else "took no fewer.")
+
+
 @pytest.mark.parametrize("p, said", [(1, "is consistent with McCandlish's hyperbola (p = 1): p = "),
                                      (4, "bends more sharply than McCandlish's hyperbola (p = 1): p = ")])
 def test_the_shape_that_the_steps_prefer_is_said(p, said):

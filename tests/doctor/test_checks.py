@@ -397,7 +397,7 @@ def test_the_help_lists_what_the_doctor_heeds_and_takes_what_a_run_would_write()
     listed = re.findall(r"^  (--[\w-]+)", done.output, re.M)
     assert {"--global-batch", "--init-from", "--sample"} <= set(listed)
     assert not {"--checkpoint", "--resume", "--log", "--save-model", "--overwrite", "--list"} & set(listed)
-    assert re.findall(r"(\S+) --list", done.output) == ["(`hvdscale-train"]         # the workloads; presets are broken
+    assert re.findall(r"(\S+)\s+--list", done.output) == ["(`hvdscale-train"] * 2       # the workloads, and the presets
     taken = ["w", "--checkpoint", "kept", "--resume", "auto", "--log-file", "w.h5", "--save-model", "m.pt"]
     assert CliRunner().invoke(command, taken, standalone_mode=False).return_value[0] == "w"
 

@@ -62,8 +62,9 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
     until, useful = regimes.perfect_until.value, regimes.maximum_useful.value
     if until is None or useful is None:
         return
-    yield _find_perfect(regimes, until, batches, estimates)
-    yield _find_useful(regimes, list(batches).index(useful), batches, estimates, any_met)
+    coarse = _too_coarse(regimes, until, batches, estimates)
+    yield _find_perfect(regimes, until, batches, estimates, coarse)
+    yield _find_useful(regimes, list(batches).index(useful), batches, estimates, any_met, coarse)
     yield from find_fit(regimes.fit)
 
 
@@ -78,7 +79,15 @@ def _end(batch: float) -> str:
     return f"{batch:,.0f}"
 
 
-def _find_perfect(regimes: Regimes, until: int, batches: Sequence[int], estimates: Sequence[Estimate]) -> Finding:
+def _too_coarse(regimes: Regimes, until: int, batches: Sequence[int], estimates: Sequence[Estimate]) -> list[int]:
+    """The batches outside perfect scaling of which the evaluation before, that did not meet, lies inside."""
+    met = [(batch, one) for batch, one in zip(batches, estimates) if one.met]
+    most = (1 + regimes.perfect_within) * min(batch * one.value for batch, one in met)
+    return [batch for batch, one in met if batch > until and batch * one.before < most < batch * one.value]
+
+
+def _find_perfect(regimes: Regimes, until: int, batches: Sequence[int], estimates: Sequence[Estimate],
+                  coarse: Sequence[int]) -> Finding:
     """Up to where scaling is perfect; which batches before that are outside, and which after it inside."""
     met = [(batch, inside) for batch, one, inside in zip(batches, estimates, regimes.perfect) if one.met]
     first = next(batch for batch, inside in met if inside)
@@ -86,6 +95,7 @@ def _find_perfect(regimes: Regimes, until: int, batches: Sequence[int], estimate
     after = [batch for batch, inside in met if batch > until and inside]
     but = [SCALING.say("outside_before", batches=before, sure=regimes.perfect_until.known and first == met[0][0])
            ] * bool(before) + [SCALING.say("inside_again", batches=after)] * bool(after)
+    but += [SCALING.say("coarse", batches=coarse)] * bool(coarse)
     return SCALING.find(
         "perfect", regimes.perfect_until, batch=describe_batch(regimes.perfect_until), none=until == batches[0],
         all=until == batches[-1], more=met[-1][0] > until, but="; ".join(but),
@@ -93,7 +103,7 @@ def _find_perfect(regimes: Regimes, until: int, batches: Sequence[int], estimate
 
 
 def _find_useful(regimes: Regimes, at: int, batches: Sequence[int], estimates: Sequence[Estimate],
-                 any_met: Sequence[bool]) -> Finding:
+                 any_met: Sequence[bool], coarse: Sequence[int]) -> Finding:
     """Why the batch at ``at`` is the maximum useful one."""
     fewest, where = min((one.value, batch) for batch, one in zip(batches, estimates) if one.met)
     falling = any((1 + regimes.useful_within) * fewest >= one.value for one in estimates[:at] if one.met)
@@ -102,7 +112,7 @@ def _find_useful(regimes: Regimes, at: int, batches: Sequence[int], estimates: S
         first=where == batches[at], fewest=fewest, where=where, steps=estimates[at].value,
         within=regimes.useful_within, last=at == len(batches) - 1,
         none_fewer=any(one.met for one in estimates[at + 1:]), larger=list(batches[at + 1:]),
-        some=any(any_met[at + 1:]))
+        some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]))
 
 
 def find_fit(fit: CriticalBatchFit | None) -> Iterator[Finding]:
