@@ -12,13 +12,14 @@ from ..log import schema
 from ..log.reader import Log
 from ..log.schema import LARGER, SMALLER
 from ..target import Target
+from .studies import Study
 
 OTHER_WAY = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def better(column: str, logs: Sequence[Log]) -> str:
-    """SMALLER or LARGER, as the logs declare for the column ``split/metric``, else by its name; "": unknown."""
-    specs = [getattr(log.evaluations, "specs", {}).get(column) for log in logs]
+def better(column: str, sources: Sequence[Log | Study]) -> str:
+    """SMALLER or LARGER, as logs or studies declare for the column ``split/metric``, else by its name; "": unknown."""
+    specs = [source.evaluations.specs.get(column) for source in sources]
     declared = {spec.better for spec in specs if spec} - {""}
     if len(declared) == 1:
         return declared.pop()

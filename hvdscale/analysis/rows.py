@@ -279,11 +279,13 @@ class Evaluations:
     """The evaluations of some trials: rows in order of trial, then of step.
 
     first    int64, shape (trials + 1,): trial i has the rows first[i]:first[i + 1]
+    specs    what the first log that has a column says of it, by name
     columns  split/metric that any of its logs has
     """
 
     def __init__(self, sources: Sequence[SourceRows], names: Sequence[tuple[str, np.ndarray]], kept: Kept) -> None:
         self.first = np.concatenate([[0], np.cumsum(np.concatenate([source.counts for source in sources]))])
+        self.specs = {name: spec for source in reversed(sources) for name, spec in source.table.specs.items()}
         self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
         self.outcomes: dict[Target, Any] = {}       # see studies.outcomes
         self._sources, self._names, self._kept = sources, names, kept

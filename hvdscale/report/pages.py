@@ -97,7 +97,7 @@ def _page_of(section: Section, about: About | None, studies: Sequence[Study], as
     title, trials = str(section.target) if section.target else THROUGHPUT, section.trials
     if about:
         studied = view_of(about)
-    elif section.target is None and (are_searched(studies) or not trials):
+    elif section.target is None and (are_searched(studies) or not trials or not _is_timed(section)):
         title, studied = BEST, view_without_target(studies, section.options, asked)
     else:
         studied = view_of_repeats(section, asked)
@@ -107,7 +107,8 @@ def _page_of(section: Section, about: About | None, studies: Sequence[Study], as
         searched, measured = tables_of_searches(section.searches), tables_of(section)
         measured = (*measured, *searched) if section.target else (*searched, *measured)
         view = View((*words.findings(section, planned=bool(plan)), *studied.findings),
-                    (*studied.tables, *measured) if show_ends_alone(studies) else (*measured, *studied.tables),
+                    (*studied.tables, *measured) if title == BEST or show_ends_alone(studies) else (
+                        *measured, *studied.tables),
                     (*studied.details, *crossings_table(section)))
         notes += words.schedules(section)
     if trials:
@@ -115,6 +116,11 @@ def _page_of(section: Section, about: About | None, studies: Sequence[Study], as
     page = _page(view, section, title, taken, verdict(plan) if plan else ())
     careful = (*cautions(plan), *sentences_of(describe_crowded(plan.times.timings))) if plan else ()
     return replace(page, left_out=(*careful, *(words.left_out(section) if trials else ())), notes=notes)
+
+
+def _is_timed(section: Section) -> bool:
+    """Whether any cell's time is known, so that there is a throughput to show."""
+    return any(cell.examples_per_second.value == cell.examples_per_second.value for cell in section.cells)
 
 
 def _page(view: View, section: Section, title: str, taken: set[str], verdict: tuple[str, ...]) -> Page:

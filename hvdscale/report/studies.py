@@ -16,7 +16,7 @@ from ..analysis.metric_direction import better
 from ..analysis.noise_against import noise_against
 from ..analysis.quality import Quality, quality_of
 from ..analysis.report_data import Options, Section
-from ..analysis.studies import Study, is_measured
+from ..analysis.studies import Study, are_searched, is_measured
 from ..log.schema import SMALLER
 from .about import About, StudyRequest
 from .drawing import Figure
@@ -155,12 +155,14 @@ def view_without_target(studies: Sequence[Study], options: Options, asked: Study
     """The best of each validation metric of which it is known which way is better, of studies held against no target.
     """
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
-    known = [(column, better(column, ()) == SMALLER) for column in columns
-             if better(column, ()) and is_measured(studies, column)]
+    known = [(column, way == SMALLER) for column in columns
+             if (way := better(column, studies)) and is_measured(studies, column)]
     objectives = {(study.plan(0).get("sweep") or {}).get("objective") for study in studies if len(study)}
     told = [one for one in known if one[0] in objectives] or known       # a search's own, or all
     rest = [one for one in known if one not in told]
     quality = {one: view_of_quality(studies, *one, options, asked) if len(studies) > 1 else View() for one in known}
+    if not are_searched(studies):       # of repeats it is of no interest that no test of a search can be made
+        quality = {one: view if view.tables else View() for one, view in quality.items()}
     budgets = {one: view_of_budgets(studies, *one, options, asked.budgets or (None,)) for one in known}
 
     def shown(metrics: Sequence[tuple[str, bool]]) -> View:

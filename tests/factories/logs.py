@@ -15,6 +15,8 @@ SQNORMS = ("local_sqnorm", "reduced_sqnorm", "local_examples")
 class MadeTable(dict):
     """Columns by name, with the row count beside."""
 
+    specs = {}                  # which say nothing of its columns
+
     @property
     def columns(self):
         return tuple(self)
