@@ -29,14 +29,12 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from ..target import Target
-from .best_points import EFFECTIVE, LEARNING_RATE, Space, space_of
+from .best_points import EFFECTIVE, LEARNING_RATE, Space, among, space_of
 from .curves import Curve
 from .defaults import CONFIDENCE
 from .intervals import Estimate
 from .rules import OF_ADAM, BestRate, Exponent, RuleCosts, exponent_of
 from .studies import best_metric
-from .trials import JobKey
 
 FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}      # laws and their powers of the batch
 ADAM, POWER, PEAK = "adam_sqrt", "power", "peak"
@@ -119,16 +117,9 @@ class RateLaws:
 
 @dataclass(frozen=True, eq=False)
 class RateLandscapes:
-    """The landscapes of a workload by batch, and the laws of its best rates.
+    """The landscapes of a workload by batch, and the laws of its best rates; ``costs`` of its learning-rate rules."""
 
-    effective   whether the rate is eta / (1 - momentum)
-    """
-
-    workload: JobKey
-    target: Target
-    effective: bool
-    tolerance: float
-    confidence: float
+    costs: RuleCosts
     batches: tuple[RateLandscape, ...]
     laws: RateLaws
 
@@ -142,21 +133,12 @@ def rate_landscapes(curve: Curve, costs: RuleCosts | None) -> RateLandscapes | N
     batches = []
     for rate, steps in zip(costs.rates, costs.tuned_steps):
         study = studies[rate.global_batch]
-        space = _only(space_of(study, curve.target, what, what), rate.keys)
-        best = best_metric(study, curve.target.column, curve.target.minimizes).value
         rows = {study.key(row): row for row in range(len(study))}
+        chosen = np.isin(np.arange(len(study)), [rows[key] for key in rate.keys])
+        space = space_of(among(study, chosen), curve.target, what, what)
+        best = best_metric(study, curve.target.column, curve.target.minimizes).value
         batches.append(RateLandscape(rate, steps, space, np.array([best[rows[key]] for key in space.keys])))
-    return RateLandscapes(curve.workload, curve.target, costs.effective, costs.tolerance, costs.confidence,
-                          tuple(batches), laws_of(costs.rates, curve.workload.optimizer, costs.confidence))
-
-
-def _only(space: Space, keys: Sequence[tuple[str, int]]) -> Space:
-    """The trials of a space that are among the keys."""
-    wanted = set(keys)
-    rows = [row for row, key in enumerate(space.keys) if key in wanted]
-    best = rows.index(space.best) if space.best in rows else None
-    return Space(space.global_batch, space.x[rows], space.y[rows], space.kind[rows], space.steps[rows], best,
-                 tuple(space.keys[row] for row in rows))
+    return RateLandscapes(costs, tuple(batches), laws_of(costs.rates, curve.workload.optimizer, costs.confidence))
 
 
 def laws_of(rates: Sequence[BestRate], optimizer: str = "", confidence: float = CONFIDENCE) -> RateLaws:

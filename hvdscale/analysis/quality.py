@@ -73,14 +73,14 @@ class Quality:
     compared: tuple[int, ...]
     n: int
     best: np.ndarray
-    p_value: float
-    worse_from: int | None
-    worse_by: Estimate
-    improves: bool
-    detectable: float
-    why: str
     confidence: float
-    valley: Valley | None       # fitted to the medians as costs; None: too few batches, or no test
+    p_value: float = np.nan
+    worse_from: int | None = None
+    worse_by: Estimate = Estimate.unknown()
+    improves: bool = False
+    detectable: float = np.nan
+    why: str = ""
+    valley: Valley | None = None        # fitted to the medians as costs; None: too few batches, or no test
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -144,8 +144,7 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
     costs = np.array([best_of_n(points[at].costs.tolist(), sizes=[n])[0].low for at in compared])
 
     none = Quality(found.workload, column, minimizes, budget, points, compared, n, costs if minimizes else -costs,
-                   p_value=np.nan, worse_from=None, worse_by=Estimate.unknown(), improves=False, detectable=np.nan,
-                   why="", confidence=confidence, valley=None)
+                   confidence)
     if len(compared) < LEAST_BATCHES:
         return replace(none, why=BATCHES if any(point.feasible for point in points) else NO_METRIC)
     if none.short:

@@ -15,7 +15,7 @@ trials show how the best of n falls with n, and what the best of the published n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,11 +176,22 @@ class Fidelity:
     points: tuple[FidelityPoint, ...]
     beyond: tuple[int, ...]         # batch sizes measured outside the published ones
     remarks: tuple[str, ...]        # other differences between the two
-    marks: tuple[PassMark, ...]
 
     def counted(self, name: str) -> tuple[int, int]:
         """(number that pass, number decided) of the points' ``within`` or ``covered``."""
-        return _count(self.points, name)
+        decided = [getattr(point, name) for point in self.points if getattr(point, name) is not None]
+        return sum(decided), len(decided)
+
+    @property
+    def marks(self) -> tuple[PassMark, PassMark, PassMark]:
+        """Those of the steps, of B_crit and of the intervals."""
+        return (self._mark_share("within", SHARE_WITHIN, "steps"), _mark_critical_batch(self.curve, self.published),
+                self._mark_share("covered", SHARE_COVERED, "intervals"))
+
+    def _mark_share(self, name: str, wanted: float, label: str) -> PassMark:
+        passed, decided = self.counted(name)
+        found = passed / decided if decided else math.nan
+        return PassMark(label, wanted, found, found >= wanted if decided else None)
 
 
 def load(name: str) -> Reference:
@@ -214,7 +225,7 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
         else:
             equal = at_equal_trials(curve, point, published.trials)
             found.append(_compare_point(point, equal, at, point.global_batch not in published.batches))
-    return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks), _make_marks(curve, published, found))
+    return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks))
 
 
 def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
@@ -224,7 +235,7 @@ def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
         ends = [curve.regimes.perfect_until.value for curve in curves
                 if curve.workload.dataset == ordering.dataset and curve.workload.model in ordering.models
                 and curve.workload.optimizer in optimizers and _is_same_goal(curve.target, ordering.target)]
-        return next((float(value) for value in ends if value is not None and value == value), None)
+        return next((float(value) for value in ends if value is not None), None)
     earlier, later = end(ordering.earlier), end(ordering.later)
     if earlier is None or later is None:
         return None
@@ -316,9 +327,9 @@ def _compare_point(point: CurvePoint | BatchPoint, steps: Estimate, at: tuple[fl
     within: bool | None = abs(apart) <= WITHIN_LOG2
     if not steps.met and not steps.beyond > published * 2 ** WITHIN_LOG2:
         apart, within = math.nan, None
-    return FidelityPoint(point.global_batch, published, low, high, interpolated, point.steps, steps, apart,
-                         within,
-                         None if within is None else _overlaps(steps, low, high), point)
+    covered = None if within is None else _overlaps(steps, low, high)
+    return FidelityPoint(point.global_batch, published, low, high, interpolated, point.steps, steps, apart, within,
+                         covered, point)
 
 
 def _overlaps(steps: Estimate, low: float, high: float) -> bool | None:
@@ -330,24 +341,9 @@ def _overlaps(steps: Estimate, low: float, high: float) -> bool | None:
     return bool(steps.high >= low) if math.isfinite(steps.high) else None
 
 
-def _count(points: Iterable[FidelityPoint], name: str) -> tuple[int, int]:
-    """(number that pass, number decided) of the points' ``within`` or ``covered``."""
-    decided = [getattr(point, name) for point in points if getattr(point, name) is not None]
-    return sum(decided), len(decided)
-
-
-def _make_marks(curve: Curve, published: PublishedCurve, points: Sequence[FidelityPoint]) -> tuple[PassMark, ...]:
-    def share(name: str, wanted: float, label: str) -> PassMark:
-        passed, decided = _count(points, name)
-        found = passed / decided if decided else math.nan
-        return PassMark(label, wanted, found, found >= wanted if decided else None)
-    return (share("within", SHARE_WITHIN, "steps"), _mark_critical_batch(curve, published),
-            share("covered", SHARE_COVERED, "intervals"))
-
-
 def _mark_critical_batch(curve: Curve, published: PublishedCurve) -> PassMark:
     """B_crit over the published one. A fit with an open end can show that it is too far off, never that it is close."""
-    fit = getattr(curve.regimes, "fit", None)
+    fit = curve.regimes.fit
     if fit is None:
         return PassMark("b_crit", B_CRIT_WITHIN, math.nan, None)
     value, low, high = (end / published.b_crit for end in (fit.b_crit.value, fit.b_crit.low, fit.b_crit.high))

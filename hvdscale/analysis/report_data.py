@@ -29,7 +29,7 @@ from .noise import Noise
 from .pooled_variance import pools_of
 from .search import Search, covers, searches_of
 from .slow_runs import slow_runs
-from .speedup import Series, outside, series_of
+from .speedup import Series, series_of
 from .step_breakdown import SKIPPED, StepParts
 from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, first_met, run_of
 from .studies import Study
@@ -47,7 +47,7 @@ class Section:
     options: Options = Options()
     trials: tuple[Trial, ...] = ()          # () where only columns of the evaluations are looked at, and all below
     series: tuple[Series, ...] = ()
-    alone: tuple[RunCell, ...] = ()         # cells that belong to no series
+    cells: tuple[RunCell, ...] = ()         # of one worker count and global batch each, in order
     batches: Curve | None = None            # over all worker counts; None without a target
     pools: Pools = Pools()                  # the spreads behind its intervals
     parts: tuple[tuple[RunCell, StepParts], ...] = ()   # by worker count; without those of an earlier section
@@ -58,10 +58,10 @@ class Section:
     constant: tuple[RunCell, ...] = ()      # of a batch that changes: the same job at its smallest and largest batch
 
     @cached_property
-    def cells(self) -> tuple[RunCell, ...]:
-        """Each cell once, by worker count."""
-        found = {id(point.cell): point.cell for one in self.series for point in one.points}
-        return tuple(sorted((*found.values(), *self.alone), key=lambda cell: (cell.workers, cell.global_batch)))
+    def alone(self) -> tuple[RunCell, ...]:
+        """Cells that belong to no series."""
+        inside = {id(point.cell) for one in self.series for point in one.points}
+        return tuple(cell for cell in self.cells if id(cell) not in inside)
 
     @property
     def parts_skipped(self) -> bool:
@@ -242,7 +242,7 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     noise = _take_new(shown, ((("noise", frozenset(one.keys)), (one, one.noise)) for one in cells if one.noise))
     searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
                                  for one in searches_of(trials, target, options.confidence)))
-    return Section(workload, target, options, trials, series, outside(cells, series), batches, pools, parts, noise,
+    return Section(workload, target, options, trials, series, tuple(cells), batches, pools, parts, noise,
                    searches, tuple(left_out.items()), tuple(slow))
 
 

@@ -40,6 +40,7 @@ from .curves import Curve, CurvePoint
 from .defaults import CONFIDENCE, RULE_WITHIN
 from .intervals import Estimate, over, student_quantile, times
 from .lr_response import Landscape, landscapes_of, trials_confirm
+from .regimes import BatchEstimate
 from .steps import estimate, known
 from .studies import Outcomes, Study, outcomes
 from .trials import JobKey
@@ -154,16 +155,6 @@ class RulePoint:
     missing: Missing | None
 
 
-@dataclass(frozen=True)
-class FirstLost:
-    """The smallest batch at which a rule loses more than the tolerance (None: at none tried), the first at which that
-    is not excluded, and the first at which it is certain (inf: at none)."""
-
-    value: int | None
-    low: float
-    high: float
-
-
 @dataclass(frozen=True, eq=False)
 class RuleCost:
     """One rule at every tuned batch from the base on."""
@@ -173,14 +164,15 @@ class RuleCost:
     tolerance: float
 
     @property
-    def first_lost(self) -> FirstLost:
-        """Where it first loses more than the tolerance; see FirstLost."""
+    def first_lost(self) -> BatchEstimate:
+        """The smallest batch at which it loses more than the tolerance (None: at none tried), between the first at
+        which that is not excluded and the first at which it is certain (inf: at none)."""
         above = [point for point in self.points if point.loss.value > 1 + self.tolerance]
         open_from = [point for point in self.points if point.verdict != KEPT]
         certain = [point for point in self.points if point.verdict == LOST]
-        return FirstLost(above[0].global_batch if above else None,
-                         open_from[0].global_batch if open_from else np.inf,
-                         certain[0].global_batch if certain else np.inf)
+        return BatchEstimate(above[0].global_batch if above else None,
+                             open_from[0].global_batch if open_from else np.inf,
+                             certain[0].global_batch if certain else np.inf)
 
     @property
     def missing(self) -> tuple[Missing, ...]:
@@ -220,7 +212,7 @@ class RuleCosts:
     base         the study of the smallest tuned batch; base_trial its best trial, base_rate that trial's rate
     costs_from_fitted   as ``costs``, but scaled from the fitted best rate of the base, where base_rate lies outside its
                  interval; else empty
-    exponent     over all batches;  exponent_perfect  over those of perfect scaling, up to perfect_until; None: unknown
+    exponent     over all batches;  exponent_perfect  over those of perfect scaling; None: unknown
     """
 
     workload: JobKey
@@ -237,7 +229,6 @@ class RuleCosts:
     tuned_steps: tuple[Estimate, ...]       # of the tuned optimum, likewise
     exponent: Exponent
     exponent_perfect: Exponent | None
-    perfect_until: float | None
 
     @property
     def base_batch(self) -> int:
@@ -286,15 +277,14 @@ def _costs_along(curve: Curve, tuned: Sequence[_Batch], landscapes: Iterable[Lan
         return tuple(RuleCost(rule, tuple(batch.under(rule, base, rate, tolerance) for batch in tuned), tolerance)
                      for rule in rules)
     rates = tuple(batch.best_rate() for batch in tuned)
-    until = getattr(getattr(curve.regimes, "perfect_until", None), "value", None)
-    until = None if until is None or np.isnan(until) else float(until)
+    until = curve.regimes.perfect_until.value
     perfect = None if until is None else exponent_of(rates, until, curve.confidence)
     start, fitted = rates[0].tried, rates[0].best
     beside = fitted.low > start or fitted.high < start
     return RuleCosts(curve.workload, curve.target, _is_momentum_searched(curve), tolerance, curve.confidence,
                      base.study, base.best, start, costs_from(start), costs_from(fitted.value) if beside else (),
                      rates, tuple(batch.point.steps for batch in tuned),
-                     exponent_of(rates, np.inf, curve.confidence), perfect, until)
+                     exponent_of(rates, np.inf, curve.confidence), perfect)
 
 
 def exponent_of(rates: Sequence[BestRate], until: float = np.inf, confidence: float = CONFIDENCE) -> Exponent:

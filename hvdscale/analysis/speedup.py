@@ -80,12 +80,6 @@ def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple
                  if len(found) > 1)
 
 
-def outside(cells: Iterable[RunCell], series: Iterable[Series]) -> tuple[RunCell, ...]:
-    """The cells that belong to none of these series."""
-    inside = {id(point.cell) for one in series for point in one.points}
-    return tuple(cell for cell in cells if id(cell) not in inside)
-
-
 def compare(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> SpeedupPoint:
     """A cell relative to its series' baseline."""
     worker_ratio = cell.workers[0] / baseline.workers[0]

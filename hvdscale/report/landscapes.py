@@ -46,14 +46,14 @@ def landscapes(about: About) -> View:
 
 def rate_name(found: RateLandscapes) -> str:
     """What is on the axis."""
-    return "effective learning rate" if found.effective else "learning rate"
+    return "effective learning rate" if found.costs.effective else "learning rate"
 
 
 def _words(found: RateLandscapes) -> dict[str, Any]:
     """What texts name."""
-    return {"rate": rate_name(found), "formula": "lr / (1 - momentum)" if found.effective else "lr",
-            "metric": metric_name(found.target.column), "confidence": found.confidence,
-            "tolerance": percent(found.tolerance), "bin": f"{BIN:g}"}
+    return {"rate": rate_name(found), "formula": "lr / (1 - momentum)" if found.costs.effective else "lr",
+            "metric": metric_name(found.costs.target.column), "confidence": found.costs.confidence,
+            "tolerance": percent(found.costs.tolerance), "bin": f"{BIN:g}"}
 
 
 def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
@@ -80,9 +80,9 @@ def landscapes_table(found: RateLandscapes) -> Table:
         BATCH: lambda one: count_cell(one.global_batch),
         "trials": lambda one: count_cell(len(one.space.x), f"{int((one.space.kind == REACHED).sum())} met"),
         STEPS: lambda one: steps_cell(one.steps), "tried_rate": lambda one: number_cell(one.rate.tried),
-        "best_rate": _best_cell, "rates_within": lambda one: _width_cell(one, found.tolerance),
-        "best_value": lambda one: number_cell(_best_value(one.values, found.target.minimizes))},
-        lambda one: one.rate.keys, what=found.target, **_words(found), notes=(
+        "best_rate": _best_cell, "rates_within": lambda one: _width_cell(one, found.costs.tolerance),
+        "best_value": lambda one: number_cell(_best_value(one.values, found.costs.target.minimizes))},
+        lambda one: one.rate.keys, what=found.costs.target, **_words(found), notes=(
             LANDSCAPES.say("steps", **_words(found)), LANDSCAPES.say("best", **_words(found))))
 
 
@@ -113,7 +113,7 @@ def laws_table(found: RateLandscapes) -> Table | None:
         LANDSCAPES.column("power_of_batch", "power"): lambda law: _power_cell(law, laws.peak),
         "deviation": lambda law: Cell(f"x{ratio(law.deviation)}", law.deviation) if law else Cell("n/a", math.nan),
         "describes": lambda law: Cell("yes" if law is None or law.describes else "no")},
-        lambda law: _keys(found.batches), what=found.target, **_words(found), notes=(
+        lambda law: _keys(found.batches), what=found.costs.target, **_words(found), notes=(
             LANDSCAPES.say("laws", **_words(found)), *_notes_on(laws)))
 
 
@@ -153,15 +153,15 @@ def rates_table(found: RateLandscapes) -> Table:
         "fewest_steps": lambda row: number_cell(float(met(row).min()) if len(met(row)) else math.nan),
         LANDSCAPES.column("steps_fitted", "steps"): lambda row: interval_cell(row[2]),
         LANDSCAPES.column("value_of_bin", "value", **_words(found)):
-            lambda row: number_cell(_best_value(row[0].values[row[3]], found.target.minimizes))},
-        lambda row: tuple(row[0].space.keys[at] for at in row[3]), what=found.target, **_words(found))
+            lambda row: number_cell(_best_value(row[0].values[row[3]], found.costs.target.minimizes))},
+        lambda row: tuple(row[0].space.keys[at] for at in row[3]), what=found.costs.target, **_words(found))
 
 
 def _bins(found: RateLandscapes, one: RateLandscape) -> Iterator[Bin]:
     bins = np.floor(np.log(one.space.x) / math.log(BIN)).astype(int)
     places = np.unique(bins)
     rates = BIN ** (places + 0.5)
-    for at, rate, (low, value, high) in zip(places, rates, one.steps_at(rates, found.confidence).T):
+    for at, rate, (low, value, high) in zip(places, rates, one.steps_at(rates, found.costs.confidence).T):
         steps = Estimate(float(value), float(low), float(high), len(one.space.x))
         yield one, rate, steps, np.flatnonzero(bins == at)
 
@@ -181,13 +181,13 @@ def _landscapes_figure(found: RateLandscapes, batches: Sequence[RateLandscape]) 
 
 
 def _figure(found: RateLandscapes, name: str, draw: Callable[..., None], keys: TrialKeys, panels: int = 1) -> Figure:
-    return LANDSCAPES.figure(name, draw, keys, panels, target=found.target, workload=heading(found.workload),
-                             **_words(found))
+    return LANDSCAPES.figure(name, draw, keys, panels, target=found.costs.target,
+                             workload=heading(found.costs.workload), **_words(found))
 
 
 def _draw_landscape(found: RateLandscapes, axes: Axes, one: RateLandscape) -> None:
     rates, space = one.rates(), one.space
-    low, value, high = one.steps_at(rates, found.confidence)
+    low, value, high = one.steps_at(rates, found.costs.confidence)
     top = 4 * float(space.steps[space.steps > 0].max(initial=one.steps.value))
     value_axis(axes, "x", space.x.tolist(), PANEL_TICKS)
     log2_axis(axes, "y", [*space.steps.tolist(), one.steps.value], most=PANEL_TICKS)
@@ -215,8 +215,8 @@ def _losses_figure(found: RateLandscapes) -> Figure:
             axes.plot(one.space.x, one.values, linestyle="", marker="o", markersize=4, markeredgewidth=0,
                       color=shade(at, len(found.batches)),
                       label=f"B = {one.global_batch:,}" if is_named(at, len(found.batches)) else None)
-        axes.axhline(found.target.value, color=MUTED, linestyle="--", linewidth=1, label=str(found.target))
-        label_axes(axes, rate_name(found), f"best {metric_name(found.target.column)}")
+        axes.axhline(found.costs.target.value, color=MUTED, linestyle="--", linewidth=1, label=str(found.costs.target))
+        label_axes(axes, rate_name(found), f"best {metric_name(found.costs.target.column)}")
     return _figure(found, "lr-landscape-loss", draw, _keys(found.batches))
 
 
