@@ -8,7 +8,7 @@ the critical batch is constant over training. Where it grows, as is usual, a bat
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +19,9 @@ from .drawn import Drawn, Value
 from .grouping import group_by
 from .report_data import JobResults, Section
 from .step_time import BOUNDED, Links, StepTime, StepTimes, timings_of
-from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsPoint, point_of_cell, points_of, steps_curve
+from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, point_of_cell, points_of, steps_curve
 from .trials import JobKey
-from .worker_plan import Request
-
-StepsOf = Callable[[Section], tuple[tuple[StepsPoint, ...], "np.ndarray | None"]]
+from .worker_plan import Request, pareto_front
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,8 +254,9 @@ def phases_of(batches: BatchSchedule, steps: StepsAt, times: StepTimes, request:
     for (_, _, taken), known in zip(pieces, clocks):
         further = [_further(way, workers, taken.value * clock.value, request)
                    for way in ways for workers, clock in known.items()]
-        ways = [way for same in group_by(further, lambda one: one.workers[-1]).values() for way in _front(same)]
-    return tuple(_phases(way, pieces, clocks, request) for way in _front(ways) if way.workers)
+        ways = [way for same in group_by(further, lambda one: one.workers[-1]).values()
+                for way in pareto_front(same, _rank)]
+    return tuple(_phases(way, pieces, clocks, request) for way in pareto_front(ways, _rank) if way.workers)
 
 
 def _further(way: _Way, workers: int, seconds: float, request: Request) -> _Way:
@@ -266,13 +265,8 @@ def _further(way: _Way, workers: int, seconds: float, request: Request) -> _Way:
     return _Way((*way.workers, workers), way.seconds + seconds, way.cost + seconds * request.paid(workers))
 
 
-def _front(ways: Sequence[_Way]) -> list[_Way]:
-    """Those that none beats in both time and cost, the fastest first."""
-    found: list[_Way] = []
-    for way in sorted(ways, key=lambda one: (one.seconds, one.cost, len(set(one.workers)))):
-        if not found or way.cost < found[-1].cost:
-            found.append(way)
-    return found
+def _rank(way: _Way) -> tuple[float, float, int]:
+    return way.seconds, way.cost, len(set(way.workers))
 
 
 def _phases(way: _Way, pieces: Sequence[tuple[int, int, Drawn]], clocks: Sequence[dict[int, StepTime]],

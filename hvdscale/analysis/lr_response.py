@@ -189,8 +189,14 @@ class _CensoredTrials:
 
     def draw_around(self, points: np.ndarray, log_weight: np.ndarray, number: int, count: int
                     ) -> tuple[np.ndarray, np.ndarray]:
-        """``count`` new points around the weighted ones, and the logarithms of their weights, in round ``number``."""
-        points, density = _draw_around(points, log_weight, number, count)
+        """``count`` new points around the weighted ones, by Student's t, and the logarithms of their weights, in round
+        ``number``."""
+        weight = _temper(log_weight)
+        mean = weight @ points
+        centered = points - mean
+        root = np.linalg.cholesky(1.2 * (centered.T * weight @ centered) + 1e-6 * np.eye(points.shape[1]))
+        drawn, density = _draw_students_t(number, count, len(root))
+        points = mean + drawn @ root.T
         return points, self.posterior(points) - density
 
     @cached_property
@@ -261,16 +267,6 @@ def _effective_number(log_weight: np.ndarray) -> float:
     """The effective number of weighted points (Kish 1965)."""
     weight = np.exp(log_weight - log_weight.max())
     return float(weight.sum() ** 2 / (weight ** 2).sum())
-
-
-def _draw_around(points: np.ndarray, log_weight: np.ndarray, number: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """``count`` points from Student's t around the weighted ones, and the logarithm of its density there."""
-    weight = _temper(log_weight)
-    mean = weight @ points
-    centered = points - mean
-    root = np.linalg.cholesky(1.2 * (centered.T * weight @ centered) + 1e-6 * np.eye(points.shape[1]))
-    drawn, density = _draw_students_t(number, count, len(root))
-    return mean + drawn @ root.T, density
 
 
 @lru_cache(maxsize=64)

@@ -39,8 +39,9 @@ class NoiseSteps:
     cov_trace: np.ndarray           # tr(Sigma)
     groups: Mapping[str, NoiseSteps] = field(default_factory=dict)      # by part of the model, where measured
 
-    def part(self, rows: slice) -> NoiseSteps:
-        """Some of the steps, without the groups."""
+    def quarter(self, at: int) -> NoiseSteps:
+        """A quarter of the steps, without the groups."""
+        rows = slice(len(self.step) * at // QUARTERS, len(self.step) * (at + 1) // QUARTERS)
         return NoiseSteps(self.step[rows], self.grad_sqnorm[rows], self.cov_trace[rows])
 
 
@@ -58,13 +59,13 @@ class NoiseScale:
     """
 
     noise_scale: float
-    low: float
-    high: float
-    grad_sqnorm: float
-    cov_trace: float
-    steps: int
-    first_step: int
-    last_step: int
+    low: float = np.nan
+    high: float = np.nan
+    grad_sqnorm: float = np.nan
+    cov_trace: float = np.nan
+    steps: int = 0
+    first_step: int = 0
+    last_step: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def noise_scale(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> N
     """The noise scale of runs of one setting under different seeds: sums over all their steps, divided."""
     runs = [run for run in runs if len(run.step)]
     if not runs:
-        return NoiseScale(np.nan, np.nan, np.nan, np.nan, np.nan, 0, 0, 0)
+        return NoiseScale(np.nan)
     pairs = [np.array([run.grad_sqnorm, run.cov_trace]) for run in runs]
     steps = sum(pair.shape[1] for pair in pairs)
     grad_sqnorm, cov_trace = means = np.sum([pair.sum(1) for pair in pairs], 0) / steps
@@ -105,16 +106,12 @@ def noise_scale(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> N
 
 def noise_of(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> Noise:
     """The noise scale of runs of one cell, one per seed."""
-    quarters = [[run.part(_quarter(len(run.step), at)) for run in runs] for at in range(QUARTERS)]
+    quarters = [[run.quarter(at) for run in runs] for at in range(QUARTERS)]
     enough = min(sum(len(part.step) for part in parts) for parts in quarters) >= LEAST_STEPS
     names = [name for name in runs[0].groups if all(name in run.groups for run in runs)]
     groups = {name: noise_scale([run.groups[name] for run in runs], confidence) for name in names}
     return Noise(noise_scale(runs, confidence),
                  tuple(noise_scale(parts if enough else [], confidence) for parts in quarters), groups)
-
-
-def _quarter(steps: int, at: int) -> slice:
-    return slice(steps * at // QUARTERS, steps * (at + 1) // QUARTERS)
 
 
 def _interval(means: np.ndarray, pairs: Sequence[np.ndarray], steps: int, confidence: float) -> tuple[float, float]:

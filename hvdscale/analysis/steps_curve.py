@@ -9,7 +9,7 @@ scaling and the curve of the lower end of B_crit.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -212,12 +212,16 @@ class StepsCurve:
         return drawn
 
 
-def points_of(section: Section) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
+PointsAndFit = tuple[tuple[StepsPoint, ...], "np.ndarray | None"]       # points, draws of the fit through them or None
+StepsOf = Callable[[Section], PointsAndFit]
+
+
+def points_of(section: Section) -> PointsAndFit:
     """(points, draws of the fit or None) of a section's table by batch."""
     return points_of_curve(section.batches) if section.batches else ((), None)
 
 
-def points_of_curve(curve: Curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
+def points_of_curve(curve: Curve) -> PointsAndFit:
     """Likewise of a curve: each of a search's fewest steps, or of a setting's repeats."""
     points = tuple(StepsPoint(point.global_batch, point.steps, searched=True, trials=point.keys)
                    if isinstance(point, CurvePoint) else point_of_cell(point.cell)
@@ -231,7 +235,7 @@ def point_of_cell(cell: RunCell) -> StepsPoint:
                       cell.pools.of("steps").at(cell.global_batch))
 
 
-def points_of_both(section: Section, curve: Curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
+def points_of_both(section: Section, curve: Curve) -> PointsAndFit:
     """Likewise for a section with some batches from searches: those of the curve, with the seeds of the best trial, and
     the section's own for the others; the fit is through all."""
     own = {point.global_batch: point for point in points_of(section)[0]}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy
@@ -24,10 +24,12 @@ from .measured import Footprint
 from .noise import NoiseScale
 from .report_data import JobResults, Section
 from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
-from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsPoint, noise_draws, point_of_cell, points_of,
-                          steps_curve)
+from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
+                          points_of, steps_curve)
 from .steps import RunCell
 from .trials import JobKey
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -206,11 +208,7 @@ class WorkerPlan:
     @cached_property
     def front(self) -> tuple[Option, ...]:
         """The Pareto front in time and cost, from the cheapest to the fastest."""
-        found: list[Option] = []
-        for option in sorted(self.eligible, key=lambda option: (option.seconds.value, option.cost.value)):
-            if not found or option.cost.value < found[-1].cost.value:
-                found.append(option)
-        return tuple(reversed(found))
+        return tuple(reversed(pareto_front(self.eligible, lambda option: (option.seconds.value, option.cost.value))))
 
     def chance_of(self, option: Option, weight: float) -> float:
         """Share of the draws in which an option has the least cost x time ** weight; inf: the least time."""
@@ -276,6 +274,15 @@ class WorkerPlan:
         return plan_of(self.curve, self.times, replace(self.request, **changes), self.workload, self.target, self.noise)
 
 
+def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> list[T]:
+    """Those that none beats in both time and cost, the fastest first; ``rank``: time, cost, and what else decides."""
+    front: list[T] = []
+    for one in sorted(found, key=rank):
+        if not front or rank(one)[1] < rank(front[-1])[1]:
+            front.append(one)
+    return front
+
+
 LIKELY = 0.75
 MODEL, ONE_RUN = "model", "one run"     # why a chance is assumed: few parameters determined; steps of one run
 
@@ -312,9 +319,7 @@ def _choose(drafts: Sequence[_Draft]) -> _Draft:
 
 
 def plans_of(group: JobResults, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
-             noise_scale: float | None = None,
-             steps: Callable[[Section], tuple[tuple[StepsPoint, ...], np.ndarray | None]] = points_of
-             ) -> tuple[WorkerPlan | NoPlan, ...]:
+             noise_scale: float | None = None, steps: StepsOf = points_of) -> tuple[WorkerPlan | NoPlan, ...]:
     """A plan for each target of a workload; one predicted plan where it has no target.
 
     links        the network between nodes, if given
@@ -327,7 +332,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     if not timings.found:
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
     times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
-    noise = NoiseScale(noise_scale, np.nan, np.nan, np.nan, np.nan, 0, 0, 0) if noise_scale else _find_noise(group)
+    noise = NoiseScale(noise_scale) if noise_scale else _find_noise(group)
     plan = partial(_plan_or_why, group.workload, times, request, noise)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
