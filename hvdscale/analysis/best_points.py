@@ -13,8 +13,8 @@ import numpy as np
 from ..log.schema import Status
 from ..target import Target
 from .base_rates import rates_of, scales_with_momentum
-from .best_of_n import BestOf, best_of, best_of_n
-from .curves import Curve, CurvePoint
+from .best_of_n import BestOf, best_of_n
+from .curves import Curve, CurvePoint, steps_of_best
 from .defaults import USEFUL_WITHIN
 from .intervals import CONFIDENCE, Estimate
 from .studies import Outcomes, Study, outcomes
@@ -180,7 +180,6 @@ def best_of_trials(study: Study, target: Target, confidence: float = CONFIDENCE)
     cut = study.pruned[rows] & ~reached.met[rows]
     costs = np.where(cut, np.nan_to_num(reached.last_step[rows]), reached.steps[rows])
     sizes = sorted({min(2 ** at, len(rows)) for at in range(len(rows).bit_length() + 1)} - {0})
-    best = best_of(reached.steps[rows], reached.before[rows], reached.last_step[rows],
-                   confidence=confidence) if len(rows) else None
+    best = steps_of_best(study, target, confidence=confidence) if len(rows) else None
     return BestOfTrials(study.global_batch, "steps", target, best_of_n(costs.tolist(), cut.tolist(), sizes),
                         tuple(map(study.key, rows.tolist())), best, confidence)

@@ -15,8 +15,8 @@ from .best_of_n import best_of, best_of_more, common_trials
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
 from .regimes import Regimes, regimes_of
-from .speedup import step_speedup
-from .steps import RunCell
+from .speedup import divide
+from .steps import STEPS, RunCell
 from .studies import Outcomes, Study, outcomes
 from .trials import JobKey
 
@@ -159,11 +159,6 @@ class Curve:
         """(log, id) of the trial with the fewest steps at each batch that was searched."""
         return tuple(key for point in self.searched for key in point.keys)
 
-    @property
-    def label(self) -> str:
-        """The workload and the target, in words."""
-        return f"{self.workload}: {self.target}"
-
 
 def curve_of(studies: Sequence[Study], target: Target, options: Options = Options()) -> Curve | None:
     """The curve of one workload's studies; None where no study has the target's metric.
@@ -189,7 +184,7 @@ def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], o
     if not cells:
         return None
     regimes = _regimes_of(cells, options)
-    points = tuple(BatchPoint(cell, cell.examples, step_speedup(cell, cells[0], options.confidence).scaled(
+    points = tuple(BatchPoint(cell, cell.examples, divide(cells[0], cell, STEPS, options.confidence).scaled(
         cells[0].mean_batch / cell.mean_batch), perfect) for cell, perfect in zip(cells, regimes.perfect))
     return Curve(workload, target, points, regimes, options.confidence)
 

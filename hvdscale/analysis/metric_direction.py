@@ -1,4 +1,4 @@
-"""Which way a metric gets better, and whether a target asks for that.
+"""Which way a metric gets better, its best value, and whether a target asks for the right way.
 
     check_direction(Target.parse("val/error>0.1"), logs)     -> UsageError: write 'val/error<0.1'
 """
@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from ..errors import UsageError
 from ..log import schema
@@ -24,6 +26,12 @@ def better(column: str, sources: Sequence[Log | Study]) -> str:
     if len(declared) == 1:
         return declared.pop()
     return "" if declared else schema.better(column)
+
+
+def best_value(values: np.ndarray, minimizes: bool) -> float:
+    """The best of the finite values; NaN where there are none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.min() if minimizes else finite.max()) if len(finite) else np.nan
 
 
 def check_direction(target: Target, logs: Sequence[Log]) -> None:

@@ -14,7 +14,7 @@ import scipy
 
 from .grouping import group_by
 from .intervals import OWN_FROM, Pools, Spread, joined, pooled, pooled_paired
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, known
 from .trials import SeedKey
 
 OF_STEPS = STEPS, BEFORE[STEPS]
@@ -67,14 +67,10 @@ def _pool_settings(cells: Sequence[RunCell], name: str) -> Spread:
 
 def _tables(groups: Sequence[Sequence[RunCell]], name: str) -> list[np.ndarray]:
     """One table per group, a row per cell and a column per seed: the seeds that all its cells measured."""
-    tables = [np.array(_by_seed(group, name)) for group in groups]
+    tables = [np.array([getattr(cell.samples, name) for cell in group]) for group in groups]
     whole = [table[:, ~np.isnan(table).any(0)] for table in tables]
     return [table for table in whole if table.size]
 
 
 def _measured(cells: Sequence[RunCell], name: str) -> list[np.ndarray]:
-    return [values[~np.isnan(values)] for values in _by_seed(cells, name)]
-
-
-def _by_seed(cells: Sequence[RunCell], name: str) -> list[np.ndarray]:
-    return [getattr(cell.samples, name) for cell in cells]
+    return [known(getattr(cell.samples, name)) for cell in cells]

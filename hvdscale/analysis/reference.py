@@ -121,7 +121,6 @@ class NoMatch:
           shapes of the two curves can be compared; else None
     """
 
-    label: str
     why: tuple[str, ...]
     curve: Curve
     published: PublishedCurve
@@ -215,7 +214,7 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
     reasons, remarks = _list_differences(curve, published)
     if reasons:
         other_goal = len(reasons) == 1 and not _is_same_goal(curve.target, published.target)
-        return NoMatch(published.label, tuple(reasons), curve, published,
+        return NoMatch(tuple(reasons), curve, published,
                        _find_base(curve, published) if other_goal else None)
     found, beyond = [], []
     for point in curve.points:

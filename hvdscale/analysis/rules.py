@@ -87,10 +87,6 @@ class Rule:
         """The betas that it scales."""
         return scaling.SCALED_BETAS.get(self.name, ())
 
-    def moments(self, batch_ratio: float, moments: Mapping[str, float]) -> dict[str, float]:
-        """beta1, beta2 and epsilon there, see scaling.scale_moments; PlanError where a beta has no decay left."""
-        return scaling.scale_moments(self.name, scaling.moments_ratio(batch_ratio, self.cap), moments)
-
     def same_at(self, batch_ratio: float, other: Rule) -> bool:
         """Whether both give the same updates there: the same factor on the rate, and the same betas."""
         return self.scales_betas == other.scales_betas and self.factor(batch_ratio) == other.factor(batch_ratio)
@@ -443,10 +439,13 @@ class _Batch:
                     tuple(map(self.study.key, rows)))
 
     def moments_under(self, rule: Rule, batch_ratio: float) -> dict[str, float]:
-        """The rule's beta1, beta2 and epsilon from those of the best trial (NaN: not logged); {} where it has none."""
+        """The rule's beta1, beta2 and epsilon from those of the best trial (NaN: not logged); {} where it has none, or
+        a beta would have no decay left."""
+        if not rule.scales_betas:
+            return {}
         moments = {name: float(self.study.metaparameter(name)[self.best]) for name in ("beta1", "beta2", "epsilon")}
         try:
-            return rule.moments(batch_ratio, moments) if rule.scales_betas else {}
+            return scaling.scale_moments(rule.name, scaling.moments_ratio(batch_ratio, rule.cap), moments)
         except PlanError:
             return {}
 

@@ -83,20 +83,14 @@ def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple
 def compare(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> SpeedupPoint:
     """A cell relative to its series' baseline."""
     worker_ratio = cell.workers[0] / baseline.workers[0]
-    steps = step_speedup(cell, baseline, confidence)
-    time = _divide(baseline, cell, SECONDS, confidence)
-    speed = _divide(cell, baseline, SPEED, confidence)
+    steps, time = (divide(baseline, cell, name, confidence) for name in (STEPS, SECONDS))
+    speed = divide(cell, baseline, SPEED, confidence)
     return SpeedupPoint(cell, worker_ratio, steps, steps.scaled(baseline.mean_batch / cell.mean_batch),
                         speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
 
 
-def step_speedup(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> Estimate:
-    """S0 / S."""
-    return _divide(baseline, cell, STEPS, confidence)
-
-
-def _divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Estimate:
-    """The ratio of two cells' estimates of steps or seconds to target, or of speed."""
+def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Estimate:
+    """The ratio of two cells' estimates of STEPS or SECONDS to target, or of SPEED; NaN where it cannot be formed."""
     over, under = getattr(above, name), getattr(below, name)
     runs = min(over.runs, under.runs)
     if above is below:

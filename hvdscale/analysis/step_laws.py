@@ -96,15 +96,11 @@ def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
         return longer * (1 + (shorter / longer) ** power) ** (1 / power)
 
 
-def _twice_others(count: _Count) -> _Count:
-    return 2 * (count - 1)
-
-
 def _share_of_others(count: _Count) -> _Count:
     return 2 * (count - 1) / count
 
 
-RING = StepLaw("ring", _twice_others, _share_of_others)
+RING = StepLaw("ring", lambda count: 2 * (count - 1), _share_of_others)
 TREE = StepLaw("tree", lambda count: 2 * np.log2(count), _share_of_others)
 LINEAR = StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count)
 PARTIAL_RING, FULL_RING = replace(RING, overlap=PARTIAL), replace(RING, overlap=FULL)

@@ -144,7 +144,6 @@ class Outcomes:
     row        of the evaluation that meets it; -1: never
     """
 
-    evaluations: Evaluations
     target: Target
     steps: np.ndarray
     before: np.ndarray
@@ -155,11 +154,6 @@ class Outcomes:
     def met(self) -> np.ndarray:
         """Whether each trial met the target."""
         return self.row >= 0
-
-    @cached_property
-    def seconds(self) -> np.ndarray:
-        """Spent in those steps, without evaluation; inf: never met, NaN: not measured."""
-        return _take(self.evaluations.read("train_seconds"), self.row, np.inf)
 
 
 def outcomes(study: Study, target: Target) -> Outcomes:
@@ -179,7 +173,7 @@ def _measure(evaluations: Evaluations, target: Target) -> Outcomes:
     row = _first_in_trial(target.met_by(values), evaluations.first)
     steps, before = _take(step, row, np.inf), _take(step, last_measured(evaluations, values, row))
     last = _take(step, last_measured(evaluations, values, evaluations.first[1:]))
-    return Outcomes(evaluations, target, steps, np.where(steps == 0, 0.0, before), last, row)
+    return Outcomes(target, steps, np.where(steps == 0, 0.0, before), last, row)
 
 
 def last_measured(evaluations: Evaluations, values: np.ndarray, before: np.ndarray) -> np.ndarray:

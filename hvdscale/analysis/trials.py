@@ -218,9 +218,10 @@ def _setting_of(plan: Mapping[str, Any], batch: int, metaparameters: Mapping[str
     if not problem.keys() - {"train_examples"}:
         problem |= metaparameters
     measurement = plan.get("measurement") or {}
-    grid = {name: value for name in ("eval_every_examples",) if (value := measurement.get(name)) is not None}
-    return as_json_text({"problem": problem, "eval_every": measurement.get("eval_every"), "global_batch": batch,
-                         **grid})
+    setting = {"problem": problem, "eval_every": measurement.get("eval_every"), "global_batch": batch}
+    if (every := measurement.get("eval_every_examples")) is not None:
+        setting["eval_every_examples"] = every
+    return as_json_text(setting)
 
 
 def parameters_of(plan: Mapping[str, Any]) -> int:

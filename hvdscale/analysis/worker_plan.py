@@ -21,6 +21,7 @@ from ..target import Target
 from .drawn import Drawn, Value, levels, log_variance
 from .intervals import CONFIDENCE, UNKNOWN, Spread
 from .measured import Footprint
+from .metric_direction import best_value
 from .noise import NoiseScale
 from .report_data import JobResults, Section
 from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
@@ -368,10 +369,8 @@ def _find_best(section: Section) -> float:
     target = section.target
     if target is None:
         return np.nan
-    values = np.concatenate([np.empty(0), *(trial.metrics[target.column] for trial in section.trials
-                                            if target.column in trial.metrics)])
-    values = values[np.isfinite(values)]
-    return float(values.min() if target.minimizes else values.max()) if len(values) else np.nan
+    values = [trial.metrics[target.column] for trial in section.trials if target.column in trial.metrics]
+    return best_value(np.concatenate([np.empty(0), *values]), target.minimizes)
 
 
 def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Request, train_examples: int

@@ -14,6 +14,7 @@ import numpy as np
 from ..analysis.best_points import DIVERGED, REACHED
 from ..analysis.intervals import Estimate
 from ..analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, RateLaws, rate_landscapes
+from ..analysis.metric_direction import best_value
 from ..analysis.rules import FEW
 from ..formatting.numbers import exact, number, percent, ratio, span
 from .about import About
@@ -81,7 +82,7 @@ def landscapes_table(found: RateLandscapes) -> Table:
         "trials": lambda one: count_cell(len(one.space.x), f"{int((one.space.kind == REACHED).sum())} met"),
         STEPS: lambda one: steps_cell(one.steps), "tried_rate": lambda one: number_cell(one.rate.tried),
         "best_rate": _best_cell, "rates_within": lambda one: _width_cell(one, found.costs.tolerance),
-        "best_value": lambda one: number_cell(_best_value(one.values, found.costs.target.minimizes))},
+        "best_value": lambda one: number_cell(best_value(one.values, found.costs.target.minimizes))},
         lambda one: one.rate.keys, what=found.costs.target, **_words(found), notes=(
             LANDSCAPES.say("steps", **_words(found)), LANDSCAPES.say("best", **_words(found))))
 
@@ -95,11 +96,6 @@ def _width_cell(one: RateLandscape, tolerance: float) -> Cell:
     """The ends of the range; its value is its width as a factor."""
     low, high = (math.nan, math.nan) if one.rate.why else one.width(tolerance)
     return Cell(span(low, high) or "n/a", high / low, low, high)
-
-
-def _best_value(values: np.ndarray, minimizes: bool) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.min() if minimizes else known.max()) if len(known) else math.nan
 
 
 def laws_table(found: RateLandscapes) -> Table | None:
@@ -153,7 +149,7 @@ def rates_table(found: RateLandscapes) -> Table:
         "fewest_steps": lambda row: number_cell(float(met(row).min()) if len(met(row)) else math.nan),
         LANDSCAPES.column("steps_fitted", "steps"): lambda row: interval_cell(row[2]),
         LANDSCAPES.column("value_of_bin", "value", **_words(found)):
-            lambda row: number_cell(_best_value(row[0].values[row[3]], found.costs.target.minimizes))},
+            lambda row: number_cell(best_value(row[0].values[row[3]], found.costs.target.minimizes))},
         lambda row: tuple(row[0].space.keys[at] for at in row[3]), what=found.costs.target, **_words(found))
 
 

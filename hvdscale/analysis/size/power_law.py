@@ -107,7 +107,10 @@ class PowerLaw:
 
     def largest(self, name: str) -> float:
         """The largest measured size."""
-        return max(one.sizes[self.asked.index(name)] for one in self.points)
+        return float(self._measured(name).max())
+
+    def _measured(self, name: str) -> np.ndarray:
+        return np.array([one.sizes[self.asked.index(name)] for one in self.points])
 
     def at(self, sizes: Mapping[str, float]) -> Estimate:
         """The law with its interval, however far it reaches; KeyError where a size is missing."""
@@ -132,12 +135,12 @@ class PowerLaw:
         return SizePrediction(dict(sizes), estimate, beyond, refused)
 
     def _beyond(self, name: str, value: float) -> float:
-        known = [one.sizes[self.asked.index(name)] for one in self.points]
-        return float(max(1.0, value / max(known), min(known) / value))
+        known = self._measured(name)
+        return float(max(1.0, value / known.max(), known.min() / value))
 
     def _off_path(self, sizes: Mapping[str, float]) -> bool:
         """Whether a size that follows the law's on the cells' path, or does not vary there, is elsewhere."""
-        logs = {name: np.log([one.sizes[self.asked.index(name)] for one in self.points]) for name in self.asked}
+        logs = {name: np.log(self._measured(name)) for name in self.asked}
         for name in (*self.path, *self.constant):
             if name not in sizes:
                 continue

@@ -49,10 +49,10 @@ def published_views(curves: Sequence[Curve], name: str, noise_scales: Mapping[Jo
                 barred.append(PAPERS.find("outside", label=published.label, title=reference.title,
                                           first=published.batches[0], last=published.batches[-1]))
             elif isinstance(one, NoMatch):
-                barred.append(PAPERS.find("barred", label=one.label, title=reference.title, why="; ".join(one.why),
-                                          target=one.published.target, base=one.base))
+                barred.append(PAPERS.find("barred", label=published.label, title=reference.title,
+                                          why="; ".join(one.why), target=published.target, base=one.base))
                 if one.base is not None:
-                    shapes.setdefault((one.label, curve.workload), one)
+                    shapes.setdefault((published.label, curve.workload), one)
     orderings = [(one, mark) for one in reference.orderings for mark in [ordering_of(curves, one)] if mark]
     said = [*(text for one in found for text in _find_fidelity(one, reference)),
             *(_find_ordering(one, mark, reference) for one, mark in orderings),
