@@ -35,9 +35,8 @@ def first_met(measured: ArrayLike, target: Target) -> int:
     measured  float array, shape (evals,), in order of steps; NaN (not measured, or diverged) never meets
     target    see Target.met_by, the only place where the comparison is written
     """
-    met = target.met_by(np.asarray(measured, float))
-    at = int(met.argmax()) if len(met) else 0
-    return at if len(met) and met[at] else -1
+    met = np.flatnonzero(target.met_by(np.asarray(measured, float)))
+    return int(met[0]) if len(met) else -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +225,7 @@ class RunCell:
     runs: tuple[RunToTarget, ...]           # that ended, of the best setting
     diverged: tuple[Trial, ...]     # INFEASIBLE, of that setting
     settings: int                   # tried in this cell
-    considered: tuple[Trial, ...]   # every trial of the cell that ended or diverged
+    considered: tuple[Trial, ...]   # every trial of the cell that ended or diverged, at least one
     setting: str
     samples: Samples
     confidence: float
@@ -262,7 +261,7 @@ class RunCell:
     @cached_property
     def batches(self) -> BatchSchedule:
         """The global batch of every step."""
-        return next((trial.batches for trial in self.considered), BatchSchedule.constant(self.global_batch))
+        return self.considered[0].batches
 
     @property
     def mean_batch(self) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from .critical_batch_fit import CriticalBatchFit, fit_critical_batch, steps_at
+from .critical_batch_fit import fit_critical_batch, steps_at
 from .curves import Curve, CurvePoint
 from .drawn import Drawn, levels, log_variance, quantiles
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile
@@ -226,7 +226,7 @@ def points_of_curve(curve: Curve) -> PointsAndFit:
     points = tuple(StepsPoint(point.global_batch, point.steps, searched=True, trials=point.keys)
                    if isinstance(point, CurvePoint) else point_of_cell(point.cell)
                    for point in curve.points if isinstance(point, CurvePoint) or point.cell.runs)
-    return points, _draws_of(curve.regimes.fit)
+    return points, curve.regimes.fit.draws if curve.regimes.fit else None
 
 
 def point_of_cell(cell: RunCell) -> StepsPoint:
@@ -244,7 +244,7 @@ def points_of_both(section: Section, curve: Curve) -> PointsAndFit:
     points.sort(key=lambda point: point.global_batch)
     fit = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points],
                              section.options.confidence)
-    return tuple(points), _draws_of(fit)
+    return tuple(points), fit.draws if fit else None
 
 
 def _add_seeds(point: StepsPoint, own: StepsPoint | None) -> StepsPoint:
@@ -252,11 +252,6 @@ def _add_seeds(point: StepsPoint, own: StepsPoint | None) -> StepsPoint:
     if own is None or not set(point.trials) & set(own.trials):
         return point
     return replace(point, seeds=own.seeds, met=own.met, spread=own.spread)
-
-
-def _draws_of(fit: CriticalBatchFit | None) -> np.ndarray | None:
-    """CriticalBatchFit.draws; None where there is no fit."""
-    return None if fit is None else fit.draws
 
 
 def steps_curve(points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
