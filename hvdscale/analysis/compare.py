@@ -31,6 +31,7 @@ from ..target import Target
 from .intervals import (CONFIDENCE, NONE, Ends, Estimate, geometric_mean, hull, hull_over_grid, mean_interval,
                         mean_ratio, paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval,
                         student_quantile)
+from .metric_direction import best_value
 from .pooled_variance import updates
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunToTarget, RunCell, cells_by_workers, run_of
 from .trials import JobKey, Trial, by_workload
@@ -156,7 +157,7 @@ def _compare(workload: JobKey, target: Target | None, before: Mapping[tuple[int,
              after: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
     samples = [_Samples(*_at_common_trials(before[key], after[key]), target) for key in before if key in after]
     pools = {measure: _Pools(samples, measure) for measure in MEASURES}
-    cells = tuple(_compare_cells(one, target, pools, tolerances) for one in samples)
+    cells = tuple(_compare_cells(one, pools, tolerances) for one in samples)
     return Comparison(workload, target, cells, _test_overall(samples, target, tolerances),
                       tuple(key for key in before if key not in after),
                       tuple(key for key in after if key not in before), tolerances)
@@ -247,16 +248,15 @@ class _Pools:
     def __init__(self, samples: Sequence[_Samples], measure: str) -> None:
         once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
         pairs = {one.place(measure) for one in samples if one.pairs}
-        self.paired = [pooled_paired([np.array([side[at] for side in sides]) for place, sides in once.items()
-                                      if place in pairs and len(sides[0][0]) > 1
-                                      and all((side[at] > 0).all() and np.isfinite(side[at]).all() for side in sides)])
-                       for at in (0, 1)]
+        tables = [np.array(sides) for place, sides in once.items() if place in pairs and len(sides[0][0]) > 1]
+        self.paired = [pooled_paired([values for table in tables for values in [table[:, at]]
+                                      if (values > 0).all() and np.isfinite(values).all()]) for at in (0, 1)]
         self.apart = [pooled([side[at] for place, sides in once.items() if place not in pairs for side in sides])
                       for at in (0, 1)]
 
 
-def _compare_cells(samples: _Samples, target: Target | None, pools: Mapping[str, _Pools], tolerances: Tolerances
-                   ) -> ComparedCell:
+def _compare_cells(samples: _Samples, pools: Mapping[str, _Pools], tolerances: Tolerances) -> ComparedCell:
+    target = samples.target
     tests = [_test(measure, samples, pools, tolerances) for measure in (MEASURES if target else (SPEED,))]
     if target and samples.baseline.runs and samples.candidate.runs:
         tests.append(_best_test(samples, target, tolerances))
@@ -267,9 +267,7 @@ def _compare_cells(samples: _Samples, target: Target | None, pools: Mapping[str,
 def _test(measure: str, samples: _Samples, pools: Mapping[str, _Pools], tolerances: Tolerances) -> Test:
     before, after = samples.estimates(measure)
     change = _change(measure, samples, pools[measure], tolerances.confidence)
-    tolerance = tolerances.of(measure)
-    verdict, reason = (None, "") if tolerance is None else _judge(measure, samples, change, tolerance)
-    return Test(measure, before.value, after.value, change, verdict, reason)
+    return Test(measure, before.value, after.value, change, *_judge(measure, samples, change, tolerances.of(measure)))
 
 
 def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) -> Estimate:
@@ -310,9 +308,11 @@ def _interval(over: np.ndarray, under: np.ndarray, at: int, pool: _Pools, paired
             ratio_interval(over, under, pool.apart[at], confidence))
 
 
-def _judge(measure: str, samples: _Samples, change: Estimate, tolerance: float) -> tuple[str, str]:
-    """(verdict, reason) of a ratio."""
+def _judge(measure: str, samples: _Samples, change: Estimate, tolerance: float | None) -> tuple[str | None, str]:
+    """(verdict, reason) of a ratio; (None, "") without a tolerance."""
     baseline, candidate = samples.baseline, samples.candidate
+    if tolerance is None:
+        return None, ""
     if not baseline.runs:
         return UNDECIDED, "every trial of the baseline diverged"
     if not candidate.runs:
@@ -321,15 +321,13 @@ def _judge(measure: str, samples: _Samples, change: Estimate, tolerance: float) 
         unmet = _judge_unmet(baseline.steps, candidate.steps)
         if unmet:
             return unmet if measure == STEPS else (UNDECIDED, unmet[1])
-    lost = len(candidate.diverged) > len(baseline.diverged) and measure == STEPS
-    if lost:
+    if measure == STEPS and len(candidate.diverged) > len(baseline.diverged):
         return UNDECIDED, f"{len(candidate.diverged)} diverged, {len(baseline.diverged)} in the baseline"
     if math.isnan(change.value):
         return UNDECIDED, "not measured"
-    doubt = ""
     if samples.is_single(measure) and not (measure == STEPS and samples.same):
-        doubt = "one run, that of the best trial" if samples.pairing == "search" else "one run"
-    return judge(change, tolerance, measure == SPEED, doubt)
+        return UNDECIDED, "one run, that of the best trial" if samples.pairing == "search" else "one run"
+    return _judge_ratio(change, tolerance, measure)
 
 
 def _judge_unmet(before: Estimate, after: Estimate) -> tuple[str, str] | None:
@@ -343,15 +341,12 @@ def _judge_unmet(before: Estimate, after: Estimate) -> tuple[str, str] | None:
     return UNDECIDED, "not met, but it stopped before the baseline's steps"
 
 
-def judge(change: Estimate, tolerance: float, more_is_better: bool = False, doubt: str = "") -> tuple[str, str]:
-    """(verdict, reason) of a ratio.
-
-    doubt  why its interval proves nothing; "": it is valid
-    """
+def _judge_ratio(change: Estimate, tolerance: float, measure: str) -> tuple[str, str]:
+    """(verdict, reason) of a ratio with a valid interval."""
     low, high = change.low, change.high
-    if more_is_better:
+    if measure == SPEED:                        # more is better
         low, high = (1 / end if end else np.inf for end in (high, low))
-    return (UNDECIDED, doubt) if doubt else _judge_interval(low, high, 1 + tolerance)
+    return _judge_interval(low, high, 1 + tolerance)
 
 
 def _judge_interval(low: float, high: float, limit: float) -> tuple[str, str]:
@@ -367,7 +362,8 @@ def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> Tes
     """Of the best metric over the steps that all runs took; both sides have runs."""
     runs = samples.baseline.runs, samples.candidate.runs
     horizon = int(min(run.last_step for run in (*runs[0], *runs[1])))
-    by_seed = [{run.trial.seed_key: _find_best(run.trial, target, horizon) for run in own} for own in runs]
+    by_seed = [{run.trial.seed_key: best_value(run.trial.metrics[target.column][run.trial.step <= horizon],
+                                               target.minimizes) for run in own} for own in runs]
     a, b = (np.array([own[seed] for seed in sorted(own)]) for own in by_seed)
     paired = samples.pairing == "seed"
     change = _difference(a, b, paired, tolerances.confidence)
@@ -375,13 +371,6 @@ def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> Tes
     worse = (change.low, change.high) if target.minimizes else (-change.high, -change.low)
     verdict, reason = (None, "") if tolerances.metric is None else _judge_interval(*worse, tolerances.metric)
     return Test(BEST, before, after, change, verdict, reason)
-
-
-def _find_best(trial: Trial, target: Target, horizon: int) -> float:
-    """The best value of the target's metric in the first ``horizon`` steps; NaN: none."""
-    values = trial.metrics[target.column][trial.step <= horizon]
-    values = values[np.isfinite(values)]
-    return np.nan if not len(values) else float(values.min() if target.minimizes else values.max())
 
 
 def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -> Estimate:
@@ -415,7 +404,7 @@ def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances
                         (np.inf, np.inf))
             change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
             tolerance = tolerances.of(measure)
-            verdict, reason = (None, "") if tolerance is None else judge(change, tolerance, measure == SPEED)
+            verdict, reason = (None, "") if tolerance is None else _judge_ratio(change, tolerance, measure)
             tests.append(Test(measure, np.nan, np.nan, change, verdict, reason))
     return tuple(tests)
 

@@ -190,8 +190,7 @@ def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], o
 
 
 def _regimes_of(points: Sequence[RunCell | CurvePoint], options: Options) -> Regimes:
-    return regimes_of([point.global_batch for point in points], [point.steps for point in points],
-                      options.perfect_within, options.useful_within, options.confidence)
+    return regimes_of([point.global_batch for point in points], [point.steps for point in points], options)
 
 
 def result_of(study: Study, target: Target) -> SearchResult:

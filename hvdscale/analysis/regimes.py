@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .critical_batch_fit import CriticalBatchFit, fit_critical_batch
-from .defaults import CONFIDENCE, PERFECT_WITHIN, USEFUL_WITHIN
+from .defaults import Options
 from .intervals import Estimate, logarithms, normal_quantile
 
 DRAWS = 2000
@@ -57,31 +57,26 @@ class Regimes:
     maximum_useful: BatchEstimate
     fit: CriticalBatchFit | None        # None: too few batches met
     perfect: tuple[bool, ...]           # per batch: whether B S is within tolerance of the smallest B S
-    perfect_within: float
-    useful_within: float
-    confidence: float
+    options: Options
 
 
-def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], perfect_within: float = PERFECT_WITHIN,
-               useful_within: float = USEFUL_WITHIN, confidence: float = CONFIDENCE) -> Regimes:
+def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], options: Options = Options()) -> Regimes:
     """The regimes of steps to target at global batches, smallest first. A batch that did not meet is in no regime."""
     steps, examples = logarithms([one.value if one.met else np.inf for one in estimates]), logarithms(batches)
-    fit = fit_critical_batch(batches, estimates, confidence)
-    drawn = _draw_log_steps(steps, estimates, confidence, float(np.fmin(1.0, fit.spread)) if fit else 1.0)
-    perfect = _is_within(steps + examples, perfect_within)
-    unbroken = perfect & ~_is_past_break(batches, estimates, perfect, perfect_within)
+    fit = fit_critical_batch(batches, estimates, options.confidence)
+    perfect = _is_within(steps + examples, options.perfect_within)
     if not perfect.any():
-        none = BatchEstimate(None)
-        return Regimes(none, none, fit, tuple(perfect.tolist()), perfect_within, useful_within, confidence)
-    until = int(_last(unbroken))
-    useful = max(until, int(_first(_is_within(steps, useful_within))))
+        return Regimes(BatchEstimate(None), BatchEstimate(None), fit, tuple(perfect.tolist()), options)
+    until = int(_last(perfect & ~_is_past_break(batches, estimates, perfect, options.perfect_within)))
+    useful = max(until, int(_first(_is_within(steps, options.useful_within))))
+    drawn = _draw_log_steps(steps, estimates, options.confidence, float(np.fmin(1.0, fit.spread)) if fit else 1.0)
     until_drawn = useful_drawn = None
     if drawn is not None:
-        until_drawn = _last(_is_within(drawn + examples, perfect_within))
-        useful_drawn = np.maximum(until_drawn, _first(_is_within(drawn, useful_within)))
-    return Regimes(_estimate_batch(batches, until, until_drawn, confidence),
-                   _estimate_batch(batches, useful, useful_drawn, confidence), fit, tuple(perfect.tolist()),
-                   perfect_within, useful_within, confidence)
+        until_drawn = _last(_is_within(drawn + examples, options.perfect_within))
+        useful_drawn = np.maximum(until_drawn, _first(_is_within(drawn, options.useful_within)))
+    return Regimes(_estimate_batch(batches, until, until_drawn, options.confidence),
+                   _estimate_batch(batches, useful, useful_drawn, options.confidence), fit, tuple(perfect.tolist()),
+                   options)
 
 
 def _is_past_break(batches: Sequence[int], estimates: Sequence[Estimate], perfect: np.ndarray, tolerance: float

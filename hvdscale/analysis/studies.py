@@ -161,11 +161,10 @@ def outcomes(study: Study, target: Target) -> Outcomes:
 
     Worked out once for each target, as many views need it.
     """
-    known = study.evaluations.outcomes
+    known: dict[Target, Outcomes] = study.evaluations.outcomes
     if target not in known:
         known[target] = _measure(study.evaluations, target)
-    found: Outcomes = known[target]
-    return found
+    return known[target]
 
 
 def _measure(evaluations: Evaluations, target: Target) -> Outcomes:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
+from hvdscale.analysis.defaults import Options
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.regimes import BatchEstimate, regimes_of
 from hvdscale.report.findings import sentences_of
@@ -40,7 +41,7 @@ def test_regimes_follow_their_tolerances():
     found = regimes_of(BATCHES, estimates(STEPS))           # B S: 32000, 32000, 40960, 76800, 158720
     assert (found.perfect_until.value, found.maximum_useful.value) == (64, 128)
     assert found.perfect == (True, True, False, False, False)
-    wider = regimes_of(BATCHES, estimates(STEPS), perfect_within=0.3, useful_within=0.7)
+    wider = regimes_of(BATCHES, estimates(STEPS), Options(perfect_within=0.3, useful_within=0.7))
     assert wider.perfect_until.value == wider.maximum_useful.value == 128       # 64 needs 500 steps, within 70% of 300
 
 

@@ -13,8 +13,9 @@ from scipy.stats import binom, nct, norm, qmc
 
 from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
+from hvdscale.analysis.defaults import PERFECT_WITHIN, USEFUL_WITHIN
 from hvdscale.analysis.intervals import pooled
-from hvdscale.analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN, regimes_of
+from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.steps import estimate
 
 BITS = 20

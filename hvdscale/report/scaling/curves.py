@@ -22,11 +22,12 @@ NEVER = "never measured"
 
 def curve_table(curve: Curve) -> Table:
     """Steps and examples to the target at each batch."""
+    options = curve.regimes.options
     perfect = dict(zip((point.global_batch for point in curve.searched), curve.regimes.perfect))
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.searched
             if point.met_before_diverging]
     notes = [SCALING.say("best_intervals", interval=best_of_interval(curve.confidence)),
-             SCALING.say("meanings", perfect=curve.regimes.perfect_within, useful=curve.regimes.useful_within),
+             SCALING.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
              *[SCALING.say("bias")] * (len(curve.points) > 2)]
     return SCALING.table("curve", curve.searched, {
         BATCH: lambda point: count_cell(point.global_batch),

@@ -82,7 +82,7 @@ def _end(batch: float) -> str:
 def _too_coarse(regimes: Regimes, until: int, batches: Sequence[int], estimates: Sequence[Estimate]) -> list[int]:
     """The batches outside perfect scaling of which the evaluation before, that did not meet, lies inside."""
     met = [(batch, one) for batch, one in zip(batches, estimates) if one.met]
-    most = (1 + regimes.perfect_within) * min(batch * one.value for batch, one in met)
+    most = (1 + regimes.options.perfect_within) * min(batch * one.value for batch, one in met)
     return [batch for batch, one in met if batch > until and batch * one.before < most < batch * one.value]
 
 
@@ -106,11 +106,11 @@ def _find_useful(regimes: Regimes, at: int, batches: Sequence[int], estimates: S
                  any_met: Sequence[bool], coarse: Sequence[int]) -> Finding:
     """Why the batch at ``at`` is the maximum useful one."""
     fewest, where = min((one.value, batch) for batch, one in zip(batches, estimates) if one.met)
-    falling = any((1 + regimes.useful_within) * fewest >= one.value for one in estimates[:at] if one.met)
+    falling = any((1 + regimes.options.useful_within) * fewest >= one.value for one in estimates[:at] if one.met)
     return SCALING.find(
         "useful", regimes.maximum_useful, batch=describe_batch(regimes.maximum_useful), falling=falling,
         first=where == batches[at], fewest=fewest, where=where, steps=estimates[at].value,
-        within=regimes.useful_within, last=at == len(batches) - 1,
+        within=regimes.options.useful_within, last=at == len(batches) - 1,
         none_fewer=any(one.met for one in estimates[at + 1:]), larger=list(batches[at + 1:]),
         some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]))
 

@@ -15,7 +15,7 @@ import numpy as np
 from ...analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM, REACHED, STOPPED, BestOfTrials,
                                      BestPoint, Space, best_points, many_valued, space_of)
 from ...analysis.curves import Curve, CurvePoint
-from ...analysis.regimes import USEFUL_WITHIN
+from ...analysis.defaults import USEFUL_WITHIN
 from ...analysis.search import BestOf
 from ...analysis.studies import Study
 from ...formatting.numbers import counted, exact
