@@ -35,12 +35,10 @@ class Valley:
 
     best    the batch at its lowest point or, of a floor that is flat to what the residuals tell, in its middle; ends of
             0 and inf: it may lie at the smallest or the largest batch run, or beyond
-    costs   what was fitted, smaller is better; fitted: the curve there: shape (batches,)
     lowest  the cost at its lowest point; place: where that is, log2 of a batch
     """
 
     batches: tuple[int, ...]
-    costs: np.ndarray
     best: Estimate
     lowest: float
     place: float
@@ -56,7 +54,7 @@ class Valley:
 
     @cached_property
     def fitted(self) -> np.ndarray:
-        """At the batches run."""
+        """The costs fitted at the batches run, smaller is better: shape (batches,)."""
         return self.at(self.batches)
 
     def within(self, tolerance: Tolerance) -> tuple[float, float]:
@@ -82,7 +80,7 @@ def valley_of(batches: Sequence[int], costs: np.ndarray, confidence: float = CON
     place, walls = curves.place[at], (float(left[at, 0]), float(right[at, 0]))
     lowest = float(costs.mean() - walls[0] * curves.left[at].mean() - walls[1] * curves.right[at].mean())
     best = Estimate(float(2 ** place), float(2 ** min(low, place)), float(2 ** max(high, place)), len(costs))
-    found = Valley(tuple(batches), costs, best, lowest, float(place), walls, curves.powers[at])
+    found = Valley(tuple(batches), best, lowest, float(place), walls, curves.powers[at])
     floor = found.below(lowest + noise ** 0.5) if batches[0] < best.value < batches[-1] else None
     middle = (floor[0] * floor[1]) ** 0.5 if floor else best.value
     return replace(found, best=replace(best, value=float(np.clip(middle, best.low, best.high))))

@@ -31,7 +31,6 @@ class BestPoint:
     """A metaparameter of the trial with the fewest steps to the target at one batch.
 
     low, high   its range over the trials within a share USEFUL_WITHIN of the fewest steps
-    near        the number of these trials, including the best
     keys        these trials, the best first
     """
 
@@ -39,7 +38,6 @@ class BestPoint:
     value: float
     low: float
     high: float
-    near: int
     keys: tuple[tuple[str, int], ...]
 
 
@@ -59,7 +57,7 @@ def _best_point(point: CurvePoint, values: np.ndarray, reached: Outcomes) -> Bes
     near = np.flatnonzero(enough & np.isfinite(values))
     near = near[np.argsort(near != best, kind="stable")]
     return BestPoint(point.global_batch, float(values[best]), float(values[near].min()), float(values[near].max()),
-                     len(near), tuple(map(study.key, near.tolist())))
+                     tuple(map(study.key, near.tolist())))
 
 
 def metaparameter(study: Study, name: str) -> np.ndarray:
@@ -132,7 +130,6 @@ class Space:
     best    index of the trial with the fewest steps; None: none met it
     """
 
-    global_batch: int
     x: np.ndarray
     y: np.ndarray
     kind: np.ndarray
@@ -156,8 +153,7 @@ def space_of(study: Study, target: Target, x: str, y: str, most_steps: float = n
     steps = np.where(met, reached.steps, np.minimum(last_step, most_steps))[rows]
     cost = np.where(kind[rows] == REACHED, steps, np.inf)
     best = int(cost.argmin()) if len(rows) and np.isfinite(cost).any() else None
-    return Space(study.global_batch, across[rows], up[rows], kind[rows], steps, best,
-                 tuple(map(study.key, rows.tolist())))
+    return Space(across[rows], up[rows], kind[rows], steps, best, tuple(map(study.key, rows.tolist())))
 
 
 @dataclass(frozen=True, eq=False)

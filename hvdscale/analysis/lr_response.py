@@ -58,7 +58,7 @@ class Landscape:
     steps  at the best rate
     shape  rows of l, k, r and the noise's scale: shape (4, DRAWS)
     lowest, highest     log of the lowest and highest rate tried
-    met    number of ``trials`` that met the target
+    trials number of trials
     """
 
     best: np.ndarray
@@ -66,7 +66,6 @@ class Landscape:
     shape: np.ndarray
     lowest: float
     highest: float
-    met: int
     trials: int
 
     @property
@@ -146,7 +145,7 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
     weight = np.exp(likely - likely.max())
     best, fewest, *shape = points[random.choice(len(points), DRAWS, p=weight / weight.sum())].T
     return Landscape(best, fewest, np.array(shape), float(np.min(log_rate)), float(np.max(log_rate)),
-                     int(met.sum()), len(log_rate))
+                     len(log_rate))
 
 
 def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, before: np.ndarray, steps: np.ndarray,

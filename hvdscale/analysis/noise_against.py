@@ -1,7 +1,7 @@
 """The gradient noise scale against the critical batch size fitted to steps to a target (McCandlish et al. 2018, arXiv
 1812.06162, section 2.3: S = S_min (1 + B_crit / B), with the noise scale as the prediction of B_crit).
 
-    found = noise_against(workload, target, section.noise, fit.b_crit)
+    found = noise_against(target, section.noise, fit.b_crit)
     found.ratio.value           -> noise scale over critical batch
 """
 from __future__ import annotations
@@ -16,7 +16,6 @@ from ..target import Target
 from .intervals import Estimate, over
 from .noise import Noise, NoiseScale
 from .steps import RunCell
-from .trials import JobKey
 
 T = TypeVar("T")
 
@@ -38,7 +37,6 @@ class NoiseAgainst:
     chosen  the point with the narrowest interval
     """
 
-    workload: JobKey
     target: Target | None
     b_crit: Estimate
     points: tuple[NoisePoint, ...]
@@ -49,8 +47,8 @@ class NoiseAgainst:
         return self.chosen.ratio if self.chosen else Estimate.unknown()
 
 
-def noise_against(workload: JobKey, target: Target | None,
-                  measured: Sequence[tuple[RunCell, Noise]], b_crit: Estimate | None) -> NoiseAgainst | None:
+def noise_against(target: Target | None, measured: Sequence[tuple[RunCell, Noise]], b_crit: Estimate | None
+                  ) -> NoiseAgainst | None:
     """The points by batch; None where no noise scale was measured.
 
     measured  each cell with the noise of its runs
@@ -63,7 +61,7 @@ def noise_against(workload: JobKey, target: Target | None,
     points = tuple(NoisePoint(cell.global_batch, noise, over(as_estimate(noise.whole), b_crit), cell.keys)
                    for cell, noise in sorted(measured, key=lambda one: one[0].global_batch))
     bounded = [point for point in points if np.isfinite(point.noise.whole.noise_scale)]
-    return NoiseAgainst(workload, target, b_crit, points, best_known(bounded, lambda point: point.noise))
+    return NoiseAgainst(target, b_crit, points, best_known(bounded, lambda point: point.noise))
 
 
 def as_estimate(scale: NoiseScale) -> Estimate:

@@ -45,7 +45,6 @@ class PublishedCurve:
                two where it lies between them, none where it is not clear-cut
     """
 
-    reference: str
     label: str
     dataset: str
     models: tuple[str, ...]
@@ -197,7 +196,7 @@ def load(name: str) -> Reference:
     """The publication of this name; UsageError that lists the publications where the name is unknown."""
     record = box.read(name)
     return Reference(name, record["title"], record["source"], record["obtained"], record.get("estimate", ""),
-                     tuple(_parse_curve(name, record, one) for one in record.get("curve", ())),
+                     tuple(_parse_curve(record, one) for one in record.get("curve", ())),
                      tuple(PublishedJob(one["label"], one["dataset"], one["unit"], tuple(map(float, one["b_crit"])),
                                         tuple(map(float, one["noise_scale"]))) for one in record.get("job", ())),
                      tuple(map(_parse_ordering, record.get("ordering", ()))))
@@ -246,7 +245,7 @@ def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
     return tuple(job for job in reference.jobs if job.dataset == workload.dataset)
 
 
-def _parse_curve(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -> PublishedCurve:
+def _parse_curve(record: Mapping[str, Any], one: Mapping[str, Any]) -> PublishedCurve:
     target = Target.parse(one["target"])
     kind = one.get("kind", record["kind"])
     if kind == "steps":
@@ -257,7 +256,7 @@ def _parse_curve(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -
         batches, steps, low, high = _parse_means(one, kind)
     order = np.argsort(batches)
     trials = 0 if kind != "steps" else one.get("trials", record["trials"])
-    return PublishedCurve(name, one["label"], one["dataset"], tuple(one["models"]), tuple(one["optimizers"]),
+    return PublishedCurve(one["label"], one["dataset"], tuple(one["models"]), tuple(one["optimizers"]),
                           one["train_examples"], target, batches[order], steps[order], low[order], high[order], trials,
                           float(one["b_crit"]), float(one["s_min"]), float(one["rms_log2"]),
                           tuple(map(float, one.get("perfect", ()))), tuple(map(float, one.get("useful", ()))),

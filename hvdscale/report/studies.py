@@ -134,7 +134,7 @@ def _noise(about: About) -> View:
 
 def _noise_beside(section: Section, fit: CriticalBatchFit | None) -> View:
     """The noise scale beside the critical batch."""
-    found = noise_against(section.workload, section.target, section.noise, fit.b_crit if fit else None)
+    found = noise_against(section.target, section.noise, fit.b_crit if fit else None)
     return View((find_noise(found),), details=(noise_against_table(found),)) if found else View()
 
 

@@ -87,7 +87,7 @@ def best_rates(values, spread=0.05):
     made = []
     for batch, value in values.items():
         draws = math.log(value) + spread * random.standard_normal(1000)
-        landscape = Landscape(draws - draws.mean() + math.log(value), draws, np.zeros((4, 1000)), -9.0, 9.0, 9, 9)
+        landscape = Landscape(draws - draws.mean() + math.log(value), draws, np.zeros((4, 1000)), -9.0, 9.0, 9)
         made.append(BestRate(batch, value, landscape.optimum(0.95), landscape, "", ()))
     return made
 

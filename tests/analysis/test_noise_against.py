@@ -30,7 +30,7 @@ def noise(value, low, high, quarters=((300, 250, 360), (700, 600, 800), (1200, 1
 
 def against(*measured, b_crit=Estimate(307, 200, 450, 10)):
     cells = [(SimpleNamespace(global_batch=batch, keys=((f"b{batch}.h5", 1),)), one) for batch, one in measured]
-    return noise_against("made/net", TARGET, cells, b_crit)
+    return noise_against(TARGET, cells, b_crit)
 
 
 def test_the_ratio_has_the_intervals_of_both():

@@ -472,7 +472,7 @@ def test_the_valley_is_0_at_its_minimum_with_slopes_on_either_side():
 
 def known_rate(batch, rate, deviation):
     draws = np.log(rate) + deviation * np.random.default_rng(batch).standard_normal(1000)
-    landscape = Landscape(draws, draws, np.zeros((4, 1000)), -9, 9, 10, 10)
+    landscape = Landscape(draws, draws, np.zeros((4, 1000)), -9, 9, 10)
     return BestRate(batch, rate, Estimate(rate, rate * 0.9, rate * 1.1, 10), landscape, "", ())
 
 

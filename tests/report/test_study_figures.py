@@ -245,7 +245,7 @@ def test_the_best_points_have_the_fewest_steps_and_a_range(nesterov):
             if point.study.complete[trial] and steps[trial] <= 1.2 * fewest:
                 near.append(rates[trial])
         assert (best.global_batch, best.value) == (point.global_batch, value)
-        assert (best.low, best.high, best.near) == (min(near), max(near), len(near))
+        assert (best.low, best.high, len(best.keys)) == (min(near), max(near), len(near))
         assert best.keys[0] == point.study.key(point.best) and len(best.keys) == len(near)
 
 

@@ -30,11 +30,10 @@ LEAST_VALUES = 3                    # different batches, and rates, in each part
 
 @dataclass(frozen=True)
 class Basin:
-    """Where the cost is lowest; ``trials`` in the largest part fitted."""
+    """Where the cost is lowest."""
 
     batch: Estimate
     rate: Estimate
-    trials: int
 
 
 def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE
@@ -55,7 +54,7 @@ def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confiden
     low, high = np.where(low < logs.min(0), -np.inf, low), np.where(high > logs.max(0), np.inf, high)
     ends = np.exp(np.stack([np.median(places, 0), low, high]))
     batch, rate = (Estimate(float(value), float(least), float(most), len(parts[-1])) for value, least, most in ends.T)
-    return Basin(batch, rate, len(parts[-1]))
+    return Basin(batch, rate)
 
 
 def _lowest_point(logs: np.ndarray, costs: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray] | None:

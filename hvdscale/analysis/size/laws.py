@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...log.schema import SMALLER
-from ...target import Target
 from ..best_batch import Valley, valley_of
 from ..best_points import LEARNING_RATE
 from ..budgets import Budget, outcomes_under
@@ -50,7 +49,6 @@ class CellResult:
     """
 
     cell: SizeCell
-    target: Target | None
     fit: CriticalBatchFit | None
     batches: np.ndarray
     rates: np.ndarray
@@ -104,7 +102,7 @@ def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Seque
     for cell in cells:
         section = sections.get(cell.workload)
         fit = _fit_of(cell, section, options, parts[cell.workload] == 1) if section else None
-        found.append(_result(cell, section.target if section else None, fit, metric, budget, options))
+        found.append(_result(cell, fit, metric, budget, options))
     names = tuple(size.name for size in sizes)
     quantities = {}
     for key in QUANTITIES:
@@ -132,13 +130,13 @@ def _fit_of(cell: SizeCell, section: Section, options: Options, whole: bool) -> 
     return curve.regimes.fit if curve else None
 
 
-def _result(cell: SizeCell, target: Target | None, fit: CriticalBatchFit | None, metric: tuple[str, bool] | None,
-            budget: Budget | None, options: Options) -> CellResult:
+def _result(cell: SizeCell, fit: CriticalBatchFit | None, metric: tuple[str, bool] | None, budget: Budget | None,
+            options: Options) -> CellResult:
     parts = [_costs(study, *metric, budget) for study in cell.studies if metric[0] in study.evaluations.columns
              ] if metric and are_searched(cell.studies) else []
     batches, rates, costs = np.concatenate(parts, axis=1) if parts else np.empty((3, 0))
     distinct, lowest = lowest_by(batches, costs)
-    return CellResult(cell, target, fit, batches, rates, costs, basin_of(batches, rates, costs, options.confidence),
+    return CellResult(cell, fit, batches, rates, costs, basin_of(batches, rates, costs, options.confidence),
                       valley_of(distinct.astype(int).tolist(), lowest, options.confidence), options.confidence)
 
 

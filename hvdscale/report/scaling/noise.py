@@ -1,6 +1,6 @@
 """The gradient noise scale beside the measured critical batch, in a finding and a table.
 
-    view = View(find_noise(noise_against(workload, target, measured, fit.b_crit)))
+    view = View(find_noise(noise_against(target, measured, fit.b_crit)))
 """
 from __future__ import annotations
 
