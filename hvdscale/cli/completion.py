@@ -33,7 +33,6 @@ def workloads(ctx, param, incomplete: str) -> list[str]:
 
 def presets_or_paths(ctx, param, incomplete: str) -> list[CompletionItem]:
     """The presets that begin so; files where none does."""
-    names = sorted(file.name.removesuffix(".toml") for file in files("hvdscale.plan.presets").iterdir()
-                   if file.name.endswith(".toml"))
-    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    from ..plan.presets import names
+    found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
     return found or paths(ctx, param, incomplete)

@@ -12,7 +12,6 @@ from ..formatting.numbers import counted
 from ..formatting.screen import Screen
 from .common import CONTEXT, Command, checks_option, echo, format_option, slow_imports, version_option, width_option
 
-LOCAL, GLOBAL = "{local}", "{global}"
 UNSEEN = 4              # exit code: no finding failed, but one that must see the training did not
 
 
@@ -83,6 +82,7 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
 
 def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
     """Raise UsageError for a batch that is not marked in the arguments, cannot be shared out, or is not given."""
+    from ..doctor.script.child import GLOBAL, LOCAL
     marked = next((mark for mark in (LOCAL, GLOBAL) if any(mark in one for one in arguments)), "")
     if marked and batch is None:
         share = "a worker's share of " * (marked == LOCAL)

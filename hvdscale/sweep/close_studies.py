@@ -27,7 +27,7 @@ class Finisher:
 
     def close_done(self) -> bool:
         """Close a study that is done; False if there is none. Raises LogError."""
-        return self._close_first(self._is_done)
+        return self._close_first(lambda study: self.state.of(study).done and not self.state.open(study))
 
     def close_any(self) -> bool:
         """Close a study with results that is not done; False if there is none."""
@@ -75,9 +75,6 @@ class Finisher:
     def _last_reason(self, study: Study) -> str:
         results = self.state.ledger.results(study.name)
         return results[max(results)].reason if results else "none has ended"
-
-    def _is_done(self, study: Study) -> bool:
-        return self.state.of(study).done and not self.state.open(study)
 
 
 def searches_in(path: str) -> tuple[Search, ...]:

@@ -118,14 +118,9 @@ def choice(spec: TomlTable, name: str, default: str, choices: tuple[str, ...]) -
     return chosen
 
 
-def kind_of(name: str) -> type | None:
-    """The type of a key of hvdscale-train; None for an entry of a table, whose type is free."""
-    return key_type(name) if is_key(name) else None
-
-
 def settle(name: str, spec: TomlTable, batch: int) -> Dimension:
     """The dimension at a global batch; raises UsageError naming file, line and key for an invalid one."""
-    kind = kind_of(name)
+    kind = key_type(name) if is_key(name) else None         # None: an entry of a table, whose type is free
     default = "discrete" if "values" in spec or kind is str else "integer" if kind is int else "double"
     chosen = choice(spec, "type", default, TYPES)
     if kind is str and "values" not in spec:

@@ -31,11 +31,6 @@ class DrawFiles:
     killed: frozenset[int] = frozenset()
     finished: bool = False
 
-    def with_attempt(self, kind: str, attempt: int) -> DrawFiles:
-        """These files and one of an attempt; kind: claim, released or killed."""
-        name = "claims" if kind == "claim" else kind
-        return replace(self, **{name: getattr(self, name) | {attempt}})
-
     @property
     def held(self) -> int:
         """The newest attempt; 0 if it was released or there is none."""
@@ -67,7 +62,7 @@ class Listing:
 
     def _list(self, folder: str) -> bool:
         known = self._names.get(folder, set())
-        if folder and self._is_complete(folder):
+        if folder and self.finished.issuperset(range(int(folder), int(folder) + FOLDER_DRAWS)):
             return True
         names = names_in(os.path.join(self.folder, folder))
         if any(map(_NAME.fullmatch, known - names)):
@@ -81,19 +76,19 @@ class Listing:
             self._add(*found.groups())
         return True
 
-    def _is_complete(self, folder: str) -> bool:
-        first = int(folder)
-        return first in self.finished and self.finished.issuperset(range(first, first + FOLDER_DRAWS))
-
     def _add(self, text: str, result: str | None, kind: str, attempt: str) -> None:
         number = int(text)
         files = self.draws.get(number, DrawFiles())
-        self.draws[number] = replace(files, finished=True) if result else files.with_attempt(kind, int(attempt))
         if result:
+            files = replace(files, finished=True)
             self.finished.add(number)
             self.open.discard(number)
-        elif number not in self.finished:
-            self.open.add(number)
+        else:
+            field = "claims" if kind == "claim" else kind
+            files = replace(files, **{field: getattr(files, field) | {int(attempt)}})
+            if not files.finished:
+                self.open.add(number)
+        self.draws[number] = files
 
 
 def folder_of(number: int) -> str:

@@ -56,22 +56,18 @@ class SweepState:
         self.ledger = ledger
         self._states: dict[str, tuple[Mapping[int, DrawResult], StudyState]] = {}      # each of these results
 
-    def target(self, study: Study) -> str | None:
-        """The target that ranks a study's trials; None: another objective does."""
-        return str(study.sweep.targets[-1]) if study.sweep.by_steps else None
-
     def of(self, study: Study) -> StudyState:
         results, spec = self.ledger.results(study.name), study.spec
         known, state = self._states.get(study.name, (None, None))
         if state is None or known is not results:
-            state = StudyState(spec.trials, spec.max_draws, self.target(study), study.sweep.keep)
+            state = StudyState(spec.trials, spec.max_draws, study.target, study.sweep.keep)
             self._states[study.name] = results, state
         return state.extend(results)
 
     def winner(self, study: Study) -> DrawResult | None:
         """The best draw so far."""
         results = self.of(study).results
-        best = winner(results, self.target(study), study.minimizes)
+        best = winner(results, study.target, study.minimizes)
         return None if best is None else results[best]
 
     def repeats(self, study: Study) -> list[int]:
@@ -94,7 +90,7 @@ class SweepState:
         """The number of steps at which a trial may be stopped, as known now; see pruning.threshold."""
         if number >= FIRST_REPEAT or not study.sweep.keep:
             return float("inf")
-        return threshold(self.ledger.results(study.name), number, self.target(study), study.sweep.keep)
+        return threshold(self.ledger.results(study.name), number, study.target, study.sweep.keep)
 
     def expected_seconds(self) -> dict[str, float]:
         """Each study's expected seconds per trial: the mean of finished trials, else scaled from other studies by size.
@@ -117,9 +113,9 @@ class Farm:
     """
 
     def __init__(self, state: SweepState, trials: Trials, group: Workers, owner: Owner | None, shard: Shard,
-                 display: Display, tick: Callable[[], None], stopping: Callable[[], bool], poll=POLL_SECONDS):
+                 display: Display, tick: Callable[[], None], stopping: Callable[[], bool]):
         self.state, self.trials, self.group, self.owner, self.shard = state, trials, group, owner, shard
-        self.display, self.tick, self.stopping, self.poll = display, tick, stopping, poll
+        self.display, self.tick, self.stopping = display, tick, stopping
 
     def work(self) -> bool:
         """Run trials until none is left for this group; False if a signal stopped it.
@@ -140,7 +136,7 @@ class Farm:
                 if not self._carry_out(task):
                     return False
             elif task == WAIT:
-                time.sleep(self.poll)
+                time.sleep(POLL_SECONDS)
             else:
                 return True
 

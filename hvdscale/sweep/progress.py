@@ -69,7 +69,7 @@ def _best(states: SweepState, study: Study) -> str:
     best = states.winner(study)
     if best is None:
         return ""
-    found = f"{best.steps_to(states.target(study)):,.0f} steps" if study.sweep.by_steps else (
+    found = f"{best.steps_to(study.target):,.0f} steps" if study.sweep.by_steps else (
         f"{study.sweep.objective} {best.best:.4g}")
     return f"; best {found} (trial {best.number})"
 

@@ -67,10 +67,17 @@ class SweepRun:
         states = SweepState(studies, Ledger(out, self._owner))
         display = SweepDisplay(states, self.asked.terminal) if self.speaks else NoDisplay()
         finisher = Finisher(out, self.sweep, states, display.say)
+
+        def tick() -> None:
+            if self.speaks:
+                display.tick()
+                finisher.close_done()
+
+        farm = Farm(states, trials, self.group, self._owner, Shard(*self.asked.shard), display, tick, self.signals)
         if self.speaks and not self.again:
             display.say(self._introduction(studies, states))
         try:
-            finished = self._farm(states, trials, display, finisher).work()
+            finished = farm.work()
             with self.group.together("the log"):
                 trials.close()
         except BaseException:
@@ -107,13 +114,6 @@ class SweepRun:
                     job = current_job(self.sweep.workload, workload, data, settings.model_args)
                     self._accepted, self._notes = keep_record(out, self.sweep, job, self.asked.accept_changes)
         return self.group.gather(studies, "studies")[0], data
-
-    def _farm(self, states: SweepState, trials: Trials, display: Display, finisher: Finisher) -> Farm:
-        def tick() -> None:
-            if self.speaks:
-                display.tick()
-                finisher.close_done()
-        return Farm(states, trials, self.group, self._owner, Shard(*self.asked.shard), display, tick, self.signals)
 
     def _conclude(self, finisher: Finisher, display: Display, finished: bool) -> None:
         """Collect the remaining studies, one per collective, so that no rank waits long for the one that does it."""

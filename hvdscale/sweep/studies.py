@@ -51,6 +51,11 @@ class Study:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def target(self) -> str | None:
+        """The target that ranks its trials; None: another objective does."""
+        return str(self.sweep.targets[-1]) if self.sweep.by_steps else None
+
     def draw_of(self, number: int) -> tuple[int, int]:
         """The draw and the repeat of a trial's number; repeat 0: the search itself."""
         return divmod(number - FIRST_REPEAT, 100) if number >= FIRST_REPEAT else (number, 0)
