@@ -59,7 +59,7 @@ class Finisher:
 
     def _close(self, study: Study) -> None:
         path = collect(self.out, study.name, lambda: self._choose(study),
-                       {"sweep": json.dumps(study.sweep.record())},
+                       {"sweep": json.dumps(study.sweep.record)},
                        {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
         found = searches_in(path)
         self.say("\n".join(line for search in found for line in lines(search)) or

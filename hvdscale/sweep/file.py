@@ -76,41 +76,22 @@ class Sweep:
     """A valid sweep file."""
 
     workload: str
-    batch_sizes: tuple[int, ...]        # increasing
     optimizers: tuple[str, ...]
-    trials: int
-    max_draws: int
     targets: tuple[Target, ...]         # easiest first, strictest last
     objective: str                      # "steps", or a column whose best value within the budget counts
-    budget: dict                        # {"epochs": 5.0}; empty if each batch has its own
     evaluations: int | None             # over the budget; None: on the grid of the settings
     repeats: int
     workers_per_trial: int
-    prune: bool
-    prune_keep: int
+    keep: int | None                    # best trials that pruning preserves; None: no pruning
     seed: int
     settings: dict
-    space: dict                         # the tables [space.X], by parameter
-    batches: dict                       # the tables [batch.N], by N as text
     studies: tuple[StudySpec, ...]
+    record: dict                        # the file's content by its own keys, for JSON
 
     @property
     def by_steps(self) -> bool:
         """Whether trials are ranked by steps to the strictest target."""
         return self.objective == STEPS_TO_TARGET
-
-    @property
-    def keep(self) -> int | None:
-        """The number of best trials that pruning preserves; None: no pruning."""
-        return self.prune_keep if self.prune else None
-
-    def record(self) -> dict:
-        """The file's content by its own keys, for JSON."""
-        record = {name: getattr(self, name) for name in (
-            "workload", *COUNTS, "objective", "evaluations", "repeats", "workers_per_trial", "prune", "prune_keep",
-            "seed", "settings", "space")}
-        return {**record, **self.budget, "batch_sizes": list(self.batch_sizes), "optimizers": list(self.optimizers),
-                "targets": [str(target) for target in self.targets], "batch": self.batches}
 
 
 def read_sweep(path: str) -> Sweep:
@@ -128,14 +109,17 @@ def read_sweep(path: str) -> Sweep:
     refuse_unused(top, optimizers, space, [settings, *(own.table("settings") for own in batches.values())])
     studies = tuple(read_study(top, space, batches[batch], evaluations, optimizer, batch)
                     for optimizer in optimizers for batch in batch_sizes)
-    return Sweep(
-        workload=workload, batch_sizes=batch_sizes, optimizers=optimizers, **counts, targets=targets,
-        objective=objective, budget=read_budget(top), evaluations=evaluations,
-        repeats=top.take("repeats", int, 0, least=0, below=100), workers_per_trial=workers,
-        prune=read_prune(top, objective), prune_keep=top.take("prune_keep", int, 5, least=1),
-        seed=top.take("seed", int, 0, least=0, below=2**62), settings=read_settings(settings),
-        space={name: dict(table) for name, table in space.items()},
-        batches={str(batch): batch_record(own) for batch, own in batches.items() if own}, studies=studies)
+    budget = read_budget(top)
+    record = {
+        "workload": workload, **counts, "objective": objective, "evaluations": evaluations,
+        "repeats": top.take("repeats", int, 0, least=0, below=100), "workers_per_trial": workers,
+        "prune": read_prune(top, objective), "prune_keep": top.take("prune_keep", int, 5, least=1),
+        "seed": top.take("seed", int, 0, least=0, below=2**62), "settings": read_settings(settings),
+        "space": {name: dict(table) for name, table in space.items()}, **budget, "batch_sizes": list(batch_sizes),
+        "optimizers": list(optimizers), "targets": list(map(str, targets)),
+        "batch": {str(batch): batch_record(own) for batch, own in batches.items() if own}}
+    return Sweep(workload, optimizers, targets, objective, evaluations, record["repeats"], workers,
+                 record["prune_keep"] if record["prune"] else None, record["seed"], record["settings"], studies, record)
 
 
 def read_optimizers(top: TomlTable) -> tuple[str, ...]:

@@ -139,8 +139,8 @@ class SweepRun:
                  f"  searched    {searched}: for {aim}",
                  f"  workers     {counted(self.groups, 'group')} of {self.group.size}",
                  f"  folder      {self.asked.out}" + (f": {done} trials are done already" if done else "")]
-        if sweep.prune:
-            lines.append(f"  pruning     exact: the {sweep.prune_keep} fewest steps of a study stay what they would be")
+        if sweep.keep:
+            lines.append(f"  pruning     exact: the {sweep.keep} fewest steps of a study stay what they would be")
         return "\n".join([*lines, *(f"  note        {note}" for note in self._notes)])
 
     def _estimate(self, studies: list[Study], data: Data) -> None:

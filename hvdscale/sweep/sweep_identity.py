@@ -26,7 +26,7 @@ def keep_record(out: str, sweep: Sweep, job: dict, accept: bool) -> tuple[dict[s
     then = known.get("job") or {}
     accepted = refuse_changes(then, job, accept, _path(out), "Put it back, or give another --out")
     notes = [*note_version(then, job), *map("accepted: {}".format, changes_of(then, job))]
-    record = json.loads(json.dumps({**sweep.record(), "job": {**then, **job, "accepted": accepted}}))
+    record = json.loads(json.dumps({**sweep.record, "job": {**then, **job, "accepted": accepted}}))
     if known != record:
         write_file(_path(out), json.dumps(record, indent=1))
     return accepted, notes
@@ -54,7 +54,7 @@ def check_same(recorded: dict, sweep: Sweep) -> None:
     A sweep may be resumed with other batch sizes, optimizers, numbers of trials, draws, repeats or workers, and with
     other settings that change no update.
     """
-    then, now = {key: value for key, value in recorded.items() if key != "job"}, json.loads(json.dumps(sweep.record()))
+    then, now = {key: value for key, value in recorded.items() if key != "job"}, json.loads(json.dumps(sweep.record))
     common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
     differ = [said for key, said in differences(then, now).items() if not _may_differ(key, common)]
     if differ:

@@ -37,7 +37,7 @@ max = 0.01
 def test_a_study_is_a_sweep_of_twenty_trials_at_each_batch(path):
     sweep = read_sweep(str(path))
     assert find(sweep.workload).metrics["error"] == "min"
-    assert (sweep.trials, sweep.repeats, sweep.prune_keep, sweep.evaluations) == (20, 3, 2, 60)
+    assert (sweep.record["trials"], sweep.repeats, sweep.keep, sweep.evaluations) == (20, 3, 2, 60)
     assert all(study.trials == 20 and "steps" in study.layer for study in sweep.studies)
     assert path.name.removesuffix(".toml") in (STUDIES / "README.rst").read_text()
 
@@ -81,7 +81,7 @@ def test_a_finished_study_has_a_log_for_each_batch(path):
     logs = logs_of(path)
     if not logs:
         pytest.skip("not finished yet")
-    assert sorted(logs) == list(read_sweep(str(path)).batch_sizes)
+    assert sorted(logs) == read_sweep(str(path)).record["batch_sizes"]
     assert sum(log.stat().st_size for log in logs.values()) < 10_000_000
     assert_ended(logs, 20)
 
@@ -93,8 +93,8 @@ def test_a_small_sweep_has_the_trials_of_its_file_at_each_batch(path):
     logs = logs_of(path)
     if not logs:
         pytest.skip("not finished yet")
-    assert sorted(logs) == list(sweep.batch_sizes)
-    assert_ended(logs, sweep.trials)
+    assert sorted(logs) == sweep.record["batch_sizes"]
+    assert_ended(logs, sweep.record["trials"])
 
 
 def logs_of(path):

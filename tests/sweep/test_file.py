@@ -101,10 +101,11 @@ def line_of(text, part):
 
 def test_a_whole_file_is_read(read):
     sweep = read(WHOLE)
-    assert (sweep.workload, sweep.batch_sizes, sweep.optimizers) == (
-        "mnist/simple_cnn", (32, 512, 2048), ("nesterov", "sgd"))
-    assert (sweep.trials, sweep.max_draws, sweep.evaluations, sweep.repeats, sweep.seed) == (12, 36, 60, 0, 0)
-    assert (sweep.objective, sweep.prune, sweep.prune_keep, sweep.workers_per_trial) == ("steps", True, 5, 1)
+    assert (sweep.workload, sweep.record["batch_sizes"], sweep.optimizers) == (
+        "mnist/simple_cnn", [32, 512, 2048], ("nesterov", "sgd"))
+    assert (sweep.record["trials"], sweep.record["max_draws"]) == (12, 36)
+    assert (sweep.evaluations, sweep.repeats, sweep.seed) == (60, 0, 0)
+    assert (sweep.objective, sweep.keep, sweep.workers_per_trial) == ("steps", 5, 1)
     assert list(map(str, sweep.targets)) == ["val/error<0.05", "val/error<0.02"]         # easiest first
     assert [study.name for study in sweep.studies] == [
         f"{optimizer}-b{batch}" for optimizer in ("nesterov", "sgd") for batch in (32, 512, 2048)]
@@ -171,7 +172,7 @@ def test_lengths_are_texts_or_numbers_by_their_older_names(read):
     older = read(SMALL + LR + "[settings]\nwarmup_epochs = 2\n[batch.16]\nepochs = 3\n")
     newer = read(SMALL.replace("steps = 100", 'budget = "100 steps"') + LR + '[settings]\nwarmup = "2 epochs"\n'
                  '[batch.16]\nbudget = "3 epochs"\n')
-    assert newer == older and newer.record() == older.record()
+    assert newer == older
 
 
 def test_a_sweep_counts_tokens_and_searches_them(read):
@@ -208,7 +209,7 @@ def test_targets_are_ordered_from_the_easiest_to_the_strictest(read):
 
 def test_a_columns_best_value_may_be_the_objective(read):
     sweep = read(SMALL.replace("targets", "objective = 'val/classification_error'\n#") + LR)
-    assert (sweep.objective, sweep.targets, sweep.prune) == ("val/error", (), False)
+    assert (sweep.objective, sweep.targets, sweep.keep) == ("val/error", (), None)
     sweep = read("objective = 'val/loss'\nprune = false\n" + SMALL + LR)
     assert list(map(str, sweep.targets)) == ["val/error<0.1"]
 
@@ -216,7 +217,7 @@ def test_a_columns_best_value_may_be_the_objective(read):
 def test_a_budget_in_seconds_goes_with_a_grid_in_steps(read):
     text = SMALL.replace("steps = 100", "seconds = 60").replace("evaluations = 10", "")
     sweep = read(text + LR + "[settings]\neval_every = 20\n")
-    assert sweep.evaluations is None and sweep.budget == {"seconds": 60.0}
+    assert sweep.evaluations is None and sweep.record["seconds"] == 60.0
     assert sweep.studies[0].layer["eval_every"] == 20
 
 
@@ -224,7 +225,7 @@ def test_every_batch_may_have_its_own_budget_and_none_stand_for_all(read):
     own = "".join(f"[batch.{batch}]\n{budget}\n" for batch, budget in
                   [(4, "steps = 5"), (16, "examples = 320"), (64, "epochs = 2\nmax_draws = 3")])
     sweep = read(SMALL.replace("steps = 100", "") + LR + own)
-    assert sweep.budget == {}
+    assert not {"steps", "examples", "epochs"} & sweep.record.keys()
     assert [(each.layer.get("steps"), each.layer.get("examples"), each.layer.get("epochs"), each.max_draws)
             for each in sweep.studies] == [(5, None, None, 9), (None, 320, None, 9), (None, None, 2.0, 3)]
 
@@ -636,7 +637,7 @@ def test_an_inline_table_or_a_dotted_key_is_named_with_its_own_line(read):
 # gone on with
 
 def as_kept(sweep):
-    return json.loads(json.dumps(sweep.record(), allow_nan=False))
+    return json.loads(json.dumps(sweep.record, allow_nan=False))
 
 
 def changed(read, old, new, text=WHOLE):
