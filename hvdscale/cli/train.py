@@ -232,9 +232,9 @@ def _joining(parsed) -> tuple[float, str]:
     """stall_seconds and transport as the user set them; their defaults where the settings are wrong."""
     try:
         settings = Settings.build({}, *parsed[1])
-        return settings.stall_seconds, settings.transport
     except (HvdscaleError, TypeError):
-        return KEYS["stall_seconds"].default, KEYS["transport"].default
+        settings = Settings()
+    return settings.stall_seconds, settings.transport
 
 
 def _leave(workers, code: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ..errors import PlanError
 
 Number = TypeVar("Number", int, float)
-# what becomes of the learning rate where the batch changes, see ``rate_factors``
+# what becomes of the learning rate where the batch changes, see ``settle.settle_rate_factors``
 FOLLOWS_RULE, STAYS, SEESAW = "rule", "stay", "seesaw"
 RATES = (FOLLOWS_RULE, STAYS, SEESAW)
 
@@ -137,22 +137,3 @@ class BatchSchedule:
 
     def __str__(self) -> str:
         return ", ".join(f"{size}{f' from step {start}' * (start > 0)}" for start, size in self.pairs)
-
-
-def rate_factors(batches: BatchSchedule, how: str, factors: Sequence[float]) -> tuple[float, ...]:
-    """What each piece multiplies the schedule's learning rate by, relative to the first.
-
-    how      rule: by the rule's own factors, so that the rate is that of a run at this batch; stay: by 1; seesaw:
-             sqrt(B' / B) from batch B' to batch B
-    factors  the rule's factor at each piece's batch
-
-    Seesaw (Meterez et al. 2025, arXiv:2510.14717): where a standard schedule would halve the rate, divide it by sqrt(2)
-    and double the batch instead. More generally, rate r -> a r becomes rate r -> sqrt(a) r and batch B -> B / a. For
-    normalized SGD, their proxy of Adam, both have the same loss by examples where noise dominates the gradient. For
-    SGD the equivalent of halving the rate is doubling the batch alone: stay. From the abstract and summaries alone.
-    """
-    if how == STAYS:
-        return (1.0,) * len(batches.sizes)
-    if how == SEESAW:
-        return tuple(math.sqrt(batches.first / size) for size in batches.sizes)
-    return tuple(factor / factors[0] for factor in factors)

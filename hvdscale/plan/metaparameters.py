@@ -39,14 +39,13 @@ def tuned_for(path: str, workload: str, global_batch: int) -> dict:
         raise PlanError(f"{workload} has no metaparameters at global batch {global_batch} in {path}; tuned batches: "
                         f"{', '.join(sorted(tables, key=int)) or 'none'}. Choose one of these with --global-batch, or "
                         "--lr-rule linear")
-    tuned = tables[str(global_batch)]
+    tuned, where = tables[str(global_batch)], f"{path}: [global_batch.{global_batch}]"
     for name in tuned:
         if key_of(name) not in TUNABLE:
-            raise UsageError(f"{path}: [global_batch.{global_batch}]: {name} cannot be tuned per batch; what can: "
-                             f"{', '.join(sorted(TUNABLE))}")
+            raise UsageError(f"{where}: {name} cannot be tuned per batch; what can: {', '.join(sorted(TUNABLE))}")
     if "lr" not in tuned:
-        raise UsageError(f"{path}: [global_batch.{global_batch}]: has no lr")
+        raise UsageError(f"{where}: has no lr")
     try:
         return Settings.build({}, tuned).asked()
     except UsageError as error:
-        raise UsageError(f"{path}: [global_batch.{global_batch}]: {error}") from None
+        raise UsageError(f"{where}: {error}") from None

@@ -32,8 +32,8 @@ class Schedule:
             from there (Shallue et al. 2019); cosine: half a cosine between the same two; 1-sqrt: the square root of
             the share of the steps is behind (Haegele et al. 2024, arXiv:2405.18392, section 3); inverse_sqrt:
             peak_lr * sqrt(decay_start / step) (Vaswani et al. 2017, arXiv:1706.03762, equation 3); step: times
-            decay_factor at each of decay_at; plateau: likewise at the evaluations that ``after`` finds, but no lower
-            than end_lr_factor * peak_lr; constant: none
+            decay_factor at each of decay_at; plateau: likewise at the evaluations that ``reductions`` finds, but no
+            lower than end_lr_factor * peak_lr; constant: none
     decay_start     None: the warmup's end. A later one holds peak_lr until then: warmup-stable-decay (Hu et al. 2024,
             arXiv:2404.06395, section 4)
     batch_lr_factors  (first step, factor) pairs: all of this times the factor, where the batch changes
@@ -106,17 +106,12 @@ class Schedule:
 
     def lr_at(self, step: int) -> float:
         """The learning rate of the update that follows ``step`` done steps."""
-        return self._at_first_batch(step) * self._batch_factor(step)
-
-    def _batch_factor(self, step: int) -> float:
         at = bisect_right(self.batch_lr_factors, step, key=itemgetter(0))
-        return self.batch_lr_factors[at - 1][1] if at else 1.0
-
-    def _at_first_batch(self, step: int) -> float:
+        factor = self.batch_lr_factors[at - 1][1] if at else 1.0
         if self.warmup != "none" and step < self.warmup_steps:
             climbed = step / self.warmup_steps if self.warmup == "gradual" else 0.0
-            return self.start_lr + (self.peak_lr - self.start_lr) * climbed
-        return self.peak_lr * self._decay_at(step)
+            return (self.start_lr + (self.peak_lr - self.start_lr) * climbed) * factor
+        return self.peak_lr * self._decay_at(step) * factor
 
     def _decay_at(self, step: int) -> float:
         if self.decay == "constant":

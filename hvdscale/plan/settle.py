@@ -1,6 +1,7 @@
 """Settling a plan: from what was asked, by the user and by default, to all that a run will do."""
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ from ..formatting.numbers import counted, listed
 from ..system.checksum import sha256_of
 from ..target import SPLITS, Target
 from .averaging import settle_average, with_averaged
-from .batch_schedule import FOLLOWS_RULE, SEESAW, BatchSchedule, rate_factors
+from .batch_schedule import FOLLOWS_RULE, SEESAW, STAYS, BatchSchedule
 from .lengths import Length
 from .metaparameters import tuned_for
 from .plan import Plan
@@ -380,9 +381,15 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
 
 def settle_rate_factors(settings: Settings, batches: BatchSchedule, rule: str, base_batch: int
                         ) -> tuple[tuple[int, float], ...] | None:
-    """(first step, factor on the learning rate) by piece of the schedule; None for a constant batch.
+    """(first step, factor on the learning rate, relative to the first) by piece; None for a constant batch.
 
-    Raises PlanError for a way that does not fit the rule or the decay.
+    By batch_schedule_lr; rule: by the rule's own factors, so that the rate is that of a run at this batch; stay: 1;
+    seesaw: sqrt(B' / B) from batch B' to batch B. Raises PlanError for a way that does not fit the rule or the decay.
+
+    Seesaw (Meterez et al. 2025, arXiv:2510.14717): where a standard schedule would halve the rate, divide it by sqrt(2)
+    and double the batch instead. More generally, rate r -> a r becomes rate r -> sqrt(a) r and batch B -> B / a. For
+    normalized SGD, their proxy of Adam, both have the same loss by examples where noise dominates the gradient. For
+    SGD the equivalent of halving the rate is doubling the batch alone: stay. From the abstract and summaries alone.
     """
     how = settings.batch_schedule_lr
     if batches.is_constant:
@@ -393,9 +400,14 @@ def settle_rate_factors(settings: Settings, batches: BatchSchedule, rule: str, b
     if how == SEESAW and settings.decay != "constant":
         raise PlanError(f"batch_schedule_lr = seesaw takes the place of a decay, and decay is {settings.decay}; choose "
                         "decay = constant, or batch_schedule_lr = stay")
-    by_rule = [1.0 if rule == TUNED else lr_factor(rule, batch / base_batch, settings.max_lr_factor)
-               for batch in batches.sizes]
-    return tuple(zip(batches.starts, rate_factors(batches, how, by_rule)))
+    if how == STAYS:
+        factors = [1.0] * len(batches.sizes)
+    elif how == SEESAW:
+        factors = [math.sqrt(batches.first / size) for size in batches.sizes]
+    else:
+        by_rule = [lr_factor(rule, size / base_batch, settings.max_lr_factor) for size in batches.sizes]
+        factors = [factor / by_rule[0] for factor in by_rule]
+    return tuple(zip(batches.starts, factors))
 
 
 def settle_plateau(settings: Settings, metrics: Mapping[str, str], target: Target | None, eval_every: int

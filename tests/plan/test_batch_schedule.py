@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hvdscale.errors import PlanError, UsageError
-from hvdscale.plan.batch_schedule import BatchSchedule, rate_factors
+from hvdscale.plan.batch_schedule import BatchSchedule
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.shards import Stream, epoch_order, step_passes
 from tests.factories.plans import settled
@@ -129,9 +129,9 @@ def test_the_rate_stays_or_falls_by_the_root_of_the_batch():
 
 def test_seesaw_halves_the_rate_in_two_doublings_and_keeps_rate_times_root_batch_falling_as_a_halving_would():
     """The paper's invariant for normalized SGD: rate / sqrt(batch) halves where a standard schedule halves the rate."""
-    batches = BatchSchedule.of_pairs([[0, 64], [100, 128], [150, 256]])
-    factors = rate_factors(batches, "seesaw", ())
-    noise = [factor / math.sqrt(batch / 64) for factor, batch in zip(factors, batches.sizes)]
+    plan = settled(batch_schedule=[[0, 64], [100, 128], [150, 256]], batch_schedule_lr="seesaw")
+    factors = [factor for _, factor in plan.batch_lr_factors]
+    noise = [factor / math.sqrt(batch / 64) for factor, batch in zip(factors, plan.batches.sizes)]
     assert factors == pytest.approx([1, 2 ** -0.5, 0.5]) and noise == pytest.approx([1, 0.5, 0.25])
 
 
