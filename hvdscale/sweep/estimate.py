@@ -49,10 +49,10 @@ class StudyEstimate:
         return self.trials * self.trial_seconds
 
 
-def estimates(studies: list[Study], workload: str, data: Data, group: Workers) -> Iterator[StudyEstimate]:
+def estimates(studies: list[Study], data: Data, group: Workers) -> Iterator[StudyEstimate]:
     """Measure some steps and an evaluation of each study's first draw; a collective of the group."""
     for study in studies:
-        job = prepare(workload, study.layers(0, "none"), group, data)
+        job = prepare(study.sweep.workload, study.layers(0, "none"), group, data)
         yield StudyEstimate(study, *_measure(job, group))
 
 

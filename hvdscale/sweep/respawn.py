@@ -24,7 +24,7 @@ MOST = 20                   # killed children
 LOOK_SECONDS = 0.1          # between looks at a child, when signals are heard
 
 
-def guard(process: Process, note: Callable[[int], bool] = lambda pid: False) -> int:
+def guard(process: Process, note: Callable[[int], bool]) -> int:
     """Continue in a child process; call before starting threads. Without fork, continue in this process.
 
     note  called with the process id of a child that has ended; returns whether it ended during a trial

@@ -62,8 +62,8 @@ class SweepRun:
 
     def _work(self, out: str, studies: list[Study], data: Data) -> bool:
         """Run the open trials; False if a signal stopped it."""
-        trials = Trials(out, self.sweep.workload, data, self.group, self._owner.name if self._owner else "",
-                        self.signals, studies, self._accepted)
+        trials = Trials(out, data, self.group, self._owner.name if self._owner else "", self.signals, studies,
+                        self._accepted)
         states = SweepState(studies, Ledger(out, self._owner))
         display = SweepDisplay(states, self.asked.terminal) if self.speaks else NoDisplay()
         finisher = Finisher(out, self.sweep, states, display.say)
@@ -145,7 +145,7 @@ class SweepRun:
 
     def _estimate(self, studies: list[Study], data: Data) -> None:
         if self.number == 0:
-            found = list(estimates(studies, self.sweep.workload, data, self.group))
+            found = list(estimates(studies, data, self.group))
             if self.group.rank == 0:
                 print(table(found, self.groups))
 
@@ -208,9 +208,9 @@ def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[StudySpec]:
 def settle_all(sweep: Sweep, wanted: Sequence[StudySpec], workload: Workload, data: Data, free: dict,
                out: str | None) -> list[Study]:
     """The settled studies, after planning each draw; raises UsageError for an invalid one."""
-    studies = [settle_study(sweep, replace(spec, layer={**spec.layer, **free}), workload, len(data.train), out,
-                            data.train_tokens) for spec in wanted]
+    studies = [settle_study(sweep, replace(spec, layer={**spec.layer, **free}), workload, data, out)
+               for spec in wanted]
     for study in studies:
         for number in range(study.spec.max_draws):
-            plan_of(study, number, workload, len(data.train), len(data.val), data.train_tokens)
+            plan_of(study, number, workload, data)
     return studies

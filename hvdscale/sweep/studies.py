@@ -18,7 +18,7 @@ from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings, key_of
 from ..plan.settle import Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every
 from ..plan.shards import Stream, stream_key
-from ..workload import Workload
+from ..workload import Data, Workload
 from .file import StudySpec, Sweep
 from .ledger import read_record, write_file
 from .draw_files import FIRST_REPEAT
@@ -80,11 +80,11 @@ class Study:
                 "prune_keep": sweep.keep, "seed": sweep.seed}
 
 
-def settle_study(sweep: Sweep, spec: StudySpec, workload: Workload, train_examples: int, out: str | None,
-                 train_tokens: int | None = None) -> Study:
+def settle_study(sweep: Sweep, spec: StudySpec, workload: Workload, data: Data, out: str | None) -> Study:
     """The settled study with points drawn, or those stored under ``out``; raises UsageError or LogError."""
+    train_examples = len(data.train)
     settings = count_in_examples(Settings.build(workload.defaults, spec.layer), workload.name, train_examples,
-                                 train_tokens)
+                                 data.train_tokens)
     minimizes = _minimizes(sweep, workload, settings)
     if spec.global_batch > train_examples:
         raise PlanError(f"batch_sizes: {spec.global_batch} is larger than the training set of {train_examples} "
@@ -120,12 +120,11 @@ def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:
     return metrics[metric] == "min"
 
 
-def plan_of(study: Study, number: int, workload: Workload, train_examples: int, val_examples: int,
-            train_tokens: int | None = None) -> Plan:
+def plan_of(study: Study, number: int, workload: Workload, data: Data) -> Plan:
     """The plan of a trial on one worker; raises UsageError naming study and draw for an invalid point."""
     try:
         settings = Settings.build(workload.defaults, *study.layers(number, "none"))
-        return settle(settings, workload, train_examples, val_examples, Place(), train_tokens)
+        return settle(settings, workload, len(data.train), len(data.val), Place(), data.train_tokens)
     except UsageError as error:
         point = ", ".join(f"{name} = {value}" for name, value in study.points[study.draw_of(number)[0]].items())
         raise type(error)(f"{study.name}, draw {number} ({point}): {error}") from None

@@ -92,13 +92,13 @@ class TrialCheckpoints(FolderCheckpoints):
 class Trials:
     """Runs the trials of one group.
 
-    workload  its name;  data: read once;  owner: name for the group's log;  stopping: whether a signal has come
+    data      read once;  owner: name for the group's log;  stopping: whether a signal has come
     studies   whose trials may come;  accepted: earlier jobs that count as this one
     """
 
-    def __init__(self, out: str, workload: str, data: Data, group: Workers, owner: str, stopping: Callable[[], bool],
-                 studies: Sequence[Study], accepted: Mapping[str, str] = {}):
-        self.out, self.workload, self.data, self.group, self.owner = out, workload, data, group, owner
+    def __init__(self, out: str, data: Data, group: Workers, owner: str, stopping: Callable[[], bool],
+                 studies: Sequence[Study], accepted: Mapping[str, str]):
+        self.out, self.data, self.group, self.owner = out, data, group, owner
         self.stopping, self.accepted = stopping, dict(accepted)
         self._tables = sorted({parameter.name for study in studies for parameter in study.space
                                if "." in parameter.name})
@@ -143,7 +143,7 @@ class Trials:
         layers = study.layers(number, self._folder(study, number))
         if self.accepted:
             layers[-1]["accepted"] = self.accepted
-        return prepare(self.workload, layers, self.group, self.data)
+        return prepare(study.sweep.workload, layers, self.group, self.data)
 
     def end(self, study: Study, kind: DrawEnd, reason: str) -> DrawResult:
         """The result of the last trial, which has ended so."""
@@ -206,7 +206,7 @@ class Trials:
             path = os.path.join(self.out, "logs", f"{self.owner}.h5")
             self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), self._tables)
         trial, self._begun = self._begun, self._begun + 1
-        record = {**job.plan.as_record({"workload": self.workload, **job.settings.asked()}),
+        record = {**job.plan.as_record({"workload": study.sweep.workload, **job.settings.asked()}),
                   "job": without_lines(job.plan.job), "sweep": study.record(number)}
         point = study.points[study.draw_of(number)[0]]
         run_log = TrialLog(self._writer, trial, job, record, start,

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,7 +30,8 @@ TARGET = "val/loss<0.001"
 
 def states_of(tmp_path, **said):
     sweep = read_sweep(str(sweep_file(tmp_path, **said)))
-    studies = [settle_study(sweep, study, workload, 64, None) for study in sweep.studies]
+    data = SimpleNamespace(train=range(64), train_tokens=None)
+    studies = [settle_study(sweep, study, workload, data, None) for study in sweep.studies]
     return SweepState(studies, Ledger(str(tmp_path)))
 
 

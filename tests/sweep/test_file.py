@@ -180,19 +180,21 @@ def test_a_sweep_counts_tokens_and_searches_them(read):
     text += '[settings]\neval_every = "1e3 tokens"\n[space.warmup_tokens]\nmin = 100\nmax = 400\n'
     study = read(text).studies[0]
     assert study.layer["tokens"] == 1e4 and study.layer["warmup"] == "gradual"
-    settled = settle_study(read(text), study, JOB, 1000, None, 12_500)
+    data = SimpleNamespace(train=range(1000), val=range(200), train_tokens=12_500)
+    settled = settle_study(read(text), study, JOB, data, None)
     assert (settled.budget_steps, settled.eval_every) == (200, 20) and study.global_batch == 4
-    plan = plan_of(settled, 0, JOB, 1000, 200, 12_500)
+    plan = plan_of(settled, 0, JOB, data)
     assert plan.warmup_steps == -(-settled.points[0]["warmup_tokens"] // (12.5 * 4))
     with pytest.raises(PlanError, match="counts examples, not tokens"):
-        settle_study(read(text), study, JOB, 1000, None)
+        settle_study(read(text), study, JOB, SimpleNamespace(train=range(1000), train_tokens=None), None)
 
 
 def test_the_batch_of_a_study_may_grow_from_it(read):
     ramp = '[batch.4.settings]\nbatch_schedule = [[0, 4], ["0.5 epochs", 8]]\n'
     sweep = read(SMALL + LR + ramp)
-    settled = settle_study(sweep, sweep.studies[0], JOB, 100, None)
-    plan = plan_of(settled, 0, JOB, 100, 20)
+    data = SimpleNamespace(train=range(100), val=range(20), train_tokens=None)
+    settled = settle_study(sweep, sweep.studies[0], JOB, data, None)
+    plan = plan_of(settled, 0, JOB, data)
     assert str(plan.batches) == "4, 8 from step 13" and settled.budget_examples == 13 * 4 + 87 * 8
     refused(read, SMALL + LR + ramp.replace("batch.4", "batch.16"), "batch_schedule",
             "batch.16.settings: batch_schedule = .* begins at another batch than that of the study, 16; give it")
