@@ -124,8 +124,8 @@ def main() -> None:
                 {"status": report_status, "retry": take_back_failed}[asked.mode](asked)
             exit_now(ExitCode.DONE)
         settings = Settings.build({}, asked.sweep.settings, asked.free)
-        group, number = form_group(asked.sweep.workers_per_trial, settings.stall_seconds, cores, settings.transport)
-        run = SweepRun(asked, group, number, here, Signals(), again)
+        group = form_group(asked.sweep.workers_per_trial, settings.stall_seconds, cores, settings.transport)
+        run = SweepRun(asked, group, here, Signals(), again)
         exit_now(leave(group, run.carry_out(), run.others_gone))
     except ModuleNotFoundError as missing:
         _fail(here, run, missing_package(missing))

@@ -1,7 +1,7 @@
 """Split the processes of one launch into groups that each run their own trials.
 
     cores = cores_of_launch(place())
-    group, number = form_group(workers_per_trial=2, stall_seconds=120, cores=cores)
+    group = form_group(workers_per_trial=2, stall_seconds=120, cores=cores)
     ...
     os._exit(leave(group, code, others_gone))
 
@@ -126,9 +126,8 @@ class TorchGroup(LaunchGroup, TorchWorkers):
 
 
 def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],
-               transport: str = "auto") -> tuple[SingleGroup | HorovodGroup | TorchGroup, int]:
-    """This process's group of consecutive ranks, and the group's number in the launch. From now on the process stops
-    when its launcher has ended.
+               transport: str = "auto") -> SingleGroup | HorovodGroup | TorchGroup:
+    """This process's group of consecutive ranks. From now on the process stops when its launcher has ended.
 
     cores  of this host that the launch may use: see cores_of_launch
 
@@ -140,12 +139,11 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
     if process.size % workers_per_trial:
         raise UsageError(_explain_uneven(process, workers_per_trial))
     if workers_per_trial == 1:
-        return SingleGroup(process, cores), process.rank
+        return SingleGroup(process, cores)
     if process.launcher != "horovodrun" and choose(transport, process.launcher) == "torch":
         with starting(stall_seconds, "torch.distributed"):
             store = find_store(process, stall_seconds)
-            group = TorchGroup(store, process, stall_seconds, workers_per_trial, cores)
-        return group, process.rank // workers_per_trial
+            return TorchGroup(store, process, stall_seconds, workers_per_trial, cores)
     if process.launcher == "horovodrun":
         raise WorkersError(f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups, and horovodrun "
                            f"--gloo starts them without; use mpirun -np {process.size}, or workers_per_trial = 1")
@@ -159,7 +157,7 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
         check_joined(process.launcher, process.size, mpi.COMM_WORLD.Get_size())
         group = HorovodGroup(hvd, mpi, stall_seconds, process, workers_per_trial, cores)
     check_joined(process.launcher, workers_per_trial, group.size)
-    return group, process.rank // workers_per_trial
+    return group
 
 
 def _explain_uneven(process: Process, workers_per_trial: int) -> str:

@@ -30,15 +30,14 @@ from .trial import Trials
 class SweepRun:
     """One group's share of a sweep.
 
-    asked  see cli.tune.TuneRequest;  number: of the group in the launch, the first one prints;  here: this process
+    asked  see cli.tune.TuneRequest;  here: this process in the launch, whose first group prints
     signals  see cli.tune.Signals;  again: whether this process replaces a killed one
     """
 
-    def __init__(self, asked, group: Workers, number: int, here: Process, signals,
-                 again: bool = False):
-        self.asked, self.sweep, self.group, self.number, self.here = asked, asked.sweep, group, number, here
+    def __init__(self, asked, group: Workers, here: Process, signals, again: bool = False):
+        self.asked, self.sweep, self.group, self.here = asked, asked.sweep, group, here
         self.signals, self.groups = signals, here.size // group.size
-        self.again, self.speaks = again, number == 0 and group.rank == 0
+        self.again, self.speaks = again, here.rank == 0
         self._owner: Owner | None = None
         self._accepted: dict[str, str] = {}     # earlier jobs that count as this one
         self._notes: list[str] = []
@@ -144,9 +143,9 @@ class SweepRun:
         return "\n".join([*lines, *(f"  note        {note}" for note in self._notes)])
 
     def _estimate(self, studies: list[Study], data: Data) -> None:
-        if self.number == 0:
+        if self.here.rank < self.group.size:
             found = list(estimates(studies, data, self.group))
-            if self.group.rank == 0:
+            if self.speaks:
                 print(table(found, self.groups))
 
 

@@ -27,7 +27,8 @@ class Member:
         if given["act"] == "stopped" and self.process.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
         cores = cores_of_launch(self.process)
-        self.group, self.number = form_group(given["workers_per_trial"], given["stall_seconds"], cores)
+        self.number = self.process.rank // given["workers_per_trial"]
+        self.group = form_group(given["workers_per_trial"], given["stall_seconds"], cores)
 
     def note(self, name, value):
         (self.folder / f"{name}.new").write_text(json.dumps(value))

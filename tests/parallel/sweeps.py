@@ -48,7 +48,7 @@ def asked(sweep, out, **said):
 def carry_out(sweep, out, **said):
     """The sweep carried out in this process: the exit code, and what was printed; raises what the command would say."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        code = SweepRun(asked(sweep, out, **said), SingleWorker(), 0, place(), Signals()).carry_out()
+        code = SweepRun(asked(sweep, out, **said), SingleWorker(), place(), Signals()).carry_out()
     return code, printed.getvalue()
 
 

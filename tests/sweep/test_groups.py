@@ -95,8 +95,8 @@ def test_a_launcher_without_ranks_is_named_unless_it_started_one_process(environ
 def test_a_group_of_one_has_its_place_on_the_host_and_no_partners(environment, told):
     environment(**told)
     process = place()
-    group, number = form_group(1, 60, CORES)
-    assert isinstance(group, Workers) and number == process.rank
+    group = form_group(1, 60, CORES)
+    assert isinstance(group, Workers)
     assert (group.rank, group.size) == (0, 1)
     assert (group.local_rank, group.local_size) == (process.local_rank, process.local_size)
     assert group.cores() == CORES
@@ -158,6 +158,6 @@ def test_the_first_process_gives_the_exit_code_once_the_others_are_gone(environm
     monkeypatch.setattr("hvdscale.sweep.groups.POLL_SECONDS", 0)
     answers = [True, False, False]
     environment(**{**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0"})
-    assert leave(form_group(1, 60, CORES)[0], 75, answers.pop) == 75 and not answers
+    assert leave(form_group(1, 60, CORES), 75, answers.pop) == 75 and not answers
     environment(**OPEN_MPI)
-    assert leave(form_group(1, 60, CORES)[0], 75, lambda: False) == 0
+    assert leave(form_group(1, 60, CORES), 75, lambda: False) == 0
