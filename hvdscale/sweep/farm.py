@@ -76,12 +76,8 @@ class SweepState:
         first = FIRST_REPEAT + 100 * best.number + 1 if best else 0
         return list(range(first, first + study.sweep.repeats)) if best else []
 
-    def wanted(self, study: Study) -> list[int]:
-        """Numbers of the trials that certainly belong to the study, finished or not."""
-        return [*range(self.of(study).limit), *self.repeats(study)]
-
     def open(self, study: Study) -> list[int]:
-        """Those of them without a result."""
+        """Numbers of the trials that certainly belong to the study, and have no result."""
         state, results = self.of(study), self.ledger.results(study.name)
         return [number for number in (*range(len(state.results), state.limit), *self.repeats(study))
                 if number not in results]

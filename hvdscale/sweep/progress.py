@@ -79,16 +79,17 @@ def describe_sweep(states: SweepState) -> str:
 
     Repeats of winners count from the start, replacement draws only once they are needed.
     """
-    expected, done, wanted, more, left, busy = states.expected_seconds(), 0, 0, 0, 0.0, 0
+    expected, wanted, missing, more, left, busy = states.expected_seconds(), 0, 0, 0, 0.0, 0
     for name, study in states.studies.items():
-        results, numbers, state = states.ledger.results(name), states.wanted(study), states.of(study)
-        running = states.ledger.running(name)
-        ended = sum(number in results for number in numbers)
-        count = len(numbers) + (0 if state.done else study.sweep.repeats)
-        done, wanted, busy = done + ended, wanted + count, busy + len(running)
-        more += 0 if state.done else study.spec.max_draws - state.limit
-        left += (count - ended - len(running) / 2) * expected[name]
-    text = f"sweep: {done} of {wanted} trials done"
-    if done and done < wanted:
+        state, running, to_do = states.of(study), len(states.ledger.running(name)), len(states.open(study))
+        repeats = len(states.repeats(study))
+        if not state.done:
+            repeats = study.sweep.repeats
+            to_do += repeats
+            more += study.spec.max_draws - state.limit
+        wanted, missing, busy = wanted + state.limit + repeats, missing + to_do, busy + running
+        left += (to_do - running / 2) * expected[name]
+    text = f"sweep: {wanted - missing} of {wanted} trials done"
+    if 0 < missing < wanted:
         text += f", about {duration(left / max(1, busy), rough=True)} left"
     return text + f"; up to {more} more in place of draws that diverge or fail" * (more > 0)
