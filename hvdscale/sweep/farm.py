@@ -66,15 +66,15 @@ class SweepState:
 
     def winner(self, study: Study) -> DrawResult | None:
         """The best draw so far."""
-        results = self.of(study).results
-        best = winner(results, study.target, study.minimizes)
-        return None if best is None else results[best]
+        return winner(self.of(study).results, study.target, study.minimizes)
 
-    def repeats(self, study: Study) -> list[int]:
+    def repeats(self, study: Study) -> range:
         """Numbers of the winner's repeats, once the winner is final."""
         best = self.winner(study) if self.of(study).done else None
-        first = FIRST_REPEAT + 100 * best.number + 1 if best else 0
-        return list(range(first, first + study.sweep.repeats)) if best else []
+        if best is None:
+            return range(0)
+        first = FIRST_REPEAT + 100 * best.number + 1
+        return range(first, first + study.sweep.repeats)
 
     def open(self, study: Study) -> list[int]:
         """Numbers of the trials that certainly belong to the study, and have no result."""

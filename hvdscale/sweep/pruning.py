@@ -97,18 +97,18 @@ def failed_alike(results: Collection[DrawResult]) -> str | None:
     return next(iter(results)).reason if len(reasons) == 1 else None
 
 
-def winner(results: Iterable[DrawResult], target: str | None, minimizes: bool = True) -> int | None:
-    """The best draw's number: fewest steps to the target, ties by lower number. None: none met it.
+def winner(results: Iterable[DrawResult], target: str | None, minimizes: bool = True) -> DrawResult | None:
+    """The best draw: fewest steps to the target, ties by lower number. None: none met it.
 
     target    None: a metric is the objective, of which the best value of a feasible draw wins
     minimizes whether smaller values of it are better
     """
     if target is not None:
-        ranked = [(steps, r.number) for r in results if (steps := r.steps_to(target)) < math.inf]
-    else:
-        sign = 1 if minimizes else -1
-        ranked = [(sign * r.best, r.number) for r in results if r.feasible and not math.isnan(r.best)]
-    return min(ranked)[1] if ranked else None
+        met = (result for result in results if result.steps_to(target) < math.inf)
+        return min(met, key=lambda result: (result.steps_to(target), result.number), default=None)
+    sign = 1 if minimizes else -1
+    measured = (result for result in results if result.feasible and not math.isnan(result.best))
+    return min(measured, key=lambda result: (sign * result.best, result.number), default=None)
 
 
 def _as_in_sequence(result: DrawResult, target: str | None, stop: float) -> DrawResult:
