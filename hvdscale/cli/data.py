@@ -82,7 +82,8 @@ class Bar:
             self._screen.drawn = -math.inf if self._screen.terminal else now
         if self._screen.due(now):
             indent = "" if self._screen.terminal else "  "
-            text = f"{indent}{name}  {_format_amount(done, total)}{self._format_speed(done, total, now)}"
+            of_all = "" if total is None else f" of {byte_size(total)}"
+            text = f"{indent}{name}  {byte_size(done)}{of_all}{self._format_speed(done, total, now)}"
             self._screen.line(text, now, done / total if total else 0)
 
     def end(self) -> None:
@@ -95,10 +96,6 @@ class Bar:
             return ""
         rate = (done - self._first) / seconds
         return f"  {byte_size(round(rate))}/s" + (f"  {time_left((total - done) / rate)}" if total else "")
-
-
-def _format_amount(done, total):
-    return byte_size(done) if total is None else f"{byte_size(done)} of {byte_size(total)}"
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ class Finisher:
         return self._close_first(lambda study: self.state.of(study).done and not self.state.open(study))
 
     def close_any(self) -> bool:
-        """Close a study with results that is not done; False if there is none."""
-        return self._close_first(lambda study: self.state.ledger.results(study.name))
+        """Close a study that is done, else one with results; False if there is none. Raises LogError."""
+        return self.close_done() or self._close_first(lambda study: self.state.ledger.results(study.name))
 
     def _close_first(self, may_close: Callable[[Study], object]) -> bool:
         for name, study in self.state.studies.items():
@@ -62,8 +62,12 @@ class Finisher:
                        {"sweep": json.dumps(study.sweep.record)},
                        {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
         found = searches_in(path)
-        self.say("\n".join(line for search in found for line in lines(search)) or
-                 f"{study.name}: no trial has begun; {self._last_reason(study)}")
+        said = [line for search in found for line in lines(search)]
+        if not said:
+            results = self.state.ledger.results(study.name)
+            reason = results[max(results)].reason if results else "none has ended"
+            said = [f"{study.name}: no trial has begun; {reason}"]
+        self.say("\n".join(said))
         write_best(self.out, self.sweep, {study.name: found})
 
     def _choose(self, study: Study) -> list[DrawResult]:
@@ -71,10 +75,6 @@ class Finisher:
         results = self.state.ledger.results(study.name)
         repeats = [results[number] for number in self.state.repeats(study) if number in results]
         return [one for one in (*self.state.of(study).results, *repeats) if one.pieces]
-
-    def _last_reason(self, study: Study) -> str:
-        results = self.state.ledger.results(study.name)
-        return results[max(results)].reason if results else "none has ended"
 
 
 def searches_in(path: str) -> tuple[Search, ...]:

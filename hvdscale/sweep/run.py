@@ -118,7 +118,7 @@ class SweepRun:
         """Collect the remaining studies, one per collective, so that no rank waits long for the one that does it."""
         while True:
             with self.group.together("a study's log"):
-                more = self.speaks and (finisher.close_done() or finisher.close_any())
+                more = self.speaks and finisher.close_any()
             if not self.group.gather(more, "more")[0]:
                 break
         with self.group.together("the end of the sweep"):
@@ -161,7 +161,7 @@ def report_status(asked) -> None:
     display = SweepDisplay(states, asked.terminal)
     finisher = Finisher(out, sweep, states, display.say)
     display.show()
-    while finisher.close_done() or finisher.close_any():
+    while finisher.close_any():
         pass
     for line in last_lines(finisher, asked, True):
         display.say(line)
