@@ -80,10 +80,12 @@ def _end(batch: float) -> str:
 
 
 def _too_coarse(regimes: Regimes, until: int, batches: Sequence[int], estimates: Sequence[Estimate]) -> list[int]:
-    """The batches outside perfect scaling of which the evaluation before, that did not meet, lies inside."""
+    """The batches outside perfect scaling of one run each, of which the evaluation before, that did not meet, lies
+    inside: intervals over repeats have that spread, too."""
     met = [(batch, one) for batch, one in zip(batches, estimates) if one.met]
     most = (1 + regimes.options.perfect_within) * min(batch * one.value for batch, one in met)
-    return [batch for batch, one in met if batch > until and batch * one.before < most < batch * one.value]
+    return [batch for batch, one in met
+            if one.runs < 2 and batch > until and batch * one.before < most < batch * one.value]
 
 
 def _find_perfect(regimes: Regimes, until: int, batches: Sequence[int], estimates: Sequence[Estimate],
