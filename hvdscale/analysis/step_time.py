@@ -225,35 +225,31 @@ class StepModel:
     reach: int
 
     @property
-    def fitting(self) -> tuple[Fit, ...]:
+    def fitting(self) -> list[tuple[StepLaw, Parameters]]:
         """The laws that the timings do not refute, with their parameters."""
-        return tuple(fit for fit in self.fits if not fit.refuted)
+        return [(fit.law, fit.parameters) for fit in self.fits if fit.parameters is not None]
 
     @property
     def misses(self) -> float:
         """Root mean square of log(model / measured) of the law that fits best."""
-        return self.fitting[0].misses
+        return next(fit.misses for fit in self.fits if not fit.refuted)
 
     def seconds(self, workers: int, per_node: int, examples: float, passes: int = 1) -> np.ndarray:
         """Draws of t, alternating between the laws that fit, each with the deviation of any model."""
         found = np.stack([law.seconds(parameters, workers, per_node, examples, passes)
-                          for law, parameters in self._laws], -1).ravel()[:self.draws]
+                          for law, parameters in self.fitting], -1).ravel()[:self.draws]
         return found * np.exp(MODEL_DEVIATION * np.random.default_rng(0).permutation(
             scipy.special.ndtri(levels(self.draws))))
 
     def middle(self, draws: np.ndarray) -> float:
         """The median of draws of t; of the laws without pauses only, where one of them fits."""
-        laws = [law for law, _ in self._laws]
+        laws = [law for law, _ in self.fitting]
         plain = [at for at, law in enumerate(laws) if not law.pauses] or range(len(laws))
         return float(np.median(np.concatenate([draws[at::len(laws)] for at in plain])))
 
-    @property
-    def _laws(self) -> list[tuple[StepLaw, Parameters]]:
-        return [(fit.law, fit.parameters) for fit in self.fits if fit.parameters is not None]
-
     def interval(self, name: str, confidence: float) -> tuple[float, float, float]:
         """(median, low, high) of a parameter over the draws of the laws that fit."""
-        values = np.sort(np.concatenate([getattr(parameters, name) for _, parameters in self._laws]))
+        values = np.sort(np.concatenate([getattr(parameters, name) for _, parameters in self.fitting]))
         tail = (1 - confidence) / 2
         median, low, high = (float(values[round(level * (len(values) - 1))]) for level in (0.5, tail, 1 - tail))
         return median, low, high
@@ -263,10 +259,10 @@ class StepModel:
         """The parameters in use: those of links, and an overlap with them, only where links are known, the sharpness
         only where local batches differ, and those of pauses only where all laws that fit have them."""
         unused = {"overlap"} if not (self.within or self.between) else set()
-        unused |= {"sharpness"} if all((one.sharpness == 1).all() for _, one in self._laws) else set()
-        unused |= set() if all(law.pauses for law, _ in self._laws) else set(PAUSES)
+        unused |= {"sharpness"} if all((one.sharpness == 1).all() for _, one in self.fitting) else set()
+        unused |= set() if all(law.pauses for law, _ in self.fitting) else set(PAUSES)
         return tuple(name for name in NAMES if name not in unused
-                     and any(getattr(one, name).any() for _, one in self._laws))
+                     and any(getattr(one, name).any() for _, one in self.fitting))
 
     def is_given(self, name: str, confidence: float) -> bool:
         """Whether the user gave a parameter."""

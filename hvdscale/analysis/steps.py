@@ -287,19 +287,14 @@ class RunCell:
         if self.searched:
             return self._seconds_at_speed()
         found = self._estimate_to_target(SECONDS, [run.last_seconds for run in self.runs if not run.met])
-        all_met = self.met == len(self.samples.seeds)
-        if not self.steps.met or all_met and self.all_timed or found.value == 0:
+        all_met, all_timed = self.met == len(self.samples.seeds), not np.isnan(self.samples.seconds).any()
+        if not self.steps.met or all_met and all_timed or found.value == 0:
             return found
         # steps of all seeds at the mean speed: T = S B / x still holds
         value = self.batches.examples_before(self.steps.value) / self.examples_per_second.value
         if all_met:         # some seeds were not timed: the interval of the others, shifted
             return found.scaled(value / found.value)
         return Estimate(value, found.low, found.high, found.runs, found.beyond)
-
-    @property
-    def all_timed(self) -> bool:
-        """Whether the seconds of every seed are known."""
-        return not np.isnan(self.samples.seconds).any()
 
     @cached_property
     def examples_per_second(self) -> Estimate:
