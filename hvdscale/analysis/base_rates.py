@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .budgets import Budget, TrialKind, common_budgets, outcomes_under
-from .studies import Study
+from .studies import Study, with_metric
 from .trials import JobKey
 
 POOR = 0.75                 # the share of values with a color of their own; worse ones look alike
@@ -76,8 +76,7 @@ def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget
 
     budget  None: each trial under its own
     """
-    studies = tuple(study for study in sorted(studies, key=lambda study: study.global_batch)
-                    if column in study.evaluations.columns)
+    studies = with_metric(studies, column)
     effective = any(scales_with_momentum(study) for study in studies)
     parts = [_place(at, study, column, minimizes, budget) for at, study in enumerate(studies)]
     parts = [part for part in parts if len(part[0])]

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import UsageError
 from .best_of_n import BestOf, best_of_n, smallest_interval
 from .intervals import CONFIDENCE, Estimate
-from .studies import Study, best_metric
+from .studies import Study, best_metric, with_metric
 from .trials import JobKey
 
 AXES = {"steps": "step", "epochs": "examples", "examples": "examples", "seconds": "train_seconds"}
@@ -269,8 +269,7 @@ class BestUnder:
 def best_under(studies: Sequence[Study], column: str, minimizes: bool, budgets: Sequence[Budget | None],
                confidence: float = CONFIDENCE) -> BestUnder | None:
     """The studies of one workload, by batch, under each budget; None where none has the metric."""
-    studies = [study for study in sorted(studies, key=lambda study: study.global_batch)
-               if column in study.evaluations.columns]
+    studies = with_metric(studies, column)
     if not studies or not budgets:
         return None
     rows = tuple(tuple(point_of(outcomes_under(study, column, minimizes, budget), minimizes, confidence)

@@ -17,7 +17,7 @@ from .intervals import Estimate
 from .regimes import Regimes, regimes_of
 from .speedup import divide
 from .steps import STEPS, RunCell
-from .studies import Outcomes, Study, outcomes
+from .studies import Outcomes, Study, outcomes, with_metric
 from .trials import JobKey
 
 
@@ -165,8 +165,7 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
 
     The fewest steps fall with the number of trials, so all batches use the same n, see best_of_n.common_trials.
     """
-    studies = sorted((study for study in studies if target.column in study.evaluations.columns),
-                     key=lambda study: study.global_batch)
+    studies = with_metric(studies, target.column)
     if not studies:
         return None
     counts = {study.global_batch: int(study.searched.sum()) for study in studies}

@@ -128,10 +128,15 @@ def are_searched(studies: Sequence[Study]) -> bool:
     return any(study.plan(0).get(part) for study in studies if len(study) for part in OF_SEARCH)
 
 
+def with_metric(studies: Iterable[Study], column: str) -> tuple[Study, ...]:
+    """The studies whose logs have a metric, by global batch."""
+    return tuple(sorted((study for study in studies if column in study.evaluations.columns),
+                        key=attrgetter("global_batch")))
+
+
 def is_measured(studies: Sequence[Study], column: str) -> bool:
     """Whether any evaluation measured a metric."""
-    return any(not np.isnan(study.evaluations.read(column)).all() for study in studies
-               if column in study.evaluations.columns)
+    return any(not np.isnan(study.evaluations.read(column)).all() for study in with_metric(studies, column))
 
 
 @dataclass(frozen=True, eq=False)

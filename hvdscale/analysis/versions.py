@@ -104,14 +104,10 @@ def _describe(name: str, jobs: Mapping[str, _Job], version: Mapping[str, str]) -
         changes = dict.fromkeys(what for job in apart.values() for what in changes_of(first.job, job.job))
         yield (f"{name}: {len(apart)} versions of the job, each a workload of its own: {'; '.join(each)}. "
                f"{'; '.join(changes)[:LONGEST]}.")
-    for what, logs in _accepted(jobs).items():
-        yield f"{name}: runs count as one workload although the job has changed, as that was accepted: {what} ({logs})."
-
-
-def _accepted(jobs: Mapping[str, _Job]) -> dict[str, str]:
-    """The logs of each accepted change, in words."""
-    found: dict[str, dict[str, None]] = {}
+    accepted: dict[str, dict[str, None]] = {}
     for job in jobs.values():
         for what in job.accepted.values():
-            found.setdefault(what, {}).update(job.logs)
-    return {what: list_first(logs, MOST_LOGS) for what, logs in found.items()}
+            accepted.setdefault(what, {}).update(job.logs)
+    for what, logs in accepted.items():
+        yield (f"{name}: runs count as one workload although the job has changed, as that was accepted: {what} "
+               f"({list_first(logs, MOST_LOGS)}).")

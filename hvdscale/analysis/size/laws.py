@@ -24,7 +24,7 @@ from ..curves import curve_of
 from ..intervals import Estimate
 from ..metric_direction import better
 from ..report_data import JobResults, Options, Section
-from ..studies import Study, are_searched
+from ..studies import Study, are_searched, with_metric
 from ..trials import JobKey
 from .basin import Basin, basin_of
 from .power_law import PowerLaw, SizePoint, fit_power_law
@@ -132,7 +132,7 @@ def _fit_of(cell: SizeCell, section: Section, options: Options, whole: bool) -> 
 
 def _result(cell: SizeCell, fit: CriticalBatchFit | None, metric: tuple[str, bool] | None, budget: Budget | None,
             options: Options) -> CellResult:
-    parts = [_costs(study, *metric, budget) for study in cell.studies if metric[0] in study.evaluations.columns
+    parts = [_costs(study, *metric, budget) for study in with_metric(cell.studies, metric[0])
              ] if metric and are_searched(cell.studies) else []
     batches, rates, costs = np.concatenate(parts, axis=1) if parts else np.empty((3, 0))
     distinct, lowest = lowest_by(batches, costs)
