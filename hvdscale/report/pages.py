@@ -106,9 +106,9 @@ def _page_of(section: Section, about: About | None, studies: Sequence[Study], as
     if trials and (section.searches or not about):  # of studies from elsewhere, what repeats would say is untrue
         searched, measured = tables_of_searches(section.searches), tables_of(section)
         measured = (*measured, *searched) if section.target else (*searched, *measured)
+        best_first = title == BEST and not section.searches or show_ends_alone(studies)
         view = View((*words.findings(section, planned=bool(plan)), *studied.findings),
-                    (*studied.tables, *measured) if title == BEST or show_ends_alone(studies) else (
-                        *measured, *studied.tables),
+                    (*studied.tables, *measured) if best_first else (*measured, *studied.tables),
                     (*studied.details, *crossings_table(section)))
         notes += words.schedules(section)
     if trials:
