@@ -1,5 +1,4 @@
 """Processes that share the draws of one study in a folder, for tests that kill them."""
-import fcntl
 import multiprocessing
 import os
 import random
@@ -22,13 +21,14 @@ def start(*given):
 def work(out, draws, seconds, seed):
     """Runs draws until all are finished: each takes up to ``seconds``, and says so in OUT/notes."""
     ledger, rng = Ledger(out), random.Random(seed)
-    busy = [open(os.path.join(out, f"busy{number}"), "w") for number in range(draws)]   # a kill lets go of them first
     owner = Owner.take(out)
     while len(finished := ledger.results(STUDY)) < draws:
         for number in (n for n in range(draws) if n not in finished):
             attempt = ledger.claim(STUDY, number, owner)
             if attempt is not None:
-                run(out, number, busy[number], rng.uniform(0, seconds))
+                note(out, number, f"begun by {os.getpid()}")
+                time.sleep(rng.uniform(0, seconds))
+                note(out, number, f"ended by {os.getpid()}")
                 if rng.random() < 0.2:
                     ledger.release(STUDY, number, attempt)
                 else:
@@ -40,20 +40,22 @@ def work(out, draws, seconds, seed):
     owner.release()
 
 
-def run(out, number, busy, seconds):
-    """What only one process at a time may be at."""
-    note(out, number, "begun")
-    try:
-        fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        note(out, number, "twice at once")
-    time.sleep(seconds)
-    fcntl.flock(busy, fcntl.LOCK_UN)
-
-
 def note(out, number, what):
     with open(os.path.join(out, "notes"), "a") as notes:
         notes.write(f"{number} {what}\n")
+
+
+def ran_at_once(said):
+    """The draws that one process began before another one ended them; a killed one ends nothing."""
+    found = set()
+    for number, whats in said.items():
+        begun = []
+        for what, _, process in (one.partition(" by ") for one in whats):
+            if what == "begun":
+                begun.append(process)
+            elif what == "ended":
+                found |= {number} if begun[-1] != process else set()
+    return found
 
 
 def notes(out):
