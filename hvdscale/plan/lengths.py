@@ -46,7 +46,9 @@ class Length:
         return (Length(amount, self.unit) for amount in self.amount)
 
     def in_steps(self, stream: Stream) -> int:
-        """The fewest steps that hold it, at least 1 of a length above 0; not of seconds."""
+        """The fewest steps that hold it, at least 1 of a length above 0; 0 of seconds, whose steps are not known."""
+        if self.unit == "seconds":
+            return 0
         if self.unit == "steps" or not self.amount:
             return int(self.amount)
         if self.unit == "epochs":

@@ -350,13 +350,14 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
     The warmup starts at the base rate, or at 0 if a tuned rate has none, unless a share of the peak is set.
     """
     rule, base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.batches.first)
-    warmup_steps = 0 if settings.warmup == "none" else _in_steps(settings.warmup_length, stream) or 0
+    warmup_length = settings.warmup_length if settings.warmup != "none" else None
+    warmup_steps = warmup_length.in_steps(stream) if warmup_length else 0
     start_lr = 0.0 if rule == TUNED else min(base_lr, peak_lr)
     if settings.warmup_start_factor is not None:
         start_lr = settings.warmup_start_factor * peak_lr
     falls = settings.decay in FALLING
-    decay_steps = (_in_steps(settings.decay_end, stream) or budget_steps) if falls else 0
-    decay_start = _in_steps(settings.decay_start, stream)
+    decay_steps = (settings.decay_end.in_steps(stream) if settings.decay_end else budget_steps) if falls else 0
+    decay_start = settings.decay_start.in_steps(stream) if settings.decay_start else None
     if decay_start is not None and decay_start < warmup_steps:
         raise PlanError(f"{settings.decay} decay starts at step {decay_start}, within the warmup of {warmup_steps} "
                         "steps; give a later decay_start, or leave it out")
@@ -491,7 +492,7 @@ def settle_budget(settings: Settings, stream: Stream) -> int:
     """The budget in steps, the last one begun included; 0 where it is in seconds."""
     if settings.budget is None:
         raise PlanError("no budget: give --steps, --epochs or --budget, such as --budget '1e8 tokens'")
-    return _in_steps(settings.budget, stream) or 0
+    return settings.budget.in_steps(stream)
 
 
 def settle_checkpoints(settings: Settings, stream: Stream) -> dict:
@@ -499,13 +500,8 @@ def settle_checkpoints(settings: Settings, stream: Stream) -> dict:
     if settings.checkpoint is None:
         return dict(checkpoint_every=0, checkpoint_seconds=None, keep_checkpoints=0)
     every = settings.checkpoint_every or CHECKPOINT_EVERY
-    return dict(checkpoint_every=_in_steps(every, stream) or 0, checkpoint_seconds=_seconds(every),
+    return dict(checkpoint_every=every.in_steps(stream), checkpoint_seconds=_seconds(every),
                 keep_checkpoints=settings.keep_checkpoints)
-
-
-def _in_steps(length: Length | None, stream: Stream) -> int | None:
-    """The length in steps; None of none, and of seconds."""
-    return None if length is None or length.unit == "seconds" else length.in_steps(stream)
 
 
 def _seconds(length: Length | None) -> float | None:
