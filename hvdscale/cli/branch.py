@@ -9,7 +9,7 @@ from ..errors import UsageError
 from ..plan.branches import BranchRequest
 from ..plan.settings import Settings
 from .common import CONTEXT, begin_run, rerun_option, version_option, whole_numbers
-from .completion import paths, workloads
+from .completion import paths
 from .train import Grouped, asked, carry_out_together, key_options
 from .tune import parse_shard
 
@@ -19,7 +19,6 @@ DEFAULT = BranchRequest()
 
 
 @click.command(cls=Grouped, context_settings=CONTEXT)
-@click.argument("workload", required=False, shell_complete=workloads)
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and checkpoints")
 @click.option("--at", metavar="LIST", help="steps of the run at which to branch  [default: 1/8, 1/4, 1/2 and all of "
               "its budget]")

@@ -15,7 +15,7 @@ from ..training.series import INSTEAD, PLACES, PROBE, carry_out, ended, refuse_e
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
 from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, rerun_option, slow_imports, version_option,
                      whole_numbers, width_option)
-from .completion import paths, workloads
+from .completion import paths
 from .train import Grouped, asked, key_options
 
 
@@ -26,7 +26,6 @@ class ScaleCommand(Grouped, CommandOfTwo):
 
 
 @click.command(cls=ScaleCommand, context_settings=CONTEXT)
-@click.argument("workload", required=False, shell_complete=workloads)
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,
               help="runs at each worker count, with consecutive seeds")

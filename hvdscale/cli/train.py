@@ -35,7 +35,7 @@ ARGUMENTS = {"--model-arg": "model_args", "--data-arg": "data_args"}
 
 
 def key_options(without=frozenset(), unlisted=frozenset()):
-    """A decorator that adds --config, --set, and an option for every key that has a flag.
+    """A decorator that adds WORKLOAD, --config, --set, and an option for every key that has a flag.
 
     unlisted  keys whose options are accepted but ignored, so that command lines of hvdscale-train work
     """
@@ -52,7 +52,7 @@ def key_options(without=frozenset(), unlisted=frozenset()):
             spellings = [f"--{name.replace('_', '-')}", *ALSO.get(name, ())]
             command = click.option(*spellings, name, help=_help(name), hidden=name in {*unlisted, *UNLISTED},
                                    **_kind(name))(command)
-        return command
+        return click.argument("workload", required=False, shell_complete=workloads)(command)
     return add
 
 
@@ -146,7 +146,6 @@ class _Command(Grouped):
 
 
 @click.command(cls=_Command, context_settings=CONTEXT)
-@click.argument("workload", required=False, shell_complete=workloads)
 @key_options()
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
 @click.option("--list", "list_workloads", is_flag=True, help="list the built-in workloads and stop")
