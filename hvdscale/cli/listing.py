@@ -13,7 +13,7 @@ from ..errors import HvdscaleError, LogError
 from ..formatting.numbers import byte_size
 from ..log.plan_text import read_plan
 from ..log.reader import Log
-from ..log.schema import SMALLER, Status
+from ..log.schema import LARGER, SMALLER, Status
 from ..target import Target
 
 HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "metric", "last", "best", "size",
@@ -35,14 +35,15 @@ def lines_of(log: Log, everything: bool) -> list[tuple]:
 
 
 def line_of(log: Log, row: int) -> tuple:
-    trials, metric = log.trials, _metric(log, row)
+    trials, target = log.trials, target_of(log, row)
+    metric = _metric(log, target)
     values = log.evaluations.of_trial(metric, trials["id"][row]) if metric else np.empty(0)
     measured = values[~np.isnan(values)]
     return (str(trials["id"][row]), state_of(log, row), f"{trials['dataset'][row]}/{trials['model'][row]}",
             str(trials["global_batch"][row]),
             str(trials["workers"][row]) if has_workers(trials["source"][row]) else "-", str(steps_done(log, row)),
             metric or "-", short_number(values[-1]) if len(values) else "-",
-            _best(log, row, metric, measured) if len(measured) else "-")
+            _best(log, target, metric, measured) if len(measured) else "-")
 
 
 def draw_of(log: Log, row: int) -> str:
@@ -84,21 +85,20 @@ def target_of(log: Log, row: int) -> Target | None:
         return None
 
 
-def _metric(log: Log, row: int) -> str | None:
+def _metric(log: Log, target: Target | None) -> str | None:
     """The decisive metric: the target's, else the validation error, else the first one."""
-    target, metrics = target_of(log, row), [name for name in log.evaluations if "/" in name]
+    metrics = [name for name in log.evaluations if "/" in name]
     validation = [name for name in metrics if name.startswith("val/")]
     wanted = ([target.column] if target else []) + ["val/error", *validation, *metrics]
     return next((name for name in wanted if name in metrics), None)
 
 
-def _best(log: Log, row: int, metric: str, measured) -> str:
+def _best(log: Log, target: Target | None, metric: str, measured) -> str:
     """The best value: as the trial's target has it, else as the log declares the metric, else by the metric's name."""
-    target = target_of(log, row)
-    if target and target.column == metric:
-        return short_number(measured.min() if target.minimizes else measured.max())
     way = better(metric, [log])
-    return short_number(measured.min() if way == SMALLER else measured.max()) if way else UNKNOWN_WAY
+    if target and target.column == metric:
+        way = SMALLER if target.minimizes else LARGER
+    return UNKNOWN_WAY if not way else short_number(measured.min() if way == SMALLER else measured.max())
 
 
 def has_workers(source) -> bool:
