@@ -194,14 +194,14 @@ def last_lines(finisher: Finisher, asked, finished: bool) -> list[str]:
 
 def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[StudySpec]:
     """The studies selected by --only; raises UsageError if there is none."""
+    wanted = list(sweep.studies)
     for word, of_study in (("batch", lambda s: str(s.global_batch)), ("optimizer", lambda s: s.optimizer)):
-        known = list(dict.fromkeys(map(of_study, sweep.studies)))
+        known = dict.fromkeys(map(of_study, sweep.studies))
         for value in only.get(word, ()):
             if value not in known:
                 raise UsageError(f"--only {word}={value}: the sweep has {', '.join(known)}")
-    return [spec for spec in sweep.studies
-            if str(spec.global_batch) in only.get("batch", [str(spec.global_batch)])
-            and spec.optimizer in only.get("optimizer", [spec.optimizer])]
+        wanted = [spec for spec in wanted if of_study(spec) in only.get(word, known)]
+    return wanted
 
 
 def settle_all(sweep: Sweep, wanted: Sequence[StudySpec], workload: Workload, data: Data, free: dict,
