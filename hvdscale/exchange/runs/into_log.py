@@ -128,7 +128,7 @@ def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, 
 
 def _lacking_sizes(mapping: RunMapping) -> Iterable[str]:
     if mapping.step_unit == "epochs" and not mapping.train_examples:
-        yield "  train_examples: steps are in epochs; how many examples has the training set?"
+        yield "  train_examples: steps are in epochs; how many examples has the training set? --set-size N says it, too"
     if mapping.step_unit == "tokens" and not mapping.tokens_per_example:
         yield "  tokens_per_example: steps are in tokens; how many has an example?"
 
