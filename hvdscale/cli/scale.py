@@ -72,11 +72,6 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
         # the same threads per worker at every count: one worker must not use all cores, or nothing speeds up
         keys.setdefault("threads", max(1, len(usable_cores()) // max(counts)))
     launcher = find_launcher(launcher)
-    if hosts and launcher == "srun":
-        raise UsageError("--hosts and --launcher srun: Slurm's allocation determines the hosts; leave --hosts out")
-    if hosts and launcher == "torchrun":
-        raise UsageError("--hosts and --launcher torchrun: torchrun starts workers on this machine only; leave "
-                         "--hosts out, or choose another launcher")
     refuse_too_many(max(counts), launcher, hosts)
     runs = runs_of(counts, repeats, probe, keys, out)
     todo = [run for run in runs if overwrite or not ended(run, workload)]

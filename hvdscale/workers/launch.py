@@ -64,11 +64,17 @@ def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.envi
 
 def refuse_too_many(workers: int, launcher: str | None, hosts: str | None,
                     environment: Mapping[str, str] = os.environ) -> None:
-    """Raise UsageError, before anything is started, for more workers than there is room for.
+    """Raise UsageError, before anything is started, for more workers than there is room for, and for ``hosts`` that the
+    launcher would ignore.
 
     Launchers do not say it well: horovodrun is silent for minutes, or shows a traceback. Without ``hosts`` in a Slurm
     allocation, this is for Slurm to judge.
     """
+    if hosts and launcher == "srun":
+        raise UsageError("--hosts and --launcher srun: Slurm's allocation determines the hosts; leave --hosts out")
+    if hosts and launcher == "torchrun":
+        raise UsageError("--hosts and --launcher torchrun: torchrun starts workers on this machine only; leave "
+                         "--hosts out, or choose another launcher")
     if hosts:
         slots = sum(_slots(host) for host in hosts.split(","))
         if workers > slots:

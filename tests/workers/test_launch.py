@@ -66,6 +66,12 @@ def test_more_workers_than_there_is_room_for_are_refused(monkeypatch, workers, h
         refuse_too_many(workers, "horovodrun", hosts, {})
 
 
+@pytest.mark.parametrize("launcher, said", [("torchrun", "this machine only"), ("srun", "determines the hosts")])
+def test_hosts_that_a_launcher_would_ignore_are_refused(launcher, said):
+    with pytest.raises(UsageError, match=f"^--hosts and --launcher {launcher}: .*{said}"):
+        refuse_too_many(2, launcher, "a:2", {})
+
+
 @pytest.mark.parametrize("workers, hosts, environment", [
     (4, "a:2,b:2", {}), (2, "a,b", {}), (32, None, {}), (99, None, {"SLURM_JOB_ID": "7"})])
 def test_workers_that_there_is_room_for_are_not_refused(monkeypatch, workers, hosts, environment):
