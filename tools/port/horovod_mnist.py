@@ -43,7 +43,10 @@ class HorovodScript:
     batch            examples of each worker in a step
     mean, deviation  by which images are normalized
     lr_at            the learning rate by the steps done, in place of the scaled one; may be set later
+    readers          processes of each worker that read
     """
+
+    readers = 1
 
     def __init__(self, model: nn.Module, lr: float, batch: int, momentum: float = 0.9, nesterov: bool = True,
                  mean: float = 0.0, deviation: float = 1.0):
@@ -61,7 +64,8 @@ class HorovodScript:
         examples = Images(images, labels, self.mean, self.deviation)
         sampler: DistributedSampler = DistributedSampler(examples, hvd.size(), hvd.rank(), shuffle=epoch is not None)
         sampler.set_epoch(epoch or 0)
-        return DataLoader(examples, batch, sampler=sampler, num_workers=1, multiprocessing_context="forkserver")
+        return DataLoader(examples, batch, sampler=sampler, num_workers=self.readers,
+                          multiprocessing_context="forkserver" if self.readers else None)
 
     def train(self, images: Tensor, labels: Tensor, epoch: int) -> int:
         """One epoch; returns its steps."""
