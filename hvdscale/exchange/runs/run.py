@@ -82,7 +82,7 @@ def yaml_parameters(folder: str, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     above: list[tuple[int, str]] = []           # (indent, key) of the mappings that a line is in
     for line in text_of(path).splitlines() if os.path.isfile(path) else ():
-        key, colon, value = line.strip().partition(":")
+        key, colon, value = line.partition(" #")[0].strip().partition(":")
         indent = len(line) - len(line.lstrip())
         if colon and key[:1] not in ("#", "-"):
             above = [(at, name) for at, name in above if at < indent] + [(indent, key.strip())]
@@ -97,10 +97,20 @@ def settings_beside(folder: str) -> dict[str, Any]:
     found = {key: value for name in _YAML for key, value in yaml_parameters(folder, name).items()}
     for path in (os.path.join(folder, name) for name in _JSON):
         data = json_of(path) if os.path.isfile(path) else None
-        if isinstance(data, dict):
-            found |= {key: value for key, value in data.items() if isinstance(value, (int, float, str))}
+        found |= _flat(data) if isinstance(data, dict) else {}
     short = [key.rpartition(".")[2] for key in found]
     return {name: value for name, value in zip(short, found.values()) if short.count(name) == 1} | found
+
+
+def _flat(found: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """The scalars in objects of JSON, those of inner ones as outer.inner."""
+    flat: dict[str, Any] = {}
+    for key, value in found.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{above}{key}.")
+        elif isinstance(value, (int, float, str)):
+            flat[f"{above}{key}"] = value
+    return flat
 
 
 def text_of(path: str, most: int = 1 << 30) -> str:

@@ -157,7 +157,8 @@ def test_files_of_tags_that_tensorboard_exports_are_a_run(tmp_path):
     (".hydra/config.yaml", "seed: 3\ndata:\n  name: digits\n  batch_size: 64\noptim:\n  lr: 0.5\n"),
     ("config.yaml", "_wandb:\n    value:\n        cli: 1\nbatch_size:\n    desc: null\n    value: 64\n"
      "seed:\n    value: 3\nlr:\n    value: 0.5\n"),
-    ("config.json", '{"batch_size": 64, "seed": 3, "lr": 0.5}')])
+    ("config.yaml", "batch_size: 64   # of all workers\nseed: 3\noptim: {}\nlr: 0.5\n"),
+    ("config.json", '{"batch_size": 64, "seed": 3, "optim": {"lr": 0.5}}')])
 def test_settings_that_lie_beside_lines_of_text_are_parameters(file, settings, tmp_path):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(settings)
