@@ -14,7 +14,7 @@ from .run import FoundRun, RunPath, settings_beside
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
 FORMATS: tuple[ModuleType, ...] = (
     trainer_state, mlflow_store, series, event_files, wide_csv, json_lines, text_lines)
-SETTLED = FORMATS[3:]       # whose settings may lie in files beside a run
+SETTLED = event_files, wide_csv, json_lines, text_lines         # whose settings may lie in files beside a run
 DEEPEST = 8                 # of folders in folders
 KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, folders of DVCLive "
          "or Sacred, CSV files with a row or JSON with an object a step, or logs with lines such as 'step 250: val "
@@ -70,9 +70,10 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
     for form, place in (found for path in paths for found in find(path, lines)):
         try:
             for run in form.read(place, lines) if lines and form is text_lines else form.read(place):
-                beside = settings_beside(place if os.path.isdir(place) else os.path.dirname(place)) if (
-                    form in SETTLED) else {}
-                runs += [replace(run, parameters={**beside, **run.parameters})] * bool(run.rows)
+                if form in SETTLED:
+                    beside = settings_beside(place if os.path.isdir(place) else os.path.dirname(place))
+                    run = replace(run, parameters={**beside, **run.parameters})
+                runs += [run] * bool(run.rows)
         except LogError as error:
             if left_out is None:
                 raise

@@ -99,11 +99,11 @@ def _run_of_tags(path: str) -> Iterator[FoundRun]:
     files = [found for name in sorted(os.listdir(folder or ".")) if (found := _EXPORT.fullmatch(name))
              and found["run"] == run]
     if own == files[0][0]:
-        points = [(found["tag"], float(value), float(time), float(step)) for found in files
-                  for time, step, value in csv_rows(os.path.join(folder, found[0]))[1]]
-        start = min(time for _, _, time, _ in points)
+        lines = [(found["tag"], *map(number, line)) for found in files
+                 for line in csv_rows(os.path.join(folder, found[0]))[1]]
+        points = sorted((line for line in lines if None not in line), key=itemgetter(1))
         yield FoundRun(os.path.join(folder, run), NAME, {}, rows_by_step(
-            (tag, value, time - start, step) for tag, value, time, step in sorted(points, key=itemgetter(2))))
+            (tag, value, time - points[0][1], step) for tag, time, step, value in points))
 
 
 def _runs_of_chart(path: str, axis: str, charted: Sequence[re.Match[str] | None], lines: Sequence[Sequence[str]]

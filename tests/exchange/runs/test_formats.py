@@ -145,7 +145,8 @@ def test_event_files_of_splits_and_series_are_of_one_run(how, tmp_path):
 def test_files_of_tags_that_tensorboard_exports_are_a_run(tmp_path):
     for tag, values in {"Loss_train": (2.0, 1.5), "val_loss": (2.5, 1.75)}.items():
         rows = [(1000 + at, 10 * at, value) for at, value in enumerate(values, 1)]
-        (tmp_path / f"run-b8_s1-tag-{tag}.csv").write_text(csv_text(["Wall time", "Step", "Value"], rows))
+        text = csv_text(["Wall time", "Step", "Value"], rows)
+        (tmp_path / f"run-b8_s1-tag-{tag}.csv").write_text(f"{text}1003,30,\n")        # of a value that was none
     assert call("import", tmp_path, tmp_path / "log.h5")[0] == 0
     with check(tmp_path / "log.h5") as log:
         assert log.trials["global_batch"].tolist() == [8] and log.evaluations["step"].tolist() == [10, 20]
