@@ -244,6 +244,12 @@ def too_low(found, least, names=FITTED):
     return {name: found[name].share for name in names if found[name].share < least}
 
 
+def named(sweep):
+    """``searched n=20``: of each process of the tests the same."""
+    return " ".join([getattr(sweep, "func", sweep).__name__, *(f"{name}={value}" for name, value in getattr(
+        sweep, "keywords", {}).items())])
+
+
 @pytest.mark.parametrize("shape", but_slow(SHAPES, (2.0, 4.0)))
 @pytest.mark.parametrize("sweep", [partial(searched, n=20), partial(repeated, seeds=3)], ids=["best of 20", "3 seeds"])
 def test_intervals_hold_what_they_are_of(sweep, shape):
@@ -276,14 +282,15 @@ def test_the_coverage_of_intervals_is_printed_as_tables(options, row):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("count", [4, 6, 10])
-@pytest.mark.parametrize("sweep", [*(partial(searched, n=n) for n in (8, 20, 50)), partial(repeated, seeds=3)], ids=str)
+@pytest.mark.parametrize("sweep", [*(partial(searched, n=n) for n in (8, 20, 50)), partial(repeated, seeds=3)],
+                         ids=named)
 def test_intervals_of_500_sweeps_hold_what_they_are_of(sweep, count, shape):
     assert too_low(coverage(sweep, 500, shape=shape, count=count), 0.90) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sweep", [*(partial(searched, n=n) for n in (5, 12, 20, 50, 100)), searched_unevenly,
-                                   *(partial(repeated, seeds=seeds) for seeds in (2, 3, 5))], ids=str)
+                                   *(partial(repeated, seeds=seeds) for seeds in (2, 3, 5))], ids=named)
 def test_intervals_of_500_sweeps_of_ten_batches_hold_regimes_too(sweep):
     assert too_low(coverage(sweep, 500), 0.90, ("steps", *FITTED, "perfect_until", "maximum_useful")) == {}
 
