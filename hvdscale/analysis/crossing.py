@@ -59,6 +59,8 @@ def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> 
 def _improving(measured: np.ndarray, target: Target) -> np.ndarray:
     """The best fit to the curve that never gets worse; infinite values count as the worst finite one."""
     finite = np.isfinite(measured)
+    if not finite.any():
+        return measured
     positive = bool((measured[finite] > 0).all())
     sign = -1.0 if target.minimizes else 1.0
     worst = sign * np.min(sign * measured[finite])

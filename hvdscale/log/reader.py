@@ -308,7 +308,7 @@ class LogTable(Columns):
     def of_trial(self, name: str, trial: int) -> np.ndarray:
         """A trial's values of a column, in the log's order; where its rows lie together no others are read."""
         order, trials = self._by_trial
-        first, stop = np.searchsorted(trials, [trial, trial + 1])
+        first, stop = (int(np.searchsorted(trials, trial, side)) for side in ("left", "right"))
         return self.read_rows(name, first, stop) if order is None else self[name][order[first:stop]]
 
     @cached_property

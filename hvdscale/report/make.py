@@ -8,6 +8,8 @@ import gc
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
+import numpy as np
+
 from ..analysis.defaults import Options
 from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
@@ -21,6 +23,7 @@ from .runs import read
 from .about import StudyRequest
 
 
+@np.errstate(over="ignore")         # what is beyond the largest float counts as inf
 def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,
          options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
          every_figure: bool = False, whole: bool = False, asked: StudyRequest = StudyRequest(),

@@ -83,3 +83,8 @@ def test_a_target_met_early_by_runs_that_end_there_is_a_finding_too():
 def test_another_crossing_is_refused_by_name():
     with pytest.raises(UsageError, match="crossing last.*first or lasting"):
         request_of(crossing="last")
+
+
+def test_values_that_are_all_infinite_meet_where_they_first_do():
+    found = lasting_crossing(np.array([10.0, 20, 300]), np.full(3, -np.inf), Target.parse("val/error<0.1"))
+    assert (found.steps, found.after, found.met_after) == (10, 2, 2)

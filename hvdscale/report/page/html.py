@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from importlib import resources
@@ -92,10 +92,19 @@ def _by_subject(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
 
 
 def _trials_of(keys: TrialKeys) -> Markup:
-    """``w8.h5: trials 1, 2; w16.h5: trial 1``."""
+    """``w8.h5: trials 0-5 and 9; w16.h5: trial 1``."""
     by_log = [(escape(log), [trial for _, trial in own]) for log, own in groupby(sorted(keys), key=itemgetter(0))]
-    return Markup("; ".join(f"<code>{log}</code>: {'trial' if len(ids) == 1 else 'trials'} {listed(ids)}"
+    return Markup("; ".join(f"<code>{log}</code>: {'trial' if len(ids) == 1 else 'trials'} {listed(_stretches(ids))}"
                             for log, ids in by_log) or "none")
+
+
+def _stretches(ids: Sequence[int]) -> list[str]:
+    """Increasing numbers, three and more that follow each other as ``0-5``."""
+    found: list[str] = []
+    for _, own in groupby(enumerate(ids), lambda one: one[1] - one[0]):
+        run = [one for _, one in own]
+        found += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
+    return found
 
 
 def _cells_of(row: Row) -> Markup:

@@ -36,6 +36,7 @@ from .pages import document_of_plans, give_out, plan_values
 from .words import PLAN, describe_no_join, describe_no_plan
 
 
+@np.errstate(over="ignore")         # what is beyond the largest float counts as inf
 def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request, *,
               out: Path | None = None, formats: Sequence[str] = FORMATS, skip_broken: bool = False,
               links: Links | None = None, given: StepsPoint | None = None, noise_scale: float | None = None,
