@@ -150,8 +150,10 @@ def _collect(asked: ScriptRequest, workers: int, workplace: Workplace, folder: P
         record.drew_in_workers = frozenset(drew.read_text().splitlines() if drew.exists() else ())
     failed = _first_failure(records, folder)
     on = f"on {counted(workers, 'worker')}"
+    unlike = any(MISMATCH in output_of(folder, record.rank) for record in records)
+    if unlike and failed is None:                   # the rank that did not see it waits, or ended first
+        failed = next((record for record in records if not record.updates), None)
     if failed is not None:
-        unlike = any(MISMATCH in output_of(folder, record.rank) for record in records)
         last = f"the ranks' collectives have different sizes: {OF_OTHERS}" if unlike else _error_of(failed)
         if any(record.state == ENDED for record in records):
             last += f". Another rank had ended: {OF_OTHERS}"
