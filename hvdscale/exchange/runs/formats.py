@@ -69,11 +69,10 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
     paths, runs = list(paths), []
     for form, place in (found for path in paths for found in find(path, lines)):
         try:
-            for run in form.read(place, lines) if lines and form is text_lines else form.read(place):
-                if form in SETTLED:
-                    beside = settings_beside(place if os.path.isdir(place) else os.path.dirname(place))
-                    run = replace(run, parameters={**beside, **run.parameters})
-                runs += [run] * bool(run.rows)
+            folder = place if os.path.isdir(place) else os.path.dirname(place)
+            beside = settings_beside(folder) if form in SETTLED else {}
+            found = form.read(place, lines) if lines and form is text_lines else form.read(place)
+            runs += [replace(run, parameters={**beside, **run.parameters}) for run in found if run.rows]
         except LogError as error:
             if left_out is None:
                 raise
