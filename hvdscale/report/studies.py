@@ -106,20 +106,21 @@ def view_of_quality(studies: Sequence[Study], column: str, minimizes: bool, opti
     def under(budget: Budget | None) -> Quality | None:
         return quality_of(studies, column, minimizes, budget, options.confidence)
     epochs, steps = common_budgets(studies)
-    tried = []
+    tried: list[Quality] = []
     for budget in (steps, None, epochs):
         found = under(budget)
+        if found is None:               # none has the metric
+            return View()
         tried.append(found)
-        if found and not found.why:
+        if not found.why:
             break
-    told = next((one for one in tried if one and not one.why), None)
-    first = [one for one in [told or tried[1]] if one]
-    others = [found for budget in asked.budgets if not first or budget != first[0].budget
-              for found in [under(budget)] if found]
-    said = tuple(finding for found in (*first, *others) for finding in (
+    told = tried[-1] if not tried[-1].why else None
+    first = told or tried[1]
+    others = [found for budget in asked.budgets if budget != first.budget for found in [under(budget)] if found]
+    said = tuple(finding for found in (first, *others) for finding in (
         *find_best_batch(found, options.loss_within), find_quality(found)))
     return View(said, (quality_table(told),) if told else (), tuple(quality_table(one, apart=True) for one in others),
-                lambda: filter(None, (best_batch_figure(found, options.loss_within) for found in first)))
+                lambda: filter(None, [best_batch_figure(first, options.loss_within)]))
 
 
 @_of_metric
