@@ -7,7 +7,7 @@ What is listed in ``__all__`` is imported when it is first asked for, so that ``
 """
 from importlib import import_module as _import_module
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 _PLACES = {"read": "report.runs", "record": "log.record", "HvdscaleError": "errors"}
 __all__ = ["HvdscaleError", "read", "record"]
 

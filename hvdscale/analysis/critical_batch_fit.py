@@ -109,7 +109,7 @@ def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], 
 @lru_cache(maxsize=64)          # a report needs the fit of one curve in several places
 def _fit_points(batches: tuple[float, ...], estimates: tuple[Estimate, ...], confidence: float,
                 shapes: tuple[float, ...]) -> CriticalBatchFit | None:
-    met = [_Point(batch, one, confidence) for batch, one in zip(batches, estimates) if one.met and one.value > 0]
+    met = [SettingPoint(batch, one, confidence) for batch, one in zip(batches, estimates) if one.met and one.value > 0]
     weighted = [point for point in met if np.isfinite(point.deviation)]
     points = weighted if len(weighted) >= LEAST_POINTS else met
     if len(points) < LEAST_POINTS:
@@ -119,7 +119,7 @@ def _fit_points(batches: tuple[float, ...], estimates: tuple[Estimate, ...], con
                 np.asarray(shapes, float))
 
 
-class _Point:
+class SettingPoint:
     """One batch: log S midway between two evaluations, the standard deviation that its interval implies (NaN: none),
     and half the distance of the two evaluations, on the logarithm (inf: the one before is unknown)."""
 
@@ -136,7 +136,7 @@ class _Point:
                           np.nan)
 
 
-def _count_before_rise(points: Sequence[_Point]) -> int:
+def _count_before_rise(points: Sequence[SettingPoint]) -> int:
     """The number of points, from the smallest batch on, before a significant rise; at least LEAST_POINTS.
 
     A tail rises where its mean log S lies RISES standard errors above the level before it. That level is the last block
@@ -187,7 +187,7 @@ class _Surface:
     end         -1 or 1 where the minimum lies at the lower or upper end of x, else 0
     """
 
-    def __init__(self, points: Sequence[_Point], weighted: bool, shapes: np.ndarray) -> None:
+    def __init__(self, points: Sequence[SettingPoint], weighted: bool, shapes: np.ndarray) -> None:
         self.batches, self.logs = (np.array([getattr(one, name) for one in points]) for name in ("batch", "log_steps"))
         self.deviations = np.array([one.deviation for one in points])
         self.weights = np.ones(len(points))
@@ -304,8 +304,8 @@ def _least(values: np.ndarray, other: float) -> float:
     return float(np.nanmin(np.append(values, other)))
 
 
-def _fit(points: Sequence[_Point], weighted: bool, left_out: tuple[int, ...], confidence: float, shapes: np.ndarray
-         ) -> CriticalBatchFit:
+def _fit(points: Sequence[SettingPoint], weighted: bool, left_out: tuple[int, ...], confidence: float,
+         shapes: np.ndarray) -> CriticalBatchFit:
     """See fit_critical_batch; left_out are batches that the points do not include."""
     surface, count = _Surface(points, weighted, shapes), len(points)
     if len(shapes) > 1 and count - 3 + OWN_FREEDOM * weighted < 2:      # too few points to fit the shape and a spread

@@ -18,7 +18,7 @@ from ..target import Target
 from .drawn import Drawn, Value
 from .grouping import group_by
 from .report_data import JobResults, Section
-from .step_time import BOUNDED, Links, StepTime, StepTimes, timings_of
+from .step_time import ASSUMED, Links, StepTime, StepTimes, timings_of
 from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, point_of_cell, points_of, steps_curve
 from .trials import JobKey
 from .worker_plan import Request, pareto_front
@@ -200,7 +200,7 @@ def clock_at(workers: int, batch: int, times: StepTimes, request: Request) -> St
         return (f"batch {batch:,} has more than {most:,} examples per worker; use --accumulate or a larger "
                 "--max-local-batch")
     found = times.at(workers, layout, batch, passes)
-    if found.mark == BOUNDED:
+    if found.mark == ASSUMED:
         return "no log timed the links that this many workers need"
     return "beyond the reach of the step-time laws" if found.open else found
 

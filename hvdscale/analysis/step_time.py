@@ -38,8 +38,8 @@ MODEL_DEVIATION = 0.01      # of any model, on top of the spread of the times
 DETERMINED = 10             # a parameter is determined where its interval spans less than this factor,
 POWER_DETERMINED = 3        # and a power where it spans less than this one
 # how a value is known, from best to worst
-MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED = "measured", "interpolated", "extrapolated", "bound"
-MARKS = (MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED)
+MEASURED, INTERPOLATED, EXTRAPOLATED, ASSUMED = "measured", "interpolated", "extrapolated", "assumed"
+MARKS = (MEASURED, INTERPOLATED, EXTRAPOLATED, ASSUMED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +135,8 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class StepTime(Drawn):
-    """Seconds per step, and how they are known. A BOUNDED one leaves out unknown links, whose time
-    would add to it."""
+    """Seconds per step, and how they are known. An ASSUMED one has links that no log has timed; StepTimes leaves them
+    out."""
 
     mark: str
     laws: int = 1           # number of laws that the draws alternate between
@@ -319,12 +319,13 @@ class StepTimes:
     timings: Timings
     model: StepModel
     cells: tuple[RunCell, ...] = ()        # of one worker count each: their runs replace the timings of theirs
+    between: tuple[float, float] | None = None      # h' and v' as given
 
     @classmethod
     def of(cls, timings: Timings, links: Links | None = None, draws: int = DRAWS) -> StepTimes:
         """The model fitted to at least one timing."""
         between = links.seconds(timings.machine, timings.measured.parameters) if links and timings.machine else None
-        return cls(timings, fit_steps(timings.found, between, timings.spread, draws))
+        return cls(timings, fit_steps(timings.found, between, timings.spread, draws), between=between)
 
     def of_cells(self, cells: Iterable[RunCell]) -> StepTimes:
         """The same model, with measured times taken from these cells."""
@@ -343,17 +344,17 @@ class StepTimes:
         values = zip(*((one.workers, one.per_node, one.nodes, one.examples) for one in self.timings.found))
         return [(min(ends), max(ends)) for ends in values]
 
-    def measured(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
-        """The timing of this configuration, with the most similar layout on as many nodes; None where there is none.
+    def timing_of(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
+        """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
+        found = self._by_setting.get((workers, -(-workers // per_node), global_batch, passes), ())
+        return min(found, key=lambda one: abs(one.per_node - min(workers, per_node)), default=None)
 
-        Where a cell has runs of this configuration, it is their step time, as in a report (RunCell.step_seconds).
-        """
-        found = self._by_setting.get((workers, -(-workers // per_node), global_batch, passes))
-        if not found:
-            return None
-        timing = min(found, key=lambda one: abs(one.per_node - min(workers, per_node)))
+    def measured(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
+        """The same, but where a cell has runs of this configuration, their step time, as in a report
+        (RunCell.step_seconds)."""
+        timing = self.timing_of(workers, per_node, global_batch, passes)
         cell = self._cells.get((workers, global_batch))
-        if cell is None:
+        if timing is None or cell is None:
             return timing
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
         speeds = known(samples_of(runs).examples_per_second)
@@ -373,14 +374,17 @@ class StepTimes:
             return StepTime(timing.value, timing.value * np.exp(self._deviation(timing)), MEASURED)
         examples = global_batch / workers / passes
         draws = self.model.seconds(workers, per_node, examples, passes)
-        if not self.model.knows(workers, per_node):
-            mark = BOUNDED
-        else:
-            own = workers, min(workers, per_node), -(-workers // per_node), examples
-            inside = all(low <= value <= high for value, (low, high) in zip(own, self._ranges))
-            mark = INTERPOLATED if inside else EXTRAPOLATED
+        mark = self.mark_of(workers, per_node, examples)
         return StepTime(self.model.middle(draws), draws, mark, len(self.model.fitting),
-                        mark != BOUNDED and self._is_far(workers, per_node))
+                        mark != ASSUMED and self._is_far(workers, per_node))
+
+    def mark_of(self, workers: int, per_node: int, examples: float) -> str:
+        """How the time of a configuration that was not measured is known."""
+        if not self.model.knows(workers, per_node):
+            return ASSUMED
+        own = workers, min(workers, per_node), -(-workers // per_node), examples
+        inside = all(low <= value <= high for value, (low, high) in zip(own, self._ranges))
+        return INTERPOLATED if inside else EXTRAPOLATED
 
     def _is_far(self, workers: int, per_node: int) -> bool:
         """Whether it is beyond the reach of the laws: in workers and, unless links are given, in members per link."""

@@ -23,13 +23,13 @@ from .curves import Curve, CurvePoint
 from .drawn import Drawn, levels, log_variance, quantiles
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile
 from .report_data import Section
-from .step_time import BOUNDED, DETERMINED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED
+from .step_time import ASSUMED, DETERMINED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED
 from .steps import RunCell
 
 PREDICTED = "predicted"         # from the gradient noise scale
 NOISE_WITHIN = 4.0              # B_crit / noise scale is within this factor for most workloads (McCandlish et al. 2018)
 LOWEST = 10.0                   # an interval open below (met at the first evaluation) is assumed to end at a tenth
-ORDER = (*MARKS[:3], PREDICTED, BOUNDED)
+ORDER = (*MARKS[:3], PREDICTED, ASSUMED)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,15 @@
     T = S(B) t(W, B)        seconds to target: steps to target (steps_curve) times seconds per step (step_time)
     C = nodes T price       whole nodes are paid for: nodes = ceil(W / workers per node)
 
-At each worker count the batch is the one with the least T among those that fit (_choose). The knee is the worker count
-with the least cost x time, where efficiency over time is largest (Eager, Zahorjan and Lazowska 1989). Past it, saving
-one percent of the time costs more than one percent.
+Which to take is a decision over all worker counts that were asked for, and all batches that fit, by draws of S and t
+given what was measured (decision/). At each worker count the batch is the one with the least expected log T. The knee
+is the worker count with the least cost x time, where efficiency over time is largest (Eager, Zahorjan and Lazowska
+1989). Past it, saving one percent of the time costs more than one percent.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -18,13 +19,16 @@ import numpy as np
 import scipy
 
 from ..target import Target
+from .decision.choice import Decision
+from .decision.steps import StepsPosterior
+from .decision.times import TimesPosterior
 from .drawn import Drawn, Value, levels, log_variance
 from .intervals import CONFIDENCE, UNKNOWN, Spread
 from .measured import Footprint
 from .metric_direction import best_value
 from .noise import NoiseScale
 from .report_data import JobResults, Section
-from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
+from .step_time import ASSUMED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
                           points_of, steps_curve)
 from .steps import RunCell
@@ -94,6 +98,7 @@ class Option:
     """One worker count, at the batch with the least time to target. Arrays have shape (draws,)."""
 
     workers: int
+    at: int                         # its column of the plan's decision
     nodes: int                      # paid for
     global_batch: int
     passes: int                     # k
@@ -124,16 +129,6 @@ class Option:
         """How the time to target is known: the worse of S and t."""
         return max(self.steps.mark, self.step_time.mark, key=ORDER.index)
 
-    @property
-    def bounded(self) -> bool:
-        """Whether its time is only a lower bound: the lower end of its interval, without links that were not timed."""
-        return self.step_time.mark == BOUNDED
-
-    @property
-    def out_of_reach(self) -> bool:
-        """Whether it is beyond the reach of the step-time laws: its time has no upper end."""
-        return self.step_time.open
-
 
 NO_TIMES, NO_STEPS, NOT_MET, AT_ONCE = "no step times", "no steps", "not met", "met at once"     # why there is no plan
 
@@ -151,8 +146,7 @@ class NoPlan:
 
 @dataclass(frozen=True, eq=False)
 class WorkerPlan:
-    """The options by worker count, and which to choose: never one that is only a lower bound, or whose steps or step
-    time are open."""
+    """The options by worker count, and the decision over them and over the batches that each count can run."""
 
     workload: JobKey | None
     target: Target | None                   # None: no target, as for steps given by the user
@@ -161,18 +155,14 @@ class WorkerPlan:
     times: StepTimes
     options: tuple[Option, ...]
     left_out: tuple[tuple[int, str], ...]   # worker counts without an option, and why
+    decision: Decision
     noise: NoiseScale | None = None         # the prediction of B_crit
+    job: Mapping[str, Any] = field(default_factory=dict)    # the workload or script that was run, where known
 
     @property
     def relative(self) -> bool:
         """Whether times and costs are relative to the first option's."""
         return self.curve.relative
-
-    @property
-    def eligible(self) -> tuple[Option, ...]:
-        """The options that can be recommended."""
-        return tuple(option for option in self.options
-                     if not (option.bounded or option.out_of_reach or option.steps.open))
 
     def watts(self, option: Option) -> float:
         """Of all its nodes, as given, or of its workers' GPUs, as measured; NaN: not known."""
@@ -181,8 +171,8 @@ class WorkerPlan:
 
     @property
     def uses_model(self) -> bool:
-        """Whether an option that can be recommended has a step time that was not measured."""
-        return any(option.step_time.mark != MEASURED for option in self.eligible)
+        """Whether an option has a step time that was not measured."""
+        return any(option.step_time.mark != MEASURED for option in self.options)
 
     def is_crowded(self, option: Option) -> bool:
         """Whether its step time was measured on hosts with fewer cores than workers."""
@@ -190,38 +180,41 @@ class WorkerPlan:
         return any(one.crowded for one in self.times.timings.found
                    if (one.workers, one.global_batch, one.passes) == own)
 
+    def best(self, weight: float) -> Option | None:
+        """The option with the least expected cost x time ** weight; inf: time alone."""
+        expected = self.decision.expected(weight)
+        return min(self.options, key=lambda option: expected[option.at], default=None)
+
     @property
     def fastest(self) -> Option | None:
-        """The option with the least time to target."""
-        return min(self.eligible, key=lambda option: (option.seconds.value, option.cost.value), default=None)
+        """The option with the least expected time to target."""
+        return self.best(np.inf)
 
     @property
     def cheapest(self) -> Option | None:
-        """The option with the least cost."""
-        return min(self.eligible, key=lambda option: (option.cost.value, option.seconds.value), default=None)
+        """The option with the least expected cost."""
+        return self.best(0)
 
     @property
     def knee(self) -> Option | None:
-        """The option with the least cost x time ** knee."""
-        return min(self.eligible, key=lambda option: self.request.eagerness(option.cost.value, option.seconds.value),
-                   default=None)
+        """The option with the least expected cost x time ** knee."""
+        return self.best(self.request.knee)
 
     @cached_property
     def front(self) -> tuple[Option, ...]:
-        """The Pareto front in time and cost, from the cheapest to the fastest."""
-        return tuple(reversed(pareto_front(self.eligible, lambda option: (option.seconds.value, option.cost.value))))
+        """The Pareto front in expected time and cost, from the cheapest to the fastest."""
+        time, cost = self.decision.expected(np.inf), self.decision.expected(0)
+        return tuple(reversed(pareto_front(self.options, lambda option: (time[option.at], cost[option.at]))))
 
-    def chance_of(self, option: Option, weight: float) -> float:
-        """Share of the draws in which an option has the least cost x time ** weight; inf: the least time."""
-        seconds = np.array([one.seconds_draws for one in self.eligible])
-        cost = np.array([one.cost_draws for one in self.eligible])
-        score = seconds if np.isinf(weight) else np.log(cost) + (weight * np.log(seconds) if weight else 0.0)
-        known = np.isfinite(score).any(0)
-        return float(np.mean((score[:, known].argmin(0) == self.eligible.index(option)))) if known.any() else 0.0
+    @property
+    def most_measured(self) -> int:
+        """The most workers of which time and steps were measured at one batch; 0: none."""
+        met = {point.global_batch for point in self.curve.met}
+        return max((one.workers for one in self.times.timings.found if one.global_batch in met), default=0)
 
     def within(self, chance: float = 0.5) -> tuple[Option, ...]:
         """The options of which a run meets deadline and budget in at least this share of the draws."""
-        return tuple(option for option in self.eligible if self.chance_within(option) >= chance)
+        return tuple(option for option in self.options if self.chance_within(option) >= chance)
 
     def chance_within(self, option: Option) -> float:
         """Share of the draws in which a run of an option meets deadline and budget: those of its mean, times what a run
@@ -246,33 +239,24 @@ class WorkerPlan:
         drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(self.curve.draws))
         return np.exp(np.random.default_rng([0, 8]).permutation(drawn))
 
-    def assumed(self, *options: Option) -> tuple[str, ...]:
-        """Why chances of these options are assumed rather than measured: MODEL, ONE_RUN, PREDICTED; none if measured.
-
-        options  by default all that can be recommended
-        """
-        options, points = options or self.eligible, self.curve.met
-        modelled = any(option.step_time.mark != MEASURED for option in options)
-        reasons = {MODEL: modelled and 2 * len(self.determined) < len(self.times.model.names),
-                   ONE_RUN: any(point.steps.runs < 2 and point.trials for point in points),
-                   PREDICTED: any(option.steps.mark == PREDICTED for option in options)}
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What chances rest on that was not measured: ONE_RUN, TIMED_ONCE, LINKS, PREDICTED; none if all was."""
+        points, marks = self.curve.met, {option.step_time.mark for option in self.options}
+        alone = bool(points) and not self.run_spread.freedom and not any(point.searched for point in points)
+        reasons = {ONE_RUN: alone, TIMED_ONCE: not self.times.timings.spread.freedom, LINKS: ASSUMED in marks,
+                   PREDICTED: any(option.steps.mark == PREDICTED for option in self.options)}
         return tuple(reason for reason, holds in reasons.items() if holds)
 
     @property
-    def determined(self) -> tuple[str, ...]:
-        """The parameters of the step-time model that the logs or the user determine."""
-        model = self.times.model
-        return tuple(name for name in model.names if model.is_determined(name, self.request.confidence))
-
-    @property
     def surest(self) -> float:
-        """The largest chance that can be claimed. Draws reproduce the intervals, but nothing was measured about their
-        shape beyond the ends; and n draws cannot distinguish chances above 1 - 3 / n."""
+        """The largest chance that can be claimed: n draws cannot distinguish chances above 1 - 3 / n."""
         return min(self.request.confidence, 1 - 3 / self.curve.draws)
 
     def under(self, **changes: Any) -> WorkerPlan:
         """The same logs under another request."""
-        return plan_of(self.curve, self.times, replace(self.request, **changes), self.workload, self.target, self.noise)
+        return plan_of(self.curve, self.times, replace(self.request, **changes), self.workload, self.target, self.noise,
+                       self.job)
 
 
 def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> list[T]:
@@ -284,39 +268,49 @@ def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> 
     return front
 
 
-LIKELY = 0.75
-MODEL, ONE_RUN = "model", "one run"     # why a chance is assumed: few parameters determined; steps of one run
+ONE_RUN, TIMED_ONCE, LINKS = "one run", "timed once", "links"   # what chances assume, beside PREDICTED
 
 
 def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: JobKey | None = None,
-            target: Target | None = None, noise: NoiseScale | None = None) -> WorkerPlan:
+            target: Target | None = None, noise: NoiseScale | None = None, job: Mapping[str, Any] | None = None
+            ) -> WorkerPlan:
     """The plan from a steps curve and step times. Several targets share the step times.
 
     workload  limits the batch to its number of training examples, where known
     """
-    drafts, left_out = [], []
+    drafts: list[_Draft] = []
+    left_out = []
     for workers in sorted(set(request.workers)):
         batches, why = _list_batches(workers, curve, times, request, workload.train_examples if workload else 0)
         found = [_Draft(workers, *batch, curve, times, request) for batch in batches]
-        found = [draft for draft in found if np.isfinite(draft.time.value)]
-        if found:
-            drafts.append(_choose(found))
-        else:
+        found = [draft for draft in found if np.isfinite(draft.steps.value)]
+        drafts += found
+        if not found:
             left_out.append((workers, why or "no batch that fits is known to meet the target"))
-    options = tuple(draft.option(drafts[0], curve.relative) for draft in drafts)
-    return WorkerPlan(workload, target, request, curve, times, options, tuple(left_out), noise)
+    decision = _decide(drafts, curve, times, request)
+    best = _best_batches(decision)
+    for at in best:
+        drafts[at].settle(decision, at, curve.draws)
+    options = tuple(drafts[at].option(at, drafts[best[0]], curve.relative) for at in best)
+    return WorkerPlan(workload, target, request, curve, times, options, tuple(left_out), decision, noise, job or {})
 
 
-def _choose(drafts: Sequence[_Draft]) -> _Draft:
-    """The draft with the least time. One with extrapolated steps is chosen only if it is faster in a share LIKELY of
-    the draws. One with open steps is chosen only if there is no other, or if it is only a bound."""
-    inside, beyond, open_above = (
-        min((draft for draft in drafts if (draft.steps.beyond, draft.steps.open and not draft.bounded) == side),
-            key=lambda draft: (draft.time.value, draft.passes), default=None)
-        for side in ((False, False), (True, False), (True, True)))
-    if inside and beyond:
-        return beyond if np.mean(beyond.time.draws < inside.time.draws) >= LIKELY else inside
-    return next(draft for draft in (inside, beyond, open_above) if draft)
+def _decide(drafts: Sequence[_Draft], curve: StepsCurve, times: StepTimes, request: Request) -> Decision:
+    """The decision among drafts, which may be none."""
+    layout = request.per_node or times.timings.per_node
+    steps, clock = StepsPosterior(curve), TimesPosterior(times)
+    log_steps = steps.log_steps([draft.batch for draft in drafts]) + [draft.apart for draft in drafts]
+    places = tuple((draft.workers, draft.batch, draft.passes) for draft in drafts)
+    return Decision(places, log_steps, clock.log_seconds(layout, places), np.log([draft.price for draft in drafts]),
+                    request.confidence)
+
+
+def _best_batches(decision: Decision) -> list[int]:
+    """The column with the least expected time of each worker count, by workers."""
+    expected = decision.expected(np.inf)
+    order = np.lexsort((expected, decision.workers))
+    _, first = np.unique(decision.workers[order], return_index=True)
+    return [int(at) for at in order[first]]
 
 
 def plans_of(group: JobResults, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
@@ -334,16 +328,17 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
     times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
     noise = NoiseScale(noise_scale) if noise_scale else _find_noise(group)
-    plan = partial(_plan_or_why, group.workload, times, request, noise)
+    job = next(iter(group.trials)).plan.get("problem") or {}
+    plan = partial(_plan_or_why, group.workload, times, request, noise, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),
     return tuple(plan(section.target, *steps(section), section.cells, _find_best(section)) for section in about)
 
 
-def _plan_or_why(workload: JobKey, times: StepTimes, request: Request, noise: NoiseScale | None, target: Target | None,
-                 points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[RunCell], best: float = np.nan
-                 ) -> WorkerPlan | NoPlan:
+def _plan_or_why(workload: JobKey, times: StepTimes, request: Request, noise: NoiseScale | None,
+                 job: Mapping[str, Any], target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None,
+                 cells: Iterable[RunCell], best: float = np.nan) -> WorkerPlan | NoPlan:
     """The plan for a target's steps, with the measured times of cells; target None: no target."""
     if target and not any(point.steps.met for point in points):
         return NoPlan(workload, target, NOT_MET, best)
@@ -354,7 +349,7 @@ def _plan_or_why(workload: JobKey, times: StepTimes, request: Request, noise: No
     noise, confidence = (noise if fit is None else None), request.confidence
     drawn = None if noise is None else noise_draws(noise.noise_scale, noise.low, noise.high, confidence)
     curve = steps_curve(points, fit, noise=drawn, confidence=confidence)
-    return plan_of(curve, times.of_cells(cells), request, workload, target, noise)
+    return plan_of(curve, times.of_cells(cells), request, workload, target, noise, job)
 
 
 def _find_noise(group: JobResults) -> NoiseScale | None:
@@ -403,65 +398,70 @@ def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Re
 
 
 class _Draft:
-    """An option before it is compared with the first one."""
+    """An option before it is compared with the first one.
+
+    apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting
+    """
 
     def __init__(self, workers: int, batch: int, passes: int, curve: StepsCurve, times: StepTimes, request: Request
                  ) -> None:
         self.workers, self.batch, self.passes, self.confidence = workers, batch, passes, request.confidence
-        layout = request.per_node or times.timings.per_node
+        self.times, self.layout = times, request.per_node or times.timings.per_node
         self.nodes, self.price = request.nodes(workers), request.paid(workers)
-        timing = times.measured(workers, layout, batch, passes)
+        timing = times.measured(workers, self.layout, batch, passes)
         self.trials = timing.trials if timing else ()
         self.cell = times.cell_of(timing) if timing else None
-        self.steps, self.step_time = self._steps(curve), times.at(workers, layout, batch, passes)
-        self.time = self.steps.times(self.step_time)
-        self.bounded = self.step_time.mark == BOUNDED
-        if self.bounded:
-            low = self.step_time.known(self.confidence, self.step_time.laws).low
-            self.step_time = replace(self.step_time, value=low)
+        at_batch = curve.at(batch)
+        self.steps = self._own_steps(curve) or at_batch
+        self.apart = float(np.log(self.steps.value / at_batch.value)) if at_batch.value < np.inf else 0.0
+        near = self.steps.point or min(curve.met, default=None, key=lambda point: abs(np.log(
+            point.global_batch / batch)))
+        if near is not None and near.unmet:         # one that meets takes 1 / (1 - unmet) runs
+            self.apart -= float(np.log1p(-min(near.unmet, 0.99)))
 
-    def _steps(self, curve: StepsCurve) -> StepsAt:
-        """S: that of the batch, or its own where it was run, and the batch's is of other runs' setting."""
+    def _own_steps(self, curve: StepsCurve) -> StepsAt | None:
+        """S of its own runs, where those of its batch are of another setting."""
         steps = curve.at(self.batch)
         if self.cell is None or steps.point is None or not steps.point.trials or set(self.trials) & set(
                 steps.point.trials):
-            return steps
+            return None
         return curve.measured(point_of_cell(self.cell))
 
-    def option(self, first: _Draft, relative: bool) -> Option:
+    def settle(self, decision: Decision, at: int, draws: int) -> None:
+        """Take what was not measured from a column of the decision."""
+        steps, times = (found[:, at] for found in (decision.log_steps, decision.log_times))
+        if self.steps.point is None:
+            drawn = np.exp(steps[:draws])
+            self.steps = replace(self.steps, value=float(np.exp(steps.mean())), draws=drawn,
+                                 extrapolation=log_variance(drawn) if self.steps.beyond else 0.0)
+        self.step_time = self.times.at(self.workers, self.layout, self.batch, self.passes)
+        if self.step_time.mark != MEASURED:
+            self.step_time = StepTime(float(np.exp(times.mean())), np.exp(times[:draws]), self.step_time.mark)
+        self.time = self.steps.times(self.step_time)
+
+    def option(self, at: int, first: _Draft, relative: bool) -> Option:
         """The option; ``first`` is the draft of the smallest worker count."""
         time = self.time.over(first.time) if relative else self.time
-        paid = self.price / (first.price if relative else 1.0)
-        laws = max(first.step_time.laws, self.step_time.laws)
-        seconds = self._seconds(time, laws if relative else self.step_time.laws)
-        speedup = first.time.over(self.time).known(self.confidence, laws)
+        seconds, paid = self._seconds(time), self.price / (first.price if relative else 1.0)
+        speedup = first.time.over(self.time).known(self.confidence)
         statistical = _ratio(first.steps, self.steps, first.batch / self.batch, self.confidence)
         system = _ratio(first.step_time, self.step_time, self.batch / first.batch * first.workers / self.workers,
-                        self.confidence, laws)
-        if self.bounded:
-            system, speedup = Value(system.high, 0.0, system.high), Value(speedup.high, 0.0, speedup.high)
-        elif self.step_time.open:
-            system, speedup = replace(system, low=0.0), replace(speedup, low=0.0)
+                        self.confidence)
         own = log_variance(self.step_time.draws)
         variance = log_variance(self.steps.draws) + own
-        outside = self.steps.extrapolation + own * (self.step_time.mark == EXTRAPOLATED)
+        outside = self.steps.extrapolation + own * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
         known = variance == 0 or relative and self is first
-        share = 1.0 if self.bounded else 0.0 if known else min(1.0, outside / variance)
-        return Option(self.workers, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
-                      seconds.times(paid), time.draws, paid * time.draws, speedup, statistical, system, share,
-                      self.trials)
+        return Option(self.workers, at, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
+                      seconds.times(paid), time.draws, paid * time.draws, speedup, statistical, system,
+                      0.0 if known else min(1.0, outside / variance), self.trials)
 
-    def _seconds(self, time: Drawn, laws: int) -> Value:
+    def _seconds(self, time: Drawn) -> Value:
         """T with its interval: the cell's where this is its time, else quantiles of the draws."""
-        if self.bounded:
-            low = time.known(self.confidence, laws).low
-            return Value(low, low, np.inf)
         own = self.cell and self.cell.seconds
         if own and np.isclose(time.value, own.value, rtol=1e-9):
             return Value(float(time.value), own.low, own.high)
-        known = time.known(self.confidence, laws)
-        return replace(known, high=np.inf) if self.step_time.open else known
+        return time.known(self.confidence)
 
 
-def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float, laws: int = 1) -> Value:
-    return Drawn(factor * above.value / below.value, factor * above.over(below).draws).known(confidence, laws)
+def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float) -> Value:
+    return Drawn(factor * above.value / below.value, factor * above.over(below).draws).known(confidence)

@@ -1,22 +1,31 @@
 """hvdscale-scale: one job at several worker counts, then the report."""
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import click
 
-from ..errors import UsageError
+from ..analysis.shares import share_of
+from ..errors import HvdscaleError, UsageError
 from ..formatting.numbers import counted
+from ..formatting.progress import quiet
 from ..plan.job import refuse_changes
 from ..plan.settings import OPTIONS, Settings
 from ..system.cores import usable_cores
-from ..training.series import INSTEAD, PLACES, PROBE, carry_out, ended, refuse_edited, runs_of
-from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
+from ..training.series import (INSTEAD, PLACES, PROBE, SeriesRun, carry_out, ended, finished_logs, refuse_edited,
+                               runs_of, runs_to_measure, worker_hours)
+from ..workers.launch import LAUNCHERS, find_launcher, most_workers, refuse_too_many
 from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, rerun_option, slow_imports, version_option,
                      whole_numbers, width_option)
 from .completion import paths
+from .plan import workers_of
 from .train import Grouped, asked, key_options
+
+
+LEAST_REPEATS = 2       # at each of the first worker counts, where runs are to decide
 
 
 class ScaleCommand(Grouped, CommandOfTwo):
@@ -31,13 +40,17 @@ class ScaleCommand(Grouped, CommandOfTwo):
               help="runs at each worker count, with consecutive seeds")
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and the report")
 @click.option("--probe", is_flag=True, help=f"throughput only: {PROBE['steps']} steps each, no evaluation")
+@click.option("--until", metavar="LOSS", help="decide among --workers: run what most lowers the expected loss against "
+              "the fastest for its worker-hours, until it is at most this, such as 10%")
+@click.option("--at-most", type=click.FloatRange(min=0, min_open=True), metavar="HOURS",
+              help="with --until: worker-hours of all runs in --out, by what is expected before each")
 @click.option("--launcher", default="auto", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
 @hosts_option
 @rerun_option
 @key_options(without=PLACES)
 @width_option
 @version_option
-def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **given):
+def main(workload, counts, repeats, out, probe, until, at_most, launcher, hosts, overwrite, **given):
     """Run WORKLOAD at several worker counts and report speedup and efficiency.
 
     By default scaling is weak: the local batch is fixed and the global batch grows. With --global-batch it is strong.
@@ -45,6 +58,11 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
 
     \b
       hvdscale-scale digits/fc --workers 1,2,4 --repeats 3 --out runs/digits
+
+    How many workers, by as few runs as decide it:
+
+    \b
+      hvdscale-scale digits/fc --workers 1-16 --until 10% --out runs/digits
 
     A training script is timed as it is:
 
@@ -55,7 +73,8 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     with slow_imports():                # which --help can do without
         from ..report.make import make
         from ..report.output import refuse_no_folder
-    counts = whole_numbers("--workers", counts, "worker counts", 1)
+    loss = _check_until(until, at_most, probe)
+    counts = list(workers_of(counts)) if until else whole_numbers("--workers", counts, "worker counts", 1)
     refuse_no_folder(out)
     workload, layers = asked(workload, **given)
     keys = Settings.build({}, *layers).asked()
@@ -66,33 +85,96 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     for name in OPTIONS["budget"]:
         if probe and given[name] is not None:
             raise UsageError(f"--probe has {PROBE['steps']} steps at each worker count; leave out --{name}")
-    if probe and repeats > 1:
-        raise UsageError("--probe runs each worker count once; leave out --repeats")
+    room = most_workers(hosts) if until else max(counts)
+    can_start = [count for count in counts if count <= room]
+    if not can_start:
+        raise UsageError(f"--workers {min(counts)}: there is room for {room:.0f}; name more --hosts")
     if launcher != "srun" and "SLURM_JOB_ID" not in os.environ:
         # the same threads per worker at every count: one worker must not use all cores, or nothing speeds up
-        keys.setdefault("threads", max(1, len(usable_cores()) // max(counts)))
+        keys.setdefault("threads", max(1, len(usable_cores()) // max(can_start)))
     launcher = find_launcher(launcher)
-    refuse_too_many(max(counts), launcher, hosts)
+    refuse_too_many(max(can_start), launcher, hosts)
+    series = Series(workload, keys, launcher, hosts, overwrite)
+    if until:
+        return decide(series, counts, can_start, max(repeats, LEAST_REPEATS), out, loss, at_most, room)
     runs = runs_of(counts, repeats, probe, keys, out)
-    todo = [run for run in runs if overwrite or not ended(run, workload)]
-    accept, first = keys.get("accept_changes", False), {}
-    if len(todo) < len(runs):
-        accepted = refuse_edited([run for run in runs if run not in todo], workload, keys, accept, click.echo)
-        todo = [replace(run, keys={**run.keys, "accepted": accepted}) for run in todo] if accepted else todo
-        click.echo(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
-    for number, run in enumerate(todo, 1):
-        click.echo(f"\n[{number}/{len(todo)}] {counted(run.workers, 'worker')}, seed "
-                   f"{run.keys.get('seed', 0)}: {run.log}")
-        known = number > 1 and todo[number - 2].workers == run.workers
-        try:
-            job = carry_out(run, workload, launcher, hosts, _make_printer(with_plan=not known))
-        except KeyboardInterrupt:
-            click.echo("\nthe same command resumes here", err=True)
-            raise
-        first = first or job
-        refuse_changes(first, job, accept, todo[0].log, INSTEAD)        # it may be edited meanwhile
+    series.carry_out(runs)
     click.echo()
     make([run.log for run in runs], out=os.path.join(out, "report"), echo=echo)
+
+
+def _check_until(until: str | None, at_most: float | None, probe: bool) -> float:
+    """The expected loss of --until as a share; raises UsageError."""
+    if until is None:
+        if at_most is not None:
+            raise UsageError(f"--at-most {at_most:g} bounds what --until runs; give --until, such as 10%")
+        return 0.0
+    if probe:
+        raise UsageError("--until probes by itself where that decides; leave out --probe")
+    share = share_of("--until", until)
+    if not 0 < share < 1:
+        raise UsageError(f"--until {until}: is an expected loss between 0 and 100%, such as 10%")
+    return share
+
+
+@dataclass
+class Series:
+    """What the runs of a series share, and how they are carried out."""
+
+    workload: str
+    keys: dict
+    launcher: str | None
+    hosts: str | None
+    overwrite: bool
+
+    def carry_out(self, runs: Sequence[SeriesRun]) -> None:
+        """Run what has not finished; raises UsageError where what has is of another job."""
+        todo = [run for run in runs if self.overwrite or not ended(run, self.workload)]
+        accept, first = self.keys.get("accept_changes", False), {}
+        if len(todo) < len(runs):
+            accepted = refuse_edited([run for run in runs if run not in todo], self.workload, self.keys, accept,
+                                     click.echo)
+            todo = [replace(run, keys={**run.keys, "accepted": accepted}) for run in todo] if accepted else todo
+            click.echo(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
+        for number, run in enumerate(todo, 1):
+            click.echo(f"\n[{number}/{len(todo)}] {counted(run.workers, 'worker')}, seed "
+                       f"{run.keys.get('seed', 0)}: {run.log}")
+            known = number > 1 and todo[number - 2].workers == run.workers
+            try:
+                job = carry_out(run, self.workload, self.launcher, self.hosts, _make_printer(with_plan=not known))
+            except KeyboardInterrupt:
+                click.echo("\nthe same command resumes here", err=True)
+                raise
+            first = first or job
+            refuse_changes(first, job, accept, todo[0].log, INSTEAD)        # it may be edited meanwhile
+
+
+def decide(series: Series, counts: Sequence[int], can_start: Sequence[int], repeats: int, out: str, loss: float,
+           at_most: float | None, room: float) -> None:
+    """Run at the fewest workers, then what decides, until the expected loss is low enough; then the plan."""
+    from ..analysis.next_runs import decide_until
+    from ..analysis.worker_plan import Request
+    from ..report.plan.make import make_plan
+    from ..report.plan.words import describe_next
+    request = Request(tuple(counts), global_batch=series.keys.get("global_batch"))
+
+    def plan(**more):
+        return make_plan(finished_logs(out), [], request, **{"echo": quiet, **more})[0]
+
+    def measure(wanted):
+        try:
+            series.carry_out(runs_to_measure(wanted, series.workload, series.keys, local_batch, out))
+        except HvdscaleError as error:
+            click.echo(f"  note: {error}\n  note: left out of what may be measured")
+            return None
+        return plan()
+    series.carry_out(runs_of(list(can_start[:2]), repeats, False, series.keys, out))
+    series, first = replace(series, overwrite=False), plan()
+    local_batch, spent = first.times.timings.most_local, worker_hours(finished_logs(out))
+    for found in decide_until(measure, first, loss, (at_most or math.inf) - spent, room):
+        click.echo(f"\n{describe_next(found)}")
+    click.echo()
+    plan(echo=echo, out=os.path.join(out, "plan"))
 
 
 def _make_printer(with_plan: bool):

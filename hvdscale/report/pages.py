@@ -35,8 +35,8 @@ from .search.tables import tables_of_searches
 from .studies import GENERAL, view_of, view_of_repeats, view_without_target
 from .view import View, joined
 
-PLANNED = ("Costs are in worker-hours. The gain ends at the knee, the worker count with the least cost x time. How "
-           "sure: the share of draws from the intervals in which it is so. hvdscale-plan compares other worker counts, "
+PLANNED = ("Costs are in worker-hours. The knee is the worker count with the least cost x time. How sure: the share "
+           "of draws, given all that was measured, in which it is so. hvdscale-plan compares other worker counts, "
            "batches and prices.")
 BEST, THROUGHPUT = "Best measured", "Throughput"
 NAMED = {"model": "--model", "optimizer": "--optimizer", "train_examples": "--set-size"}    # by options of an import
@@ -151,7 +151,7 @@ def _plan(section: Section) -> WorkerPlan | None:
     times, request = StepTimes.of(timings), Request(counts, confidence=section.options.confidence)
     plan = plan_of(steps_curve(points, fit, confidence=request.confidence), times.of_cells(section.cells), request,
                    section.workload, section.target)
-    return plan if len(plan.eligible) > 1 else None
+    return plan if len(plan.options) > 1 else None
 
 
 def describe_joining(workloads: Iterable[JobKey], attributes: Iterable[Mapping[str, Any]]) -> Iterator[str]:

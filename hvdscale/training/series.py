@@ -1,12 +1,14 @@
 """One job at several worker counts, each run in separate processes with its own log.
 
     OUT/w4-r2.h5     repeat 2 at 4 workers;  OUT/w4-probe.h5  throughput only;  *.out  the run's output
+    OUT/w4-b8-r2.h5  the same with 8 examples a worker, where others have another number
 
 A run with a finished log is not repeated, so an interrupted series resumes.
 """
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -14,14 +16,17 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ..analysis.next_runs import Measurement
+from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError, UsageError
 from ..formatting.numbers import counted
 from ..log.reader import read_log
 from ..log.schema import Status
+from ..log.segments import find_logs
 from ..plan.plan import differences
 from ..plan.job import changes_of, key_of, note_version, refuse_changes
 from ..plan.schedule import PLATEAU
@@ -34,6 +39,7 @@ PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
 # where and how a run is written does not identify it
 PLACES = {"log", "overwrite", "take_over", "save_model", "checkpoint", "resume"}
 ASIDE = PLACES | {"accept_changes", "accepted"}         # so are changes that were accepted
+FINISHED = Status.COMPLETE, Status.INFEASIBLE
 INSTEAD = "Put it back, choose another --out, or --overwrite to run all again"
 # horovodrun prefixes each line with its rank
 _MARK = re.compile(r"\[\d+(,\d+)?\]<std(out|err)>:")
@@ -53,24 +59,50 @@ class SeriesRun:
         return self.log.removesuffix(".h5") + ".out"
 
 
-def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str) -> list[SeriesRun]:
-    """The runs of a series; repeat r has seed + r - 1."""
+def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str, kind: str = "") -> list[SeriesRun]:
+    """The runs of a series; repeat r has seed + r - 1.
+
+    kind  what their files' names have, beside the worker count, of a series with other keys in the same folder
+    """
     seed = keys.get("seed", 0)
-    if probe:
-        constant = {"decay": "constant"} if keys.get("decay") == PLATEAU else {}    # without evaluations
-        keys = Settings.build({}, keys, {**PROBE, **constant}).asked()
-        return [SeriesRun(w, os.path.join(out, f"w{w}-probe.h5"), keys) for w in sorted(set(counts))]
-    return repeated(counts, repeats, out, lambda workers, repeat: {**keys, "seed": seed + repeat - 1})
+    if not probe:
+        return repeated(counts, repeats, out, lambda workers, repeat: {**keys, "seed": seed + repeat - 1}, kind)
+    constant = {"decay": "constant"} if keys.get("decay") == PLATEAU else {}    # without evaluations
+    keys = Settings.build({}, keys, {**PROBE, **constant}).asked()
+    runs = repeated(counts, repeats, out, lambda workers, repeat: {
+        **keys, **({"seed": seed + repeat - 1} if repeat > 1 else {})}, f"{kind}-probe")
+    return [replace(run, log=run.log.replace("-probe-r1.h5", "-probe.h5")) for run in runs]
 
 
-def repeated(counts: list[int], repeats: int, out: str, keys: Callable[[int, int], Mapping]) -> list[SeriesRun]:
+def repeated(counts: list[int], repeats: int, out: str, keys: Callable[[int, int], Mapping], kind: str = ""
+             ) -> list[SeriesRun]:
     """The runs at each worker count and repeat, with their keys.
 
     The worker counts go up, and down again with the next repeat, so that a machine that slows down with time does not
     look like a job that scales badly.
     """
-    return [SeriesRun(w, os.path.join(out, f"w{w}-r{r}.h5"), keys(w, r)) for r in range(1, repeats + 1)
+    return [SeriesRun(w, os.path.join(out, f"w{w}{kind}-r{r}.h5"), keys(w, r)) for r in range(1, repeats + 1)
             for w in sorted(set(counts), reverse=r % 2 == 0)]
+
+
+def runs_to_measure(wanted: Iterable[Measurement], workload: str, keys: dict, local_batch: int, out: str
+                    ) -> list[SeriesRun]:
+    """The runs that make these measurements, each with the next repeats that OUT has not.
+
+    local_batch  of the series: files of another one have it in their names
+    """
+    found = []
+    for one in wanted:
+        own, kind = dict(keys), ""
+        if one.local_batch != local_batch and "global_batch" not in keys:
+            own["local_batch"], kind = one.local_batch, f"-b{one.local_batch}"
+        if one.passes != keys.get("accumulate", 1):
+            own["accumulate"], kind = one.passes, f"{kind}-k{one.passes}"
+        repeats = itertools.count(1)
+        new = (run for repeat in repeats for run in runs_of([one.workers], repeat, not one.seeds, own, out, kind)[-1:]
+               if not ended(run, workload))
+        found += itertools.islice(new, max(one.seeds, 1))
+    return found
 
 
 def ended(run: SeriesRun, workload: str | None = None) -> bool:
@@ -78,17 +110,38 @@ def ended(run: SeriesRun, workload: str | None = None) -> bool:
 
     Raises UsageError, naming the differences, if its log is of other ones.
     """
-    if not os.path.exists(run.log):
-        return False
-    try:
-        with read_log(run.log) as log:
-            status, asked = log.trials["status"][-1], json.loads(log.trials["plan"][-1])["asked"]
-    except (LogError, IndexError, KeyError, ValueError):
+    found = _last_trial(run.log)
+    if found is None:
         return False
     wanted = {**({"workload": workload} if workload else {}), **run.keys}
     refuse_another("series", run.log, *({key: value for key, value in each.items() if key not in ASIDE}
-                                        for each in (asked, wanted)))
-    return status in (Status.COMPLETE, Status.INFEASIBLE)
+                                        for each in (found[1], wanted)))
+    return found[0] in FINISHED
+
+
+def _last_trial(path: str) -> tuple[int, dict] | None:
+    """Status and asked keys of a log's last trial; None where there is none that can be read."""
+    try:
+        with read_log(path) as log:
+            return log.trials["status"][-1], json.loads(log.trials["plan"][-1])["asked"]
+    except (LogError, IndexError, KeyError, ValueError):
+        return None
+
+
+def finished_logs(out: str) -> list[str]:
+    """The logs of a series' folder whose run ended."""
+    return [path for path in find_logs([out]) if (found := _last_trial(path)) and found[0] in FINISHED]
+
+
+def worker_hours(logs: Iterable[str]) -> float:
+    """That the steps of these logs took."""
+    spent = 0.0
+    for path in logs:
+        with read_log(path) as log:
+            for trial in read_trials(log):
+                seconds = trial.batches.examples_before(trial.last_step) / trial.examples_per_second
+                spent += trial.workers * seconds / 3600 if seconds > 0 else 0.0
+    return spent
 
 
 def refuse_another(what: str, log: str, then: Mapping, now: Mapping) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import os
 import re
 import shutil
@@ -87,6 +88,13 @@ def refuse_too_many(workers: int, launcher: str | None, hosts: str | None,
                              f"{MOST_PER_CORE * cores} workers are started on it ({MOST_PER_CORE} a core), as each "
                              "loads PyTorch by itself. Start fewer, or name more machines by --hosts A:4,B:4; "
                              "--accumulate makes the same updates with fewer workers")
+
+
+def most_workers(hosts: str | None, environment: Mapping[str, str] = os.environ) -> float:
+    """How many workers have a core, or a slot of ``hosts``, each; inf: Slurm knows."""
+    if hosts:
+        return sum(_slots(host) for host in hosts.split(","))
+    return math.inf if "SLURM_JOB_ID" in environment else len(usable_cores())
 
 
 def _slots(host: str) -> int:

@@ -53,7 +53,7 @@ def test_the_network_of_a_file_is_that_of_the_options(series, tmp_path):
     asked = "--parameters", "25.6M", "--workers", "1,64", "--per-node", 4
     _, by_options = planned(tmp_path, series, *given, *asked)
     _, by_file = planned(tmp_path, series, "--network", tmp_path / "nccl.txt", *asked)
-    assert by_file[64]["step_ms"] == pytest.approx(by_options[64]["step_ms"], rel=1e-3)
+    assert by_file[64]["step_ms"] == pytest.approx(by_options[64]["step_ms"], rel=0.02)
     assert "12.5 GB/s and 4.00 us a hop" in said(series, "--network", tmp_path / "nccl.txt", *asked)
 
 
@@ -144,10 +144,10 @@ def test_the_parameters_and_the_power_that_logs_have_are_taken(series, scaling, 
     assert "Energy is that of the GPUs alone" in said(series, "--times-from", scaling, "--workers", "1,2")
 
 
-def test_the_page_has_the_speedup_first_and_what_is_measured_and_what_is_not(series, tmp_path):
+def test_the_page_has_the_time_first_and_what_is_measured_and_what_is_not(series, tmp_path):
     said(series, "--nodes", "1-16", "--per-node", 4, "--runs", 12, "--out", tmp_path)
     page = (tmp_path / "plan.html").read_text()
     assert "<title>Scaling plan: made/net</title>" in page
     places = [page.index(what) for what in ("Fastest", "<svg", "parallel", "node-hours of 12 runs", "<td>measured",
                                             "<td>extrapol.", "Method and provenance")]
-    assert places == sorted(places) and page.index("plan-speedup") < page.index("plan-time")
+    assert places == sorted(places) and page.index("plan-time") < page.index("plan-speedup")

@@ -1,11 +1,13 @@
 """hvdscale-scale: which runs a series has, which are still to do, and what each is given."""
 import json
+import os
 import re
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
+from hvdscale.analysis.next_runs import Measurement
 from hvdscale.cli import scale
 from hvdscale.cli.common import whole_numbers
 from hvdscale.errors import HvdscaleError, UsageError
@@ -13,7 +15,7 @@ from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
 from hvdscale.plan.lengths import Length
 from hvdscale.plan.settings import Settings, parse_assignments
-from hvdscale.training.series import PROBE_STEPS, SeriesRun, carry_out, ended, runs_of, toml
+from hvdscale.training.series import PROBE_STEPS, SeriesRun, carry_out, ended, runs_of, runs_to_measure, toml
 from tests.wording import naming
 
 
@@ -37,7 +39,7 @@ def test_a_series_has_a_run_of_each_seed_at_each_count_smallest_first():
 
 
 def test_a_probe_is_one_run_of_a_few_steps_without_evaluation_or_target():
-    runs = runs_of([1, 2], 3, True, {"lr": 0.5, "steps": 900, "target": "val/error<0.1", "eval_every": 7}, "out")
+    runs = runs_of([1, 2], 1, True, {"lr": 0.5, "steps": 900, "target": "val/error<0.1", "eval_every": 7}, "out")
     assert [run.log for run in runs] == ["out/w1-probe.h5", "out/w2-probe.h5"]
     for run in runs:
         assert run.keys == {"lr": 0.5, "steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
@@ -217,11 +219,40 @@ def test_a_failed_run_is_an_error_though_the_log_of_an_earlier_one_is_there(logg
     (["--set", "log=a.h5"], "--out says where logs go"),
     (["--set", "overwrite=true"], "use the option --overwrite"),
     (["--set", "checkpoint=kept"], "a checkpoint folder belongs to one run"),
-    (["--probe", "--repeats", "2"], "--probe runs each worker count once"),
+    (["--until", "10%", "--probe"], "--until probes by itself"),
+    (["--until", "150%"], "between 0 and 100%"), (["--until", "soon"], "such as 0.1 or 10%"),
+    (["--at-most", "2"], "give --until"),
     (["--probe", "--steps", "5"], "--probe has 50 steps at each worker count; leave out --steps")])
 def test_what_a_series_does_not_take_is_misuse(tmp_path, words, said):
     result = CliRunner().invoke(scale.main, ["digits/fc", "--out", str(tmp_path / "o"), *words])
     assert (result.exit_code, said in result.output) == (2, True)
+
+
+def test_probes_repeat_with_names_and_seeds_of_their_own():
+    runs = runs_of([1, 2], 2, True, {"seed": 4}, "out")
+    assert [(os.path.basename(run.log), run.keys["seed"]) for run in runs] == [
+        ("w1-probe.h5", 4), ("w2-probe.h5", 4), ("w2-probe-r2.h5", 5), ("w1-probe-r2.h5", 5)]
+
+
+def test_measurements_become_the_next_repeats(logged, tmp_path):
+    run = logged(Status.COMPLETE)
+    wanted = [Measurement(1, 16, 1, 2), Measurement(1, 4, 1, 0), Measurement(2, 64, 2, 1)]
+    found = runs_to_measure(wanted, NAME, {key: value for key, value in run.keys.items() if key != "seed"}, 16,
+                            os.path.dirname(run.log))
+    assert len(found) == 4 and len({one.log for one in found}) == 4
+    assert found[2].log.endswith("w1-b4-probe.h5") and found[2].keys["local_batch"] == 4
+    assert found[3].keys["accumulate"] == 2 and "local_batch" not in found[3].keys
+
+
+def test_it_runs_what_decides_and_resumes(tmp_path):
+    words = ["digits/fc", "--workers", "1,64", "--until", "2%", "--at-most", "1e-9", "--target", "val/error<0.2",
+             "--out", str(tmp_path / "o")]
+    first, again = (CliRunner().invoke(scale.main, words) for _ in range(2))
+    assert first.exit_code == 0 and re.search("Fastest.*% sure to be within 20% of the fastest", " ".join(
+        first.output.split()))
+    assert "w1-r2.h5" in first.output and (tmp_path / "o" / "plan" / "plan.json").exists()
+    assert re.search("hvdscale-scale digits/fc --workers [0-9,]*64", first.output)
+    assert "2 of 2 runs are already finished" in again.output and again.exit_code == 0
 
 
 def test_taking_over_a_log_reaches_the_runs_and_is_no_part_of_what_was_asked(logged):

@@ -120,7 +120,7 @@ digits/fc --out out --workers 1,two
 digits/fc --out out --set log=w.h5
 digits/fc --out out --set checkpoint=ck
 digits/fc --out out --probe --steps 5
-digits/fc --out out --probe --repeats 2
+digits/fc --out out --probe --until 10%
 --out out
 """
 BRANCH = """

@@ -1,8 +1,7 @@
-"""Figures of a plan of workers: speedup and time to target against workers, and what each count costs for its time.
+"""Figures of a plan of workers: time to target and speedup against workers, and what each count costs for its time.
 
-Marks: a filled disc was measured, an open one is interpolated, extrapolated or predicted, a diamond is at a batch
-beyond those that met the target; one with an arrow has no upper end, and if it is grey it is a lower bound. # marks a
-time of a host with fewer cores than workers.
+Marks: a filled disc was measured, an open one was not, a diamond is at a batch beyond those that met the target.
+# marks a time of a host with fewer cores than workers.
 """
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 from ...analysis.step_time import MEASURED
 from ...analysis.worker_plan import Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, percent, unit_of
-from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_arrow, draw_line, ends_of, explain,
+from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_line, ends_of, explain,
                        explain_crowded, label_axes, log2_axis, set_ticks)
 from .words import CROWDED, PLAN, ROLES
 
@@ -30,12 +29,7 @@ def figures_of_plan(plan: WorkerPlan) -> tuple[Figure, ...]:
     trials = tuple(dict.fromkeys(key for option in plan.options for key in option.trials))
     return tuple(PLAN.figure(name, partial(draw, plan=plan), trials, what=_what(plan),
                              confidence=plan.request.confidence) for name, draw in (
-        ("plan-speedup", _draw_speedup), ("plan-time", _draw_time), ("plan-cost", _draw_cost)))
-
-
-def _known(plan: WorkerPlan) -> list[Option]:
-    """The options that are no bounds."""
-    return [option for option in plan.options if not (option.bounded or option.out_of_reach)]
+        ("plan-time", _draw_time), ("plan-speedup", _draw_speedup), ("plan-cost", _draw_cost)))
 
 
 def _note(axes: Axes, text: str, place: tuple[float, float], aside: tuple[float, float], **look: Any) -> None:
@@ -44,16 +38,16 @@ def _note(axes: Axes, text: str, place: tuple[float, float], aside: tuple[float,
 
 
 def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
-    options, known = plan.options, _known(plan)
+    options = plan.options
     workers, ideal = ([option.workers for option in options],
                       [option.workers / options[0].workers for option in options])
     log2_axis(axes, "x", workers)
     log2_axis(axes, "y", [*ideal, *(option.speedup.value for option in options)],
               ends_of(option.speedup for option in options))
     draw_line(axes, zip(workers, ideal), MUTED, "--", 1.2, label="perfect scaling")
-    draw_line(axes, ((option.workers, option.speedup.value) for option in known), BLUE)
+    draw_line(axes, ((option.workers, option.speedup.value) for option in options), BLUE)
     _draw_options(axes, plan, lambda option, speedup: (option.workers, speedup), of="speedup")
-    for option in known:
+    for option in options:
         efficiency = percent(option.speedup.value * options[0].workers / option.workers)
         _note(axes, f"{efficiency}{CROWDED * plan.is_crowded(option)}", (option.workers, option.speedup.value),
               (9, -11))
@@ -70,8 +64,9 @@ def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
     values = [option.seconds.value / size for option in options]
     ends = [options[0].workers, options[-1].workers]
     draw_line(axes, zip(ends, [values[0], values[0] * ends[0] / ends[1]]), MUTED, "--", 1.2, label="perfect scaling")
-    draw_line(axes, (place(option, option.seconds.value) for option in _known(plan)), BLUE)
-    _draw_options(axes, plan, place)
+    _draw_band(axes, plan, size)
+    draw_line(axes, (place(option, option.seconds.value) for option in options), BLUE)
+    _draw_options(axes, plan, place, bars=False)
     for option in filter(plan.is_crowded, options):
         _note(axes, CROWDED, place(option, option.seconds.value), (7, 4))
     if plan.request.deadline:
@@ -79,6 +74,18 @@ def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
                      label=f"deadline, {duration(plan.request.deadline)}")
     _log_axis(axes, "y", values, _ends(options, "seconds", size))
     label_axes(axes, "workers W", label)
+
+
+def _draw_band(axes: Axes, plan: WorkerPlan, size: float) -> None:
+    """The intervals as a band, and where the fastest may lie among counts that were not run."""
+    axes.fill_between([option.workers for option in plan.options],
+                      [max(option.seconds.low, option.seconds.value / 1000) / size for option in plan.options],
+                      [min(option.seconds.high, option.seconds.value * 1000) / size for option in plan.options],
+                      color=BLUE, alpha=0.18, linewidth=0, label=f"{plan.request.confidence:.0%} interval")
+    _, many = plan.decision.fastest_workers
+    if many > plan.most_measured > 0:
+        axes.axvspan(plan.most_measured * 2 ** 0.5, many * 2 ** 0.25, color=ORANGE, alpha=0.10, linewidth=0,
+                     label="may be faster, not run to the target")
 
 
 def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
@@ -90,7 +97,7 @@ def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
     if len(plan.front) > 1:
         draw_line(axes, ((option.seconds.value / size, option.cost.value) for option in plan.front), BLUE,
                   label="no other is better in both")
-    _draw_options(axes, plan, place, aside=1)
+    _draw_options(axes, plan, place)
     for option in options:
         _note(axes, f"{option.workers:,}{CROWDED * plan.is_crowded(option)}",
               (option.seconds.value / size, option.cost.value), (0, 9), ha="center")
@@ -112,12 +119,13 @@ def _time_unit(plan: WorkerPlan) -> tuple[float, str]:
     return (1, "time to target, relative") if plan.relative else (size, f"time to target ({name})")
 
 
-def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds", aside: int = 0) -> None:
+def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds", bars: bool = True) -> None:
     """A mark and an interval of this value for each, and larger marks around those to take."""
     for option in plan.options:
         value = getattr(option, of)
-        _bar(axes, option, value, place)
-        _disc(axes, *place(option, value.value), option, -1 if of == "speedup" else 1, aside)
+        if bars:
+            _bar(axes, option, value, place)
+        _disc(axes, *place(option, value.value), option)
     if any(map(plan.is_crowded, plan.options)):
         explain_crowded(axes)
     _roles(axes, plan, place, of)
@@ -129,23 +137,15 @@ def _what(plan: WorkerPlan) -> str:
     return str(plan.target or "steps as given")
 
 
-def _disc(axes: Axes, x: float, y: float, option: Option, up: int, aside: int) -> None:
+def _disc(axes: Axes, x: float, y: float, option: Option) -> None:
     known = option.mark == MEASURED
-    side, end = ("lower", "upper") if up > 0 else ("upper", "lower")
-    name = (f"{side} bound" if option.bounded else f"no {end} end" if option.out_of_reach else
-            "measured" if known else "not measured")
-    color = MUTED if option.bounded else BLUE
     marker, size, rest = ("D", 5, ", beyond batches run") if option.steps.beyond else ("o", 5.5, "")
-    axes.plot([x], [y], marker, markersize=size, markeredgecolor=color, markeredgewidth=1.2, zorder=3,
-              markerfacecolor=color if known else "white", label=name + rest)
-    if option.bounded or option.out_of_reach:
-        draw_arrow(axes, x, y, color, up, aside)
+    axes.plot([x], [y], marker, markersize=size, markeredgecolor=BLUE, markeredgewidth=1.2, zorder=3,
+              markerfacecolor=BLUE if known else "white", label=("measured" if known else "not measured") + rest)
 
 
 def _bar(axes: Axes, option: Option, value: Value, place: Place) -> None:
     low, high = max(value.low, value.value / 1000), value.high      # 0: met at the first evaluation
-    if option.out_of_reach:
-        low, high = (value.value, high) if value.low == 0 else (low, value.value)
     if low < high < math.inf:
         (left, bottom), (right, top) = place(option, low), place(option, high)
         axes.plot([left, right], [bottom, top], color=BLUE, linewidth=1.4, alpha=0.75)
@@ -159,7 +159,7 @@ def _roles(axes: Axes, plan: WorkerPlan, place: Place, of: str) -> None:
     """A larger mark around the options to take; one that is best at several has a mark of each."""
     for at, role in enumerate(ROLES):
         option = getattr(plan, role)
-        if option is not None and len(plan.eligible) > 1:
+        if option is not None and len(plan.options) > 1:
             color, marker = LOOKS[role]
             x, y = place(option, getattr(option, of).value)
             look: Look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}

@@ -5,11 +5,13 @@
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from ... import __version__
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan
+from ...analysis.next_runs import next_runs
 from ...analysis.report_data import JobResults
 from ...analysis.trials import JobKey
 from ...analysis.worker_plan import WorkerPlan
@@ -23,7 +25,7 @@ from ..view import present
 from .figures import EAGER, figures_of_plan
 from .growing import describe_growing, describe_phases, growing_table, phases_table
 from .tables import model_table, plan_table
-from .words import advice, find_basis, summary, title
+from .words import WITHIN, advice, describe_next, find_basis, summary, title
 
 
 def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan], logs: Sequence[LogFacts],
@@ -63,6 +65,24 @@ def give_out(document: Document, values: Callable[[], Mapping[str, object]], out
     echo(f"wrote {counted(len(written), 'file')}: {written[-1]}" + (", and more beside it" * (len(written) > 1)))
 
 
+def decision_values(plan: WorkerPlan) -> dict[str, object]:
+    """For JSON: each choice with its expected loss and chances, where the fastest may lie, and what to measure next."""
+    few, many = plan.decision.fastest_workers if plan.options else (None, None)
+    found = next_runs(plan)
+    return {
+        **{name: option and {
+            "workers": option.workers, "global_batch": option.global_batch, "accumulation": option.passes,
+            "expected_loss": plan.decision.loss(option.at, weight),
+            **{f"chance_within_{100 * share:.0f}_percent": plan.decision.chance(option.at, share, weight)
+               for share in (0.05, WITHIN)}}
+           for name, option, weight in (("fastest", plan.fastest, math.inf), ("cheapest", plan.cheapest, 0.0),
+                                        ("knee", plan.knee, plan.request.knee))},
+        "fastest_at_least_workers": few, "fastest_at_most_workers": many, "most_workers_measured": plan.most_measured,
+        "next": found and {
+            "runs": [vars(run) for run in found.runs], "worker_hours": found.worker_hours,
+            "expected_loss": found.loss, "expected_loss_after": found.loss_after, "said": describe_next(found)}}
+
+
 def plan_values(plan: WorkerPlan) -> dict[str, object]:
     """A plan for JSON: every option with its interval, what to take, and what it is based on."""
     request, workload = plan.request, plan.workload
@@ -89,7 +109,7 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
         "critical_batch": None if plan.curve.critical_ends is None else {
             **dict(zip(("low", "high"), map(finite, plan.curve.critical_ends))),
             "median": finite(plan.curve.critical_batch), "from": "noise scale" if plan.curve.predicted else "fit"},
-        "chances_assumed": plan.assumed(),
+        "assumed": plan.assumed, "decision": decision_values(plan),
         "step_times": {
             "machine": str(plan.times.timings.machine), "misses": finite(plan.times.model.misses),
             "laws": [{"name": str(fit.law), "refuted": fit.refuted, "misses": finite(fit.misses)}

@@ -8,13 +8,12 @@ from functools import partial
 
 from ...analysis.step_laws import PAUSES, POWERS
 from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, POWER_DETERMINED, StepModel
-from ...analysis.worker_plan import LIKELY, Option, Value, WorkerPlan
+from ...analysis.worker_plan import Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
 from ..columns import STATISTICAL, SYSTEM
 from ..table import Cell, Column, Table, Write, count_cell
 from .words import BEYOND, CROWDED, PLAN, ROLES, chance, describe_price, title
 
-NO_BOUND = "-"          # a bound without content
 SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTRAPOLATED: "extrapol."}
 MODEL_WORDS = {
     "fixed": ("a pass of few examples", "a"), "example": ("each example of a full pass", "b"),
@@ -32,7 +31,7 @@ def plan_table(plan: WorkerPlan, all_columns: bool = False) -> Table:
             "efficiency", "seconds_to_target", "cost"]
     if not plan.relative:
         keys += ["campaign_hours"] * (request.runs > 1) + ["energy"] * _has_energy(plan)
-    keys += (["extrapolated_share", "steps_known", "step_time_known", "step_time_open", "pareto"] if all_columns else
+    keys += (["extrapolated_share", "steps_known", "step_time_known", "pareto"] if all_columns else
              ["known"]) + ["chance_within"] * bool(request.deadline or request.budget)
     columns = {key: _column(plan, key) for key in keys}
     return PLAN.table(
@@ -61,28 +60,25 @@ def _has_energy(plan: WorkerPlan) -> bool:
 
 
 def _table_notes(plan: WorkerPlan) -> Iterator[str]:
-    request, bounded = plan.request, any(option.bounded for option in plan.options)
+    request = plan.request
     yield describe_price(request)
     if _has_energy(plan) and request.power is None and not plan.relative:
         yield PLAN.say("energy")
     if any(option.steps.beyond for option in plan.options):
         yield PLAN.say("beyond", mark=BEYOND, met=bool(plan.curve.met))
-    if any(option.bounded and _bound(plan, option).shown == NO_BOUND for option in plan.options):
-        yield PLAN.say("dash")
     if plan.relative and plan.options:
         yield PLAN.say("relative", workers=plan.options[0].workers, noise=bool(plan.noise))
     if any(option.seconds.high > option.seconds.low for option in plan.options):
-        yield PLAN.say("intervals", confidence=request.confidence, bounded=bounded)
+        yield PLAN.say("intervals", confidence=request.confidence)
     if not request.global_batch and not request.local_batch:
-        yield PLAN.say("batches", most=request.max_local_batch or plan.times.timings.most_local or None,
-                       bounded=bounded, likely=percent(LIKELY), above=bool(plan.curve.open_above))
+        yield PLAN.say("batches", most=request.max_local_batch or plan.times.timings.most_local or None)
+    yield PLAN.say("decision")
 
 
 def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
-    """The cells of an option by the key of their column; a bound has no interval to show, as it is the end of one."""
+    """The cells of an option by the key of their column."""
     statistical, system = option.statistical_efficiency, option.system_efficiency
-    bound, passes = "> " if option.bounded else "", option.passes
-    product = math.nan if option.bounded else statistical.value * system.value
+    passes, product = option.passes, statistical.value * system.value
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
     hours = option.node_hours.times(plan.request.runs)
     steps, ends = option.steps.value, option.steps.interval(plan.request.confidence)
@@ -97,38 +93,33 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "global_batch": count_cell(option.global_batch, each if passes > 1 else f"{each} each"),
         "steps_to_target": Cell(f"{BEYOND * option.steps.beyond}{write(steps)}", steps, *ends,
                                 span(*ends, write) if ends[0] < ends[1] else ""),
-        "step_ms": Cell(f"{bound}{number(1000 * option.step_time.value)}", 1000 * option.step_time.value),
+        "step_ms": Cell(number(1000 * option.step_time.value), 1000 * option.step_time.value),
         "statistical_efficiency": _efficiency(statistical, BEYOND * (
             option.steps.beyond and option is not plan.options[0])),
-        "system_efficiency": _bound(plan, option) if option.bounded else _efficiency(system),
-        "efficiency": Cell("" if option.bounded else ratio(product), product),
-        "seconds_to_target": _cell(option.seconds, bound, number if plan.relative else duration, size),
-        "cost": replace(_cell(option.cost, bound),
+        "system_efficiency": _efficiency(system),
+        "efficiency": Cell(ratio(product), product),
+        "seconds_to_target": _cell(option.seconds, number if plan.relative else duration, size),
+        "cost": replace(_cell(option.cost),
                         below=counted(option.nodes, "node") if plan.request.per_node else ""),
-        "campaign_hours": _cell(hours, bound),
-        "energy": _cell(hours.times(plan.watts(option) / option.nodes / 1000), bound),
-        "speedup": _efficiency(option.speedup, "< " * option.bounded),
-        "extrapolated_share": Cell("all" if option.bounded else percent(option.extrapolated_share),
-                                   option.extrapolated_share),
+        "campaign_hours": _cell(hours),
+        "energy": _cell(hours.times(plan.watts(option) / option.nodes / 1000)),
+        "speedup": _efficiency(option.speedup),
+        "extrapolated_share": Cell(percent(option.extrapolated_share), option.extrapolated_share),
         "known": Cell(SHORT.get(option.mark, option.mark),
-                      below="open above" if option.out_of_reach else
-                      percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
+                      below=percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
         "steps_known": Cell(option.steps.mark), "step_time_known": Cell(option.step_time.mark),
-        "step_time_open": Cell("yes" if option.out_of_reach else "no"),
         "pareto": Cell("yes" if option in plan.front else "no"),
         "chance_within": _chance(plan, option),
     }
 
 
-def _cell(value: Value, bound: str, write: Write = number, size: float = 1) -> Cell:
+def _cell(value: Value, write: Write = number, size: float = 1) -> Cell:
     """The ends of its interval are over ``size``: seconds of the unit that ``write`` takes."""
-    ends = span(value.low / size, value.high / size) if value.low < value.high and not bound else ""
-    return Cell(f"{bound}{write(value.value)}", value.value, value.low, value.high, ends)
+    ends = span(value.low / size, value.high / size) if value.low < value.high else ""
+    return Cell(write(value.value), value.value, value.low, value.high, ends)
 
 
 def _chance(plan: WorkerPlan, option: Option) -> Cell:
-    if option not in plan.eligible or plan.assumed(option):
-        return Cell("assumed" if option in plan.eligible else "", math.nan)
     share = plan.chance_within(option)
     return Cell(chance(plan, share).replace("over ", "> ").replace("under ", "< "), share)
 
@@ -137,16 +128,9 @@ def _efficiency(value: Value, mark: str = "") -> Cell:
     return Cell(f"{mark}{ratio(value.value)}", value.value, value.low, value.high)
 
 
-def _bound(plan: WorkerPlan, option: Option) -> Cell:
-    """What the system efficiency must be below; a dash where that is no less than it is at fewer workers."""
-    known = [one.system_efficiency.value for one in plan.options if not one.bounded and one.workers < option.workers]
-    value = option.system_efficiency
-    return _efficiency(value, "< ") if value.value < min([1.0, *known]) else Cell(NO_BOUND, math.nan)
-
-
 def _roles(plan: WorkerPlan, option: Option) -> list[str]:
     found = [SHORT.get(name, name) for name in ROLES if getattr(plan, name) is option]
-    return [] if len(plan.eligible) < 2 else ["best"] if len(found) == len(ROLES) else found
+    return [] if len(plan.options) < 2 else ["best"] if len(found) == len(ROLES) else found
 
 
 def model_table(plan: WorkerPlan) -> Table:

@@ -4,12 +4,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from ...analysis.decision.steps import RUN_DEVIATION
+from ...analysis.decision.times import BETWEEN, MEMBERS
+from ...analysis.grouping import group_by
+from ...analysis.next_runs import PROBE_STEPS, Measurement, NextRuns, next_runs
 from ...analysis.step_laws import LAWS
-from ...analysis.step_time import EXTRAPOLATED, FAR, MEASURED, SURE_WITHIN, Timings
+from ...analysis.step_time import ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, MEASURED, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
 from ...analysis.trials import JobKey
-from ...analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, NoPlan, Option, Request,
-                                     Value, WorkerPlan)
+from ...analysis.worker_plan import (AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, TIMED_ONCE, NoPlan, Option,
+                                     Request, Value, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
 from ..columns import MCCANDLISH
 from ..findings import Finding, sentences_of
@@ -22,11 +26,15 @@ BEYOND = "~"            # marks steps at a batch beyond those that met the targe
 CROWDED = "#"           # marks times of hosts with fewer cores than workers
 ROLES = ("fastest", "cheapest", "knee")
 MOST_NAMED = 4          # worker counts that are named one by one
-CLAIMED = 0.8           # chances of a knee up to this one were right less often than they said
+WITHIN = 0.20           # of the best, that an option is said to be, with its chance
+SURE = 0.8              # chances of the cheapest and of the knee are said below this one
 TOO_LOW = 100           # a B_crit this many times smaller than the smallest batch is none
-ASSUMED = {
-    ONE_RUN: "the steps of a batch are those of one run",
-    PREDICTED: "the steps are a prediction by the gradient noise scale"}
+ASSUMPTIONS = {
+    ONE_RUN: f"runs of a setting differ by {percent(RUN_DEVIATION)} in steps, as none ran twice",
+    TIMED_ONCE: f"their step times differ by {percent(ASSUMED_DEVIATION)}, as none was timed twice",
+    LINKS: f"links that no log has timed are like those of other clusters ({percent(BETWEEN[0])} of a pass for an "
+           f"allreduce over {MEMBERS:.0f} nodes, within a factor {math.exp(2 * BETWEEN[1]):.0f})",
+    PREDICTED: "the steps are those that the gradient noise scale predicts"}
 REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
 
 
@@ -53,59 +61,110 @@ def find_basis(plan: WorkerPlan) -> tuple[Finding, ...]:
     """What the advice is based on."""
     if not plan.options:
         return tuple(_describe_left_out(plan))
-    return (*_describe_open(plan), *_describe_efficiency(plan), *_describe_range(plan), *_describe_bounds(plan),
-            *_describe_steps(plan), *_describe_times(plan), *_describe_laws(plan), *_describe_left_out(plan))
+    return (*_describe_efficiency(plan), *_describe_links(plan), *_describe_steps(plan), *_describe_times(plan),
+            *_describe_laws(plan), *_describe_left_out(plan))
 
 
 def advice(plan: WorkerPlan) -> tuple[str, ...]:
-    """What to take, what speaks against being sure of it, and which worker counts stay within deadline and budget."""
-    if not plan.eligible:
-        return (PLAN.say("none_known", opened=bool(_opened(plan))) if plan.options else PLAN.say("none_runs"),)
-    return (*verdict(plan), *cautions(plan), *_describe_limits(plan))
+    """What to take, what to measure next, what chances rest on, and which counts stay within deadline and budget."""
+    if not plan.options:
+        return (PLAN.say("none_runs"),)
+    return (*verdict(plan), *_next_lines(plan), *cautions(plan), *_describe_limits(plan))
 
 
 def verdict(plan: WorkerPlan) -> tuple[str, ...]:
-    """In at most three sentences the fastest, the cheapest, and where the gain ends, of a plan with something eligible.
-    """
+    """Where the fastest may lie, then the best choice by what is known; of a plan with options."""
     fastest, cheapest, knee = plan.fastest, plan.cheapest, plan.knee
     if fastest is None or cheapest is None or knee is None:
         return ()
+    if len(plan.options) == 1:
+        return (PLAN.say("only", option=_describe_option(plan, fastest)),)
 
     def say(kind: str, option: Option, weight: float) -> str:
-        sure = None if plan.assumed() else chance(plan, plan.chance_of(option, weight))
-        return PLAN.say(kind, option=_describe_option(plan, option), sure=sure)
-    if len(plan.eligible) == 1:
-        return (PLAN.say("only", option=_describe_option(plan, fastest)),)
-    if fastest is cheapest:
-        more = any(option.workers > fastest.workers for option in plan.eligible)
-        return (say("best", fastest, math.inf), *[PLAN.say("no_gain", workers=fastest.workers)] * more)
-    return say("fastest", fastest, math.inf), say("cheapest", cheapest, 0), _describe_gain(plan, knee)
+        return PLAN.say(kind, option=_describe_option(plan, option), within=percent(WITHIN),
+                        **_describe_chance(plan, option, weight))
+    ends, unmeasured = _describe_ends(plan, fastest), plan.decision.fastest_workers[1] > plan.most_measured
+    best = say("best" if fastest is cheapest else "fastest", fastest, math.inf)
+    other = () if fastest is cheapest else (say("cheapest", cheapest, 0), _describe_knee(plan, knee))
+    return (*ends, best, *other) if unmeasured else (best, *ends, *other)
+
+
+def _describe_chance(plan: WorkerPlan, option: Option, weight: float) -> dict[str, object]:
+    """How sure an option is near the best one, and whether that is little."""
+    share = plan.decision.chance(option.at, WITHIN, weight)
+    return {"sure": chance(plan, share), "unsure": share < SURE}
+
+
+def _describe_ends(plan: WorkerPlan, fastest: Option) -> Iterator[str]:
+    """How few and how many workers may be the fastest: what is surely slower, and what may be faster."""
+    few, many = plan.decision.fastest_workers
+    few, many = min(few, fastest.workers), max(many, fastest.workers)
+    asked = [option.workers for option in plan.options]
+    last = next(option for option in plan.options if option.workers == many)
+    if few < many and (few > asked[0] or last is not fastest or many > plan.most_measured):
+        yield PLAN.say("may_be_faster", few=few if few > asked[0] else None, many=many, chosen=last is fastest,
+                       time=_describe_time(plan, last), above=plan.most_measured if many > plan.most_measured else None)
+    if many < asked[-1]:
+        yield PLAN.say("no_gain", workers=many, sure=_floor(plan.request.confidence))
 
 
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     """What speaks against being sure of a verdict."""
-    names = plan.times.model.names
-    reasons = [ASSUMED[reason] if reason != MODEL else
-               f"the logs determine {len(plan.determined) or 'none'} of the {len(names)} parameters of the step-time "
-               "model, the others have wide priors" for reason in plan.assumed()]
+    reasons = [ASSUMPTIONS[reason] for reason in plan.assumed]
     unmet = filter(None, map(_describe_unmet, _picked(plan)))
-    return (*unmet, *[PLAN.say("assumed", reasons=reasons)] * bool(reasons and len(plan.eligible) > 1))
+    return (*unmet, *[PLAN.say("assumed", reasons=reasons)] * bool(reasons and len(plan.options) > 1))
 
 
-def _describe_gain(plan: WorkerPlan, knee: Option) -> str:
-    """Where the knee is, and what the step beyond it, or else to it, costs and buys."""
-    front, share = plan.front, plan.chance_of(knee, plan.request.knee)
-    last = knee is max(plan.eligible, key=lambda option: option.workers)
-    values: dict[str, object] = {
-        "last": last, "known": last and ("timed" if knee.mark == MEASURED else "known"),
-        "sure": not plan.assumed() and share > CLAIMED and chance(plan, share),
-        "unsure": not plan.assumed() and share <= CLAIMED}
-    if knee in front:
+def describe_next(found: NextRuns) -> str:
+    """What to measure next, what it costs and brings."""
+    full = [run for run in found.runs if run.seeds]
+    return PLAN.say("next", what=listed(map(_describe_measurements, _alike(found)), "and"), hours=found.worker_hours,
+                    before=percent(found.loss), after=percent(found.loss_after),
+                    batch=max((run.global_batch for run in full), default=None),
+                    workers=max(run.workers for run in found.runs))
+
+
+def _next_lines(plan: WorkerPlan) -> tuple[str, ...]:
+    """What to measure next, and the commands; none where the expected loss is low."""
+    found = next_runs(plan)
+    return (describe_next(found), *filter(None, (command_of(plan, runs) for runs in _alike(found)))) if found else ()
+
+
+def _alike(found: NextRuns) -> list[list[Measurement]]:
+    """Measurements that one command makes: of one local batch, passes and number of seeds."""
+    return list(group_by(found.runs, lambda run: (run.seeds, run.local_batch, run.passes)).values())
+
+
+def _describe_measurements(runs: Sequence[Measurement]) -> str:
+    counts = [run.workers for run in runs]
+    return PLAN.say("measurement", counts=counted(counts[0], "worker") if len(counts) == 1 else
+                    f"{listed(map(str, counts))} workers", steps=None if runs[0].seeds else PROBE_STEPS,
+                    seeds=runs[0].seeds or None, local=runs[0].local_batch)
+
+
+def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
+    """The command that makes measurements of one local batch; "": what was run was no command of ours."""
+    job = plan.job.get("workload") or (f"script {plan.job['script']}" if plan.job.get("script") else "")
+    if not job or "script" in plan.job and runs[0].seeds:
+        return ""
+    counts, first = ",".join(str(run.workers) for run in runs), runs[0]
+    accumulate = f" --accumulate {first.passes}" if first.passes > 1 else ""
+    how = f" --repeats {first.seeds}" if first.seeds else " --probe" if "workload" in plan.job else ""
+    batch = "--local-batch" if "workload" in plan.job else "--batch"
+    return f"    hvdscale-scale {job} --workers {counts} {batch} {first.local_batch}{accumulate}{how} --out next"
+
+
+def _describe_knee(plan: WorkerPlan, knee: Option) -> str:
+    """The knee, and what the step beyond it, or else to it, costs and buys."""
+    front = plan.front
+    values: dict[str, object] = {}
+    if knee in front and len(front) > 1:
         at = front.index(knee)
         few, many = front[at:at + 2] if at + 1 < len(front) else front[at - 1:at + 1]
-        values |= {"few": few.workers, "many": None if many is knee else many.workers,
-                   "cost": many.cost.value / few.cost.value, "speed": few.seconds.value / many.seconds.value}
-    return PLAN.say("gain", workers=knee.workers, **values)
+        values = {"few": few.workers, "many": many.workers, "cost": many.cost.value / few.cost.value,
+                  "speed": few.seconds.value / many.seconds.value}
+    return PLAN.say("knee", workers=knee.workers, within=percent(WITHIN), **values,
+                    **_describe_chance(plan, knee, plan.request.knee))
 
 
 def _picked(plan: WorkerPlan) -> list[Option]:
@@ -158,26 +217,6 @@ def _ends(value: Value, size: float = 1) -> str:
     return in_brackets(value.low / size, value.high / size) if value.high > value.low else ""
 
 
-def _opened(plan: WorkerPlan) -> list[Option]:
-    return [option for option in plan.options if option.steps.open]
-
-
-def _describe_open(plan: WorkerPlan) -> Iterator[Finding]:
-    """That batches beyond those run are no choice, what is known of steps there, and which run would show more."""
-    curve, last = plan.curve, plan.curve.met[-1].global_batch if plan.curve.met else 0
-    following = min(4 * last, getattr(plan.workload, "train_examples", 0) or 4 * last)
-    held_back = curve.open_above and not plan.request.global_batch and not plan.request.local_batch and any(
-        option.global_batch == last for option in plan.options)
-    if not (_opened(plan) or held_back) or math.isinf(curve.at(following).value):       # inf: ran, and did not meet
-        return
-    low, high = curve.critical_ends or (0.0, math.inf)
-    fewest, most = curve.at(following).interval(plan.request.confidence)
-    yield PLAN.find("open", last=last, three=curve.critical_ends is None,
-                    low=low if curve.met and low > curve.met[0].global_batch / TOO_LOW else None,
-                    high=high if high < math.inf else None, following=following if following > last else None,
-                    fewest=fewest, most=most)
-
-
 def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
     """Which worker counts stay within deadline and budget, and the best of them."""
     request = plan.request
@@ -187,11 +226,10 @@ def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
         return
     found = plan.within()
     if not found:
-        best = max(plan.eligible, key=plan.chance_within)
+        best = max(plan.options, key=plan.chance_within)
         share = plan.chance_within(best)
-        yield PLAN.say("out_of_reach", limits=limits, up_to=_opened(plan) and plan.curve.met[-1].global_batch or None,
-                       workers=best.workers if share >= 1 - plan.surest else None,
-                       chance=None if plan.assumed(best) else chance(plan, share))
+        yield PLAN.say("out_of_reach", limits=limits, workers=best.workers if share >= 1 - plan.surest else None,
+                       chance=chance(plan, share))
         return
     roles: dict[Option, list[str]] = {}
     for what, limited, name in (("cheapest", request.deadline, "cost"), ("fastest", request.budget, "seconds")):
@@ -210,7 +248,7 @@ def _describe_best_within(plan: WorkerPlan, roles: Sequence[str], best: Option, 
     return PLAN.say(
         "best_within", what=f"{capital(' and '.join(roles))} of them: " if roles else "",
         option=counted(best.workers, "worker") if known else _describe_option(plan, best),
-        assumed=bool(plan.assumed(best)), chance=chance(plan, plan.chance_within(best)),
+        chance=chance(plan, plan.chance_within(best)),
         spread=bool(plan.run_spread.freedom), met=point.met if point and given else None,
         seeds=point.seeds if point else None, least=None if safe is best else _floor(plan.surest),
         safe=safe.workers if safe else None, unsafe=safe is None, unmet="" if known else _describe_unmet(best))
@@ -224,24 +262,14 @@ def _describe_efficiency(plan: WorkerPlan) -> Iterator[Finding]:
                         system=knee.system_efficiency.value)
 
 
-def _describe_range(plan: WorkerPlan) -> Iterator[Finding]:
-    """That the step time has no upper end where there are too many workers, and which runs would change that."""
-    far = [option.workers for option in plan.options if option.out_of_reach]
-    if far:
-        reach = plan.times.model.reach
-        yield PLAN.find("out_of_range", counts=_counts(far), reach=reach,
-                        most=max(one.workers for one in plan.times.timings.found),
-                        error=None if reach == FAR else percent(SURE_WITHIN))
-
-
-def _describe_bounds(plan: WorkerPlan) -> Iterator[Finding]:
-    bounded = [option.workers for option in plan.options if option.bounded]
-    if bounded:
+def _describe_links(plan: WorkerPlan) -> Iterator[Finding]:
+    """Which counts need links that no log has timed, and how to have them timed."""
+    untimed = [option.workers for option in plan.options if option.step_time.mark == ASSUMED]
+    if untimed:
         held = plan.request.per_node or plan.times.timings.per_node
-        more = (PLAN.say("bounded_times", confidence=plan.request.confidence),
-                PLAN.say("bounded_nodes", held=held, asked=bool(plan.request.per_node)))
-        yield PLAN.find("bounded", None, more, counts=_counts(bounded), held=held,
-                        within=bool(plan.times.model.between or bounded[0] <= held))
+        yield PLAN.find("links", None, (PLAN.say("held", held=held, asked=bool(plan.request.per_node)),),
+                        counts=_counts(untimed), held=held,
+                        within=bool(plan.times.model.between or untimed[0] <= held))
 
 
 def _counts(workers: Sequence[int]) -> str:

@@ -1,0 +1,152 @@
+"""What to measure next: the runs whose outcome lowers the expected loss of a decision most for their worker-hours.
+
+A run to the target shows the steps at its batch and the time of its step, a probe the time of a step alone. What a
+measurement is worth is the fall of the expected loss over its possible outcomes (Raiffa and Schlaifer 1961).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from .decision.choice import Decision
+from .decision.steps import RUN_DEVIATION
+from .step_time import ASSUMED_DEVIATION
+from .worker_plan import WorkerPlan
+
+PROBE_STEPS = 50
+ENOUGH = 0.05           # expected loss at which no more is measured, unless another is asked for
+SEEDS = (1, 3)          # runs of a setting that are weighed
+OTHER_LOCAL = 4         # a probe of another local batch has this many times fewer examples
+SHARE = 0.5             # of the largest fall of the loss that what is proposed must bring
+MOST_ROUNDS = 20        # of measurements
+LEAST_DEVIATION = 0.03  # of a measurement: the draws are too few to weigh finer ones
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Runs at one (workers, global batch, passes): to the target with so many seeds, or with 0 seeds a probe."""
+
+    workers: int
+    global_batch: int
+    passes: int
+    seeds: int
+
+    @property
+    def local_batch(self) -> int:
+        """The most examples of a worker in one pass."""
+        return -(-self.global_batch // (self.workers * self.passes))
+
+
+@dataclass(frozen=True)
+class NextRuns:
+    """Measurements to make together, what they cost, and the expected loss before and after."""
+
+    runs: tuple[Measurement, ...]
+    worker_hours: float
+    loss: float
+    loss_after: float
+
+    @property
+    def worth(self) -> float:
+        """The fall of the expected loss per worker-hour."""
+        return (self.loss - self.loss_after) / self.worker_hours
+
+
+def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np.inf,
+              without: Collection[Measurement] = ()) -> NextRuns | None:
+    """The measurements with the largest fall of the expected loss per worker-hour, of those that bring a good share of
+    the largest fall; None where the loss is low enough already, or no measurement would lower it.
+
+    most_workers  that can be started;  without: measurements that cannot be made
+    """
+    fastest = plan.fastest
+    if fastest is None or plan.relative and plan.curve.critical is None:
+        return None
+    loss = plan.decision.loss(fastest.at)
+    if loss <= enough:
+        return None
+    found = [weigh(plan, runs, loss) for runs in dict.fromkeys(_candidates(plan))
+             if all(run.workers <= most_workers and run not in without for run in runs)]
+    best = max((one.loss - one.loss_after for one in found), default=0.0)
+    worthy = [one for one in found if one.loss - one.loss_after >= SHARE * best]
+    return max(worthy, key=lambda one: one.worth) if best > 0.1 * loss else None
+
+
+def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRuns:
+    """What these measurements cost and bring."""
+    decision, seconds, seen = plan.decision, 0.0, []
+    timings = plan.times.timings.spread
+    of_times = timings.deviation if timings.freedom else ASSUMED_DEVIATION
+    of_steps = plan.run_spread.deviation if plan.run_spread.freedom else RUN_DEVIATION
+    for run in runs:
+        at, count = _column(decision, run), max(run.seeds, 1)
+        seen.append((decision.log_times[:, at], _deviation(of_times, count)))
+        if run.seeds and not plan.relative:
+            seen.append((decision.log_steps[:, at], _deviation(of_steps, count)))
+        length = decision.log_seconds[:, at] if run.seeds else np.log(PROBE_STEPS) + decision.log_times[:, at]
+        seconds += run.workers * count * float(np.exp(length).mean())
+    return NextRuns(tuple(runs), seconds / 3600, loss, min(loss, decision.loss_after(seen)))
+
+
+def _deviation(of_run: float, runs: int) -> float:
+    return max(float(of_run) / runs ** 0.5, LEAST_DEVIATION)
+
+
+def _column(decision: Decision, run: Measurement) -> int:
+    return decision.places.index((run.workers, run.global_batch, run.passes))
+
+
+def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
+    """Sets of measurements, each at an option of the decision; of a search probes alone, as a run is no search."""
+    searched = any(point.searched for point in plan.curve.points)
+    probes, runs = _probes(plan), [] if plan.relative or searched else list(_runs(plan))
+    yield from probes
+    yield from ((run,) for run in runs)
+    yield from ((run, *probe) for run, probe in product(runs, probes[-3:])
+                if run.workers not in {one.workers for one in probe} or len(probe) > 1)
+
+
+def _probes(plan: WorkerPlan) -> list[tuple[Measurement, ...]]:
+    """Each worker count beyond those timed, all of them, another local batch, and both."""
+    timed = {(one.workers, one.global_batch, one.passes) for one in plan.times.timings.found}
+    most = max(workers for workers, _, _ in timed)
+    full = {workers: max(batch for other, batch, passes in plan.decision.places if other == workers and passes == 1)
+            for workers, _, passes in plan.decision.places if passes == 1}
+    beyond = [Measurement(workers, batch, 1, 0) for workers, batch in full.items() if workers > most]
+    other = [Measurement(workers, batch, passes, 0) for workers, batch, passes in plan.decision.places
+             if passes == 1 and batch * OTHER_LOCAL == full[workers] and (workers, batch, 1) not in timed][:1]
+    sets = [(one,) for one in beyond] + [tuple(beyond), tuple(other), (*beyond, *other)]
+    return [one for one in dict.fromkeys(sets) if one]
+
+
+def _runs(plan: WorkerPlan) -> Iterator[Measurement]:
+    """One run or several at the best batch of each worker count, and at the largest batch of one pass."""
+    places = plan.decision.places
+    for option, seeds in product(plan.options, SEEDS):
+        batches = {option.global_batch, max((batch for workers, batch, passes in places
+                                             if workers == option.workers and passes == option.passes))}
+        for batch in sorted(batches):
+            yield Measurement(option.workers, batch, option.passes, seeds)
+
+
+def decide_until(measure: Callable[[Sequence[Measurement]], WorkerPlan | None], plan: WorkerPlan, enough: float,
+                 at_most: float = np.inf, most_workers: float = np.inf) -> Iterator[NextRuns]:
+    """Measure what decides, until the expected loss is low enough or the worker-hours are spent: what is measured, each
+    before it is.
+
+    measure  makes measurements, and gives the plan of all that was measured; None: these cannot be made
+    at_most  worker-hours, of what is expected
+    """
+    spent, failed = 0.0, set[Measurement]()
+    for _ in range(MOST_ROUNDS):
+        found = next_runs(plan, enough, most_workers, failed)
+        if found is None or spent + found.worker_hours > at_most:
+            return
+        yield found
+        spent += found.worker_hours
+        measured = measure(found.runs)
+        failed |= set() if measured else {*found.runs}
+        plan = measured or plan

@@ -1,0 +1,89 @@
+"""Draws given what was measured: of known posteriors, of steps between and beyond batches, of step times by kind."""
+import numpy as np
+import pytest
+
+from hvdscale.analysis.decision.measured import Measured
+from hvdscale.analysis.decision.sampling import sample_posterior
+from hvdscale.analysis.decision.steps import StepsPosterior
+from hvdscale.analysis.decision.times import TimesPosterior
+from hvdscale.analysis.intervals import Estimate
+from hvdscale.analysis.step_time import StepTimes, Timings
+from hvdscale.analysis.steps_curve import StepsPoint, steps_curve
+from tests.factories.timings import LOCAL, MACHINE, OVERLAP, RING, TREE, WEAK, cluster_of
+
+
+def test_draws_of_a_normal_posterior_have_its_mean_and_deviation():
+    """A standard normal times a normal of deviation s at m has mean m / (1 + s^2) and variance s^2 / (1 + s^2)."""
+    centre, deviation = np.array([2.0, -1.0, 0.5]), np.array([0.05, 0.5, 2.0])
+    found = sample_posterior(lambda one: -0.5 * (((one - centre) / deviation) ** 2).sum(1), 3, draws=4000)
+    share = 1 / (1 + deviation ** 2)
+    assert found.mean(0) == pytest.approx(centre * share, abs=0.05)
+    assert found.std(0) == pytest.approx(deviation * np.sqrt(share), rel=0.08)
+
+
+def test_draws_are_of_both_tops_of_a_posterior():
+    found = sample_posterior(lambda one: np.logaddexp(-200 * (one[:, 0] - 1) ** 2, -200 * (one[:, 0] + 1) ** 2), 2,
+                             draws=2000)
+    assert 0.4 < (found[:, 0] > 0).mean() < 0.6 and abs(np.abs(found[:, 0]).mean() - 1) < 0.02
+
+
+def test_the_same_seed_gives_the_same_draws():
+    one, other = (sample_posterior(lambda one: -one[:, 0] ** 2, 2, draws=100, seed=3) for _ in range(2))
+    assert np.array_equal(one, other)
+
+
+def test_parameters_without_a_likelihood_are_never_drawn():
+    found = sample_posterior(lambda one: np.where(one[:, 0] > 0, 0.0, np.nan), 1, draws=500)
+    assert (found > 0).all()
+
+
+@pytest.mark.parametrize("deviation, gain", [(1e-4, 1.0), (10.0, 0.0)])
+def test_a_setting_is_as_measured_or_by_the_law_as_its_repeats_tell(deviation, gain):
+    measured = Measured(np.array([1.0]), np.array([deviation]), 5, 0.5, (0.1, 0.0))
+    law, at = np.zeros((2000, 2)), np.zeros(2000)
+    found = measured.draw(law, law[:, :1], np.array([0, -1]), at, at, np.random.default_rng(0))
+    assert found.mean(0) == pytest.approx([gain, 0.0], abs=0.02)
+    assert found[:, 1].std() == pytest.approx(0.1, rel=0.05)
+
+
+def points(batches, steps, noise=0.03):
+    return [StepsPoint(batch, Estimate(value, value * np.exp(-2 * noise), value * np.exp(2 * noise), 3))
+            for batch, value in zip(batches, steps)]
+
+
+@pytest.mark.parametrize("shape", [1, 2, 4])
+def test_steps_beyond_the_batches_hold_the_truth_of_any_shape(shape):
+    def true(batch):
+        return 500 * (1 + (300 / batch) ** shape) ** (1 / shape)
+    batches = [32, 64, 128, 256]
+    found = StepsPosterior(steps_curve(points(batches, map(true, batches))))
+    asked = np.array([8, 16, 96, 512, 2048])
+    low, high = np.quantile(found.log_steps(asked), (0.01, 0.99), axis=0)
+    assert (low < np.log(true(asked))).all() and (np.log(true(asked)) < high).all()
+    assert np.array_equal(found.log_steps(np.array([64, 64]))[:, 0], found.log_steps(np.array([64, 64]))[:, 1])
+
+
+def test_batches_far_below_a_large_critical_batch_leave_it_open():
+    found = StepsPosterior(steps_curve(points([32, 64], [32000, 16000])))
+    low, high = np.exp(np.quantile(found.log_steps(np.array([4096])), (0.025, 0.975)))
+    assert low < 600 and high > 4000
+
+
+def test_steps_are_predicted_by_the_noise_scale():
+    found = StepsPosterior(steps_curve(points([32], [3200]), noise=np.full(50, 300.0)))
+    assert np.exp(found.log_steps(np.array([128])).mean()) == pytest.approx(3200 * (1 + 300 / 128) / (1 + 300 / 32),
+                                                                            rel=0.1)
+
+
+@pytest.mark.parametrize("law, design", [(RING, WEAK), (TREE, WEAK), (OVERLAP, WEAK), (RING, LOCAL)])
+def test_step_times_beyond_what_was_timed_hold_the_truth(law, design):
+    held = []
+    for number in range(4):
+        random = np.random.default_rng(number)
+        cluster = cluster_of(law, design, random, np.inf if design == LOCAL else 1.0)
+        times = StepTimes.of(Timings(cluster.timings(design, 0.01, 2, random), MACHINE, (), ()), draws=16)
+        asked = [(16, 16 * 512, 1)] if design == LOCAL else [(64, 2048, 1), (64, 256, 1)]
+        low, high = np.quantile(TimesPosterior(times, 500).log_seconds(cluster.per_node, asked), (0.01, 0.99), axis=0)
+        true = np.log([cluster.seconds(workers, batch / workers) for workers, batch, _ in asked])
+        held += [(low < true) & (true < high)]
+    assert np.mean(held) >= 0.75

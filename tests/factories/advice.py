@@ -1,0 +1,175 @@
+"""Jobs whose true time to target is known at every worker count and batch: what a plan's advice is held against.
+
+Steps follow S = S_min (1 + (B_crit / B)^p)^(1/p). A pass of b examples takes c0 (f + (1 - f) b / 32). A ring's or a
+tree's allreduce is added to it. Runs scale weakly, 32 examples a worker, with noise in their steps and times.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvdscale.analysis.next_runs import decide_until
+from hvdscale.analysis.report_data import analyse
+from hvdscale.analysis.trials import read_trials
+from hvdscale.analysis.worker_plan import Request, plans_of
+
+from .logs import log, trial
+
+LOCAL, COUNTS = 32, (1, 2, 4, 8, 16, 32, 64)
+STEP_NOISE, TIME_NOISE, GRID = 0.10, 0.02, 0.03     # of log S and log t; evaluations, as a share of S
+NODE = 8
+
+
+@dataclass(frozen=True)
+class Design:
+    """What was run: worker counts and seeds; whether eight workers are a node, and one node was timed."""
+
+    counts: tuple[int, ...]
+    seeds: int
+    nodes: bool = False
+    early: bool = False         # the knee
+
+
+DESIGNS = {"1-16 workers, 3 seeds": Design((1, 2, 4, 8, 16), 3), "1-8, 3 seeds": Design((1, 2, 4, 8), 3),
+           "1-4, 2 seeds": Design((1, 2, 4), 2), "1-2, 3 seeds": Design((1, 2), 3),
+           "one node of 8 timed": Design((1, 2, 4, 8), 3, nodes=True),
+           "early knee, 1-8": Design((1, 2, 4, 8), 3, early=True), "early knee, 1-2": Design((1, 2), 3, early=True)}
+
+
+@dataclass(frozen=True)
+class Link:
+    """An allreduce over n: seconds of a hop and of all bytes, by a ring or a tree."""
+
+    tree: bool
+    hop: float
+    volume: float
+
+    @classmethod
+    def of(cls, count, seconds, hops, tree):
+        """One that takes these seconds over ``count``, a share ``hops`` of them for hops."""
+        return cls(tree, hops * seconds / (2 * np.log2(count) if tree else 2 * (count - 1)),
+                   (1 - hops) * seconds / (2 * (count - 1) / count))
+
+    def seconds(self, count):
+        return (2 * np.log2(count) if self.tree else 2 * (count - 1)) * self.hop + 2 * (count - 1) / count * self.volume
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job; ``per_node`` workers share a node, with links within and between nodes."""
+
+    s_min: float
+    b_crit: float
+    p: float
+    c0: float
+    fixed: float
+    between: Link
+    within: Link | None = None
+    per_node: int = 1
+
+    def steps(self, batch):
+        return self.s_min * (1 + (self.b_crit / batch) ** self.p) ** (1 / self.p)
+
+    def step_seconds(self, workers, local):
+        inside, nodes = min(workers, self.per_node), -(-workers // self.per_node)
+        links = (self.within.seconds(inside) if self.within else 0) + self.between.seconds(nodes)
+        return self.c0 * (self.fixed + (1 - self.fixed) * local / LOCAL) + links
+
+    def seconds(self, workers, local):
+        """True time to target."""
+        return self.steps(workers * local) * self.step_seconds(workers, local)
+
+    @property
+    def best(self):
+        """The least time of all worker counts and batches."""
+        return min(self.seconds(workers, 2 ** power) for workers in COUNTS for power in range(6))
+
+
+def log_uniform(random, low, high):
+    return float(np.exp(random.uniform(np.log(low), np.log(high))))
+
+
+def job(design, random, fixed=None):
+    """A job of a design; fixed: the share of a full pass that does not depend on its examples, else drawn."""
+    low, high = (16, 192) if design.early else (48, 1536)
+    made = {"s_min": log_uniform(random, 300, 3000), "b_crit": log_uniform(random, low, high),
+            "p": float(random.choice([1, 2, 4])), "c0": log_uniform(random, 0.03, 0.6),
+            "fixed": random.uniform(0.05, 1)}
+    made["fixed"] = made["fixed"] if fixed is None else fixed
+
+    def link():
+        share = log_uniform(random, *((0.3, 2) if design.early else (0.03, 0.6)))
+        return Link.of(8, share * made["c0"], random.uniform(0, 0.8), random.uniform() < 0.5)
+    if design.nodes:
+        return Job(**made, within=link(), between=link(), per_node=NODE)
+    return Job(**made, between=link())
+
+
+def run(job, workers, local, seed, random, step_noise=STEP_NOISE, time_noise=TIME_NOISE):
+    """A run to the target, with noise."""
+    steps = job.steps(workers * local)
+    every = max(1, round(GRID * steps))
+    met = max(1, int(np.ceil(steps * np.exp(step_noise * random.standard_normal()) / every))) * every
+    seconds = job.step_seconds(workers, local) * np.exp(time_noise * random.standard_normal())
+    return trial(10000 * local + 10 * workers + seed, (0, met - every, met), (0.9, 0.5, 0.1),
+                 (0, (met - every) * seconds, met * seconds), workers=workers, batch=workers * local, seed=seed,
+                 eval_every=every, local_workers=min(workers, job.per_node), train_examples=10 ** 6)
+
+
+def probe(job, workers, local, random, steps=50, time_noise=TIME_NOISE):
+    """Fifty steps without evaluation."""
+    seconds = job.step_seconds(workers, local) * np.exp(time_noise * random.standard_normal())
+    return trial(10000 * local + 10 * workers + 9, (), (), (), workers=workers, batch=workers * local, target=None,
+                 eval_every=0, step_seconds=np.full(steps, seconds), local_workers=min(workers, job.per_node),
+                 train_examples=10 ** 6)
+
+
+def plan(trials, **request):
+    """The plan of these trials for all counts."""
+    [group] = analyse(read_trials(log(*trials)))
+    [found] = plans_of(group, Request(COUNTS, **request))
+    return found
+
+
+def runs_of(job, workers, local, seeds, random, first):
+    """Runs with seeds from ``first`` on; a probe where there are none."""
+    if not seeds:
+        return [probe(job, workers, local, random)]
+    return [run(job, workers, local, first + one, random) for one in range(seeds)]
+
+
+def loss_of(job, plan):
+    """log of the true time of what a plan calls fastest over that of the best."""
+    fastest = plan.fastest
+    return float(np.log(job.seconds(fastest.workers, fastest.global_batch / fastest.workers) / job.best))
+
+
+def play(job, trials, enough, random):
+    """Measure until the expected loss is low enough: (the first plan, the last, worker-hours over those before)."""
+    trials, first = list(trials), plan(trials)
+    plans, before = [first], sum(_hours(job, one) for one in trials)
+
+    def measure(wanted):
+        for one in wanted:
+            for made in runs_of(job, one.workers, one.local_batch, one.seeds, random, len(trials)):
+                made.row["id"] = 10 ** 7 + len(trials)
+                trials.append(made)
+        plans.append(plan(trials))
+        return plans[-1]
+    for _ in decide_until(measure, first, enough):
+        pass
+    return first, plans[-1], sum(_hours(job, one) for one in trials) / before - 1
+
+
+def _hours(job, made):
+    workers, steps = made.row["workers"], made.step[-1] if len(made.step) else len(made.step_seconds)
+    return workers * steps * job.step_seconds(workers, made.row["global_batch"] / workers) / 3600
+
+
+def made(name, number, seed=0, fixed=None):
+    """(the job, its runs) of a design's number."""
+    design = DESIGNS[name]
+    random = np.random.default_rng([seed, list(DESIGNS).index(name), number])
+    found = job(design, random, fixed)
+    return found, [run(found, workers, LOCAL, one, random) for workers in design.counts for one in range(design.seeds)]
