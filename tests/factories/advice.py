@@ -11,6 +11,7 @@ import numpy as np
 
 from hvdscale.analysis.next_runs import decide_until
 from hvdscale.analysis.report_data import analyse
+from hvdscale.analysis.step_time import MEASURED
 from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import Request, plans_of
 
@@ -35,6 +36,11 @@ DESIGNS = {"1-16 workers, 3 seeds": Design((1, 2, 4, 8, 16), 3), "1-8, 3 seeds":
            "1-4, 2 seeds": Design((1, 2, 4), 2), "1-2, 3 seeds": Design((1, 2), 3),
            "one node of 8 timed": Design((1, 2, 4, 8), 3, nodes=True),
            "early knee, 1-8": Design((1, 2, 4, 8), 3, early=True), "early knee, 1-2": Design((1, 2), 3, early=True)}
+
+
+# geometric mean of the true time of what version 0.6.0 called the fastest over the best: f = 0.2, and drawn; 25 jobs
+BEFORE = dict(zip(DESIGNS, ((1.21, 1.15), (1.51, 1.43), (2.82, 2.66), (5.44, 4.74), (2.10, 1.77), (1.09, 1.07),
+                            (1.46, 1.30))))
 
 
 @dataclass(frozen=True)
@@ -173,3 +179,34 @@ def made(name, number, seed=0, fixed=None):
     random = np.random.default_rng([seed, list(DESIGNS).index(name), number])
     found = job(design, random, fixed)
     return found, [run(found, workers, LOCAL, one, random) for workers in design.counts for one in range(design.seeds)]
+
+
+def by_rule(job, found):
+    """What rules of thumb lose at 32 examples a worker: the best measured, 64 workers, the noise scale as the batch
+    (within a factor 2), and 4 times the most workers measured if the last doubling gained 15 %."""
+    measured = {option.workers: option.seconds.value for option in found.options if option.mark == MEASURED}
+    most, fastest = max(measured), min(measured, key=measured.get)
+    gains = len(measured) < 2 or measured[most // 2] / measured[most] > 1.15
+    scale = job.b_crit * 2.0 ** np.random.default_rng(int(1e6 * job.c0)).uniform(-1, 1)
+    picked = {"best measured": fastest, "64 workers": 64, "4x, if it gains": min(64, 4 * most) if gains else fastest,
+              "noise scale": min(COUNTS, key=lambda workers: abs(np.log(workers * LOCAL / scale)))}
+    return {name: float(np.log(job.seconds(workers, LOCAL) / job.best)) for name, workers in picked.items()}
+
+
+def judge(job, found):
+    """What was said of the fastest, and what is true: the loss, the expected one, the chance to be within 20 %, whether
+    it is, whether the fewest and the most workers of the fastest hold, and the share of intervals that hold."""
+    decision, best = found.decision, min((job.seconds(w, 2 ** power), w) for w in COUNTS for power in range(6))[1]
+    few, many = decision.fastest_workers
+    true = [(option, job.seconds(option.workers, option.global_batch / option.workers)) for option in found.options]
+    loss = loss_of(job, found)
+    return {"loss": loss, "expected": float(np.log1p(decision.loss(found.fastest.at))),
+            "chance": decision.chance(found.fastest.at, 0.2), "within": loss <= np.log(1.2),
+            "ends": few <= best <= many, "no gain": many < COUNTS[-1], "held": float(np.mean([
+                option.seconds.low <= seconds <= option.seconds.high for option, seconds in true]))}
+
+
+def advise(name, jobs, seed=0, fixed=None):
+    """judge and by_rule of jobs of a design: two lists of one record each."""
+    found = [(job, plan(trials)) for job, trials in (made(name, number, seed, fixed) for number in range(jobs))]
+    return [judge(*pair) for pair in found], [by_rule(*pair) for pair in found]
