@@ -13,7 +13,6 @@ from ..errors import LogError, UsageError
 from ..exchange.archive.export import export_archive
 from ..exchange.archive.read import import_archive
 from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
-from ..exchange.benchmarks.mllog_export import export_mllog
 from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
 from ..exchange.benchmarks.table import UNITS
 from ..exchange.csv_tables import OVERLAPS, export_tables, import_tables, is_tables
@@ -31,13 +30,12 @@ from .common import echo, format_counts, take_over_option
 from .completion import paths
 
 KINDS = ("runs", "csv", "mllog", "rcp", "archive")
-EXPORTS = ("csv", "parquet", "tensorboard", "mllog", "archive")
+EXPORTS = ("csv", "parquet", "tensorboard", "archive")
 EVERY_SECONDS = 0.2, 5.0            # between updates of a terminal; between lines
 MOST_WORKERS = 2**31
 MOST_LINES = 10                     # about what was left out
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
         "--as csv keeps all")
-MLLOG_LOST = "left out: plans, steps and restarts, for which MLPerf's logs have no place; --as csv keeps all"
 ASSUMED = "assumed: 1 worker, as {} does not say how many there were"
 UNTIMED = "assumed: 1 worker, without times, as MLPerf's lines do not say how many there were; --workers N or MxN does"
 
@@ -179,11 +177,10 @@ def _import_mllog(source, out, wanted, skip_broken, how):
 @click.argument("log", shell_complete=paths)
 @click.argument("out", metavar="FOLDER", shell_complete=paths)
 @click.option("--as", "kind", type=click.Choice(EXPORTS), required=True,
-              help="csv, parquet: tables with all that the log holds; tensorboard: a run a trial; mllog: MLPerf's "
-                   ":::MLLOG lines, a file a trial; archive: study.json, metadata.json and measurements.csv")
+              help="csv, parquet: tables with all that the log holds; tensorboard: a run a trial; archive: study.json, "
+                   "metadata.json and measurements.csv")
 def export_log(log, out, kind):
-    """Export LOG to the new FOLDER in a format that other programs read. `import` reads csv, mllog and
-    archive back.
+    """Export LOG to the new FOLDER in a format that other programs read. `import` reads csv and archive back.
 
     parquet needs pyarrow, tensorboard the package of that name: pip install pyarrow tensorboard.
     """
@@ -192,8 +189,6 @@ def export_log(log, out, kind):
         if kind == "tensorboard":
             done = export_events(log, out, progress.share)
             exported = f"{counted(done.trials, 'run')}, {counted(done.scalars, 'scalar')}"
-        elif kind == "mllog":
-            exported, lost = counted(export_mllog(log, out, progress.share), "trial"), MLLOG_LOST
         elif kind == "archive":
             found = export_archive(log, out, progress.seen)
             exported = f"{counted(found.trials, 'trial')} of {counted(found.studies, 'study', 'studies')}"

@@ -346,7 +346,7 @@ def test_merge_refuses_what_check_refuses(tmp_path):
 OTHER_NAME = os.fsdecode(b"bad\xff\xe9")              # bytes that are not UTF-8
 
 
-@pytest.mark.parametrize("kind", ["csv", "archive", "mllog", "parquet", "tensorboard"])
+@pytest.mark.parametrize("kind", ["csv", "archive", "parquet", "tensorboard"])
 def test_names_that_are_no_utf8_are_written_or_refused_in_a_line(tmp_path, kind):
     path, out = finished(tmp_path / f"{OTHER_NAME}.h5"), tmp_path / f"{OTHER_NAME}-{kind}"
     if kind in ("parquet", "tensorboard"):

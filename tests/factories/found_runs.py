@@ -125,28 +125,6 @@ def mlflow_folder(folder, batch, seed):
             f"{1000 + 2000 * row[0]} {row[at]!r} {row[0]}\n" for row in curve(batch, seed) if row[at] == row[at]))
 
 
-def dvclive(folder, batch, seed):
-    (folder / "plots/metrics/train").mkdir(parents=True)
-    (folder / "plots/metrics/val").mkdir()
-    (folder / "params.yaml").write_text(f"batch_size: {batch}\nseed: {seed}\nlr: 0.1\n")
-    for at, name in ((1, "train/loss"), (2, "val/error")):
-        (folder / f"plots/metrics/{name}.tsv").write_text(f"timestamp\tstep\t{name.partition('/')[2]}\n" + "".join(
-            f"{1000 + 2000 * row[0]}\t{row[0]}\t{row[at]!r}\n" for row in curve(batch, seed) if row[at] == row[at]))
-
-
-def sacred(folder, batch, seed):
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"batch_size": batch, "seed": seed, "optimizer": {"lr": 0.1}}))
-    (folder / "run.json").write_text(json.dumps({"status": "COMPLETED", "experiment": {"name": "points"}}))
-    rows = {name: [row for row in curve(batch, seed) if row[at] == row[at]]
-            for at, name in ((1, "loss"), (2, "val.error"))}
-    (folder / "metrics.json").write_text(json.dumps({name: {
-        "steps": [row[0] for row in rows[name]],
-        "timestamps": [f"2026-01-01T00:00:{2 * row[0]:02d}.000500" for row in rows[name]],
-        "values": [row[at] if at == 1 else {"dtype": "float64", "py/object": "numpy.float64", "value": row[at]}
-                   for row in rows[name]]} for at, name in ((1, "loss"), (2, "val.error"))}, indent=1))
-
-
 def mlflow_base(path):
     """The database of all runs."""
     base = sqlite3.connect(path)
@@ -173,7 +151,7 @@ def mlflow_base(path):
 
 WRITERS = {"event files": event_files, "Lightning's CSV": lightning_csv, "W&B's history": wandb_history,
            "Ray's progress": ray_progress, "AlgoPerf": algoperf, "lines": printed_lines, "JSON lines": json_lines,
-           "trainer_state.json": trainer_state, "MLflow's folder": mlflow_folder, "DVCLive": dvclive, "Sacred": sacred}
+           "trainer_state.json": trainer_state, "MLflow's folder": mlflow_folder}
 
 
 def write_runs(folder, how):

@@ -13,8 +13,7 @@ evaluation in the open division, or where none meets them), and else 0. So both 
 target ``val/converged>=1``.
 
 Seconds are those since ``run_start`` when an evaluation began, without earlier evaluations. The lines do not say how
-many workers there were: without ``workers`` they count as 1, and seconds are left out. Files of export_mllog say more,
-in a line ``hvdscale_trial``: workers, metrics and targets come back as they were.
+many workers there were: without ``workers`` they count as 1, and seconds are left out.
 """
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from ...formatting.numbers import list_first
 from ...log.schema import UNKNOWN_SEED, Status
 from ..files import WrongFile
 from ..imported import ImportedLog
-from .mllog_lines import LONGEST, OWN, TOKEN, MllogRun, read_run
+from .mllog_lines import LONGEST, TOKEN, MllogRun, read_run
 from .mllog_measured import Measured, Wanted, as_whole
 from .mlperf_rcp import TARGET
 from .table import optimizer_of
@@ -99,23 +98,20 @@ def _files(source: str) -> list[str]:
 
 def _add(log: ImportedLog, measured: Measured) -> None:
     """Add the trial of a run."""
-    run, own, wanted, benchmark = measured.run, measured.own, measured.wanted, measured.benchmark
+    run, wanted, benchmark = measured.run, measured.wanted, measured.benchmark
     rows, workers = measured.rows, measured.workers
     steps = [row.step for row in rows]
-    target = own.get("target", TARGET) if own else TARGET
     status, reason = _end(run)
     budget = as_whole(run.given.get("max_steps")) or max(steps, default=0)
-    size = (benchmark.examples or measured.said_size) if own else benchmark.examples
-    plan = {"problem": {"train_examples": size} if size else {},
-            "measurement": {"budget_steps": budget, **({"target": str(target)} if target else {})},
+    plan = {"problem": {"train_examples": benchmark.examples} if benchmark.examples else {},
+            "measurement": {"budget_steps": budget, "target": TARGET},
             **({"execution": {"local_workers": wanted.per_node}} if wanted.per_node else {}),
-            "mllog": {key: value for key, value in run.given.items() if key != OWN and _is_plain(value)}}
+            "mllog": {key: value for key, value in run.given.items() if _is_plain(value)}}
     seed = as_whole(run.given.get("seed"))
     log.better |= benchmark.better
     ids = log.trials({
         "status": np.full(1, status, np.int8), "stop_reason": reason, "dataset": benchmark.name,
-        "model": str(own.get("model") or "reference"),
-        "optimizer": str(run.given["opt_name"]) if own else optimizer_of(run.given, benchmark),
+        "model": "reference", "optimizer": optimizer_of(run.given, benchmark),
         "global_batch": measured.batch, "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": budget,
         "workers": workers or 1, "accumulation": as_whole(run.given.get("gradient_accumulation_steps")) or 1,
         "plan": json.dumps(plan, ensure_ascii=False),
@@ -127,10 +123,6 @@ def _add(log: ImportedLog, measured: Measured) -> None:
 
 def _end(run: MllogRun) -> tuple[Status, str]:
     """The status of the trial, and why it ended."""
-    if run.own:
-        found = {status.name: status for status in Status}.get(str(run.own.get("status")), Status.INCOMPLETE)
-        if found != Status.RUNNING:
-            return found, str(run.own.get("stop_reason") or f"run_stop: {run.ended}")
     if run.ended == "success":
         return Status.COMPLETE, "the target of the benchmark was met"
     return Status.INCOMPLETE, f"run_stop: {run.ended or 'no status'}" if run.ended is not None else "no run_stop"

@@ -17,7 +17,6 @@ from ...target import SPLITS
 from ..files import WrongFile
 
 TOKEN = ":::MLLOG "
-OWN = "hvdscale_trial"              # the key of the line that only our own files have
 EVALUATED = ("eval_accuracy", "eval_error")
 COUNTERS = ("samples_count", "step_num", "epoch_num")
 METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]+", re.ASCII)
@@ -60,11 +59,6 @@ class MllogRun:
     stopped: float | None = None
     ended: str | None = None        # the status of run_stop
     attempts: int = 1
-
-    @property
-    def own(self) -> Mapping[str, Any]:
-        """What our own files say beside the keys of MLPerf."""
-        return self.given.get(OWN) or {}
 
     def train_seconds(self, time: float) -> float:
         """Since run_start, without pauses; NaN after run_stop, as nothing was trained then."""

@@ -16,13 +16,11 @@ import numpy as np
 from ...formatting.numbers import counted
 from ...log.plan_text import MOST
 from ..files import LARGEST_INT, WrongFile, parameter_name, whole_number
-from .mllog_lines import COUNTERS, EVALUATED, METRIC, OWN, Evaluation, MllogRun, is_number
+from .mllog_lines import COUNTERS, EVALUATED, METRIC, Evaluation, MllogRun, is_number
 from .table import RENAMED, Benchmark, are_alike, find_benchmark
 
 CONVERGED = "val/converged"
 PARAMETERS = {**RENAMED, "opt_learning_rate_decay_steps": "decay_steps"}
-# keys of our own files whose values are no metaparameters
-OTHERS = ("seed", "global_batch_size", "gradient_accumulation_steps", "train_samples", "eval_samples", "max_steps", OWN)
 SAME = 1e-4                         # relative difference of values that are one measurement, written twice
 
 
@@ -59,13 +57,12 @@ class Measured:
     """
 
     def __init__(self, run: MllogRun, wanted: Wanted) -> None:
-        self.run, self.wanted, self.own = run, wanted, run.own
+        self.run, self.wanted, self.workers = run, wanted, wanted.workers
         self.notes: list[str] = []
         if run.attempts > 1:
             self.notes.append(f"has {run.attempts} lines run_start, as after a restart; only the last attempt that was "
                               "evaluated or ended counts")
         self.batch = whole_number(run.given.get("global_batch_size"), 1, run.path, "global_batch_size")
-        self.workers = wanted.workers or as_whole(self.own.get("workers"))
         self.said_size = _size(run.given.get("train_samples"))
         self.epochs = [one.about["epoch_num"] for one in run.evaluations if _counter(one)[0] == "epoch_num"]
         self.benchmark = self._find_benchmark()
@@ -75,15 +72,13 @@ class Measured:
             raise WrongFile(f"{run.path}: ended with success, but has no line {EVALUATED[0]}")
         self.columns = {name: np.array([row.values.get(name, math.nan) for row in self.rows])
                         for name in sorted({name for row in self.rows for name in row.values})}
-        if not self.own:
-            self.columns[CONVERGED] = self._find_converged()
+        self.columns[CONVERGED] = self._find_converged()
         self._correct_seconds()
 
     @property
     def parameters(self) -> dict[str, float]:
-        """Its metaparameters: of one of our own files every number, else those that the table takes for settings."""
-        keys = [key for key in self.run.given if key not in OTHERS] if self.own else sorted(
-            filter(self.benchmark.is_setting, self.run.given), key=lambda key: key not in PARAMETERS)
+        """Its metaparameters: what the table takes for settings."""
+        keys = sorted(filter(self.benchmark.is_setting, self.run.given), key=lambda key: key not in PARAMETERS)
         found: dict[str, float] = {}
         for key in keys:
             if is_number(self.run.given[key]):
@@ -91,9 +86,7 @@ class Measured:
         return found
 
     def _find_benchmark(self) -> Benchmark:
-        name = str(self.own.get("dataset") or self.run.given.get("submission_benchmark") or "mlperf")
-        if self.own:
-            return Benchmark(name, known=False, examples=self.wanted.train_examples)
+        name = str(self.run.given.get("submission_benchmark") or "mlperf")
         sizes = (self.said_size, self.said_size * self.batch) if self.said_size else ()
         found = find_benchmark(name, max(self.epochs, default=0), sizes, unit=self.wanted.unit,
                                examples=self.wanted.train_examples)
@@ -117,7 +110,7 @@ class Measured:
             raise WrongFile(f"{self.run.path}: epoch_num ends at {last:g}, and {found.name} takes at most "
                             f"{found.most_epochs + found.first:g} epochs; --unit says what it counts, --skip-broken "
                             "leaves the file out")
-        if not found.known and not self.own:
+        if not found.known:
             self.notes.append(f"{found.name} is not in the table of benchmarks; assumed: epoch_num counts " + (
                 f"epochs of {size:,} examples" if size else "examples"))
         return self._find_first(found) if found.unit == "epochs" else found
@@ -208,7 +201,7 @@ class Measured:
 
     def _correct_seconds(self) -> None:
         """Of evaluations that ran once training was over: those of run_stop where they ended the run, else NaN."""
-        met = self.columns.get(CONVERGED, np.zeros(len(self.rows)))
+        met = self.columns[CONVERGED]
         if met.any() and self.run.stopped is not None:
             first = self.rows[int(met.argmax())]
             first.seconds = min(first.seconds, self.run.train_seconds(self.run.stopped), key=_or_last)

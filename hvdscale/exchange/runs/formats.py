@@ -8,17 +8,15 @@ from dataclasses import replace
 from types import ModuleType
 
 from ...errors import LogError
-from . import event_files, json_lines, mlflow_store, series, text_lines, trainer_state, wide_csv
+from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
 from .run import FoundRun, RunPath, settings_beside
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
-FORMATS: tuple[ModuleType, ...] = (
-    trainer_state, mlflow_store, series, event_files, wide_csv, json_lines, text_lines)
+FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines
 SETTLED = event_files, wide_csv, json_lines, text_lines         # whose settings may lie in files beside a run
 DEEPEST = 8                 # of folders in folders
-KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, folders of DVCLive "
-         "or Sacred, CSV files with a row or JSON with an object a step, or logs with lines such as 'step 250: val "
-         "loss 2.6'")
+KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, CSV files with a "
+         "row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
 
 NONE = (f"no run in a known format: {KNOWN}; lines of another form need a file for --map with their pattern, lines = "
         r"'it (?P<step>\d+) .* loss (?P<val_loss>\S+)'. Nor are there tables (trials.csv) or an archive (study.json)")

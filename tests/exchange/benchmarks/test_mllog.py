@@ -1,6 +1,5 @@
-"""MLPerf's training logs, in and out."""
+"""Import of MLPerf's training logs."""
 import json
-import math
 import os
 
 import numpy as np
@@ -10,17 +9,13 @@ from click.testing import CliRunner
 from hvdscale.analysis.steps import run_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.report import main as report
-from hvdscale.exchange.benchmarks.mllog_lines import read_run
 from hvdscale.exchange.benchmarks.mlperf_rcp import TARGET
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import Target
-from tests.conftest import ROOT
 from tests.exchange.benchmarks.test_mlperf_rcp import point, rcp
 from tests.exchange.test_tables_and_rcp import call, invoke
-from tests.factories.log_files import finished, interrupted, open_log
-from tests.factories.logs import log, save, trial
 
 
 def line(key, value=None, ms=0, prefix="", **about):
@@ -253,52 +248,3 @@ def test_options_of_other_kinds_are_refused(tmp_path):
     rcp(tmp_path / "rcp.json", a=point(64, [3]))
     code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--workers", "2")
     assert code == 2 and "--workers is for --kind runs, mllog" in said
-
-
-@pytest.mark.parametrize("make", [
-    lambda path: finished(path, 200, 2), lambda path: interrupted(path, 30),
-    lambda path: save(log(trial(1), trial(2, error=(0.9, math.nan, 0.3), status=Status.INFEASIBLE, workers=4),
-                          trial(3, target=None, status=Status.INCOMPLETE, stop_reason="it's \"over\"")), path),
-    lambda path: str(ROOT / "tests/golden/v1.h5"), lambda path: str(ROOT / "tools/readme/mnist.h5")],
-    ids=["finished", "interrupted", "several", "golden", "readme"])
-def test_a_log_goes_to_lines_and_back(make, tmp_path):
-    """But for plans, steps, restarts and evaluations at which nothing was measured."""
-    path = make(tmp_path / "log.h5")
-    code, said = call("export", path, tmp_path / "lines", "--as", "mllog")
-    assert code == 0 and "left out: plans, steps and restarts" in said
-    imported(tmp_path / "lines", tmp_path / "back.h5")
-    with read_log(path) as one, read_log(tmp_path / "back.h5") as two:
-        for before, after in zip(read_trials(one), read_trials(two), strict=True):
-            running = before.status == Status.RUNNING
-            assert after.status == (Status.INCOMPLETE if running else before.status)
-            assert running or after.stop_reason == (before.stop_reason or after.stop_reason) != ""
-            for name in ("workers", "global_batch", "seed", "target", "crowded") if not before.crowded else ("seed",):
-                assert getattr(after, name) == getattr(before, name), name
-            assert (after.workload.dataset, after.workload.model, after.workload.optimizer) == (
-                before.workload.dataset, before.workload.model, before.workload.optimizer)
-            measured = [name for name, values in before.metrics.items() if not np.isnan(values).all()]
-            kept = ~np.all([np.isnan(before.metrics[name]) for name in measured], axis=0)
-            assert after.step.tolist() == before.step[kept].tolist()
-            assert after.train_seconds == pytest.approx(before.train_seconds[kept], abs=2e-3)
-            for name in measured:
-                np.testing.assert_array_equal(after.metrics[name], before.metrics[name][kept])
-        for name in two.trials:
-            if name.startswith("metaparameters/"):
-                np.testing.assert_array_equal(two.trials[name], one.trials[name])
-
-
-def test_a_trial_that_met_its_target_ends_with_success_others_aborted(tmp_path):
-    path = save(log(trial(1), trial(2, error=(0.9, 0.5, 0.3))), tmp_path / "log.h5")
-    assert call("export", path, tmp_path / "lines", "--as", "mllog")[0] == 0
-    runs = [read_run(str(tmp_path / f"lines/result_{number}.txt")) for number in (1, 2)]
-    assert [run.ended for run in runs] == ["success", "aborted"]
-    lines = (tmp_path / "lines/result_1.txt").read_text().splitlines()
-    keys = [json.loads(text.partition(":::MLLOG ")[2])["key"] for text in lines]
-    assert keys[keys.index("run_start"):] == ["run_start", "eval_start", "eval_accuracy", "eval_stop", *(
-        "block_start", "block_stop", "eval_start", "eval_accuracy", "eval_stop") * 2, "run_stop"]
-
-
-def test_an_empty_log_is_an_empty_folder(tmp_path):
-    open_log(tmp_path / "log.h5").finish()
-    code, said = call("export", tmp_path / "log.h5", tmp_path / "lines", "--as", "mllog")
-    assert code == 0 and os.listdir(tmp_path / "lines") == []
