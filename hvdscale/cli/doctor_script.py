@@ -51,9 +51,9 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
         from ..doctor.formats import TEXT, checks_of, render_for_machines
         from ..doctor.script.examine import CHECKS, MUST_BE_SEEN, examine
         from ..doctor.script.report import render
-        from ..doctor.script.child import ScriptRequest
         from ..doctor.script.runs import ScriptError
         from ..training.display import on_terminal
+        from ..watch.runner import ScriptRequest, threads_of
         from ..workers.launch import place
         from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
     process = place()
@@ -63,10 +63,11 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
     _check(arguments, batch, workers)
     checked = checks_of(checks, tuple(CHECKS))
     started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and process.rank == 0, (0.0, 0.0))
-    asked = ScriptRequest(script, arguments, batch, workers, updates, seconds)
+    asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, process.local_size)),
+                          global_batch=batch)
     try:
-        examination = examine(asked, process, lambda what: screen.line(what, time.monotonic()) if screen.terminal
-                              else None, checked)
+        examination = examine(asked, workers, process, lambda what: screen.line(what, time.monotonic())
+                              if screen.terminal else None, checked)
     except ScriptError as error:
         screen.erase()
         if printed := error.traceback.rstrip("\n"):
@@ -82,7 +83,7 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
 
 def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
     """Raise UsageError for a batch that is not marked in the arguments, cannot be shared out, or is not given."""
-    from ..doctor.script.child import GLOBAL, LOCAL
+    from ..watch.runner import GLOBAL, LOCAL
     marked = next((mark for mark in (LOCAL, GLOBAL) if any(mark in one for one in arguments)), "")
     if marked and batch is None:
         share = "a worker's share of " * (marked == LOCAL)

@@ -9,7 +9,7 @@ import click
 from ..errors import HvdscaleError, UsageError
 from ..formatting.numbers import counted
 from ..formatting.progress import quiet
-from ..system.cores import usable_cores
+from ..watch.runner import LOCAL, ScriptRequest, threads_of
 from ..workers.launch import LAUNCHERS, find_launcher, place, refuse_too_many
 from .common import (CONTEXT, Command, echo, hosts_option, rerun_option, slow_imports, version_option, whole_numbers,
                      width_option)
@@ -58,20 +58,19 @@ def main(script, arguments, counts, repeats, out, batch, global_batch, updates, 
     with slow_imports():
         from ..report.make import make
         from ..report.output import refuse_no_folder
-        from ..scaling.runs import ScaleRequest, carry_out, carry_out_launched
+        from ..scaling.runs import carry_out, carry_out_launched, keys_of
         from ..training.series import ended, repeated
     process = place()
     launched = process.size > 1 or process.launcher is not None and counts is None
     counts = [process.size] if launched else whole_numbers("--workers", counts or "1,2,4", "worker counts", 1)
     _check(arguments, batch, global_batch, counts)
     refuse_no_folder(out)
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(usable_cores()) // max(
-        process.local_size if launched else max(counts), 1)))
-    asked = ScaleRequest(script, arguments, batch, global_batch, warm_up, updates, seconds, threads)
+    threads = threads_of(process.local_size if launched else max(counts))
+    asked = ScriptRequest(script, arguments, updates, seconds, threads, warm_up, batch, global_batch)
     if not launched:
         launcher = find_launcher(launcher)
         refuse_too_many(max(counts), launcher, hosts)
-    runs = repeated(counts, repeats, out, asked.keys)
+    runs = repeated(counts, repeats, out, lambda workers, repeat: keys_of(asked, workers))
     todo = [run for run in runs if overwrite or not ended(run)]
     say = echo if process.rank == 0 else quiet
     if len(todo) < len(runs):
@@ -99,7 +98,6 @@ def main(script, arguments, counts, repeats, out, batch, global_batch, updates, 
 
 def _check(arguments: tuple[str, ...], batch: int | None, global_batch: int | None, counts: list[int]) -> None:
     """Raise UsageError for batches that contradict each other, are not marked, or cannot be shared out."""
-    from ..scaling.runs import LOCAL
     marked = any(LOCAL in one for one in arguments)
     if batch and global_batch:
         raise UsageError(f"--batch {batch} and --global-batch {global_batch}: give --batch for weak scaling, where the "

@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 
 from ..errors import HvdscaleError
 from ..system.parent import ending_with_this_process
-from ..workers.launch import find_launcher, launch_command, launch_environment
+from ..workers.launch import find_launcher, launch_command, launch_environment, without_launcher
 from .communication import refusing_collectives
 from .finding import Finding, Verdict
 from .kinds import JOB
-from .played import bare, environment, on_host, play
+from .played import environment, on_host, play
 from .probe_step import Sample, make_sample
 from .ranks import Entry, broken, differing, digest, not_the_same, same_on_ranks
 
@@ -132,7 +132,7 @@ class StallTest:
                 self._reason = "this check needs horovodrun or mpirun, and neither is on PATH"
                 return
             command = [sys.executable, "-m", __name__, "stop", str(STALL_SECONDS)]
-            self._child = Child(launch_command(launcher, 2, command), launch_environment(bare()))
+            self._child = Child(launch_command(launcher, 2, command), launch_environment(without_launcher()))
         except (HvdscaleError, OSError) as error:
             self._reason = f"no two workers can be started here: {error}"
 

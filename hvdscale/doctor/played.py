@@ -14,25 +14,19 @@ import socket
 
 import torch
 
+from ..workers.launch import without_launcher
+
 # variables in which launchers, and programs made for them, give a process its rank and the number of processes
 RANKS = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "PMI_RANK",
          "RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID")
 SIZES = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "PMI_SIZE",
          "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}      # of torch.distributed
-OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_", "PRTE_", "ORTE_", "TORCHELASTIC_", "ROLE_", "GROUP_")
-OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-def bare() -> dict[str, str]:
-    """This process's environment without its launcher's variables."""
-    return {name: value for name, value in os.environ.items()
-            if not name.startswith(OF_LAUNCHERS) and name not in OF_TORCHRUN}
 
 
 def environment(rank: int, size: int) -> dict[str, str]:
     """The environment of a process that a launcher started with this rank and size."""
-    return {**MEETING, **bare(), **dict.fromkeys(RANKS, str(rank)), **dict.fromkeys(SIZES, str(size))}
+    return {**MEETING, **without_launcher(), **dict.fromkeys(RANKS, str(rank)), **dict.fromkeys(SIZES, str(size))}
 
 
 def play(rank: int, size: int) -> None:

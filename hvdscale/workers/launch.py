@@ -40,6 +40,9 @@ VARIABLES = {
     "PMI_SIZE": ("PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
 }
 
+OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_", "PRTE_", "ORTE_", "TORCHELASTIC_", "ROLE_", "GROUP_")
+OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
 SHARED = "HVDSCALE_SHARED"      # variable that names a folder which all hosts of a launch share
 SEEN_SECONDS = 5        # by then all processes of a launch on one host have started
 
@@ -137,6 +140,12 @@ def launch_environment(environment: Mapping[str, str] = os.environ) -> dict[str,
     """
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     return {"SLURM_PMIX_FENCE": "ring", **environment, **allowed}
+
+
+def without_launcher() -> dict[str, str]:
+    """This process's environment without its launcher's variables."""
+    return {name: value for name, value in os.environ.items()
+            if not name.startswith(OF_LAUNCHERS) and name not in OF_TORCHRUN}
 
 
 def shared_folder() -> Path:

@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli import doctor_script
-from hvdscale.doctor.script.child import ScriptRequest
 from hvdscale.doctor.script.examine import examine
-from hvdscale.doctor.script.place import place_for
 from hvdscale.doctor.script.record import (BackwardPass, Clip, GeneratorUse, Iteration, LoadedBatch, LossCall,
                                            OptimizerUpdates, Record, Sampling, Update, load)
 from hvdscale.errors import HvdscaleError
+from hvdscale.watch.place import place_for
+from hvdscale.watch.runner import ScriptRequest
 from hvdscale.workers import orphans
 from hvdscale.workers.launch import Process
 
@@ -52,14 +52,14 @@ def plant(shared, tmp_path, monkeypatch):
     def plant(processes, wrong):
         with place_for(processes[0], 1) as place:
             pass
-        for folder in ("launched/folder", "launched/records", "1/records"):
+        for folder in ("launched/folder", "1"):
             (place / folder).mkdir(parents=True)
         place.chmod(0o700)
         (place / "launched/folder/train.py").write_text(f"import os; os.mkdir({str(tmp_path / 'ran')!r})\n")
-        (place / "launched/ready").write_text("1234")
+        (place / "launched/task.json").write_text('{"port": 1234}')
         for rank in range(2):
-            (place / f"launched/records/rank{rank}.record").write_bytes(pickle.dumps(Attack(tmp_path / "ran")))
-            (place / f"launched/records/rank{rank}.ended").touch()
+            (place / f"launched/rank{rank}.record").write_bytes(pickle.dumps(Attack(tmp_path / "ran")))
+            (place / f"launched/rank{rank}.ended").touch()
         kind, _, above = wrong.partition(" ")
         target = place.parent if above else place
         if kind == "link":
@@ -83,7 +83,7 @@ def test_another_users_folder_is_an_error_and_nothing_in_it_is_run(plant, tmp_pa
     target = plant(processes, wrong)
     before = sorted(target.rglob("*"))
     with pytest.raises(HvdscaleError) as raised:
-        examine(ScriptRequest("train.py", (), None, 2, 2, 5), processes[rank], print)
+        examine(ScriptRequest("train.py", (), 2, 5, 1), 2, processes[rank], print)
     said = str(raised.value)
     assert f"{target} {MET[wrong.split()[0]]}" in said and remedy in said and "mode 0700" in said and "\n" not in said
     assert not (tmp_path / "ran").exists() and sorted(target.rglob("*")) == before
@@ -100,7 +100,7 @@ def test_the_folder_of_a_killed_launch_of_the_same_name_is_replaced(shared):
     for processes in (RANKS, APART):
         with place_for(processes[0], 1) as place:
             (place / "launched").mkdir()
-            (place / "launched/ready").write_text("1234")
+            (place / "launched/task.json").write_text("{}")
             with place_for(processes[1], 1) as same:
                 assert same == place and place.stat().st_mode & 0o777 == 0o700
             with place_for(processes[0], 1) as again:

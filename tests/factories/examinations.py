@@ -1,15 +1,22 @@
-"""hvdscale-doctor script, carried out many times by one process that has imported torch: each in a fork of it.
+"""hvdscale-doctor script, carried out many times by one process that has imported torch: each in a fork of it, and
+each rank in a fork in place of an interpreter of its own, which would import torch again.
 
     with Doctor() as doctor: doctor.run(folder, "train.py", "--batch", "16", "--", "--batch", "{local}")
 """
+import contextlib
+import gc
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
+
+import numpy as np
 
 from tests.conftest import ROOT, command_environment
 
@@ -51,9 +58,68 @@ class Doctor:
         return Said(code, *((Path(folder) / name).read_text() for name in (".out", ".err")))
 
 
+class ForkedRank:
+    """What a Popen of a rank is to its runner, but a fork of this process."""
+
+    def __init__(self, command, stdin, stdout, stderr, env, cwd, start_new_session, preexec_fn):
+        self.returncode, self.pid = None, os.fork()
+        if self.pid:
+            return
+        with contextlib.suppress(BaseException):
+            os.setsid()
+            preexec_fn()
+            with open(os.devnull) as nothing:
+                for descriptor, file in enumerate((nothing, stdout, stderr)):
+                    os.dup2(file.fileno(), descriptor)
+            os.environ.clear()
+            os.environ.update(env)
+            os.chdir(cwd)
+            _run_rank(command)
+        os._exit(1)
+
+    def poll(self):
+        if self.returncode is None:
+            self._ended(*os.waitpid(self.pid, os.WNOHANG))
+        return self.returncode
+
+    def wait(self):
+        if self.returncode is None:
+            self._ended(*os.waitpid(self.pid, 0))
+        return self.returncode
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def _ended(self, pid, status):
+        if pid:
+            self.returncode = os.waitstatus_to_exitcode(status)
+
+
+def _run_rank(command):
+    """What python -m does with the command's arguments, with seeds and threads as in a process of its own."""
+    import torch
+
+    from hvdscale.doctor.script import rank
+    _, _, module, *words = command
+    assert module == rank.__name__
+    gc.enable()
+    sys.argv, sys.path = [rank.__file__, *words], [os.getcwd(), *sys.path]
+    random.seed()
+    np.random.seed()
+    torch.seed()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    try:
+        rank.main()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+
+
 def _serve():
     from hvdscale.cli import doctor_script
-    from hvdscale.doctor.script import examine, report  # noqa: F401  imported before the forks
+    from hvdscale.doctor.script import examine, rank, report  # noqa: F401  imported before the forks
+    from hvdscale.watch import runner
+    runner.subprocess = SimpleNamespace(Popen=ForkedRank, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     for line in sys.stdin:
         what, folder, *words = json.loads(line)
         child = os.fork()
@@ -85,17 +151,17 @@ def _redirect(folder):
 
 
 def _watched(words):
-    from hvdscale.doctor.script.child import ScriptRequest
     from hvdscale.doctor.script.runs import run_here
+    from hvdscale.watch.runner import ScriptRequest, threads_of
     with tempfile.TemporaryDirectory() as place:
-        run_here(ScriptRequest(words[0], tuple(words[1:]), None, 2, 4, 60), 2, Path(place) / "run")
-        print((Path(place) / "run/records/rank0.stdout").read_text())
+        run_here(ScriptRequest(words[0], tuple(words[1:]), 4, 60, threads_of(2)), 2, Path(place) / "run")
+        print((Path(place) / "run/rank0.stdout").read_text())
 
 
 def _plain(words):
     import runpy
 
-    from hvdscale.doctor.script.runs import free_port, of_torchrun
+    from hvdscale.watch.runner import free_port, of_torchrun
     port, ranks = free_port(), []
     for rank in range(2):
         ranks.append(os.fork())

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from ...formatting.numbers import counted
 from ...watch.collectives import ALONE
+from ...watch.place import place_for
+from ...watch.runner import ScriptRequest
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
-from .child import ScriptRequest
 from .compare.evaluation import evaluation
 from .compare.epochs import epochs
 from .compare.examples import examples
@@ -19,7 +20,6 @@ from .compare.shards import join
 from .compare.state import batch_norm, parameters
 from .compare.streams import random_numbers
 from .compare.unseen import notes, unseen
-from .place import place_for
 from .runs import Run, run_here, run_launched
 
 CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "parameters": parameters,
@@ -56,7 +56,7 @@ class ScriptExamination:
     def about(self) -> dict[str, object]:
         """What was examined and how, for formats.render_for_machines."""
         return {"script": self.asked.script, "arguments": self.asked.arguments, "workers": self.pair.workers,
-                "global_batch": self.asked.batch, "updates": self.pair.updates, "notes": self.notes,
+                "global_batch": self.asked.global_batch, "updates": self.pair.updates, "notes": self.notes,
                 "not_checked": self.unseen, "instead": self.instead, "written": self.written}
 
     @property
@@ -75,11 +75,11 @@ class ScriptExamination:
                 if finding.check in MUST_BE_SEEN and finding.verdict == Verdict.UNSEEN]
 
 
-def examine(asked: ScriptRequest, process: Process, say: Callable[[str], None],
+def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[[str], None],
             checks: Collection[str] = tuple(CHECKS)) -> ScriptExamination | None:
     """Run the script on one worker and on several, and compare; raises ScriptError. None on ranks above 0.
 
-    process  this one in a launch, whose workers then run the script; alone, asked.workers processes are started here
+    process  this one in a launch, whose workers then run the script; alone, ``workers`` ranks are started here
     checks   those of CHECKS to make
     """
     with place_for(process, asked.seconds) as place:
@@ -92,14 +92,14 @@ def examine(asked: ScriptRequest, process: Process, say: Callable[[str], None],
             return compare(asked, run_here(asked, 1, place / "1"), many, checks)
         say(f"running {asked.script} on 1 worker")
         one = run_here(asked, 1, place / "1")
-        say(f"running {asked.script} on {asked.workers} workers")
-        return compare(asked, one, run_here(asked, asked.workers, place / "several"), checks)
+        say(f"running {asked.script} on {workers} workers")
+        return compare(asked, one, run_here(asked, workers, place / "several"), checks)
 
 
 def compare(asked: ScriptRequest, one: Run, many: Run, checks: Collection[str]) -> ScriptExamination:
     """The findings on two runs; pure but for what the runs say they wrote."""
     join(many.records)
-    pair = Pair(one.records[0], many.records, asked.batch)
+    pair = Pair(one.records[0], many.records, asked.global_batch)
     written = {path for run in (one, many) if not run.workplace.copied for path in run.written}
     written.update(path for record in pair.records for path in record.written)
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from ...system.files import write_whole
+from ...watch.runner import record_of
 
 MOST_INDICES = 50_000           # of a subset that are kept
 RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
@@ -221,18 +222,19 @@ class Record:
         """Updates so far: the most that any optimizer has made."""
         return max((len(one.updates) for one in self.optimizers), default=0)
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether the watcher ended an iteration over a loader."""
+        return any(one.cut is not None for one in self.iterations)
+
     def save(self, folder: Path) -> None:
-        write_whole(path_of(folder, self.rank), json.dumps(self, default=_as_json), sync=False)
-
-
-def path_of(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.record"
+        write_whole(record_of(folder, self.rank), json.dumps(self, default=_as_json), sync=False)
 
 
 def load(folder: Path, rank: int, workers: int) -> Record:
     """The record of a rank as it was last saved; an empty one where it saved none."""
     try:
-        return _from_json(Record, json.loads(path_of(folder, rank).read_bytes()))
+        return _from_json(Record, json.loads(record_of(folder, rank).read_bytes()))
     except FileNotFoundError:
         return Record(rank, workers)
 

@@ -21,7 +21,7 @@ def render(examination: ScriptExamination, seconds: float, colour: bool) -> str:
 
 def _headline(examination: ScriptExamination) -> str:
     asked, pair = examination.asked, examination.pair
-    batch = f"global batch {asked.batch} in both runs" if asked.batch is not None else "each run with its own batch"
+    batch = f"global batch {asked.global_batch} in both runs" if asked.global_batch else "each run with its own batch"
     unseen = " and ".join(examination.unseen_training)
     blind = f"Not seen: {unseen}. " if unseen else ""
     checks = counted(len(examination.findings), "check")

@@ -42,5 +42,6 @@ class Session:
             trained = [one for one in self.record.iterations if one.trained]
             if not trained or trained[-1].updates >= self.wanted or made > self.wanted + AFTER_THE_CUT:
                 self.record.state = STOPPED
+                self.save()
                 self._leave()
         self.save()

@@ -1,4 +1,4 @@
-"""The folder of an examination, in which the script runs in a copy and the ranks leave their records.
+"""The private folder that the processes of a run share, and from which code is run.
 
 The processes of a launch find it by its name, which any user of the host could find out.
 """
@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from ...errors import HvdscaleError
-from ...system.files import writing
-from ...system.owned import require_own_folder
-from ...workers.launch import SHARED, Process, shared_folder
+from ..errors import HvdscaleError
+from ..system.files import writing
+from ..system.owned import require_own_folder
+from ..workers.launch import SHARED, Process, shared_folder
 
 POLL_SECONDS = 0.02
+SHARE = f"{SHARED}=FOLDER names a folder that all hosts share"
 
 
 @contextlib.contextmanager
@@ -37,7 +38,7 @@ def place_for(process: Process, seconds: float) -> Iterator[Path]:
         if process.rank == 0:
             _make_own(folders, remedy)
         for one in folders if process.rank else ():
-            await_path(one, seconds)
+            await_path(one, seconds, SHARE)
             require_own_folder(one, remedy)
     try:
         yield folders[-1]
@@ -46,13 +47,12 @@ def place_for(process: Process, seconds: float) -> Iterator[Path]:
             shutil.rmtree(folders[-1], ignore_errors=True)
 
 
-def await_path(path: Path, seconds: float) -> None:
+def await_path(path: Path, seconds: float, remedy: str) -> None:
     """Wait for what rank 0 leaves there; raises HvdscaleError where it has not in time."""
     until = time.monotonic() + seconds
     while not os.path.lexists(path):
         if time.monotonic() > until:
-            raise HvdscaleError(f"rank 0 has left nothing at {path} within {seconds:g} s; {SHARED}=FOLDER names a "
-                                "folder that all hosts share")
+            raise HvdscaleError(f"rank 0 has left nothing at {path} within {seconds:g} s; {remedy}")
         time.sleep(POLL_SECONDS)
 
 

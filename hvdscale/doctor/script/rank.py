@@ -1,0 +1,33 @@
+"""One rank of an examined script: its listeners, and the record that it leaves."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from ...watch.rank import Rank
+from .listen.batches import Batches
+from .listen.calls import Calls
+from .listen.losses import Losses
+from .listen.session import Session
+from .listen.updates import Updates
+from .record import Record
+
+
+def main() -> NoReturn:
+    """Run the script as this rank, and end with its record."""
+    sys.dont_write_bytecode = True
+    rank = Rank()
+    record = Record(rank.process.rank, rank.process.size)
+    session = Session(record, rank.place, rank.task["updates"], rank.leave)
+
+    def save(state: str, error: str) -> None:
+        record.state, record.error = state, error
+        session.save()
+    batches, losses = Batches(session), Losses()
+    rank.run((batches, losses, Updates(session, batches, losses), Calls(session, Path.cwd())), save,
+             is_cut=lambda: record.was_cut)
+
+
+if __name__ == "__main__":
+    main()

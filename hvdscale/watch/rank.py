@@ -1,0 +1,72 @@
+"""One rank of a watched script, in an interpreter of its own: python -m MODULE PLACE SCRIPT ARGUMENTS ...
+
+    rank = Rank()                       in the main of MODULE, which says who listens
+    rank.run([listener], save)
+
+PLACE is the folder that all ranks share: see runner.py. The rank leaves there what it saw (rank0.record), where it
+stands at a SIGUSR1 (rank0.stack), and that it ends in the middle of the script (rank0.stopped).
+"""
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import torch._dynamo  # noqa: F401  as the first optimizer would, for a second
+
+from ..workers.launch import place
+from .listener import Listener
+from .runner import read_task, stack_of
+from .script import failure_of, run_script
+from .watch import watching
+
+TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
+RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
+
+
+class Rank:
+    """This process, as a rank of the script that its command names."""
+
+    def __init__(self) -> None:
+        self.place, self.script, self.arguments = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+        self.task, self.process = read_task(self.place), place()
+
+    def run(self, listeners: Sequence[Listener], save: Callable[[str, str], None], details: bool = True,
+            is_cut: Callable[[], bool] = lambda: False) -> NoReturn:
+        """Run the script to its end, and end this process.
+
+        save    keeps a state of the rank, one of the above, and the error of a script that failed
+        is_cut  whether a StopIteration is not the script's, as its epoch was cut short
+        """
+        faulthandler.register(signal.SIGUSR1, open(stack_of(self.place, self.process.rank), "w"))
+        save(RUNNING, "")
+        del sys.path[0]                 # the working folder, of python -m
+        with watching(listeners, self.process.local_size, self.process.size, details):
+            ended = run_script(self.script, self.arguments)
+            if isinstance(ended, StopIteration) and is_cut():
+                state, error = STOPPED, ""
+            else:
+                error = failure_of(ended)
+                state = FAILED if error else ENDED
+            save(state, error)
+        _exit(int(state == FAILED))
+
+    def leave(self) -> NoReturn:
+        """End this process together with the others, so that none of them loses a message that it waits for."""
+        (self.place / f"rank{self.process.rank}.stopped").touch()
+        until = time.monotonic() + TOGETHER_SECONDS
+        while time.monotonic() < until and len(list(self.place.glob("rank*.stopped"))) < self.process.size:
+            time.sleep(0.01)
+        _exit(0)
+
+
+def _exit(code: int) -> NoReturn:
+    """End without what the script left to do at exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,265 @@
+"""Runs of an unmodified script: its ranks are started, awaited, and ended in any case.
+
+    asked = ScriptRequest("train.py", ("--batch", "{local}"), updates=4, seconds=300, threads=1, batch=8)
+    run_here(asked, 2, "hvdscale.doctor.script.rank", place, folder)        both ranks on this machine, as by torchrun
+    run_launched(asked, process, "hvdscale.scaling.rank", place)            the rank of a launch that this process is
+
+Each rank is an interpreter of its own, see rank.py. ``place`` is a folder that the ranks share.
+"""
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ..formatting.numbers import counted
+from ..system.cores import usable_cores
+from ..system.files import write_whole
+from ..system.parent import ending_with_this_process
+from ..workers.launch import Process, without_launcher
+
+LOCAL, GLOBAL, WORKERS = "{local}", "{global}", "{workers}"
+TASK = "task.json"
+GRACE_SECONDS = 15.0            # that the other ranks have once one has ended, and a launcher to end its workers
+STACK_SECONDS = 0.5             # that a rank has to write where it stands
+POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class ScriptRequest:
+    """A script, and what is to be watched of it.
+
+    arguments  in which LOCAL, GLOBAL and WORKERS stand for the batch of a worker, that of all, and the worker count
+    updates    to watch after the first ``warm_up``
+    seconds    that a run may take;  threads  of each worker
+    batch      examples of a worker's update;  global_batch  those of all; at most one is given
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    updates: int
+    seconds: float
+    threads: int
+    warm_up: int = 0
+    batch: int | None = None
+    global_batch: int | None = None
+
+    def local_batch(self, workers: int) -> int | None:
+        return self.global_batch // workers if self.global_batch else self.batch
+
+    def arguments_on(self, workers: int) -> tuple[str, ...]:
+        local, marked = self.local_batch(workers), {WORKERS: workers}
+        if local is not None:
+            marked |= {LOCAL: local, GLOBAL: self.global_batch or local * workers}
+
+        def filled(argument: str) -> str:
+            for mark, value in marked.items():
+                argument = argument.replace(mark, str(value))
+            return argument
+        return tuple(map(filled, self.arguments))
+
+    def command(self, workers: int, module: str, place: Path) -> list[str]:
+        """What starts a rank."""
+        return [sys.executable, "-m", module, os.path.abspath(place), self.script, *self.arguments_on(workers)]
+
+
+class RunEnd(NamedTuple):
+    """How the process ended that was waited for, the first of several; and whether the run was out of time."""
+
+    code: int
+    late: bool
+
+
+def threads_of(workers: int) -> int:
+    """The threads of each of these workers on this machine: OMP_NUM_THREADS, else an equal share of the cores."""
+    return int(os.environ.get("OMP_NUM_THREADS") or max(1, len(usable_cores()) // workers))
+
+
+def write_task(asked: ScriptRequest, place: Path, **more: int) -> None:
+    """Write what the ranks are to do, so that they may begin."""
+    task = {"warm_up": asked.warm_up, "updates": asked.updates, **more}
+    write_whole(place / TASK, json.dumps(task), sync=False)
+
+
+def read_task(place: Path) -> dict[str, int]:
+    return json.loads((place / TASK).read_text())
+
+
+def run_here(asked: ScriptRequest, workers: int, module: str, place: Path, folder: Path) -> RunEnd:
+    """Run the script with all its ranks on this machine, in the folder ``folder``."""
+    write_task(asked, place)
+    command = asked.command(workers, module, place)
+    with meeting(asked.script, workers) as variables:
+        started = [_start(command, asked, {**without_launcher(), **each}, place / f"rank{rank}", folder)
+                   for rank, each in enumerate(variables)]
+        return await_end(started, asked.seconds, place)
+
+
+def run_launched(asked: ScriptRequest, process: Process, module: str, place: Path, environment: Mapping[str, str],
+                 folder: Path | None = None, output: str | None = None) -> RunEnd:
+    """Run the script as the rank of a launch that this process is; rank 0 also waits for the end of the others.
+
+    output  the file that takes what the rank prints; None: files in ``place``
+    """
+    started = _start(asked.command(process.size, module, place), asked, environment,
+                     output or place / f"rank{process.rank}", folder)
+    end = await_end([started], asked.seconds, place)
+    (place / f"rank{process.rank}.ended").touch()
+    until = time.monotonic() + GRACE_SECONDS
+    while process.rank == 0 and len(list(place.glob("*.ended"))) < process.size and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    return end
+
+
+def run_command(command: list[str], asked: ScriptRequest, place: Path, environment: Mapping[str, str], output: str
+                ) -> RunEnd:
+    """Run a launcher's command, which starts the ranks and is asked to end them where the time is up."""
+    started = _start(command, asked, environment, output, number=signal.SIGTERM)
+    return await_end([started], asked.seconds, place, (signal.SIGTERM, GRACE_SECONDS))
+
+
+def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, str], output: str | Path,
+           folder: Path | None = None, number: int = signal.SIGKILL) -> subprocess.Popen:
+    """Start a command in a process group of its own; it gets the signal when this process ends.
+
+    output  the file that takes the command and all that it prints; a path: its stdout and stderr in files of that name
+    """
+    with contextlib.ExitStack() as files:
+        if isinstance(output, str):
+            out, error = files.enter_context(open(output, "a", encoding="utf-8")), subprocess.STDOUT
+            out.write(shlex.join(command) + "\n")
+            out.flush()
+        else:
+            out, error = (files.enter_context(open(f"{output}.{name}", "w")) for name in ("stdout", "stderr"))
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=error, cwd=folder,
+                                env={**environment, "OMP_NUM_THREADS": str(asked.threads)}, start_new_session=True,
+                                preexec_fn=ending_with_this_process(number))
+
+
+def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path,
+              ending: tuple[int, float] = (signal.SIGUSR1, STACK_SECONDS)) -> RunEnd:
+    """Wait until all processes have ended. Once one has, here or of another rank, the others have GRACE_SECONDS.
+
+    ending  the signal that those get whose time is up, and the seconds until they are killed
+    """
+    latest = until = time.monotonic() + seconds
+    late = False
+    try:
+        while any(process.poll() is None for process in started) and not late:
+            if any(process.returncode is not None for process in started) or next(place.glob("*.ended"), None):
+                until = min(until, time.monotonic() + GRACE_SECONDS)
+            if time.monotonic() > until:
+                break
+            time.sleep(POLL_SECONDS)
+        late = any(process.returncode is None for process in started) and until == latest
+    finally:
+        end(started, *ending)
+    return RunEnd(started[0].returncode, late)
+
+
+def end(started: Sequence[subprocess.Popen], number: int, seconds: float) -> None:
+    """End processes that still run: they get the signal, and are killed after these seconds."""
+    running, until = [process for process in started if process.poll() is None], time.monotonic() + seconds
+    for process in running:
+        process.send_signal(number)
+    while any(process.poll() is None for process in running) and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    for process in started:             # all, before one can see that another is gone
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)              # its loader workers, too
+    for process in started:
+        process.wait()
+
+
+def record_of(place: Path, rank: int) -> Path:
+    """The file in which a rank leaves what it saw."""
+    return place / f"rank{rank}.record"
+
+
+def stack_of(place: Path, rank: int) -> Path:
+    """The file in which a rank writes where it stands, each time it gets SIGUSR1."""
+    return place / f"rank{rank}.stack"
+
+
+def first_to_fail(place: Path, failed: Iterable[int]) -> int | None:
+    """The rank that failed first: the others lose their connection to it."""
+    return min(failed, key=lambda rank: record_of(place, rank).stat().st_mtime_ns, default=None)
+
+
+def describe_failure(asked: ScriptRequest, workers: int, rank: int, made: int, error: str) -> str:
+    return f"{asked.script} on {counted(workers, 'worker')}, rank {rank}, {after(made)}: {error}"
+
+
+def after(made: int) -> str:
+    return f"after {counted(made, 'update')}" if made else "before its first update"
+
+
+def line_of_error(traceback: str) -> str:
+    """The line of a traceback that names the error."""
+    lines = traceback.strip().splitlines() or ["it was killed"]
+    return next((line for line in reversed(lines) if re.match(r"[\w.]+: ", line)), lines[-1])
+
+
+@contextlib.contextmanager
+def meeting(script: str, workers: int) -> Iterator[list[dict[str, str]]]:
+    """The variables of each rank, on this machine, while the script runs."""
+    port = free_port()
+    with rendezvous(script, workers) as horovods:
+        yield [{**of_torchrun(rank, workers, rank, workers, port), "ROLE_WORLD_SIZE": str(workers),
+                **of_horovodrun(rank, workers, horovods)} for rank in range(workers)]
+
+
+@contextlib.contextmanager
+def rendezvous(script: str, workers: int) -> Iterator[int]:
+    """The port at which Horovod's ranks on this machine meet over Gloo; 0 for a script without Horovod.
+
+    Over MPI a rank could not end before the script does: mpirun takes that for a failure.
+    """
+    if importlib.util.find_spec("horovod") is None or "horovod" not in Path(script).read_text(errors="replace"):
+        yield 0
+        return
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+    server = RendezvousServer(0)
+    port = server.start()
+    try:
+        server.init(get_host_assignments(parse_hosts(f"localhost:{workers}"), workers))
+        yield port
+    finally:
+        server.stop()
+
+
+def of_torchrun(rank: int, size: int, local_rank: int, local_size: int, port: int) -> dict[str, str]:
+    """As torchrun would have them on one machine."""
+    given = dict(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=local_size, GROUP_RANK=0,
+                 MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    return {name: str(value) for name, value in given.items()}
+
+
+def of_horovodrun(rank: int, size: int, port: int) -> dict[str, str]:
+    """As ``horovodrun --gloo`` would have them on one machine; none for port 0."""
+    if not port:
+        return {}
+    given = dict(RANK=rank, SIZE=size, LOCAL_RANK=rank, LOCAL_SIZE=size, CROSS_RANK=0, CROSS_SIZE=1, CONTROLLER="gloo",
+                 CPU_OPERATIONS="gloo", HOSTNAME="localhost", GLOO_IFACE="lo", GLOO_RENDEZVOUS_ADDR="127.0.0.1",
+                 GLOO_RENDEZVOUS_PORT=port)
+    return {f"HOROVOD_{name}": str(value) for name, value in given.items()}
+
+
+def free_port() -> int:
+    """One of this machine that nothing listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
