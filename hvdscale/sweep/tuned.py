@@ -13,12 +13,11 @@
 """
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.search import Search
+from ..formatting.toml import escape, key_as_toml, value_as_toml
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import SCALED_BETAS
@@ -60,7 +59,7 @@ def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:
     if len(names) > 1:
         raise ValueError(f"searches of several workloads: {', '.join(sorted(names))}")
     entries = [_entry(batch, by_batch[batch], folder) for batch in sorted(by_batch)]
-    head = [f"workload = {_value(name)}\n" for name in names]
+    head = [f"workload = {value_as_toml(name)}\n" for name in names]
     if not any(_best(found) for found in by_batch.values()):
         entries.append("[global_batch]\n")
     return "\n".join([_usage(plans), *head, *entries])
@@ -101,7 +100,7 @@ def _usage(plans):
     if asked is None:
         return f"{title}\n"
     return (f"{title} To use them, with a budget and a target:\n"
-            f"# hvdscale-train {_escape(asked)} --global-batch N --lr-rule tuned --metaparameters FILE\n")
+            f"# hvdscale-train {escape(asked)} --global-batch N --lr-rule tuned --metaparameters FILE\n")
 
 
 def _entry(batch, searches, folder):
@@ -110,12 +109,12 @@ def _entry(batch, searches, folder):
     if search is None:
         goals = [f"met {one.target}" if one.objective == STEPS_TO_TARGET else f"has a {one.objective}"
                  for one in searches]
-        return "".join(f"# [global_batch.{batch}]: {_escape(one.study)}: {len(one.feasible)} feasible of "
-                       f"{len(one.draws)} drawn, none of which {_escape(goal)}\n"
+        return "".join(f"# [global_batch.{batch}]: {escape(one.study)}: {len(one.feasible)} feasible of "
+                       f"{len(one.draws)} drawn, none of which {escape(goal)}\n"
                        for one, goal in zip(searches, goals))
     asked = search.best.trial.plan["asked"]
     others = {name: asked[name] for key in OF_PROBLEM for name in asked if key_of(name) == key}
-    comment = [f"# its trials also had, which must be set again: {_value(others)[1:-1]}"] if others else []
+    comment = [f"# its trials also had, which must be set again: {value_as_toml(others)[1:-1]}"] if others else []
     return "\n".join([f"[global_batch.{batch}]", *comment, *_lines(tuned_keys(search)), "", f"[evidence.{batch}]",
                       *_lines(_evidence(search, folder)), ""])
 
@@ -139,27 +138,5 @@ def _evidence(search, folder):
 
 def _lines(table: Mapping) -> Iterable[str]:
     for name, value in table.items():
-        line = f"{_key(name)} = {_value(value)}"
+        line = f"{key_as_toml(name)} = {value_as_toml(value)}"
         yield f"{line:<30}  # {NOTES[name]}" if name in NOTES else line
-
-
-def _value(value) -> str:
-    """A value as TOML, floats in full precision."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f'"{_escape(value)}"'
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_key(name)} = {_value(inner)}' for name, inner in value.items())}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_value, value))}]"
-    return repr(value)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{_escape(name)}"'
-
-
-def _escape(text: str) -> str:
-    """The text within a basic string, without quotes; also safe in a comment."""
-    return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")

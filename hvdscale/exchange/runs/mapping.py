@@ -10,7 +10,6 @@ a constant for each part of a path: ``batch = 1024``, ``batch = {parameter = "ba
 """
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...errors import UsageError
+from ...formatting.toml import key_as_toml, value_as_toml
 from ...log.schema import DIRECTIONS, better
 from ...plan.settings import read_toml
 from ...plan.values import did_you_mean
@@ -107,10 +107,8 @@ class Source:
 
     def as_toml(self) -> str:
         if self.parameter is not None:
-            return f"{{parameter = {_quoted(self.parameter)}}}"
-        if isinstance(self.value, dict):
-            return f"{{{', '.join(f'{_key(part)} = {_quoted(value)}' for part, value in self.value.items())}}}"
-        return _quoted(self.value) if self.pattern is None else f"{{pattern = {_quoted(self.pattern)}}}"
+            return value_as_toml({"parameter": self.parameter})
+        return value_as_toml(self.value if self.pattern is None else {"pattern": self.pattern})
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ class RunMapping:
         """The mapping as a file to edit."""
         from jinja2 import Environment, PackageLoader, StrictUndefined
         page = Environment(loader=PackageLoader(__package__, ""), trim_blocks=True, undefined=StrictUndefined)
-        page.filters |= {"quoted": _quoted, "key": _key}
+        page.filters |= {"quoted": value_as_toml, "key": key_as_toml}
         return page.get_template("mapping.toml.jinja").render(vars(self)).rstrip("\n")
 
 
@@ -360,13 +358,3 @@ _KEYS = (*SETTINGS, *_PLAIN, "metaparameters", "steps", "tags", "lines")
 def way_of(metric: Metric) -> str:
     """Which way it gets better, in the log's words."""
     return DIRECTIONS.get(metric.way, better(metric.column))
-
-
-def _quoted(value: Any) -> str:
-    if isinstance(value, str) and "\\" in value and "'" not in value:
-        return f"'{value}'"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[\w-]+", name) else json.dumps(name)
