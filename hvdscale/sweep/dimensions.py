@@ -27,7 +27,7 @@ from ..plan.scaling import SCALED_BETAS, exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
 from ..plan.settings import KEYS, check, is_key, key_of, key_type, stored_names
 from ..plan.values import did_you_mean, none_of
-from .toml_errors import TomlTable
+from .toml_table import TomlTable
 
 TABLES = ("model_args", "optimizer_args")       # keys whose entries can be searched
 # the names under which a log has numbers, and text of a choice

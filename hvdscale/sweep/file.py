@@ -36,7 +36,7 @@ from .dimensions import Dimension, overridden, parameter_tables, settle
 from .draw_files import FIRST_REPEAT
 from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, Keys, checked_key, read_settings, refuse_untaken,
                        takes)
-from .toml_errors import REQUIRED, TomlTable, read_table
+from .toml_table import REQUIRED, TomlTable, read_table
 
 COUNTS = ("trials", "max_draws")
 TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",
@@ -95,7 +95,7 @@ class Sweep:
 
 
 def read_sweep(path: str) -> Sweep:
-    """The sweep of a TOML file; raises UsageError naming file, line and key for an invalid one."""
+    """The sweep of a TOML file; raises UsageError naming file, table and key for an invalid one."""
     top = read_table(path)
     top.only(TOP, {**dict.fromkeys(HVDSCALE_TRAIN, "a key of hvdscale-train belongs in [settings]"), **ELSEWHERE})
     workload, optimizers, targets = top.take("workload", str), read_optimizers(top), read_targets(top)

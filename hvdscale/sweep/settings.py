@@ -12,7 +12,7 @@ from ..plan.plan import Execution
 from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
 from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, LENGTHS, OPTIMIZERS, Settings, key_of, read, stored
-from .toml_errors import TomlTable
+from .toml_table import TomlTable
 
 BUDGETS = ("budget", *UNITS)
 # keys that cannot be settings of a sweep, and where they belong
@@ -45,7 +45,7 @@ HVDSCALE_TRAIN = (*KEYS, *LENGTHS)      # all names of its keys
 
 
 def checked_key(table: TomlTable, name: str) -> tuple[str, Any]:
-    """A key of hvdscale-train as a log has it, and its value; raises UsageError naming the line of an invalid one."""
+    """A key of hvdscale-train as a log has it, and its value; raises UsageError naming the place of an invalid one."""
     try:
         key, value = stored(*read(name, table[name]))
         json.dumps(value)
@@ -86,13 +86,13 @@ def is_of_optimizer(name: str) -> bool:
     return ACTS_ONLY_WITH.get(key_of(name), ("",))[0] == "optimizer"
 
 
-def refuse_untaken(table: TomlTable, name: str, optimizers: tuple[str, ...], *key: str) -> None:
+def refuse_untaken(table: TomlTable, name: str, optimizers: tuple[str, ...], key: str = "") -> None:
     """Raise UsageError if no optimizer of the sweep takes the key."""
     if not any(takes(optimizer, name) for optimizer in optimizers):
         takers = (listed(ACTS_ONLY_WITH[key_of(name)][1], "or") if is_of_optimizer(name) else
                   "a module:Class such as torch.optim:RMSprop")
         raise table.wrong(f"{name} acts only with {takers}, and the sweep has {', '.join(optimizers)}; leave it out, "
-                          "or add one of these to optimizers", *key)
+                          "or add one of these to optimizers", key)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Keys:
         return key in map(key_of, (*self.settings, *self.searched))
 
     def wrong(self, said: str, name: str) -> UsageError:
-        """The error at the line that sets or searches the key."""
+        """The error at the place that sets or searches the key."""
         if name in self.searched:
             return self.space[name].wrong(said)
         table, given = self.home[key_of(name)]
@@ -153,7 +153,7 @@ class Keys:
             entries, _, entry = name.partition(".")
             if entry and entry in self.settings.get(entries, {}):
                 raise self.home[entries][0].wrong(f"{name} is set here, and searched in [space.{name}]; leave one of "
-                                                  "them out", entries, entry)
+                                                  "them out", entries)
 
     def refuse_idle(self) -> None:
         """Raise UsageError for a key without effect beside any possible value of another."""

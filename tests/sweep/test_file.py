@@ -1,7 +1,6 @@
 """The sweep file: what its studies are, and messages that name file, line and key of what cannot hold."""
 import copy
 import json
-import random
 import re
 from types import SimpleNamespace
 
@@ -10,11 +9,10 @@ import pytest
 from hvdscale.errors import PlanError, UsageError
 from hvdscale.plan.lengths import Length
 from hvdscale.plan.search_space import draws
-from hvdscale.plan.settings import Settings, tomllib
+from hvdscale.plan.settings import Settings
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.studies import plan_of, settle_study
 from hvdscale.sweep.sweep_identity import check_same
-from hvdscale.sweep.toml_errors import key_lines
 from tests.factories.plans import WORKLOAD
 
 WHOLE = """\
@@ -91,10 +89,6 @@ def bounds(sweep, name, batch=4, budget_steps=100, optimizer="sgd"):
     space = study(sweep, f"{optimizer}-b{batch}").space(budget_steps)
     found = next(parameter for parameter in space if parameter.name == name)
     return found.low, found.high
-
-
-def line_of(text, part):
-    return text[:text.index(part)].count("\n") + 1
 
 
 # what is read
@@ -196,7 +190,7 @@ def test_the_batch_of_a_study_may_grow_from_it(read):
     settled = settle_study(sweep, sweep.studies[0], JOB, data, None)
     plan = plan_of(settled, 0, JOB, data)
     assert str(plan.batches) == "4, 8 from step 13" and settled.budget_examples == 13 * 4 + 87 * 8
-    refused(read, SMALL + LR + ramp.replace("batch.4", "batch.16"), "batch_schedule",
+    refused(read, SMALL + LR + ramp.replace("batch.4", "batch.16"),
             "batch.16.settings: batch_schedule = .* begins at another batch than that of the study, 16; give it")
 
 
@@ -310,239 +304,217 @@ def test_values_may_be_text_numbers_or_words_in_a_numbers_place(read):
                      "decay_steps": "integer"}
 
 
-# what is refused: the text that is put in, the line it has, what is said
+# what is refused: the text that is put in, what is said
 
-def refused(read, text, key, said):
-    """The message is about this file and the line of this part of the text."""
+def refused(read, text, said):
+    """The message names this file, and then says so."""
     with pytest.raises(UsageError) as caught:
         read(text)
-    line = f":{line_of(text, key)}" if key else ""
-    assert re.search(rf"/sweep\.toml{line}: {said}", str(caught.value)), str(caught.value)
+    assert re.search(rf"/sweep\.toml: {said}", str(caught.value)), str(caught.value)
 
 
 TOP = [
-    ('workload = "made/net"', "", None, "has no workload; give text"),
-    ('workload = "made/net"', "workload = 3", "workload", "workload = 3 is not text"),
-    ("[4, 16, 64]", "[]", "batch_sizes", r"batch_sizes = \[\] holds none; give some, such as \[32"),
-    ("[4, 16, 64]", "[4, 0]", "batch_sizes", "batch_sizes: 0 is not a whole number of at least 1"),
-    ("[4, 16, 64]", "[4, true]", "batch_sizes", "batch_sizes: True is not a whole number"),
-    ("[4, 16, 64]", "[4, 16, 4]", "batch_sizes", r"batch_sizes = \[4, 16, 4\] holds 4 twice"),
-    ("[4, 16, 64]", "4", "batch_sizes", "batch_sizes = 4 is not a list"),
-    ("trials = 3", "trials = 3\nworkers_per_trial = 8", "batch_sizes",
-     "batch_sizes: 4 leaves some of workers_per_trial"),
-    ('optimizer = "sgd"', "", None, "has no optimizers; give a list"),
-    ('"sgd"', '"sgdd"', "optimizer", "optimizer: 'sgdd' is none of sgd, momentum, .*, and not module:Class such as"),
-    ('optimizer = "sgd"', 'optimizers = ["sgd", "sgd"]', "optimizers", "optimizers = .* holds 'sgd' twice"),
-    ('optimizer = "sgd"', 'optimizers = [3]', "optimizers", "optimizers: 3 is none of"),
-    ('optimizer = "sgd"', 'optimizer = "sgd"\noptimizers = ["sgd"]', "optimizer", "optimizer and optimizers are alt"),
-    ("trials = 3", "", None, "has no trials; give a whole number"),
-    ("trials = 3", "trials = 0", "trials", "trials = 0 must be at least 1"),
-    ("trials = 3", "trials = 3.0", "trials", "trials = 3.0 is not a whole number"),
-    ("trials = 3", "trials = 3\nmax_draws = 2", "max_draws", "max_draws = 2 are too few for trials = 3; give at least"),
-    ("trials = 3", "trials = 3\nmax_draws = 100000", "max_draws", "max_draws = 100000 must be below 100000"),
-    ("trials = 3", "trails = 3", "trails", "there is no key 'trails'; did you mean trials"),
-    ("trials = 3", "trials = 3\nmomentum = 0.9", "momentum", r"there is no key 'momentum'; .* belongs in \[settings\]"),
-    ("trials = 3", "trials = 3\ntarget = 'a'", "target = ", r"there is no key 'target'; targets = \[...\]"),
-    ("trials = 3", "trials = 3\nzzz = 1", "zzz", "there is no key 'zzz'; known keys here: workload, batch_sizes"),
-    ("trials = 3", "trials = 3\nrepeats = -1", "repeats", "repeats = -1 must be at least 0"),
-    ("trials = 3", "trials = 3\nprune_keep = 0", "prune_keep", "prune_keep = 0 must be at least 1"),
-    ("trials = 3", "trials = 3\nprune = 1", "prune", "prune = 1 is not true or false"),
-    ("trials = 3", "trials = 3\nseed = -1", "seed", "seed = -1 must be at least 0"),
-    ('["val/error<0.1"]', "[]", "targets",
-     "has no target to count steps to; give targets, .*'val/error<0.01'.*objective"),
-    ('["val/error<0.1"]', '["val/error"]', "targets", "targets: target 'val/error' is not split/metric"),
-    ('["val/error<0.1"]', "[3]", "targets", "targets: 3 is not text such as"),
-    ('["val/error<0.1"]', '["val/error<0.1", "val/loss<1"]', "targets", "targets: .* are not of one metric"),
-    ('["val/error<0.1"]', '["val/error<0.1", "val/error>0.2"]', "targets", "targets: .* are not of one metric"),
-    ('["val/error<0.1"]', '["val/error<0.1", "val/error<0.10"]', "targets", "targets: .* holds one twice"),
-    ("trials = 3", "trials = 3\nobjective = 'error'", "objective",
-     "objective = 'error' is neither 'steps' .* nor a split"),
-    ("trials = 3", "trials = 3\nobjective = 'vel/error'", "objective", "objective = 'vel/error' is neither"),
-    ("trials = 3", "trials = 3\nobjective = 'val/error'\nprune = true", "prune",
+    ('workload = "made/net"', "", "has no workload; give text"),
+    ('workload = "made/net"', "workload = 3", "workload = 3 is not text"),
+    ("[4, 16, 64]", "[]", r"batch_sizes = \[\] holds none; give some, such as \[32"),
+    ("[4, 16, 64]", "[4, 0]", "batch_sizes: 0 is not a whole number of at least 1"),
+    ("[4, 16, 64]", "[4, true]", "batch_sizes: True is not a whole number"),
+    ("[4, 16, 64]", "[4, 16, 4]", r"batch_sizes = \[4, 16, 4\] holds 4 twice"),
+    ("[4, 16, 64]", "4", "batch_sizes = 4 is not a list"),
+    ("trials = 3", "trials = 3\nworkers_per_trial = 8", "batch_sizes: 4 leaves some of workers_per_trial"),
+    ('optimizer = "sgd"', "", "has no optimizers; give a list"),
+    ('"sgd"', '"sgdd"', "optimizer: 'sgdd' is none of sgd, momentum, .*, and not module:Class such as"),
+    ('optimizer = "sgd"', 'optimizers = ["sgd", "sgd"]', "optimizers = .* holds 'sgd' twice"),
+    ('optimizer = "sgd"', 'optimizers = [3]', "optimizers: 3 is none of"),
+    ('optimizer = "sgd"', 'optimizer = "sgd"\noptimizers = ["sgd"]', "optimizer and optimizers are alt"),
+    ("trials = 3", "", "has no trials; give a whole number"),
+    ("trials = 3", "trials = 0", "trials = 0 must be at least 1"),
+    ("trials = 3", "trials = 3.0", "trials = 3.0 is not a whole number"),
+    ("trials = 3", "trials = 3\nmax_draws = 2", "max_draws = 2 are too few for trials = 3; give at least"),
+    ("trials = 3", "trials = 3\nmax_draws = 100000", "max_draws = 100000 must be below 100000"),
+    ("trials = 3", "trails = 3", "there is no key 'trails'; did you mean trials"),
+    ("trials = 3", "trials = 3\nmomentum = 0.9", r"there is no key 'momentum'; .* belongs in \[settings\]"),
+    ("trials = 3", "trials = 3\ntarget = 'a'", r"there is no key 'target'; targets = \[...\]"),
+    ("trials = 3", "trials = 3\nzzz = 1", "there is no key 'zzz'; known keys here: workload, batch_sizes"),
+    ("trials = 3", "trials = 3\nrepeats = -1", "repeats = -1 must be at least 0"),
+    ("trials = 3", "trials = 3\nprune_keep = 0", "prune_keep = 0 must be at least 1"),
+    ("trials = 3", "trials = 3\nprune = 1", "prune = 1 is not true or false"),
+    ("trials = 3", "trials = 3\nseed = -1", "seed = -1 must be at least 0"),
+    ('["val/error<0.1"]', "[]", "has no target to count steps to; give targets, .*'val/error<0.01'.*objective"),
+    ('["val/error<0.1"]', '["val/error"]', "targets: target 'val/error' is not split/metric"),
+    ('["val/error<0.1"]', "[3]", "targets: 3 is not text such as"),
+    ('["val/error<0.1"]', '["val/error<0.1", "val/loss<1"]', "targets: .* are not of one metric"),
+    ('["val/error<0.1"]', '["val/error<0.1", "val/error>0.2"]', "targets: .* are not of one metric"),
+    ('["val/error<0.1"]', '["val/error<0.1", "val/error<0.10"]', "targets: .* holds one twice"),
+    ("trials = 3", "trials = 3\nobjective = 'error'", "objective = 'error' is neither 'steps' .* nor a split"),
+    ("trials = 3", "trials = 3\nobjective = 'vel/error'", "objective = 'vel/error' is neither"),
+    ("trials = 3", "trials = 3\nobjective = 'val/error'\nprune = true",
      "prune = true stops trials that have lost the race .* the best val/error may come at the end of the budget"),
-    ("steps = 100", "", None, "has no budget at batch 4; give one, such as"),
-    ("steps = 100", "steps = 100\nepochs = 1", "epochs", "steps = 100 and epochs = 1 are alternatives"),
-    ("steps = 100", "steps = 0", "steps = 0", "steps = 0 must be at least 1"),
-    ("steps = 100", "seconds = 60", "evaluations", "evaluations = 10 cannot be spread over a budget in seconds"),
-    ("evaluations = 10", "", None, "does not say when trials are evaluated; give evaluations = 60 .* or eval_every"),
-    ("evaluations = 10", "evaluations = 0", "evaluations", "evaluations = 0 must be at least 1"),
+    ("steps = 100", "", "has no budget at batch 4; give one, such as"),
+    ("steps = 100", "steps = 100\nepochs = 1", "steps = 100 and epochs = 1 are alternatives"),
+    ("steps = 100", "steps = 0", "steps = 0 must be at least 1"),
+    ("steps = 100", "seconds = 60", "evaluations = 10 cannot be spread over a budget in seconds"),
+    ("evaluations = 10", "", "does not say when trials are evaluated; give evaluations = 60 .* or eval_every"),
+    ("evaluations = 10", "evaluations = 0", "evaluations = 0 must be at least 1"),
 ]
 
 
-@pytest.mark.parametrize("old, new, key, said", TOP, ids=[f"{new}, {said[:30]}" for _, new, _, said in TOP])
-def test_what_cannot_hold_at_the_top_is_named_with_its_line(read, old, new, key, said):
+@pytest.mark.parametrize("old, new, said", TOP, ids=[f"{new}, {said[:30]}" for _, new, said in TOP])
+def test_what_cannot_hold_at_the_top_is_named(read, old, new, said):
     assert old in SMALL
-    refused(read, SMALL.replace(old, new) + LR, key, said)
+    refused(read, SMALL.replace(old, new) + LR, said)
 
 
 TABLES = [
-    ("[settings]\nmomentun = 0.9", "momentun", "settings: there is no key 'momentun'; did you mean momentum"),
-    ("[settings]\nweight_decay = -1", "weight_decay", "settings: weight_decay = -1.0 must be at least 0"),
-    ("[settings]\nmomentum = 0.9", "momentum",
-     "settings: momentum acts only with momentum, nesterov, lars or muon, and the "
+    ("[settings]\nmomentun = 0.9", "settings: there is no key 'momentun'; did you mean momentum"),
+    ("[settings]\nweight_decay = -1", "settings: weight_decay = -1.0 must be at least 0"),
+    ("[settings]\nmomentum = 0.9", "settings: momentum acts only with momentum, nesterov, lars or muon, and the "
      "sweep has sgd; leave it out, or add one of these"),
-    ("[settings]\noptimizer_args = {a = 1}", "optimizer_args",
-     "settings: optimizer_args acts only with a module:Class"),
-    ("[settings]\noptimizer = 'sgd'", "optimizer = '",
-     "settings: optimizer is not a setting of a sweep: optimizers = "),
-    ("[settings]\nlocal_batch = 2", "local_batch", "settings: local_batch .*: batch_sizes says it; .* max_local_batch"),
-    ("[settings]\ntrials = 2", "trials = 2", "settings: trials is not a setting .* top of the file, before the first"),
-    ("[settings]\nlr = 2", "lr = ", r"settings: lr is not a setting .* searched, in \[space.lr\]"),
-    ("[settings]\nlr_per_example = 2", "lr_per", "settings: lr_per_example is not a setting"),
-    ("[settings]\nseed = 2", "seed", "settings: seed is not a setting of a sweep: seed at the top"),
-    ("[settings]\nepochs = 2", "epochs", r"settings: epochs is not a setting .* top of the file, or in \[batch.N\]"),
-    ("[settings]\ntarget = 'val/error<0.2'", "target = ", "settings: target is not a setting .*: targets = "),
-    ("[settings]\nkeep_going = true", "keep_going", "settings: keep_going is not a setting"),
-    ("[settings]\nlog = 'a.h5'", "log", "settings: log is not a setting of a sweep: a sweep keeps its own files"),
-    ("[settings]\ncheckpoint = 'a'", "checkpoint", "settings: checkpoint is not a setting"),
-    ("[settings]\nmetaparameters = 'a'", "metaparameters", "settings: metaparameters is not a setting"),
-    ("[settings]\ncommit_every = 3", "commit_every", "settings: commit_every is not a setting"),
-    ("[settings]\nnoise_every = 5", "noise_every", "settings: noise_every is not a setting of a sweep: its trials log"),
-    ("[settings]\nnoise_groups = true", "noise_groups", "settings: noise_groups is not a setting of a sweep"),
-    ("[settings]\nlr_rule = 'tuned'", "lr_rule", "settings: lr_rule = 'tuned' needs what a sweep gives"),
-    ("[settings]\neval_every = 3", "eval_every", "settings: eval_every and evaluations are alternatives"),
-    ("[settings]\neval_every = 0", "eval_every", "settings: eval_every = 0 never evaluates"),
-    ("[settings]\nwarmup_steps = 3\nwarmup_epochs = 1", "[settings]",
+    ("[settings]\noptimizer_args = {a = 1}", "settings: optimizer_args acts only with a module:Class"),
+    ("[settings]\noptimizer = 'sgd'", "settings: optimizer is not a setting of a sweep: optimizers = "),
+    ("[settings]\nlocal_batch = 2", "settings: local_batch .*: batch_sizes says it; .* max_local_batch"),
+    ("[settings]\ntrials = 2", "settings: trials is not a setting .* top of the file, before the first"),
+    ("[settings]\nlr = 2", r"settings: lr is not a setting .* searched, in \[space.lr\]"),
+    ("[settings]\nlr_per_example = 2", "settings: lr_per_example is not a setting"),
+    ("[settings]\nseed = 2", "settings: seed is not a setting of a sweep: seed at the top"),
+    ("[settings]\nepochs = 2", r"settings: epochs is not a setting .* top of the file, or in \[batch.N\]"),
+    ("[settings]\ntarget = 'val/error<0.2'", "settings: target is not a setting .*: targets = "),
+    ("[settings]\nkeep_going = true", "settings: keep_going is not a setting"),
+    ("[settings]\nlog = 'a.h5'", "settings: log is not a setting of a sweep: a sweep keeps its own files"),
+    ("[settings]\ncheckpoint = 'a'", "settings: checkpoint is not a setting"),
+    ("[settings]\nmetaparameters = 'a'", "settings: metaparameters is not a setting"),
+    ("[settings]\ncommit_every = 3", "settings: commit_every is not a setting"),
+    ("[settings]\nnoise_every = 5", "settings: noise_every is not a setting of a sweep: its trials log"),
+    ("[settings]\nnoise_groups = true", "settings: noise_groups is not a setting of a sweep"),
+    ("[settings]\nlr_rule = 'tuned'", "settings: lr_rule = 'tuned' needs what a sweep gives"),
+    ("[settings]\neval_every = 3", "settings: eval_every and evaluations are alternatives"),
+    ("[settings]\neval_every = 0", "settings: eval_every = 0 never evaluates"),
+    ("[settings]\nwarmup_steps = 3\nwarmup_epochs = 1",
      "settings: warmup_steps = 3 and warmup_epochs = 1 are alternatives"),
-    ("[settings]\nmodel_args = {a = 1979-05-27}", "model_args", "settings: model_args holds a date or a time"),
-    ("[settings]\ndecay = 'constant'\ndecay_steps = 3", "decay_steps",
+    ("[settings]\nmodel_args = {a = 1979-05-27}", "settings: model_args holds a date or a time"),
+    ("[settings]\ndecay = 'constant'\ndecay_steps = 3",
      "settings: decay_steps acts only with decay = linear, .*, and decay is constant; leave decay_steps out"),
-    ("[settings]\nwarmup_start_factor = 0.1", "warmup_start",
+    ("[settings]\nwarmup_start_factor = 0.1",
      "settings: warmup_start_factor acts only with .* and warmup is none; give its length"),
-    ("[settings]\nwarmup = 'constant'", "warmup",
-     "settings: warmup = 'constant' stays at .*; give warmup_start_factor"),
-    ("[space.warmup]\nvalues = ['constant']", "[space.warmup]", "space.warmup: warmup = 'constant' stays at"),
-    ("[batch.8]\nsteps = 3", "[batch.8]", "batch: 8 is none of the batch_sizes, 4, 16, 64"),
-    ("[batch.16]\nmomentum = 3", "momentum", r"batch.16: there is no key 'momentum'; .* in \[batch.16.settings\]"),
-    ("[batch.16]\nseed = 3", "seed", "batch.16: there is no key 'seed'; it is one for all batches, at the top"),
-    ("[batch.16]\ntrails = 3", "trails", "batch.16: there is no key 'trails'; did you mean trials"),
-    ("[batch.16]\ntrials = 3\nmax_draws = 2", "max_draws", "batch.16: max_draws = 2 are too few for trials = 3"),
-    ("[batch.16]\nsteps = 3\nseconds = 2", "seconds", "batch.16: steps = 3 and seconds = 2 are alternatives"),
-    ("[batch.16]\nseconds = 2", "evaluations", "evaluations = 10 cannot be spread over a budget in seconds"),
-    ("[batch.16.settings]\nlr = 3", "lr = 3", "batch.16.settings: lr is not a setting of a sweep"),
-    ("[batch.16.settings]\nbeta1 = 0.5", "beta1", "batch.16.settings: beta1 acts only with adam, adamw, lamb or muon"),
-    ("[batch.16.space.lr]\nscaled = 'sqrt'", "scaled",
-     r"batch.16.space.lr: .*it holds for all batches, in \[space.lr\]"),
-    ("[batch.16.space.clip_norm]\nmin = 1", "[batch",
-     r"batch.16.space.clip_norm: .*; give \[space.clip_norm\] for all"),
-    ("[batch.16.space.lr]\nmin = 3", "min = 3", "batch.16.space.lr: min = 3.0 must be below max = 2.0"),
-    ("[batch.16.space.lr]\nmin = -3", "min = -3", "batch.16.space.lr: min = -3.0 must be above 0 on a log scale"),
+    ("[settings]\nwarmup = 'constant'", "settings: warmup = 'constant' stays at .*; give warmup_start_factor"),
+    ("[space.warmup]\nvalues = ['constant']", "space.warmup: warmup = 'constant' stays at"),
+    ("[batch.8]\nsteps = 3", "batch: 8 is none of the batch_sizes, 4, 16, 64"),
+    ("[batch.16]\nmomentum = 3", r"batch.16: there is no key 'momentum'; .* in \[batch.16.settings\]"),
+    ("[batch.16]\nseed = 3", "batch.16: there is no key 'seed'; it is one for all batches, at the top"),
+    ("[batch.16]\ntrails = 3", "batch.16: there is no key 'trails'; did you mean trials"),
+    ("[batch.16]\ntrials = 3\nmax_draws = 2", "batch.16: max_draws = 2 are too few for trials = 3"),
+    ("[batch.16]\nsteps = 3\nseconds = 2", "batch.16: steps = 3 and seconds = 2 are alternatives"),
+    ("[batch.16]\nseconds = 2", "evaluations = 10 cannot be spread over a budget in seconds"),
+    ("[batch.16.settings]\nlr = 3", "batch.16.settings: lr is not a setting of a sweep"),
+    ("[batch.16.settings]\nbeta1 = 0.5", "batch.16.settings: beta1 acts only with adam, adamw, lamb or muon"),
+    ("[batch.16.space.lr]\nscaled = 'sqrt'", r"batch.16.space.lr: .*it holds for all batches, in \[space.lr\]"),
+    ("[batch.16.space.clip_norm]\nmin = 1", r"batch.16.space.clip_norm: .*; give \[space.clip_norm\] for all"),
+    ("[batch.16.space.lr]\nmin = 3", "batch.16.space.lr: min = 3.0 must be below max = 2.0"),
+    ("[batch.16.space.lr]\nmin = -3", "batch.16.space.lr: min = -3.0 must be above 0 on a log scale"),
 ]
 
 
-@pytest.mark.parametrize("tables, key, said", TABLES, ids=[tables.replace("\n", ", ") for tables, _, _ in TABLES])
-def test_what_cannot_hold_in_a_table_is_named_with_its_line(read, tables, key, said):
-    text = SMALL + LR + tables + "\n"
-    with pytest.raises(UsageError) as caught:
-        read(text)
-    line = text[:text.rindex(key)].count("\n") + 1
-    assert re.search(rf"/sweep\.toml:{line}: {said}", str(caught.value)), str(caught.value)
+@pytest.mark.parametrize("tables, said", TABLES, ids=[tables.replace("\n", ", ") for tables, _ in TABLES])
+def test_what_cannot_hold_in_a_table_is_named_with_its_place(read, tables, said):
+    refused(read, SMALL + LR + tables + "\n", said)
 
 
 SPACES = [
-    ("lr", "min = 1", "[space.lr]", "space.lr: has no max; give a number"),
-    ("lr", "", "[space.lr]", "space.lr: has no min; give a number"),
-    ("lr", "min = 2\nmax = 2", "min", r"space.lr: min = 2.0 must be below max = 2.0; .* in \[settings\]"),
-    ("lr", "min = -1\nmax = 2\nscale = 'log'", "min", "space.lr: min = -1.0 must be above 0 on a log scale"),
-    ("lr", "min = -1\nmax = 2", "min", "space.lr: min = -1.0 is refused: lr = -1.0 must be above 0"),
-    ("lr", "min = 'a'\nmax = 2", "min", "space.lr: min = 'a' is not a number"),
-    ("lr", "min = 1\nmax = inf", "max", "space.lr: max = inf is not a number"),
-    ("lr", "min = 1\nmax = true", "max", "space.lr: max = True is not a number"),
-    ("lr", "min = 1\nmax = 2\nscale = 'logg'", "scale", "space.lr: scale = 'logg' is none of linear, log, reverse_log"),
-    ("lr", "min = 1\nmax = 2\ntype = 'float'", "type", "space.lr: type = 'float' is none of double, integer, discrete"),
-    ("lr", "min = 1\nmaximum = 2", "maximum", "space.lr: there is no key 'maximum'; did you mean m"),
-    ("lr", "min = 1\nmax = 2\nbase_batch = 2", "base_batch", "space.lr: base_batch does nothing without scaled"),
-    ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'", "[space.lr]", "space.lr: has no base_batch; give a whole number"),
-    ("lr", "min = 1\nmax = 2\nscaled = 'square'\nbase_batch = 2", "scaled", "space.lr: scaled = 'square' is none of"),
-    ("lr", "min = 1\nmax = 2\nscaled = 'tuned'\nbase_batch = 2", "scaled", "space.lr: scaled = 'tuned' is none of"),
-    ("lr", "min = 1\nmax = 2\nscaled = 'adam_sqrt'\nbase_batch = 2", "scaled",
-     "space.lr: scaled = 'adam_sqrt' is none of"),
-    ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'\nbase_batch = 0", "base_batch",
-     "space.lr: base_batch = 0 must be at least"),
-    ("lr", "values = []", "values", r"space.lr: values = \[\] holds no value"),
-    ("lr", "values = [1, 1.0]", "values", r"space.lr: values = \[1, 1.0\] holds 1 twice"),
-    ("lr", "values = [1, 'a']", "values", "space.lr: values: lr = 'a' is not a number"),
-    ("lr", "values = [1]\nscale = 'log'", "scale", "space.lr: scale does nothing for a choice of values"),
-    ("lr", "values = [1]\nmin = 1", "min", "space.lr: min does nothing for a choice of values"),
-    ("lr", "values = [1]\ntype = 'double'", "values", "space.lr: values is for type = 'discrete', not 'double'"),
-    ("lr", "type = 'discrete'", "[space.lr]", "space.lr: has no values; give a list"),
-    ("momentum", "min = 0.9\nmax = 1\nscale = 'reverse_log'", "max",
+    ("lr", "min = 1", "space.lr: has no max; give a number"),
+    ("lr", "", "space.lr: has no min; give a number"),
+    ("lr", "min = 2\nmax = 2", r"space.lr: min = 2.0 must be below max = 2.0; .* in \[settings\]"),
+    ("lr", "min = -1\nmax = 2\nscale = 'log'", "space.lr: min = -1.0 must be above 0 on a log scale"),
+    ("lr", "min = -1\nmax = 2", "space.lr: min = -1.0 is refused: lr = -1.0 must be above 0"),
+    ("lr", "min = 'a'\nmax = 2", "space.lr: min = 'a' is not a number"),
+    ("lr", "min = 1\nmax = inf", "space.lr: max = inf is not a number"),
+    ("lr", "min = 1\nmax = true", "space.lr: max = True is not a number"),
+    ("lr", "min = 1\nmax = 2\nscale = 'logg'", "space.lr: scale = 'logg' is none of linear, log, reverse_log"),
+    ("lr", "min = 1\nmax = 2\ntype = 'float'", "space.lr: type = 'float' is none of double, integer, discrete"),
+    ("lr", "min = 1\nmaximum = 2", "space.lr: there is no key 'maximum'; did you mean m"),
+    ("lr", "min = 1\nmax = 2\nbase_batch = 2", "space.lr: base_batch does nothing without scaled"),
+    ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'", "space.lr: has no base_batch; give a whole number"),
+    ("lr", "min = 1\nmax = 2\nscaled = 'square'\nbase_batch = 2", "space.lr: scaled = 'square' is none of"),
+    ("lr", "min = 1\nmax = 2\nscaled = 'tuned'\nbase_batch = 2", "space.lr: scaled = 'tuned' is none of"),
+    ("lr", "min = 1\nmax = 2\nscaled = 'adam_sqrt'\nbase_batch = 2", "space.lr: scaled = 'adam_sqrt' is none of"),
+    ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'\nbase_batch = 0", "space.lr: base_batch = 0 must be at least"),
+    ("lr", "values = []", r"space.lr: values = \[\] holds no value"),
+    ("lr", "values = [1, 1.0]", r"space.lr: values = \[1, 1.0\] holds 1 twice"),
+    ("lr", "values = [1, 'a']", "space.lr: values: lr = 'a' is not a number"),
+    ("lr", "values = [1]\nscale = 'log'", "space.lr: scale does nothing for a choice of values"),
+    ("lr", "values = [1]\nmin = 1", "space.lr: min does nothing for a choice of values"),
+    ("lr", "values = [1]\ntype = 'double'", "space.lr: values is for type = 'discrete', not 'double'"),
+    ("lr", "type = 'discrete'", "space.lr: has no values; give a list"),
+    ("momentum", "min = 0.9\nmax = 1\nscale = 'reverse_log'",
      "space.momentum: max = 1.0 must be below 1 on a reverse log scale"),
-    ("momentum", "min = 0.9\nmax = 1.0", "max", "space.momentum: max = 1.0 is refused: momentum = 1.0 must be below 1"),
-    ("momentum", "min = 0.1\nmax = 0.2\nscaled = 'linear'\nbase_batch = 8", "max",
+    ("momentum", "min = 0.9\nmax = 1.0", "space.momentum: max = 1.0 is refused: momentum = 1.0 must be below 1"),
+    ("momentum", "min = 0.1\nmax = 0.2\nscaled = 'linear'\nbase_batch = 8",
      "space.momentum: max = 0.2, times 8 at batch 64, is refused: momentum = 1.6 must be below 1"),
-    ("momentum", "min = 0.1\nmax = 0.2\nscale = 'reverse_log'\nscaled = 'linear'\nbase_batch = 8", "max",
+    ("momentum", "min = 0.1\nmax = 0.2\nscale = 'reverse_log'\nscaled = 'linear'\nbase_batch = 8",
      "space.momentum: max = 0.2, times 8 at batch 64, must be below 1 on a reverse log"),
-    ("warmup_steps", "min = 1\nmax = 2.5", "max", "space.warmup_steps: max = 2.5 is not a whole number"),
-    ("warmup_steps", "min = 1\nmax = 2\ntype = 'double'", "type", "space.warmup_steps: type = 'double' does not fit"),
-    ("warmup_steps", "min = 1\nmax = 2\nscale = 'reverse_log'", "scale",
-     "space.warmup_steps: scale = 'reverse_log' is"),
-    ("warmup_steps", "min = 0\nmax = 9\nscale = 'log'", "min", "space.warmup_steps: min = 0 must be above 0 on a log"),
-    ("warmup_steps", "min = -0.5\nmax = 1\nscaled = 'budget'", "min",
-     "space.warmup_steps: min = -0.5 must be at least 0"),
-    ("warmup_epochs", "min = 0.5\nmax = 1\nscaled = 'budget'", "scaled",
+    ("warmup_steps", "min = 1\nmax = 2.5", "space.warmup_steps: max = 2.5 is not a whole number"),
+    ("warmup_steps", "min = 1\nmax = 2\ntype = 'double'", "space.warmup_steps: type = 'double' does not fit"),
+    ("warmup_steps", "min = 1\nmax = 2\nscale = 'reverse_log'", "space.warmup_steps: scale = 'reverse_log' is"),
+    ("warmup_steps", "min = 0\nmax = 9\nscale = 'log'", "space.warmup_steps: min = 0 must be above 0 on a log"),
+    ("warmup_steps", "min = -0.5\nmax = 1\nscaled = 'budget'", "space.warmup_steps: min = -0.5 must be at least 0"),
+    ("warmup_epochs", "min = 0.5\nmax = 1\nscaled = 'budget'",
      "space.warmup_epochs: scaled = 'budget' gives shares of the steps, and warmup_epochs is in epochs; search it in"),
-    ("warmup_steps", "min = 0.5\nmax = 1\nscaled = 'budget'\nbase_batch = 3", "base_batch",
-     "space.warmup_steps: base_b"),
-    ("decay_steps", "min = 0\nmax = 1\nscaled = 'budget'", "[space.decay_steps]",
+    ("warmup_steps", "min = 0.5\nmax = 1\nscaled = 'budget'\nbase_batch = 3", "space.warmup_steps: base_b"),
+    ("decay_steps", "min = 0\nmax = 1\nscaled = 'budget'",
      "space.decay_steps: min of the space, over a budget of 100 steps: decay_steps = 0 must be at least 1"),
-    ("model_args.x", "min = 1e300\nmax = 1e308\nscaled = 'linear'\nbase_batch = 1", "max",
+    ("model_args.x", "min = 1e300\nmax = 1e308\nscaled = 'linear'\nbase_batch = 1",
      "space.model_args.x: max = 1e.308, times 4 at batch 4, is refused: model_args.x = inf is not a finite number"),
-    ("decay", "min = 1\nmax = 2", "[space.decay]", r"space.decay: decay takes text; give values = \[...\]"),
-    ("decay", "values = ['linear', 'liner']", "values", "space.decay: values: decay = 'liner' is none of constant"),
-    ("momentun", "min = 1\nmax = 2", "[space.momentun]", "space: momentun cannot be searched; did you mean momentum"),
-    ("seed", "min = 1\nmax = 2", "[space.seed]",
-     "space: seed cannot be searched; what can: .*lr, .* and model_args.X and"),
-    ("global_batch", "values = [1]", "[space.global_batch]", "space: global_batch cannot be searched; what can"),
-    ("optimizer", "values = ['sgd']", "[space.optimizer]", "space: optimizer cannot be searched; what can"),
-    ("data_args.x", "values = [1]", "[space.data_args.x]", "space: data_args cannot be searched; what can"),
-    ("model_args", "min = 1\nmax = 2", "min", "space.model_args: min = 1 is not a table"),
-    ("model_args.x", "min = 1\nmax = 2\nmean = 3", "mean", "space.model_args.x: there is no key 'mean'"),
-    ("beta1", "min = 0.1\nmax = 0.2", "[space.beta1]", "space.beta1: beta1 acts only with adam, adamw, lamb or muon"),
-    ("optimizer_args.x", "min = 0.1\nmax = 0.2", "[space.opt", "space.optimizer_args.x: .* only with a module:Class"),
+    ("decay", "min = 1\nmax = 2", r"space.decay: decay takes text; give values = \[...\]"),
+    ("decay", "values = ['linear', 'liner']", "space.decay: values: decay = 'liner' is none of constant"),
+    ("momentun", "min = 1\nmax = 2", "space: momentun cannot be searched; did you mean momentum"),
+    ("seed", "min = 1\nmax = 2", "space: seed cannot be searched; what can: .*lr, .* and model_args.X and"),
+    ("global_batch", "values = [1]", "space: global_batch cannot be searched; what can"),
+    ("optimizer", "values = ['sgd']", "space: optimizer cannot be searched; what can"),
+    ("data_args.x", "values = [1]", "space: data_args cannot be searched; what can"),
+    ("model_args", "min = 1\nmax = 2", "space.model_args: min = 1 is not a table"),
+    ("model_args.x", "min = 1\nmax = 2\nmean = 3", "space.model_args.x: there is no key 'mean'"),
+    ("beta1", "min = 0.1\nmax = 0.2", "space.beta1: beta1 acts only with adam, adamw, lamb or muon"),
+    ("optimizer_args.x", "min = 0.1\nmax = 0.2", "space.optimizer_args.x: .* only with a module:Class"),
 ]
 
 
-@pytest.mark.parametrize("name, table, key, said", SPACES,
-                         ids=[f"{name}, {table}".replace("\n", ", ") for name, table, _, _ in SPACES])
-def test_a_parameter_that_cannot_be_searched_is_named_with_its_line(read, name, table, key, said):
+@pytest.mark.parametrize("name, table, said", SPACES,
+                         ids=[f"{name}, {table}".replace("\n", ", ") for name, table, _ in SPACES])
+def test_a_parameter_that_cannot_be_searched_is_named_with_its_place(read, name, table, said):
     text = SMALL.replace('optimizer = "sgd"', 'optimizer = "nesterov"')
     text += f"[space.{name}]\n{table}\n" + ("" if name == "lr" else "[space]\nlr = {values = [1]}\n")
-    refused(read, text, key, said)
+    refused(read, text, said)
 
 
-@pytest.mark.parametrize("tables, line, said", [
-    ("[settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]", 2,
+@pytest.mark.parametrize("tables, said", [
+    ("[settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]",
      r"settings: weight_decay is set here, and weight_decay is searched in \[space.weight_decay\]; leave one"),
-    ("[settings]\ndecay_epochs = 1\n[space.decay_steps]\nvalues = [1]", 2,
+    ("[settings]\ndecay_epochs = 1\n[space.decay_steps]\nvalues = [1]",
      r"settings: decay_epochs is set here, and decay_steps is searched in \[space.decay_steps\]"),
-    ("[space.decay_epochs]\nvalues = [1]\n[space.decay_steps]\nvalues = [1]", 3,
+    ("[space.decay_epochs]\nvalues = [1]\n[space.decay_steps]\nvalues = [1]",
      "space.decay_steps: decay_epochs and decay_steps are alternatives; search one"),
-    ("[settings]\nmodel_args = {a = 1}\n[space.model_args.a]\nvalues = [1]", 2,
+    ("[settings]\nmodel_args = {a = 1}\n[space.model_args.a]\nvalues = [1]",
      "settings: model_args.a is set here, and searched in"),
-    ("[batch.16.settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]", 2,
+    ("[batch.16.settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]",
      "batch.16.settings: weight_decay is set here, and weight_decay is searched"),
-    ("[space.decay]\nvalues = ['constant', 'step']\n[space.end_lr_factor]\nmin = 0\nmax = 1", 3,
+    ("[space.decay]\nvalues = ['constant', 'step']\n[space.end_lr_factor]\nmin = 0\nmax = 1",
      "space.end_lr_factor: end_lr_factor acts only with decay = linear, .* or plateau, and decay is constant or step"),
-    ("[settings]\ndecay = 'constant'\n[space.decay_steps]\nmin = 1\nmax = 9", 3,
+    ("[settings]\ndecay = 'constant'\n[space.decay_steps]\nmin = 1\nmax = 9",
      "space.decay_steps: decay_steps acts only with decay = linear, .*, and decay is constant; leave"),
 ])
-def test_keys_that_do_not_go_together_are_named_with_the_line_of_one(read, tables, line, said):
-    text = SMALL + LR + tables + "\n"
-    with pytest.raises(UsageError, match=f"sweep.toml:{(SMALL + LR).count(chr(10)) + line}: {said}"):
-        read(text)
+def test_keys_that_do_not_go_together_are_named_with_the_place_of_one(read, tables, said):
+    refused(read, SMALL + LR + tables + "\n", said)
 
 
 def test_a_space_without_a_learning_rate_is_refused(read):
     for space in ("", "[space.weight_decay]\nvalues = [1]\n"):
-        with pytest.raises(UsageError, match=r"sweep.toml(:8)?: has no \[space.lr\]; the learning rate is searched"):
+        with pytest.raises(UsageError, match=r"sweep.toml: has no \[space.lr\]; the learning rate is searched"):
             read(SMALL + space)
 
 
 def test_shares_of_a_budget_in_seconds_are_refused(read):
     text = SMALL.replace("steps = 100", "seconds = 9").replace("evaluations = 10\n", "") + LR
     text += "[space.warmup_steps]\nmin = 0.1\nmax = 0.2\nscaled = 'budget'\n[settings]\neval_every = 3\n"
-    refused(read, text, "scaled", "space.warmup_steps: scaled = 'budget' needs a budget with a last step")
+    refused(read, text, "space.warmup_steps: scaled = 'budget' needs a budget with a last step")
 
 
 def test_a_key_that_a_workloads_defaults_may_let_act_is_left_to_the_plan(read):
@@ -556,7 +528,7 @@ def test_a_file_that_is_not_there_or_no_toml_is_named(read, tmp_path):
         read("a = 1\nb = = 2")
 
 
-def test_any_value_in_place_of_another_is_refused_with_a_line_or_read(read):
+def test_any_value_in_place_of_another_is_refused_or_read(read):
     others = ["true", "-1", "0", "2.5", "nan", '"text"', "[]", "[[1]]", "{}", "{a = 1}", "1979-05-27", "1e400",
               "9" * 400]
     entries = [line for line in WHOLE.splitlines() if "=" in line]
@@ -567,73 +539,14 @@ def test_any_value_in_place_of_another_is_refused_with_a_line_or_read(read):
             try:
                 outcomes.append(read(WHOLE.replace(f"{entry}\n", f"{entry.partition('=')[0]}= {other}\n", 1)))
             except UsageError as error:
-                assert re.search(r"sweep\.toml(:\d+)?: ", str(error))
+                assert re.search(r"sweep\.toml: ", str(error))
     assert 0 < len(outcomes) < 40       # -1, 0 and 2.5 are values of some keys
 
 
-# lines
-
-ODD = '''\
-# [space.lr] in a comment
-"workload" = """
-words
-"""            # after a string of lines
-batch_sizes = [
-    1,      # a ] and a [table]
-    2, {inner = 3},
-]
-space.lr.min = 1
-space . "lr" . max = { a = 1, b = [1, 2], "c d" = "}" }
-
-[ settings ]
-'model_args' = {x = {y = 1}, z = "# no comment"}
-quoted."a.b" = 1
-"\\u00e9t\\u00e9" = 07:32:00
-[[tables]]
-day = 1979-05-27 07:32:00
-[batch."16"]
-steps=3
-'''
-
-
-def test_lines_of_odd_layouts_are_found():
-    tomllib.loads(ODD)
-    lines = key_lines(ODD)
-    for path, part in {
-            ("workload",): '"workload"', ("batch_sizes",): "batch_sizes", ("space",): "space.lr.min",
-            ("space", "lr"): "space.lr.min", ("space", "lr", "min"): "space.lr.min", ("space", "lr", "max"): "space .",
-            ("settings",): "[ settings", ("settings", "model_args"): "'model_args'",
-            ("settings", "quoted"): "quoted.", ("settings", "quoted", "a.b"): "quoted.",
-            ("settings", "été"): '"\\u00e9', ("tables",): "[[tables", ("tables", "day"): "day", ("batch",): "[batch.",
-            ("batch", "16"): "[batch.", ("batch", "16", "steps"): "steps=3"}.items():
-        assert lines.pop(path) == line_of(ODD, part), path
-    assert not lines
-
-
-def test_every_key_of_a_random_file_has_the_line_that_it_was_written_on():
-    drawn = random.Random(1)
-    values = ["1", '"a # b"', "[1, [2, 3],\n  # ]\n 'x',]", "{p = 1, q.r = 'y'}", "1979-05-27 07:32:00", "true # = 3",
-              '"\\""', "{}", "[]", "[{k = 1}]"]
-    for _ in range(100):
-        text, written = "", {}
-        for t in range(drawn.randrange(4)):
-            table = () if t == 0 else drawn.choice([(f"t{t}",), (f"t{t}", "inner"), (f"t{t}", "a b")])
-            if table:
-                text += "  [" + " . ".join(f'"{part}"' for part in table) + "] # header\n"
-            for k in range(drawn.randrange(4)):
-                key = drawn.choice([(f"k{k}",), (f"k{k}", "dot"), (f"k{k}", "d.d")])
-                written[(*table, *key)] = text.count("\n") + 1
-                text += ".".join(part if "." not in part else f"'{part}'" for part in key)
-                text += f" {drawn.choice(['=', ' = '])} {drawn.choice(values)}\n{drawn.choice(['', '# c = 1', ' '])}\n"
-        tomllib.loads(text)
-        lines = key_lines(text)
-        assert {path: lines[path] for path in written} == written
-
-
-def test_an_inline_table_or_a_dotted_key_is_named_with_its_own_line(read):
-    refused(read, SMALL + "space.lr.min = 1\nspace.lr.max = -3\n", "space.lr.max", "space.lr: max = -3.0 is refused")
-    refused(read, SMALL + "space = {lr = {min = 1, max = 'a'}}\n", "space", "space.lr: max = 'a' is not a number")
-    refused(read, SMALL + "[space]\n\nlr = {values = [1], mix = 3}\n", "lr = ", "space.lr: there is no key 'mix'")
+def test_an_inline_table_or_a_dotted_key_is_named_as_any_other(read):
+    refused(read, SMALL + "space.lr.min = 1\nspace.lr.max = -3\n", "space.lr: max = -3.0 is refused")
+    refused(read, SMALL + "space = {lr = {min = 1, max = 'a'}}\n", "space.lr: max = 'a' is not a number")
+    refused(read, SMALL + "[space]\n\nlr = {values = [1], mix = 3}\n", "space.lr: there is no key 'mix'")
 
 
 # gone on with
