@@ -34,9 +34,8 @@ from ..plan.values import did_you_mean
 from ..system.version import commit_of
 from ..target import SPLITS, Target, metric_faults
 from ..workers.launch import place
-from .mend import INTERRUPTED
 from .reader import Log, read_log
-from .schema import DIRECTIONS, SMALLER, UNKNOWN_SEED, Status
+from .schema import DIRECTIONS, INTERRUPTED, SMALLER, UNKNOWN_SEED, Status
 from .writer import LogWriter
 
 TRIAL = 0           # a run's log holds one trial

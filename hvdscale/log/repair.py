@@ -2,6 +2,9 @@
 
     repair("runs/w8.h5")     -> Repair(kept={"steps": 512, ...}, lost=["..."], restored=[],
                                        originals=["runs/w8.h5.broken"])
+
+What a log says twice is restored: columns of /trials from the plans, a missing row of /restarts from its trial. Rows
+that then still break an invariant of ``check`` are left out.
 """
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import itertools
 import os
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,15 +25,17 @@ from ..errors import LogError
 from ..system.files import TEMPORARY
 from ..system.lock import Lock
 from . import segments
-from .check import check
+from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered, parse_plan
 from .closed_file import merged_attributes, show, write_log
-from .files import open_file, part_of, reading, root_attributes, rows_within, superblock
+from .files import TYPES, open_file, part_of, reading, root_attributes, rows_within, superblock
 from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
-from .mend import LOST, LOST_TEXTS, Mended, lost_entries, mend
-from .reader import Log, Part, absent, begun_trials, column_spec, decode
-from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, known_column
+from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
+from .schema import INTERRUPTED, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, known_column
 
 BROKEN = ".broken"
+LOST = np.iinfo(np.int64).min           # an integer that could not be read; no column has a use for it
+LOST_TEXTS = {"plan": "{}"}             # of a column of texts; else an empty one
+UNKNOWN = "unknown: the log was damaged here"
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,7 @@ class SalvagedPart(Part):
     """As reader.Part, but of a file that may be damaged anywhere: rows up to the first that cannot be read.
 
     A row needs all its entries but those of optional columns and MAY_MISS, which become NaN, and of texts; one of
-    /trials needs none, as ``mend`` may know them from elsewhere.
+    /trials needs none, as they may be known from elsewhere: see mend.
     """
 
     def __init__(self, path: str) -> None:
@@ -282,3 +288,119 @@ def _keep(name: str) -> str:
     except OSError:
         shutil.copy2(name, kept)
     return kept
+
+
+def lost_entries(column: LogColumn, rows: int) -> np.ndarray:
+    """The value of a column's entries that could not be read."""
+    if column.name in LOST_TEXTS:
+        return np.full(rows, LOST_TEXTS[column.name], object)
+    return np.full(rows, LOST) if column.type == "int" else absent(column.type, rows)
+
+
+class MendedTable(LogTable):
+    """A table whose rows are in memory and can be changed."""
+
+    def __init__(self, table: LogTable) -> None:
+        self.name, self.specs, self.rows = table.name, table.specs, table.rows
+        self._read = {name: table.read(name).astype(object if spec.type == "text" else TYPES[spec.type])
+                      for name, spec in table.specs.items()}
+
+    def drop(self, wrong: np.ndarray) -> None:
+        """Leaves out the rows where ``wrong`` is true."""
+        self._read = {name: values[~wrong] for name, values in self._read.items()}
+        self.rows -= int(wrong.sum())
+
+    def add(self, rows: int, **values: Any) -> None:
+        """Adds rows; what is not given is lost."""
+        for name, spec in self.specs.items():
+            added = lost_entries(spec, rows)
+            added[:] = values.get(name, added)
+            self._read[name] = np.concatenate([self._read[name], added])
+        self.rows += rows
+
+
+class Mended:
+    """A log's tables in memory, and in words what was lost and what was restored of their rows."""
+
+    def __init__(self, log: Log) -> None:
+        self.path = log.path
+        self.lost: list[str] = []
+        self.restored: list[str] = []
+        self.tables = tuple(map(MendedTable, log.tables))
+        self.trials, self.restarts, self.evaluations, self.steps = self.tables
+
+    def drop(self, name: str, wrong: np.ndarray, why: str) -> None:
+        """Leaves out rows of a table and says so."""
+        table = getattr(self, name)
+        self.lost.append(f"{self.path}: {wrong.sum()} of {table.rows} rows of {name}: {why}")
+        table.drop(wrong)
+
+
+def mend(log: Log) -> Mended:
+    """The log's rows that keep all invariants of ``check``; LogError where those it lacks have no rows to leave out."""
+    mended = Mended(log)
+    for restore in (_plans, _endings, _restarts):
+        restore(mended)
+    seeds = mended.trials["seed"]
+    seeds[seeds == LOST] = UNKNOWN_SEED
+    for name, column, strict in ORDERED:
+        _drop_disordered(mended, name, column, strict)
+    while True:
+        try:
+            check_rows(mended)
+            return mended
+        except UnsoundRows as error:
+            mended.drop(error.table, error.wrong, str(error).removeprefix(f"{log.path}: "))
+
+
+def _plans(log: Mended) -> None:
+    """Where a column of /trials and the plan differ, the plan is right, as damage seldom leaves it JSON; a plan that
+    cannot be read becomes an empty one."""
+    trials, lost = log.trials, 0
+    restored: Counter[str] = Counter()
+    columns = [name for name in IN_PLAN if name in trials]
+    for row, text in enumerate(trials["plan"]):
+        try:
+            planned = dict(contradictions({name: trials[name][row] for name in columns}, parse_plan(text)))
+            for name, value in planned.items():
+                if isinstance(value, str) != (trials.specs[name].type == "text"):
+                    raise TypeError
+                trials[name][row] = value
+            restored.update(planned.keys())
+        except (LogError, TypeError, ValueError, OverflowError):        # of a value that the column has no place for
+            trials["plan"][row], lost = LOST_TEXTS["plan"], lost + 1
+    if lost:
+        log.lost.append(f"{log.path}: {lost} of {trials.rows} plans")
+    for name, count in restored.items():
+        log.restored.append(f"{log.path}: {count} of {trials.rows} entries of trials/{name}, from the plans")
+
+
+def _endings(log: Mended) -> None:
+    """A trial that still runs was interrupted, as its writer is gone; one that has ended has a reason."""
+    status, reason = log.trials["status"], log.trials["stop_reason"]
+    running = status == Status.RUNNING
+    reason[running & (reason == "")] = INTERRUPTED
+    status[running] = Status.INCOMPLETE
+    if (silent := reason == "").any():
+        reason[silent] = UNKNOWN
+        log.lost.append(f"{log.path}: {silent.sum()} of {log.trials.rows} entries of trials/stop_reason")
+
+
+def _restarts(log: Mended) -> None:
+    """A trial without a row in /restarts gets one of what is known."""
+    missing = ~np.isin(log.trials["id"], log.restarts["trial"])
+    if missing.any():
+        log.restarts.add(int(missing.sum()), trial=log.trials["id"][missing], first_step=0,
+                         workers=log.trials["workers"][missing], previous_end=UNKNOWN)
+        log.restored.append(f"{log.path}: {missing.sum()} rows of restarts, without host, device and time")
+
+
+def _drop_disordered(log: Mended, name: str, column: str, strict: bool) -> None:
+    """Of a trial whose rows go back, those from the first that does so are left out."""
+    table = getattr(log, name)
+    falls = np.sort(disordered(table, column, strict))[::-1]
+    begin = dict(zip(table["trial"][falls].tolist(), falls.tolist()))
+    if begin:
+        wrong = np.arange(table.rows) >= np.array([begin.get(trial, table.rows) for trial in table["trial"].tolist()])
+        named = ", ".join(map(str, sorted(begin)[:5]))
+        log.drop(name, wrong, f"{name}/{column} goes back in trial {named}{' and others' if len(begin) > 5 else ''}")

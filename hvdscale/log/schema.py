@@ -16,6 +16,7 @@ FORMAT = "hvdscale-log"
 VERSION = 1
 TABLES = ("trials", "restarts", "evaluations", "steps")
 UNKNOWN_SEED = -1           # of a run from elsewhere that names none: no other run has the same seed
+INTERRUPTED = "interrupted: the process that wrote the log ended without a word"
 PRUNED = "pruned"           # how the reason of a trial that its search has stopped begins
 
 

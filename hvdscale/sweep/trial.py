@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import CheckpointError, ExitCode, FaultError, HvdscaleError, LogError, PlanError, WorkersError
-from ..log.mend import INTERRUPTED
-from ..log.schema import PRUNED, Status
+from ..log.schema import INTERRUPTED, PRUNED, Status
 from ..log.writer import LogWriter
 from ..plan.job import without_lines
 from ..plan.search_space import DrawEnd

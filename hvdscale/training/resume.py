@@ -8,8 +8,7 @@ from dataclasses import replace
 from ..errors import CheckpointError, ExitCode, LogError, PlanError, UsageError
 from ..log.closed_file import is_finished
 from ..log.reader import Log, read_log
-from ..log.mend import INTERRUPTED
-from ..log.schema import Status
+from ..log.schema import INTERRUPTED, Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.job import changes_of, have_same_parameters, note_version, refuse_changes
 from ..plan.plan import Plan, differences
