@@ -1,4 +1,7 @@
-"""The code does not grow: no room has more lines than tools/lines.toml says."""
+"""The code does not grow: no room has more lines than tools/lines.toml says; and what one question crosses."""
+import re
+import subprocess
+import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
@@ -37,3 +40,11 @@ def test_the_table_only_falls(tool):
     allowance = '[allowance]\n"a" = 2     # a reason\n'
     text = f'# why\n[most]\n"a" = 4\n"b" = 3\n"gone" = 1\n{allowance}'
     assert tool.lower(text, {"a": 6, "b": 1}) == f'# why\n[most]\n"a" = 4\n"b" = 1\n{allowance}'
+
+
+def test_the_trace_of_a_report_counts_functions_by_file():
+    done = subprocess.run([sys.executable, ROOT / "tools/trace_report", "--functions"], capture_output=True, text=True)
+    *_, last = done.stdout.splitlines()
+    functions, files = map(int, re.fullmatch(r"(\d+) functions in (\d+) files", last).groups())
+    counts = re.findall(r"^ *(\d+)  [\w/]+\.py$", done.stdout, re.M)
+    assert len(counts) == files and sum(map(int, counts)) == functions > files > 10
