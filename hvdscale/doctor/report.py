@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import counted
 from ..formatting.text_table import aligned
-from .examine import Examination
 from .finding import Finding, Verdict
+
+if TYPE_CHECKING:
+    from .examine import Examination
 
 LABELS = dict(zip(Verdict, ("passed", "warned", "FAILED", "unseen", "-")))
 COLOURS = dict(zip(Verdict, ("\x1b[32m", "\x1b[33m", "\x1b[1;31m", "\x1b[35m", "\x1b[2m")))

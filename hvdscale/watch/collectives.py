@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .devices import without_gpus
 from .listener import Watch
+from .remarks import ALONE, HOOK, TENSOR_PARALLEL
 
 COMBINE = ("all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "gather_object",
            "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_reduce_coalesced",
@@ -24,9 +25,6 @@ OF_HOROVOD = ("allreduce", "allreduce_", "allreduce_async", "allreduce_async_", 
               "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "allgather",
               "allgather_async", "allgather_object", "alltoall", "alltoall_async", "reducescatter",
               "reducescatter_async")
-ALONE = ("Horovod made a group of one for each worker, so they trained alone: start the doctor as the script is "
-         "started, by horovodrun or mpirun")
-TENSOR_PARALLEL = "parallelize_module"
 SHARDING = {"FullyShardedDataParallel": ("torch.distributed.fsdp.fully_sharded_data_parallel",),
             TENSOR_PARALLEL: ("torch.distributed.tensor.parallel.api", "torch.distributed.tensor.parallel"),
             "fully_shard": ("torch.distributed.fsdp._fully_shard._fully_shard", "torch.distributed.fsdp._fully_shard",
@@ -34,7 +32,6 @@ SHARDING = {"FullyShardedDataParallel": ("torch.distributed.fsdp.fully_sharded_d
 OVER_GLOO = "{}, which needs a GPU for each worker, of which this machine has {}: the process group ran over Gloo"
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 BY_ADDRESS = ("env://", "tcp://", "file://")
-HOOK = "DistributedDataParallel has a communication hook"
 
 
 def install(watch: Watch) -> None:

@@ -29,7 +29,7 @@ class Event:
         self.seconds = time.perf_counter()
 
     def elapsed_time(self, end_event: Event) -> float:
-        """In ms."""
+        """The milliseconds between two events."""
         return (end_event.seconds - self.seconds) * 1e3
 
     def query(self) -> bool:

@@ -179,7 +179,7 @@ def without_gpus(called: Callable, args: tuple, options: dict[str, Any]) -> insp
 
 
 def need_of_gpu(error: BaseException) -> str:
-    """In a line, the script's call that needs CUDA, where an error is for the lack of it; empty for another one."""
+    """A line on the script's call that needs CUDA, where an error is for the lack of it; empty for another one."""
     if not missing() or not isinstance(error, OF_TORCH) or not OF_CUDA.search(str(error)):
         return ""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]

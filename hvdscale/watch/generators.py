@@ -12,8 +12,8 @@ import torch
 
 from .lines import called_by_library
 from .listener import Watch
+from .remarks import OWN
 
-OWN = "own"                     # the name under which the script's own generators are counted
 KEPT = 64                       # of numpy's generators that allow no weak reference
 
 _made: WeakSet = WeakSet()      # generators that the script has made

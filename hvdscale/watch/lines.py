@@ -1,17 +1,16 @@
 """Where in the script a call was made."""
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import sysconfig
 from functools import cache
 from types import FrameType
 
-import torch
-
 OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-SYMPY = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "sympy", "")       # which torch.compile uses
+TORCH = os.path.join(os.path.dirname(importlib.util.find_spec("torch").origin), "")       # which is not imported here
+SYMPY = os.path.join(os.path.dirname(os.path.dirname(TORCH)), "sympy", "")                # which torch.compile uses
 LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
 
 

@@ -130,7 +130,7 @@ class Watch:
         self.patches = Patches()
 
     def line_of_call(self) -> str:
-        """See lines.line_of_call; empty without details."""
+        """The line of the running call, see lines; empty without details."""
         return line_of_call() if self.details else ""
 
     def tell(self, event: str, *told: Any) -> None:

@@ -71,7 +71,7 @@ class ScriptRequest:
         return tuple(map(filled, self.arguments))
 
     def command(self, workers: int, module: str, place: Path) -> list[str]:
-        """What starts a rank."""
+        """The command that starts a rank."""
         return [sys.executable, "-m", module, os.path.abspath(place), self.script, *self.arguments_on(workers)]
 
 
@@ -242,14 +242,14 @@ def rendezvous(script: str, workers: int) -> Iterator[int]:
 
 
 def of_torchrun(rank: int, size: int, local_rank: int, local_size: int, port: int) -> dict[str, str]:
-    """As torchrun would have them on one machine."""
+    """The variables of a rank on one machine, as torchrun sets them."""
     given = dict(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=local_size, GROUP_RANK=0,
                  MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     return {name: str(value) for name, value in given.items()}
 
 
 def of_horovodrun(rank: int, size: int, port: int) -> dict[str, str]:
-    """As ``horovodrun --gloo`` would have them on one machine; none for port 0."""
+    """The variables of a rank on one machine, as ``horovodrun --gloo`` sets them; none for port 0."""
     if not port:
         return {}
     given = dict(RANK=rank, SIZE=size, LOCAL_RANK=rank, LOCAL_SIZE=size, CROSS_RANK=0, CROSS_SIZE=1, CONTROLLER="gloo",

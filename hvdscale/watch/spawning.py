@@ -11,6 +11,7 @@ import torch.multiprocessing
 from ..formatting.numbers import counted
 from .lines import called_by_script, line_of_call
 from .listener import Watch
+from .remarks import PROCESSES
 
 INSTEAD = "The workers that the script starts itself ({}) were the doctor's."
 OTHER_COUNT = ("{}: it starts {}, and this run has {}; take the number from torch.cuda.device_count(), or from an "
@@ -18,7 +19,6 @@ OTHER_COUNT = ("{}: it starts {}, and this run has {}; take the number from torc
 BY_LIBRARY = ("a library that the script calls starts workers itself (torch.multiprocessing). The doctor starts them, "
               "as torchrun does: call the function of one worker where RANK is set")
 
-PROCESSES = "the processes that the script starts itself"
 NOT_FOLLOWED = f"{PROCESSES} ({{}}); torch.multiprocessing.spawn is followed, and so is a script that torchrun starts"
 
 

@@ -8,11 +8,11 @@ from .collectives import counting
 from .devices import missing
 from .lines import line_of_call
 from .listener import Watch
+from .remarks import WITHOUT_REPEATS
 
 CONNECTORS = {"lightning.pytorch.trainer.connectors.accelerator_connector": "_AcceleratorConnector",
               "pytorch_lightning.trainer.connectors.accelerator_connector": "_AcceleratorConnector",
               "lightning.fabric.connector": "_Connector", "lightning_fabric.connector": "_Connector"}
-WITHOUT_REPEATS = "gather_for_metrics"      # it drops the examples that fill up the last batches
 OF_GPUS = ("gpu", "cuda")
 DEVICES = "Lightning's devices={!r} and num_nodes={!r} were {} and {}, as the run has {} in all"
 ACCELERATOR = "Lightning's accelerator={!r} ({}) was 'cpu', as torch sees no GPU here."

@@ -3,6 +3,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,13 @@ def test_a_rank_is_an_interpreter_with_few_of_our_files(tmp_path, monkeypatch, m
     assert (seen["path"], seen["words"], seen["name"]) == (
         str(folder), [str(folder / "train.py"), "--of", "1"], "__main__")
     assert json.loads(runner.record_of(place, 0).read_text())["state"] == "ended"
+
+
+def test_who_starts_the_ranks_and_judges_their_records_needs_no_torch():
+    code = "import sys\nfrom hvdscale.doctor import formats\nfrom hvdscale.doctor.script import examine, report\n" \
+        "from hvdscale.scaling import runs\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 @pytest.mark.parametrize("batches, filled", [

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from ...formatting.numbers import counted
-from ...watch.collectives import ALONE
 from ...watch.place import place_for
+from ...watch.remarks import ALONE
 from ...watch.runner import ScriptRequest
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause

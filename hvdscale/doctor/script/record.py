@@ -214,7 +214,7 @@ class Record:
 
     @property
     def updates(self) -> list[Update]:
-        """Those of the optimizer that stepped first."""
+        """The updates of the optimizer that stepped first."""
         return self.optimizers[0].updates if self.optimizers else []
 
     @property

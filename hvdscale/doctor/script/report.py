@@ -25,8 +25,9 @@ def _headline(examination: ScriptExamination) -> str:
     unseen = " and ".join(examination.unseen_training)
     blind = f"Not seen: {unseen}. " if unseen else ""
     checks = counted(len(examination.findings), "check")
-    return " ".join([f"{blind}{asked.script} on 1 worker and on {pair.workers}, {batch}: {checks} "
-                     f"over {counted(pair.updates, 'update')}" + "." * bool(examination.instead), *examination.instead])
+    said = (f"{blind}{asked.script} on 1 worker and on {pair.workers}, {batch}: {checks} over "
+            f"{counted(pair.updates, 'update')}")
+    return " ".join([f"{said}.", *examination.instead]) if examination.instead else said
 
 
 def _losses(examination: ScriptExamination) -> str:
@@ -52,6 +53,6 @@ def files_of(examination: ScriptExamination) -> list[str]:
     if not examination.copied:
         found.append(f"The script ran in this folder itself, which has more than {LARGEST >> 20} MiB to copy.")
     if examination.written:
-        outside = " outside of that copy" * examination.copied
+        outside = " outside of that copy" if examination.copied else ""
         found.append(f"The script wrote{outside}: {list_first(examination.written, SHOWN)}.")
     return found

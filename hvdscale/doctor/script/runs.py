@@ -12,8 +12,8 @@ from ...formatting.numbers import counted, listed
 from ...watch import runner
 from ...watch.lines import is_own
 from ...watch.place import SHARE, await_path
+from ...watch.remarks import PROCESSES
 from ...watch.runner import ScriptRequest, after, describe_failure
-from ...watch.spawning import PROCESSES
 from ...workers.launch import Process
 from .folder import Workplace, copy_of, make_workplace
 from .record import ENDED, FAILED, RUNNING, STOPPED, Record, load

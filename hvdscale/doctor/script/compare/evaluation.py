@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ....formatting.numbers import percent
-from ....watch.wrappers import WITHOUT_REPEATS
+from ....watch.remarks import WITHOUT_REPEATS
 from ...finding import Finding
 from ..record import Iteration, Record
 from .examples import different_splits

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 from ....formatting.numbers import counted, percent
-from ....watch.collectives import TENSOR_PARALLEL
+from ....watch.remarks import TENSOR_PARALLEL
 from ...finding import Finding
 from ..record import MOST_INDICES, Iteration, Record
 from .pair import Pair, trained

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ....formatting.numbers import list_first
-from ....watch.collectives import HOOK
+from ....watch.remarks import HOOK
 from ...finding import Finding
 from . import scale
 from .pair import BothRuns, Pair
@@ -88,7 +88,7 @@ def _moved_as_one(both: BothRuns) -> bool:
 
 
 def _combined_in_step(pair: Pair) -> Finding:
-    """Of an optimizer whose step combines the gradients: judged by what the first one did to the parameters."""
+    """The finding on an optimizer whose step combines the gradients, by what its first step did to the parameters."""
     if not scale.comparable(pair) or pair.updates < 2 or pair.on_one(0).rates != pair.at(0)[0].rates:
         return pair.finding(NAME, "in_step_alone")
     one, many = (steps[1].parameters - steps[0].parameters for steps in (

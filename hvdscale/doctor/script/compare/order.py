@@ -44,8 +44,9 @@ def _ends(iteration: Iteration, seen: list[Seen]) -> list[int]:
     each = int(median(fetched[1:-1] or fetched[1:] or [fetched[0] - ahead]))
     ends: list[int] = []
     for new, count in zip(fetched, counts):
-        used = count - ahead if new else min(count, (ends[-1] if ends else 0) + each)
-        ends.append(max(used, ends[-1] if ends else 0))
+        before = ends[-1] if ends else 0
+        used = count - ahead if new else min(count, before + each)
+        ends.append(max(used, before))
     if iteration.ended or iteration.cut is not None:
         ends[-1] = counts[-1]
     return ends

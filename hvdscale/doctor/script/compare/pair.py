@@ -57,7 +57,6 @@ class Pair:
 
     @property
     def records(self) -> list[Record]:
-        """Of both runs."""
         return [self.one, *self.many]
 
     def steps(self, record: Record) -> OptimizerUpdates:
@@ -69,7 +68,7 @@ class Pair:
         return {id(record): batches_of(record, self.steps(record)) for record in self.records}
 
     def batches(self, record: Record, number: int) -> list[LoadedBatch]:
-        """Those of the update of this number on one rank."""
+        """The batches of an update on one rank."""
         return self._batches[id(record)][number]
 
     @property
@@ -186,12 +185,12 @@ class BothRuns:
 
     @cached_property
     def reduction_alone(self) -> Reduction | None:
-        """On one worker."""
+        """The reduction of the loss on one worker."""
         return find_reduction([self.alone], self.pair.limit)
 
     @cached_property
     def scale_alone(self) -> float | None:
-        """Of the gradient on one worker; None where its loss is unknown."""
+        """The scale of the gradient on one worker; None where its loss is unknown."""
         by = self.reduction_alone and weigh([self.alone], self.reduction_alone)
         return by.scale if by else None
 
@@ -202,6 +201,6 @@ class BothRuns:
 
     @property
     def line(self) -> str:
-        """Of the loss, or of the backward pass."""
+        """The line of the loss, or of the backward pass."""
         last = self.ranks[0].passes[-1]
         return last.losses[0].line if last.losses and last.losses[0].line else last.line

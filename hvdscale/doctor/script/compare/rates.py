@@ -48,9 +48,9 @@ def schedule(pair: Pair) -> Finding:
     by = max(ratios) / min(ratios) - 1 if ratios and min(ratios) > 0 else 0.0
     if by > CLOSE:
         hasty = alone and math.isclose(many / alone, pair.workers)
-        found = pair.finding(SCHEDULE, "hasty" if hasty else "other_pace" if alone != many else "other_course", by=by,
-                             limit=CLOSE, alone=alone, many=many, first=ratios[0], last=ratios[-1],
-                             where=pair.at(0)[0].line)
+        kind = "hasty" if hasty else "other_pace"
+        found = pair.finding(SCHEDULE, kind if alone != many else "other_course", by=by, limit=CLOSE, alone=alone,
+                             many=many, first=ratios[0], last=ratios[-1], where=pair.at(0)[0].line)
         return found if pair.batch is not None else replace(found, verdict=Verdict.WARNED)      # of other batches
     if alone != many and not changes:
         return pair.finding(SCHEDULE, "flat_so_far", alone=alone, many=many, where=pair.at(0)[0].line)

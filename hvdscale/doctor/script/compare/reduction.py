@@ -84,7 +84,7 @@ class Weighing:
 
     @property
     def targets(self) -> float:
-        """Of all ranks and passes."""
+        """The targets of all ranks and passes."""
         return self.counts.sum()
 
 

@@ -201,7 +201,7 @@ CHECKS = undivided, remainder, scaled, unequal, other_denominator, against_one, 
 
 
 def judge(pair: Pair) -> Finding:
-    """Of gradients without a fault: passed where something showed their scale, else unseen."""
+    """The finding on gradients without a fault: passed where something showed their scale, else unseen."""
     found, ratios = [*pair.both.values()], _losses(pair)
     limit = pair.limit
     weighed = [both.weighing for both in found]

@@ -50,7 +50,7 @@ def _parts(pair: Pair, how: str) -> Finding:
 
 
 def _different(pair: Pair, at: int) -> Finding:
-    """Of parameters that differ from the update of this number on."""
+    """The finding on parameters that differ from the update of this number on."""
     updates = pair.at(at)
     by = max(apart(updates[0].parameters, each.parameters) for each in updates)
     if not at:
@@ -59,8 +59,9 @@ def _different(pair: Pair, at: int) -> Finding:
     other_steps = any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient)
                       for each in others)
     written = all(each.digest_after == first.digest_after for each in others)
+    cause = "written" if written else "state"
     return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=first.line, update=at + 1,
-                        cause="other_steps" if other_steps else "written" if written else "state")
+                        cause="other_steps" if other_steps else cause)
 
 
 def averaged(pair: Pair) -> int | None:
@@ -70,7 +71,7 @@ def averaged(pair: Pair) -> int | None:
 
 
 def _averaged(pair: Pair, at: int) -> Finding:
-    """Of parameters that are averaged in place of gradients."""
+    """The finding on parameters that are averaged in place of gradients."""
     mean = sum(update.parameters for update in pair.at(at - 1)) / pair.workers
     now, where = pair.at(at)[0].parameters, pair.at(at - 1)[0].line
     times = float(now @ mean / max(mean @ mean, 1e-300))
@@ -89,5 +90,7 @@ def different_untrained(pair: Pair) -> list[str]:
 def batch_norm(pair: Pair) -> Finding:
     """Whether batch-norm's statistics in training depend on the number of workers."""
     many, alone = sorted({size for record in pair.many for size in record.batch_norms}), sorted(pair.one.batch_norms)
-    kind = "none" if not many else "same" if alone == many else "smaller"
+    kind = "same" if alone == many else "smaller"
+    if not many:
+        kind = "none"
     return pair.finding(BATCH_NORM, kind, alone=alone, many=many)

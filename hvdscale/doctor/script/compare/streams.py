@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ....formatting.numbers import listed
-from ....watch.generators import OWN
+from ....watch.remarks import OWN
 from ...finding import Finding
 from ..record import GeneratorUse, Record
 from .pair import Pair, trained

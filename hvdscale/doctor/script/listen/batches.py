@@ -46,7 +46,7 @@ class Batches(Listener):
         self._since = {False: [], True: []}
 
     def _begun(self, since: list[Iteration]) -> list[Iteration]:
-        """Of several iterations over one loader the last: a look at its first batch is none of training."""
+        """The last of several iterations over one loader: a look at its first batch is none of training."""
         last = {self._loaders[id(one)]: one for one in since}
         return [one for one in last.values() if one.trained or not one.ended or len(one.batches) == 1]
 
@@ -142,7 +142,7 @@ class Batches(Listener):
 
 
 def _length(value: Any) -> int | None:
-    """Of a loader, sampler or data set; None where it has none."""
+    """The length of a loader, sampler or data set; None where it has none."""
     try:
         return len(value)
     except (TypeError, NotImplementedError):
@@ -201,7 +201,7 @@ def _parts(example: Any) -> list:
 
 
 def _digest_of(value: Any) -> str | None:
-    """Of tensors, arrays, images, numbers, text, and what holds them."""
+    """A digest of tensors, arrays, images, numbers, text, and what holds them."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = value.view(torch.int16) if value.dtype == torch.bfloat16 else value

@@ -17,7 +17,7 @@ class Losses(Listener):
         self._reached: dict[int, LossCall] = {}
 
     def reached(self) -> list[LossCall]:
-        """Those since the last call of this, which begins the next pass."""
+        """The losses since the last call of this, which begins the next pass."""
         found = [call for _, call in sorted(self._reached.items())]
         self._reached = {}
         return found

@@ -31,7 +31,7 @@ class Optimizer:
         self.scale = 1.0                        # of its gradients
 
     def parameters(self) -> list[torch.Tensor]:
-        """Those that it trains now."""
+        """The parameters that it trains now."""
         optimizer = self.optimizer()
         return [] if optimizer is None else [one for group in optimizer.param_groups for one in group["params"]
                                              if one.requires_grad]

@@ -1,0 +1,8 @@
+"""Words of a record that its reader asks for, apart from what imports torch."""
+ALONE = ("Horovod made a group of one for each worker, so they trained alone: start the doctor as the script is "
+         "started, by horovodrun or mpirun")
+HOOK = "DistributedDataParallel has a communication hook"
+PROCESSES = "the processes that the script starts itself"
+TENSOR_PARALLEL = "parallelize_module"          # by which a model is divided
+WITHOUT_REPEATS = "gather_for_metrics"          # it drops the examples that fill up the last batches
+OWN = "own"                                     # the name under which the script's own generators are counted
