@@ -13,68 +13,42 @@ from ..system.lock import Lock
 from .collect import LOCK_ATTEMPTS, collect
 from .farm import SweepState
 from .file import Sweep
-from .ledger import RETRIED, DrawResult
+from .ledger import DrawResult
 from .studies import Study
 from .tuned import write_tuned
 
 
-class Finisher:
-    """Closes the studies of a sweep in OUT, each as soon as it is done, and prints what they found."""
+def close_one(states: SweepState, say: Callable[[str], object], begun: bool = False) -> bool:
+    """Close a study that is done, and print what it found; False if there is none. Raises LogError.
 
-    def __init__(self, out: str, sweep: Sweep, state: SweepState, say: Callable[[str], object]):
-        self.out, self.sweep, self.state, self.say = out, sweep, state, say
-        self._closed: set[str] = set()
-
-    def close_done(self) -> bool:
-        """Close a study that is done; False if there is none. Raises LogError."""
-        return self._close_first(lambda study: self.state.of(study).done and not self.state.open(study))
-
-    def close_any(self) -> bool:
-        """Close a study that is done, else one with results; False if there is none. Raises LogError."""
-        return self.close_done() or self._close_first(lambda study: self.state.ledger.results(study.name))
-
-    def _close_first(self, may_close: Callable[[Study], object]) -> bool:
-        for name, study in self.state.studies.items():
-            if name not in self._closed and may_close(study):
-                self._closed.add(name)
-                self._close(study)
-                return True
+    begun  where none is done, close one that has results
+    """
+    left = [study for study in states.studies.values() if study.name not in states.closed]
+    study = next((study for study in left if states.of(study).done and not states.open(study)), None)
+    if study is None and begun:
+        study = next((study for study in left if states.ledger.results(study.name)), None)
+    if study is None:
         return False
+    states.closed.add(study.name)
+    out = states.ledger.out
+    path = collect(out, study.name, lambda: _choose(states, study), {"sweep": json.dumps(study.sweep.record)},
+                   {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
+    searches = searches_in(path)
+    said = [line for search in searches for line in lines(search)]
+    if not said:
+        results = states.ledger.results(study.name)
+        reason = results[max(results)].reason if results else "none has ended"
+        said = [f"{study.name}: no trial has begun; {reason}"]
+    say("\n".join(said))
+    write_best(out, study.sweep, {study.name: searches})
+    return True
 
-    def missing(self) -> str:
-        """The number of trials without a result, by study."""
-        counts = {name: len(self.state.open(study)) for name, study in self.state.studies.items()}
-        return ", ".join(f"{count} of {name}" for name, count in counts.items() if count)
 
-    def failed(self) -> str:
-        """The number of failed trials by study, and the reason of the last one."""
-        reasons = {name: [one.reason for one in self.state.ledger.results(name).values() if one.kind in RETRIED]
-                   for name in self.state.studies}
-        return ", ".join(f"{len(found)} of {name} ({found[-1]})" for name, found in reasons.items() if found)
-
-    def tuned(self) -> list[str]:
-        """The existing files of best points: of all optimizers, then of each."""
-        names = ["tuned.toml", *(f"tuned-{optimizer}.toml" for optimizer in self.sweep.optimizers)]
-        return [path for path in (os.path.join(self.out, name) for name in names) if os.path.exists(path)]
-
-    def _close(self, study: Study) -> None:
-        path = collect(self.out, study.name, lambda: self._choose(study),
-                       {"sweep": json.dumps(study.sweep.record)},
-                       {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
-        found = searches_in(path)
-        said = [line for search in found for line in lines(search)]
-        if not said:
-            results = self.state.ledger.results(study.name)
-            reason = results[max(results)].reason if results else "none has ended"
-            said = [f"{study.name}: no trial has begun; {reason}"]
-        self.say("\n".join(said))
-        write_best(self.out, self.sweep, {study.name: found})
-
-    def _choose(self, study: Study) -> list[DrawResult]:
-        """The study's trials with rows, and the repeats of its winner."""
-        results = self.state.ledger.results(study.name)
-        repeats = [results[number] for number in self.state.repeats(study) if number in results]
-        return [one for one in (*self.state.of(study).results, *repeats) if one.pieces]
+def _choose(states: SweepState, study: Study) -> list[DrawResult]:
+    """The study's trials with rows, and the repeats of its winner."""
+    results = states.ledger.results(study.name)
+    repeats = [results[number] for number in states.repeats(study) if number in results]
+    return [one for one in (*states.of(study).results, *repeats) if one.pieces]
 
 
 def searches_in(path: str) -> tuple[Search, ...]:

@@ -151,7 +151,7 @@ def _in_sequence(trials, restarts, evaluations, steps) -> dict[str, np.ndarray]:
 
 
 def _current(table: TableRows, restarts: TableRows, attempts: range) -> np.ndarray:
-    """As in a log's segments: rows from the first step of a later attempt on are superseded."""
+    """The rows that count: those from the first step of a later attempt on are superseded, as in a log's segments."""
     trial, step = table.values["trial"], table.values["step"]
     rows = [np.flatnonzero(table.attempt == attempt) for attempt in attempts]
     begun = [np.flatnonzero(restarts.attempt == attempt) for attempt in attempts]

@@ -85,7 +85,9 @@ class Dimension:
 def _times(bound: float, factor: float, kind: str) -> float:
     """The bound times the factor; integers are rounded, to at least 1 if the bound is above 0."""
     times = bound * factor
-    return max(round(times), 1 if bound > 0 else 0) if kind == "integer" and math.isfinite(times) else times
+    if kind != "integer" or not math.isfinite(times):
+        return times
+    return max(round(times), 1 if bound > 0 else 0)
 
 
 def _find_fault(name: str, value) -> str | None:
@@ -107,8 +109,9 @@ def overridden(table: TomlTable, own: TomlTable | None) -> TomlTable:
         return table
     elsewhere = f"it holds for all batches, in [{'.'.join(table.path)}]; a batch's own bounds are not scaled"
     own.only(OF_BATCH, dict.fromkeys(("scaled", "base_batch"), elsewhere))
-    dropped = table if "values" in own else ("values",) if "min" in own or "max" in own else ()
-    return table.under(own, dropped)
+    if "values" in own:
+        return table.under(own, table)
+    return table.under(own, ("values",) if "min" in own or "max" in own else ())
 
 
 def choice(spec: TomlTable, name: str, default: str, choices: tuple[str, ...]) -> str:
@@ -119,9 +122,11 @@ def choice(spec: TomlTable, name: str, default: str, choices: tuple[str, ...]) -
 
 
 def settle(name: str, spec: TomlTable, batch: int) -> Dimension:
-    """The dimension at a global batch; raises UsageError naming file, line and key for an invalid one."""
+    """The dimension at a global batch; raises UsageError naming file, table and key for an invalid one."""
     kind = key_type(name) if is_key(name) else None         # None: an entry of a table, whose type is free
-    default = "discrete" if "values" in spec or kind is str else "integer" if kind is int else "double"
+    default = "integer" if kind is int else "double"
+    if "values" in spec or kind is str:
+        default = "discrete"
     chosen = choice(spec, "type", default, TYPES)
     if kind is str and "values" not in spec:
         raise spec.wrong(f"{name} takes text; give values = [...] to choose from", "values")

@@ -38,7 +38,7 @@ class StudyEstimate:
 
     @property
     def trial_seconds(self) -> float:
-        """Of a trial that uses its whole budget; a larger batch takes longer in proportion at most."""
+        """The seconds of a trial that uses its whole budget; a larger batch takes longer in proportion at most."""
         if not self.study.budget_steps:
             return self.study.spec.layer["seconds"]
         steps = self.study.budget_examples / self.study.spec.global_batch

@@ -12,8 +12,7 @@ from ..errors import FaultError, TrialsError, WorkerLostError
 from ..plan.search_space import DrawEnd
 from ..training.display import Display
 from ..workers.group import Workers
-from .ledger import DrawResult, Ledger, Owner
-from .draw_files import FIRST_REPEAT
+from .ledger import FIRST_REPEAT, DrawResult, Ledger, Owner
 from .pruning import StudyState, failed_alike, threshold, winner
 from .studies import Study
 from .trial import Trials
@@ -36,15 +35,7 @@ class Shard:
         return number >= trials or number % self.count == self.index
 
 
-@dataclass(frozen=True)
-class ClaimedTrial:
-    """A trial claimed by this group."""
-
-    study: str
-    number: int
-    attempt: int
-
-
+Claim = tuple[str, int, int]        # a trial that this group has claimed: study, number, attempt
 WAIT, NONE = "wait", "none"
 
 
@@ -54,6 +45,7 @@ class SweepState:
     def __init__(self, studies: Sequence[Study], ledger: Ledger):
         self.studies = {study.name: study for study in studies}
         self.ledger = ledger
+        self.closed: set[str] = set()       # studies that have their log: see close_studies
         self._states: dict[str, tuple[Mapping[int, DrawResult], StudyState]] = {}      # each of these results
 
     def of(self, study: Study) -> StudyState:
@@ -125,24 +117,24 @@ class Farm:
             gathered = self.group.gather((task, self.stopping()), "task")
             task = gathered[0][0]
             if any(stop for _, stop in gathered):
-                if isinstance(task, ClaimedTrial):
-                    self._release(task)
+                if isinstance(task, tuple):
+                    self._release(*task)
                 return False
-            if isinstance(task, ClaimedTrial):
-                if not self._carry_out(task):
+            if isinstance(task, tuple):
+                if not self._carry_out(*task):
                     return False
             elif task == WAIT:
                 time.sleep(POLL_SECONDS)
             else:
                 return True
 
-    def _next(self) -> ClaimedTrial | str:
+    def _next(self) -> Claim | str:
         """Claim the next trial, if any."""
         with self.state.ledger.one_look():
             self.tick()
             return self._claim_next()
 
-    def _claim_next(self) -> ClaimedTrial | str:
+    def _claim_next(self) -> Claim | str:
         """Claim the next trial, from the study with the longest trials first."""
         state, waits = self.state, False
         expected = state.expected_seconds()
@@ -157,7 +149,7 @@ class Farm:
                     continue
                 attempt = state.ledger.claim(name, number, self.owner)
                 if attempt is not None:
-                    return ClaimedTrial(name, number, attempt)
+                    return name, number, attempt
                 if state.ledger.lost(name, number):
                     state.ledger.record(name, DrawResult(
                         number, DrawEnd.LOST, "the process that ran it was killed, time after time",
@@ -166,22 +158,21 @@ class Farm:
             waits = waits or any(claim["job"] == self.owner.job for claim in running.values())
         return WAIT if waits else NONE
 
-    def _carry_out(self, task: ClaimedTrial) -> bool:
+    def _carry_out(self, name: str, number: int, attempt: int) -> bool:
         """Run the trial to its end; False if a signal stopped it, so that another group may claim it."""
-        study = self.state.studies[task.study]
+        study = self.state.studies[name]
         try:
-            result = self.trials.carry_out(study, task.number,
-                                           lambda: self.state.threshold(study, task.number), self.display)
+            result = self.trials.carry_out(study, number, lambda: self.state.threshold(study, number), self.display)
         except (WorkerLostError, FaultError) as error:
             result = self.trials.end(study, DrawEnd.FAILED, self._regroup(error))
         except BaseException:
-            self._release(task)
+            self._release(name, number, attempt)
             raise
         if result is None:
-            self._release(task)
+            self._release(name, number, attempt)
         elif self.group.rank == 0:
-            self.state.ledger.record(task.study, result)
-            self.trials.forget(study, task.number)
+            self.state.ledger.record(name, result)
+            self.trials.forget(study, number)
         return result is not None
 
     def _regroup(self, error: WorkerLostError | FaultError) -> str:
@@ -192,6 +183,6 @@ class Farm:
         errors = self.group.gather(str(error) if isinstance(error, FaultError) else "", "what went wrong")
         return next(filter(None, errors), str(error))
 
-    def _release(self, task: ClaimedTrial) -> None:
+    def _release(self, name: str, number: int, attempt: int) -> None:
         if self.group.rank == 0:
-            self.state.ledger.release(task.study, task.number, task.attempt)
+            self.state.ledger.release(name, number, attempt)

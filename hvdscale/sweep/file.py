@@ -33,7 +33,7 @@ from ..plan.settings import NO_CLASS, OPTIMIZERS, Settings, read
 from ..plan.values import none_of
 from ..target import Target
 from .dimensions import Dimension, overridden, parameter_tables, settle
-from .draw_files import FIRST_REPEAT
+from .ledger import FIRST_REPEAT
 from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, Keys, checked_key, read_settings, refuse_untaken,
                        takes)
 from .toml_table import REQUIRED, TomlTable, read_table

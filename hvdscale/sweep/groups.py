@@ -114,7 +114,7 @@ class HorovodGroup(LaunchGroup, HorovodWorkers):
 
 
 class TorchGroup(LaunchGroup, TorchWorkers):
-    """As Group, joined by torch.distributed. The groups share a store; ``launch``: this process in the launch."""
+    """A group that torch.distributed joins. The groups share a store; ``launch``: this process in the launch."""
 
     def __init__(self, store: Store, launch: Process, stall_seconds: float, size: int, cores: frozenset[int]):
         self._cores = cores

@@ -7,6 +7,9 @@
     ledger.release("sgd-b256", 7, attempt)              instead, if the trial is abandoned: 7.released-1
     owner.release()
 
+The files of the first hundred draws and of the repeats lie in the study's folder itself, those of each further hundred
+in a folder of their own, as in ``1200/1234.json``: so a listing does not grow with the number of draws.
+
 A file is written under a unique name, then linked to its own name, which a file system grants to only one process
 (local ones, NFS, Lustre); without links, the name is reserved by O_EXCL. Attempt n + 1 is claimed only after the owner
 of attempt n has released it or died, and an owner is alive while its lock is held. So flock must work between hosts.
@@ -24,7 +27,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import LogError
 from ..log.files import first_line
@@ -32,14 +35,18 @@ from ..log.schema import Status
 from ..plan.search_space import DrawEnd
 from ..system.files import new_file, sync_directory, temporary_name, write_whole, writing
 from ..system.lock import SUFFIX, Lock, holder, this_process
-from .draw_files import DrawFiles, Listing, folder_of, names_in
 
+FIRST_REPEAT = 100_000                  # numbers from here on are repeats of the winner
+FOLDER_DRAWS = 100                      # draws whose files share a folder
 KILLED = 3                              # attempts at a draw whose process alone was killed, before it is lost
 ATTEMPTS = 10                           # attempts that died in any way, as when whole jobs are killed
 RETRIED = (DrawEnd.FAILED, DrawEnd.LOST)      # by --retry
 REPLACED = (DrawEnd.DIVERGED, *RETRIED)         # by the next draw
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 READS, WAIT_SECONDS = 5, 0.02           # without links, a reserved file is empty for an instant
+
+_NAME = re.compile(r"(0|[1-9]\d*)\.(?:(json)|(claim|released|killed)-([1-9]\d*))")
+_FOLDER = re.compile(rf"[1-9]\d*0{{{len(str(FOLDER_DRAWS)) - 1}}}")
 
 
 @dataclass
@@ -109,7 +116,7 @@ class DrawResult:
 
     @property
     def status(self) -> Status:
-        """As its trial has it in a log."""
+        """The status that its trial has in a log."""
         if self.kind == DrawEnd.DIVERGED:
             return Status.INFEASIBLE
         return Status.COMPLETE if self.kind in (DrawEnd.MET, DrawEnd.BUDGET) else Status.INCOMPLETE
@@ -152,6 +159,81 @@ class DrawResult:
             if log in ("", ".", "..") or "/" in log or "\0" in log:
                 raise ValueError(f"its log {log!r} is not the name of a file in logs")
         return result
+
+
+@dataclass(frozen=True)
+class DrawFiles:
+    """The files of one draw: attempts claimed, released and killed, and whether its result exists."""
+
+    claims: frozenset[int] = frozenset()
+    released: frozenset[int] = frozenset()
+    killed: frozenset[int] = frozenset()
+    finished: bool = False
+
+    @property
+    def held(self) -> int:
+        """The newest attempt; 0 if it was released or there is none."""
+        newest = max(self.claims, default=0)
+        return 0 if newest in self.released else newest
+
+
+class Listing:
+    """The files of a study's draws as last listed, while other processes add to them.
+
+    draws     each draw's files;  finished, open: the draws with a result, and those with other files only
+    """
+
+    def __init__(self, folder: str):
+        self.folder = folder
+        self.draws: dict[int, DrawFiles] = {}
+        self.finished: set[int] = set()
+        self.open: set[int] = set()
+        self._names: dict[str, set[str]] = {"": set()}          # by folder
+
+    def refresh(self, number: int | None = None) -> bool:
+        """List all draws, or only the folder of one; False if files are gone that were there: list with a new one.
+
+        Raises LogError if a folder cannot be read, or has files of draws of another one.
+        """
+        if number is not None:
+            return self._list(folder_of(number))
+        return self._list("") and all(map(self._list, filter(_FOLDER.fullmatch, list(self._names[""]))))
+
+    def _list(self, folder: str) -> bool:
+        known = self._names.get(folder, set())
+        if folder and self.finished.issuperset(range(int(folder), int(folder) + FOLDER_DRAWS)):
+            return True
+        names = set(_names_in(os.path.join(self.folder, folder)))
+        if any(map(_NAME.fullmatch, known - names)):
+            return False
+        self._names[folder] = names
+        for found in filter(None, map(_NAME.fullmatch, names - known)):
+            if (own := folder_of(int(found[1]))) != folder:
+                raise LogError(f"{os.path.join(self.folder, folder, found[0])}: hvdscale 0.3 kept it there; move all "
+                               f"files of the draws from {own} on to {os.path.join(self.folder, own)}, and so for each "
+                               "further hundred")
+            self._add(*found.groups())
+        return True
+
+    def _add(self, text: str, result: str | None, kind: str, attempt: str) -> None:
+        number = int(text)
+        files = self.draws.get(number, DrawFiles())
+        if result:
+            files = replace(files, finished=True)
+            self.finished.add(number)
+            self.open.discard(number)
+        else:
+            field = "claims" if kind == "claim" else kind
+            files = replace(files, **{field: getattr(files, field) | {int(attempt)}})
+            if not files.finished:
+                self.open.add(number)
+        self.draws[number] = files
+
+
+def folder_of(number: int) -> str:
+    """The folder of a draw's files, within the study's."""
+    first = number // FOLDER_DRAWS * FOLDER_DRAWS
+    return str(first) if 0 < first < FIRST_REPEAT else ""
 
 
 class Ledger:
@@ -236,7 +318,7 @@ class Ledger:
     def owners(self) -> list[dict]:
         """Host, pid and job of living owners."""
         folder = os.path.join(self.out, "owners")
-        paths = [os.path.join(folder, name.removesuffix(SUFFIX)) for name in sorted(names_in(folder))]
+        paths = [os.path.join(folder, name.removesuffix(SUFFIX)) for name in sorted(_names_in(folder))]
         return [owner for owner in map(holder, paths) if owner is not None]
 
     def running(self, study: str) -> dict[int, dict]:
@@ -285,7 +367,7 @@ class Ledger:
         sync_directory(path)
 
     def _path(self, study: str, name: str) -> str:
-        """Of a draw's file, such as 7.json."""
+        """The path of a draw's file, such as 7.json."""
         return os.path.join(self._folder(study), folder_of(int(name.partition(".")[0])), name)
 
     def _folder(self, study: str) -> str:
@@ -348,6 +430,16 @@ class Ledger:
             raise LogError(f"{path}: is not the result of draw {number}: {error}; "
                            f"remove it, and {number}.claim-* beside it, to have the draw run again") from error
         return result
+
+
+def _names_in(folder: str) -> list[str]:
+    """The names in a folder, none if it does not exist; raises LogError if it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise LogError(f"{folder}: cannot be read: {error.strerror or error}") from error
 
 
 def _put_new(path: str, document: dict) -> bool:

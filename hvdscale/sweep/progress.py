@@ -58,7 +58,7 @@ def describe_study(states: SweepState, study: Study) -> str:
     later = range(len(state.results), state.limit)
     ended = [*state.results, *(results[number] for number in later if number in results)]
     counts = [f"{sum(result.feasible for result in ended)} of {study.spec.trials} feasible",
-              f"{len(running)} running" * bool(running),
+              f"{len(running)} running" if running else "",
               *(f"{count} {word}" for word, kinds in (("pruned", (DrawEnd.PRUNED,)), ("diverged", (DrawEnd.DIVERGED,)),
                                                       ("failed", RETRIED))
                 if (count := sum(result.kind in kinds for result in ended)))]
@@ -92,4 +92,4 @@ def describe_sweep(states: SweepState) -> str:
     text = f"sweep: {wanted - missing} of {wanted} trials done"
     if 0 < missing < wanted:
         text += f", about {duration(left / max(1, busy), rough=True)} left"
-    return text + f"; up to {more} more in place of draws that diverge or fail" * (more > 0)
+    return f"{text}; up to {more} more in place of draws that diverge or fail" if more > 0 else text

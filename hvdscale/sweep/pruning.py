@@ -63,7 +63,7 @@ class StudyState:
 
     @property
     def mean_seconds(self) -> float | None:
-        """Of trials that have ended without failing; None: there are none."""
+        """The mean seconds of trials that have ended without failing; None: there are none."""
         return self._seconds / self._timed if self._timed else None
 
     def extend(self, results: Mapping[int, DrawResult]) -> StudyState:

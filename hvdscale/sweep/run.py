@@ -1,6 +1,7 @@
 """Run a sweep on one group of workers, from its file to its end."""
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from ..workers.group import Workers
 from ..workers.launch import Process
 from ..workload import Data, Workload
 from ..workloads import find
-from .close_studies import Finisher
+from .close_studies import close_one
 from .estimate import estimates, table
 from .farm import Farm, Shard, SweepState
 from .file import StudySpec, Sweep
@@ -65,12 +66,11 @@ class SweepRun:
                         self._accepted)
         states = SweepState(studies, Ledger(out, self._owner))
         display = SweepDisplay(states, self.asked.terminal) if self.speaks else NoDisplay()
-        finisher = Finisher(out, self.sweep, states, display.say)
 
         def tick() -> None:
             if self.speaks:
                 display.tick()
-                finisher.close_done()
+                close_one(states, display.say)
 
         farm = Farm(states, trials, self.group, self._owner, Shard(*self.asked.shard), display, tick, self.signals)
         if self.speaks and not self.again:
@@ -82,7 +82,7 @@ class SweepRun:
         except BaseException:
             trials.let_go()
             raise
-        self._conclude(finisher, display, finished)
+        self._conclude(states, display, finished)
         return finished
 
     def others_gone(self) -> bool:
@@ -114,17 +114,17 @@ class SweepRun:
                     self._accepted, self._notes = keep_record(out, self.sweep, job, self.asked.accept_changes)
         return self.group.gather(studies, "studies")[0], data
 
-    def _conclude(self, finisher: Finisher, display: Display, finished: bool) -> None:
+    def _conclude(self, states: SweepState, display: Display, finished: bool) -> None:
         """Collect the remaining studies, one per collective, so that no rank waits long for the one that does it."""
         while True:
             with self.group.together("a study's log"):
-                more = self.speaks and finisher.close_any()
+                more = self.speaks and close_one(states, display.say, begun=True)
             if not self.group.gather(more, "more")[0]:
                 break
         with self.group.together("the end of the sweep"):
             if self.speaks:
                 display.show()
-                for line in last_lines(finisher, self.asked, finished):
+                for line in last_lines(states, self.asked, finished):
                     display.say(line)
 
     def _introduction(self, studies: Sequence[Study], states: SweepState) -> str:
@@ -133,7 +133,7 @@ class SweepRun:
         searched = ", ".join(dict.fromkeys(parameter.name for study in studies for parameter in study.space))
         aim = f"steps to {listed(sweep.targets)}" if sweep.by_steps else f"the best {sweep.objective}"
         trials = sorted({study.spec.trials for study in studies})
-        count = counted(len(studies), "study", "studies") + ", each" * (len(studies) > 1)
+        count = counted(len(studies), "study", "studies") + (", each" if len(studies) > 1 else "")
         lines = [f"{self.asked.path}: {sweep.workload}, {count} of {' or '.join(map(str, trials))} feasible trials",
                  f"  searched    {searched}: for {aim}",
                  f"  workers     {counted(self.groups, 'group')} of {self.group.size}",
@@ -159,11 +159,10 @@ def report_status(asked) -> None:
                      points=()) for spec in wanted_studies(sweep, asked.only)]
     states = SweepState(studies, Ledger(out))
     display = SweepDisplay(states, asked.terminal)
-    finisher = Finisher(out, sweep, states, display.say)
     display.show()
-    while finisher.close_any():
+    while close_one(states, display.say, begun=True):
         pass
-    for line in last_lines(finisher, asked, True):
+    for line in last_lines(states, asked, True):
         display.say(line)
 
 
@@ -173,8 +172,8 @@ def take_back_failed(asked) -> None:
     ledger = Ledger(asked.out)
     busy = ledger.owners()
     if busy:
-        raise UsageError(f"--retry: {describe(busy[0])} is at work in {asked.out}"
-                         f"{f', and {len(busy) - 1} more' * (len(busy) > 1)}; wait until they have ended")
+        more = f", and {len(busy) - 1} more" if len(busy) > 1 else ""
+        raise UsageError(f"--retry: {describe(busy[0])} is at work in {asked.out}{more}; wait until they have ended")
     for spec in wanted_studies(asked.sweep, asked.only):
         numbers = ledger.take_back(spec.name, RETRIED)
         if numbers:
@@ -182,11 +181,20 @@ def take_back_failed(asked) -> None:
     print("the same command without --retry runs what was taken back")
 
 
-def last_lines(finisher: Finisher, asked, finished: bool) -> list[str]:
-    missing, failed, tuned = finisher.missing(), finisher.failed(), finisher.tuned()
-    why = ("the same command resumes" if not finished else
-           "other jobs may be at work on them, else the same command resumes" if asked.shard[1] == 1 else
-           "the other shards may be at them, else the same command without --shard resumes")
+def last_lines(states: SweepState, asked, finished: bool) -> list[str]:
+    """What is missing, what has failed with the reason of the last, the files of best points, and what to do next."""
+    counts = {name: len(states.open(study)) for name, study in states.studies.items()}
+    missing = ", ".join(f"{count} of {name}" for name, count in counts.items() if count)
+    reasons = {name: [one.reason for one in states.ledger.results(name).values() if one.kind in RETRIED]
+               for name in states.studies}
+    failed = ", ".join(f"{len(found)} of {name} ({found[-1]})" for name, found in reasons.items() if found)
+    names = ["tuned.toml", *(f"tuned-{optimizer}.toml" for optimizer in asked.sweep.optimizers)]
+    tuned = [path for path in (os.path.join(asked.out, name) for name in names) if os.path.exists(path)]
+    why = "the same command resumes"
+    if finished and asked.shard[1] == 1:
+        why = "other jobs may be at work on them, else the same command resumes"
+    elif finished:
+        why = "the other shards may be at them, else the same command without --shard resumes"
     lines = [f"not done: {missing}; {why}"] if missing else []
     lines += [f"failed: {failed}; --retry takes them back, to be run again"] if failed else []
     return lines + ([f"tuned: {', '.join(tuned)}\nnext: hvdscale-report {asked.out}"] if tuned else [])

@@ -20,8 +20,7 @@ from ..plan.settle import Place, count_in_examples, settle, settle_batches, sett
 from ..plan.shards import Stream, stream_key
 from ..workload import Data, Workload
 from .file import StudySpec, Sweep
-from .ledger import read_record, write_file
-from .draw_files import FIRST_REPEAT
+from .ledger import FIRST_REPEAT, read_record, write_file
 from .settings import FREE_SETTINGS
 
 UNTIMED = {"untimed_passes": 0}     # a search counts steps; a pass before each trial would be for nothing

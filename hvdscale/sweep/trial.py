@@ -60,8 +60,9 @@ class TrialLog(RunLog):
             if str(target) not in result.steps and target.met_by(measured[target.column]):
                 result.steps[str(target)] = step
         value = math.nan if self.sweep.by_steps else measured[self.sweep.objective]
-        if value == value:
-            result.best = value if math.isnan(result.best) else (min if self.minimizes else max)(result.best, value)
+        if not math.isnan(value):
+            better = min if self.minimizes else max
+            result.best = value if math.isnan(result.best) else better(result.best, value)
 
     def flush(self, sync=False):
         if sync:                                # otherwise unnecessary: a killed trial resumes a checkpoint

@@ -8,8 +8,7 @@ import pytest
 
 from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
-from hvdscale.sweep.draw_files import FIRST_REPEAT
-from hvdscale.sweep.ledger import DrawResult
+from hvdscale.sweep.ledger import FIRST_REPEAT, DrawResult
 from hvdscale.sweep.pruning import ALIKE, StudyState, failed_alike, threshold, winner
 
 TARGET, EVERY, BUDGET, MAX_DRAWS = "val/error<0.02", 5, 60, 40
