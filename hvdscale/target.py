@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import math
 import operator
 import re
 import unicodedata
@@ -64,7 +65,7 @@ class Target:
                              "such as 'val/error<0.01'") from None
         if split not in SPLITS:
             raise UsageError(f"target {text!r}: there is no split {split!r}; choose one of {', '.join(SPLITS)}")
-        if value != value:
+        if math.isnan(value):
             raise UsageError(f"target {text!r}: NaN can never be met; give a number")
         return cls(split, logged_name(metric), comparison, value)
 

@@ -196,8 +196,8 @@ def build_model(workload: Workload, model_args: dict) -> nn.Module:
     except (TypeError, KeyError, ValueError, RuntimeError) as error:
         taken = [name for name, parameter in inspect.signature(workload.build).parameters.items()
                  if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)]
-        raise UsageError(f"{workload.name} does not take model_args = {model_args}: {error}" +
-                         f". It takes {', '.join(taken)}" * bool(taken)) from None
+        takes = f". It takes {', '.join(taken)}" if taken else ""
+        raise UsageError(f"{workload.name} does not take model_args = {model_args}: {error}{takes}") from None
     if not isinstance(model, nn.Module):
         raise WorkloadError(f"{workload.name}: build returned a {type(model).__name__}; it must return a "
                             "torch.nn.Module")
@@ -218,7 +218,7 @@ def bound_loss(workload: Workload, label_smoothing: float) -> Callable[[nn.Modul
                                 "len(losses)")
         total, count = given
         if not isinstance(total, Tensor) or total.numel() != 1 or not total.requires_grad:
-            without = " without gradient" * (isinstance(total, Tensor) and not total.requires_grad)
+            without = " without gradient" if isinstance(total, Tensor) and not total.requires_grad else ""
             raise WorkloadError(f"loss returned {kind_of(total)}{without} for the sum of the losses; it must be one "
                                 "number, as a tensor with a gradient: losses.sum()")
         return total.reshape(()), _count(count, "loss")
@@ -385,7 +385,7 @@ class Classification(Workload):
 
 
 def _first_parameter(module: nn.Module) -> nn.Parameter | None:
-    """As ``next(module.parameters())`` does, in a fifth of the time, which shows in the steps of small models."""
+    """The first of ``module.parameters()``, in a fifth of the time, which shows in the steps of small models."""
     for parameter in module._parameters.values():
         if parameter is not None:
             return parameter

@@ -18,7 +18,7 @@ def paths(ctx, param, incomplete: str) -> list[CompletionItem]:
 
 
 def words(known: Iterable[str]) -> Callable[..., list[str]]:
-    """Those of some words that begin so."""
+    """The words that begin so."""
     def complete(ctx, param, incomplete: str) -> list[str]:
         return [word for word in known if word.startswith(incomplete)]
     return complete

@@ -10,6 +10,7 @@ import click
 from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen
+from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
 from .common import CONTEXT, Command, checks_option, echo, format_option, slow_imports, version_option, width_option
 
 UNSEEN = 4              # exit code: no finding failed, but one that must see the training did not
@@ -53,7 +54,6 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
         from ..doctor.script.report import render
         from ..doctor.script.runs import ScriptError
         from ..training.display import on_terminal
-        from ..watch.runner import ScriptRequest, threads_of
         from ..workers.launch import place
         from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
     process = place()
@@ -75,7 +75,9 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
         raise
     screen.erase()
     if examination is not None:
-        code = 1 if not examination.sound else UNSEEN if examination.unseen_training else 0
+        code = UNSEEN if examination.unseen_training else 0
+        if not examination.sound:
+            code = 1
         print(render(examination, time.monotonic() - started, on_terminal(sys.stdout)) if wanted == TEXT else
               render_for_machines(wanted, examination.about, examination.findings, code, MUST_BE_SEEN))
         sys.exit(code)
@@ -83,10 +85,9 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
 
 def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
     """Raise UsageError for a batch that is not marked in the arguments, cannot be shared out, or is not given."""
-    from ..watch.runner import GLOBAL, LOCAL
     marked = next((mark for mark in (LOCAL, GLOBAL) if any(mark in one for one in arguments)), "")
     if marked and batch is None:
-        share = "a worker's share of " * (marked == LOCAL)
+        share = "a worker's share of " if marked == LOCAL else ""
         raise UsageError(f"{marked} is {share}the global batch: give that by --batch, such as --batch 32")
     if batch is not None and not marked:
         raise UsageError(f"--batch {batch}: mark where the local batch is in the script's arguments, such as "
@@ -98,5 +99,4 @@ def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
 
 
 def main() -> None:
-    """Run the command."""
     command(sys.argv[2:], prog_name=f"{Path(sys.argv[0]).name} script")

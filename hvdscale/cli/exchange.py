@@ -144,7 +144,7 @@ def _import_archive(source, out, skip_broken, how):
         seen = import_archive(source, out, skip_broken=skip_broken, progress=progress.seen, **how)
     _report_left_out(seen.wrong, seen.notes)
     if seen.others:
-        files = " files" * (len(seen.others) > 1)
+        files = " files" if len(seen.others) > 1 else ""
         echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
     wrong = f"; {len(seen.wrong):,} trials or files were wrong" if seen.wrong else ""
     echo(f"{out}: {counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
@@ -214,7 +214,6 @@ class ShareDisplay:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
         return self._clock() - self._start
 
     def seen(self, seen) -> None:
@@ -246,8 +245,8 @@ def _kind(sources) -> str:
 
 def _kind_of(source) -> str:
     if os.path.isdir(source):
-        return ("csv" if is_tables(source) else "mllog" if is_mllog(source) else
-                "archive" if is_archive(source) else "runs")
+        asked = {"csv": is_tables, "mllog": is_mllog, "archive": is_archive}
+        return next((kind for kind, is_kind in asked.items() if is_kind(source)), "runs")
     try:
         with open(source, "rb") as file:
             head = file.read(512)

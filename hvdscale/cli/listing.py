@@ -98,7 +98,9 @@ def _best(log: Log, target: Target | None, metric: str, measured) -> str:
     way = better(metric, [log])
     if target and target.column == metric:
         way = SMALLER if target.minimizes else LARGER
-    return UNKNOWN_WAY if not way else short_number(measured.min() if way == SMALLER else measured.max())
+    if not way:
+        return UNKNOWN_WAY
+    return short_number(measured.min() if way == SMALLER else measured.max())
 
 
 def has_workers(source) -> bool:

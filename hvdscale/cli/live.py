@@ -126,7 +126,9 @@ def _row(log: Log, row: int, now: float) -> Row:
     else:
         left = (budget - step) / rate if budget else np.nan
     ends = bool(target) and not measurement.get("keep_going")
-    time_left = f"{'at most ' * ends}{duration(max(0.0, left), rough=True)}" if np.isfinite(left) else "-"
+    time_left = duration(max(0.0, left), rough=True) if np.isfinite(left) else "-"
+    if ends and np.isfinite(left):
+        time_left = f"at most {time_left}"
     line = list(line_of(log, row))
     line[HEADINGS.index("steps") - 1] = f"{step:,}" + (f"/{budget:,}" if budget else "")
     return (log.path, *line, str(target) if ends else "-", number(rate) if alive else "-", time_left, draw_of(log, row))
@@ -149,7 +151,7 @@ def _summary(looks: Iterable[Look]) -> str:
     counts = Counter(how.partition(":")[0] for look in looks for how in look.ended.values())
     counts[Status.RUNNING.name] = sum(len(look.rows) for look in looks)
     ends = ", ".join(f"{count:,} {how}" for how, count in sorted(counts.items()) if count)
-    return f"{counted(len(looks), 'log')}, {counted(counts.total(), 'trial')}" + f": {ends}" * bool(ends)
+    return f"{counted(len(looks), 'log')}, {counted(counts.total(), 'trial')}" + (f": {ends}" if ends else "")
 
 
 def _are_over(looks: Mapping[str, Look]) -> bool:

@@ -263,7 +263,9 @@ def _trial(log: Log, row: int) -> list[str]:
 
 def _budget(steps, plan) -> str:
     seconds = (plan.get("measurement") or {}).get("budget_seconds")
-    return f"{steps} steps" if steps else "not known" if seconds is None else f"{short_number(seconds)} s"
+    if steps:
+        return f"{steps} steps"
+    return "not known" if seconds is None else f"{short_number(seconds)} s"
 
 
 def _shares(value) -> str:

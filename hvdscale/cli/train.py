@@ -125,8 +125,8 @@ class Grouped(click.Command):
             options = [name for key in keys for name in OPTIONS.get(key, (key,)) if name in records]
             groups[heading] = [*options, *(key for key in keys if key in self.keys and key not in records)]
         for heading, names in groups.items():
-            rows = [records[name] if name in records else
-                    (name + " LENGTH" * (key_of(name) in LENGTHS), _help(name)) for name in names]
+            written = {name: f"{name} LENGTH" if key_of(name) in LENGTHS else name for name in names}
+            rows = [records[name] if name in records else (written[name], _help(name)) for name in names]
             if any(rows):
                 with formatter.section(heading):
                     formatter.write_dl(filter(None, rows))

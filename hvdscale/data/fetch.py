@@ -196,6 +196,6 @@ def _explain_by_hand(name: str, data_set: DataSet, folder: Path) -> str:
         if not path.exists() and not _is_unpacked(path.with_name(f"{path.name}.unpacked")):
             size = f"{byte_size(published.size)}, " if published.size else ""
             lines.append(f"  {path}    ({size}SHA-256 {published.sha256}, from {published.addresses[0]})")
-    unpack = " and unpack" * any(isinstance(file, Archive) for file in data_set.files)
+    unpack = " and unpack" if any(isinstance(file, Archive) for file in data_set.files) else ""
     return "\n".join([*lines, f"then run this to verify{unpack} them without a network:",
                       f"  hvdscale-data fetch {name} --data-dir {shlex.quote(str(folder))}"])

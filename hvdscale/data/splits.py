@@ -160,7 +160,7 @@ class MapSplit:
                 raise
             except Exception as error:
                 hint = "" if self.collate else "; if examples differ in length, give MapSplit a collate function"
-                some = ", ".join(map(str, visits.indices[:4].tolist())) + ", ..." * (len(visits.indices) > 4)
+                some = ", ".join(map(str, visits.indices[:4].tolist())) + (", ..." if len(visits.indices) > 4 else "")
                 raise DataError(f"examples {some} of {type(self.dataset).__name__} cannot form a batch: "
                                 f"{describe_raised(error)}{hint}") from None
 

@@ -146,7 +146,9 @@ class StallTest:
         if JOINED not in output:
             lines = output.strip().splitlines() or ["no output"]
             return JOB.finding("stall", "not_started", line=lines[-1][:200])
-        kind = "endless" if not ended else "ended" if reason else "silent"
+        kind = "endless"
+        if ended:
+            kind = "ended" if reason else "silent"
         return JOB.finding("stall", kind, seconds=STALL_SECONDS, reason=repr(reason and reason[0]))
 
     def kill(self) -> None:

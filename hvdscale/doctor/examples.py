@@ -148,7 +148,7 @@ def _compare(values: dict[str, Tensor], others: dict[str, Tensor]) -> tuple[int,
         b = others.get(name)
         if b is None or a.shape != b.shape or a.dtype != b.dtype or not a.numel():
             continue
-        apart = (a != b) & ~((a != a) & (b != b))         # NaN equals NaN here
+        apart = (a != b) & ~(a.isnan() & b.isnan())       # NaN equals NaN here
         if apart.any():
             row = int(apart.nonzero()[0, 0]) if a.ndim else 0
             return row, name, (a.double() - b.double()).abs().nan_to_num(float("inf")).max().item()

@@ -52,7 +52,7 @@ class Kinds:
         return _Values(words, about, values).say(words[name])
 
     def sentences(self, table: str, about: Any, met: Mapping[str, object], **values: Any) -> list[str]:
-        """Those whose names are met, in the order of ``met``."""
+        """The sentences whose names are met, in the order of ``met``."""
         return [self.sentence(table, name, about, **values) for name, is_so in met.items() if is_so]
 
 

@@ -107,7 +107,9 @@ def _values(sample: Sample, model: nn.Module, case: Case) -> dict[str, tuple[flo
 
 
 def _report_failure(sample: Sample, model: nn.Module, case: Case, differs: str, by: float) -> Finding:
-    kind = "padded" if not case.training else "in_norm_by_group" if sample.plan.group_by_group else "in_norm"
+    kind = "padded"
+    if case.training:
+        kind = "in_norm_by_group" if sample.plan.group_by_group else "in_norm"
     layer = "" if case.training else _first_layer(sample, model, case)
     return JOB.finding(NAME, kind, case, differs=differs + layer, by=by, limit=sample.limit)
 

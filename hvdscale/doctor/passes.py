@@ -128,8 +128,13 @@ def _describe_layer(layer: Difference) -> str:
 def _explain_layer(layer: Difference) -> dict[str, str]:
     """Values of a finding: why the layer differs, and the next move."""
     kind, of_torch = type(layer.module).__name__, is_batch_norm(layer.module)
-    name = ("input" if layer.in_input else "norm" if of_torch or "norm" in kind.lower() else
-            "dropout" if isinstance(layer.module, (nn.modules.dropout._DropoutNd, Dropout)) else "mixes")
+    name = "mixes"
+    if layer.in_input:
+        name = "input"
+    elif of_torch or "norm" in kind.lower():
+        name = "norm"
+    elif isinstance(layer.module, (nn.modules.dropout._DropoutNd, Dropout)):
+        name = "dropout"
     about = dict(kind=kind, option="auto" if of_torch else "always")
     return {"why": JOB.sentence("layers that differ", name, **about),
             "next": JOB.sentence("next for layers", name, **about)}
@@ -165,8 +170,8 @@ def batch_norm(sample: Sample) -> Finding:
     groups = job.plan.ghost_groups(job.plan.global_batch)
     sizes = sorted({job.plan.global_batch // groups, -(-job.plan.global_batch // groups)})
     how = "group by group: correct, but slower" if plan.group_by_group else "not by ghost group"
-    kinds = [f"{len(ours)} of hvdscale.modules (fast)"] * bool(ours) + [
-        f"{len(torchs)} of torch's own ({how})"] * bool(torchs)
+    kinds = [f"{len(layers)} of {what}" for layers, what in (
+        (ours, "hvdscale.modules (fast)"), (torchs, f"torch's own ({how})")) if layers]
     if not plan.group_by_group:
         parts = sample.parts(plan, sample.whole)
         if first_difference(sample, model, parts, parts) is None:
@@ -208,4 +213,5 @@ def _short(sample: Sample) -> Plan | None:
     batch = sample.plan.global_batch * 2 // 3
     short = sample.plan.at_batch(batch, train_examples=sample.plan.global_batch, last_batch="short")
     groups = len(group_bounds(short.stream.size(1), short.ghost_batch)) - 1 if batch > 1 else 0
-    return short if groups >= (2 if short.group_by_group else 1) else None
+    needed = 2 if short.group_by_group else 1
+    return short if groups >= needed else None

@@ -182,7 +182,9 @@ def _vector(tensors: Sequence[Tensor]) -> Tensor:
 def distance(values: Tensor, reference: Tensor) -> float:
     """The norm of the difference over the reference's norm; infinite where only one side is finite."""
     apart, norm = torch.linalg.vector_norm(values - reference).item(), torch.linalg.vector_norm(reference).item()
-    return 0.0 if apart == 0 else apart / norm if norm and np.isfinite(apart) else float("inf")
+    if apart == 0:
+        return 0.0
+    return apart / norm if norm and np.isfinite(apart) else float("inf")
 
 
 class Call(NamedTuple):

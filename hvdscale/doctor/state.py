@@ -1,6 +1,7 @@
 """Checks of a run's checkpoint and its evaluation."""
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 
@@ -106,7 +107,7 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
         read = ", ".join(f"{len(data)} of {split}" for split, data in splits.items())
         return JOB.finding(name, kind, splits=read, chunks=CHUNKS, workers=", ".join(map(str, (1, *counts))), **given)
     (one, other), (counts_of_one, counts_of_other) = ([found[chunk] for chunk in CHUNKS] for found in (alone, counted))
-    undefined = [column for column, value in one.items() if value != value]
+    undefined = [column for column, value in one.items() if math.isnan(value)]
     broken = [column for column in undefined if counts_of_one.get(column)]
     if broken:
         return finding("broken", nan=_are_nan(broken))
@@ -125,7 +126,7 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
     per = "the counts from measure have the same sum" if partial else "each example counts once"
     if undefined:
         per += f"; {_are_nan(undefined)}"
-    valued = {column.partition("/")[2] for column, value in one.items() if value == value}
+    valued = {column.partition("/")[2] for column, value in one.items() if not math.isnan(value)}
     needed = [column for column in undefined if column.partition("/")[2] not in valued or (
         target and column == target.column)]            # else the workload measures it only on some splits
     if needed:
@@ -138,7 +139,7 @@ def _are_nan(columns: list[str]) -> str:
 
 
 def _apart(a: float, b: float) -> float:
-    return 0.0 if a == b or a != a and b != b else abs(a - b) / max(abs(a), abs(b))
+    return 0.0 if a == b or math.isnan(a) and math.isnan(b) else abs(a - b) / max(abs(a), abs(b))
 
 
 @torch.no_grad()

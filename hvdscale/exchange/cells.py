@@ -93,7 +93,7 @@ def read_rows(lines: Iterable[str], columns: int | None, before: int, separator:
 
 
 def other_count(row: list[str], columns: int) -> str:
-    """That a row has another number of cells than the header."""
+    """The message that a row has another number of cells than the header."""
     return f"has {counted(len(row), 'cell')} where the header has {columns}"
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 
@@ -92,7 +93,7 @@ def _write_table(log: Log, table: LogTable, folder: str) -> Iterator[int]:
 
 def _format_cells(values: np.ndarray, spec: LogColumn) -> list:
     if spec.type == "float":
-        return [repr(value) if value == value else "" for value in values.tolist()]
+        return ["" if math.isnan(value) else repr(value) for value in values.tolist()]
     if spec.type == "text":
         return [as_cell(text) for text in values]
     plain = plain_values(values, spec)
@@ -206,7 +207,7 @@ def _refuse_lacking(files) -> None:
         missing = [name for name in NEEDED[file.table] if name not in file.header] if file.exists else []
         if missing:
             near = [did_you_mean(name, file.header, "") for name in missing]
-            names = ", ".join(name + f" ({found})" * bool(found) for name, found in zip(missing, near))
+            names = ", ".join(f"{name} ({found})" if found else name for name, found in zip(missing, near))
             there = list_first(map(repr, file.header), 8) or "none"
             lacking.append(f"{file.path}:1: there is no column {names}; there are {there}")
     if lacking:
@@ -324,8 +325,9 @@ def _plan_search(trials: CsvRows) -> str:
         keys, first = list(zip(*(trials[name].tolist() for name in WORKLOAD))), {}
         varied = {key for key, point in zip(keys, map(repr, zip(*tried))) if first.setdefault(key, point) != point}
         drawn = [key in varied for key in keys]
-        guess = (f"a search, guessed: metaparameters vary within {len(varied):,} of its batches, whose trials are "
-                 f"taken for a search; a column {SEARCH} (yes or no) in trials.csv says otherwise") * bool(varied)
+        if varied:
+            guess = (f"a search, guessed: metaparameters vary within {len(varied):,} of its batches, whose trials are "
+                     f"taken for a search; a column {SEARCH} (yes or no) in trials.csv says otherwise")
     trials["plan"] = np.array([json.dumps({SEARCH: True} if one else {}) for one in drawn], object)
     return guess
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -43,9 +44,9 @@ def row_of(log: Log, row: int) -> dict[str, Any]:
 
 
 def metaparameters_of(row: dict[str, Any]) -> dict[str, float]:
-    """Those that are known in a row of /trials."""
+    """The metaparameters that are known in a row of /trials."""
     return {name.removeprefix(METAPARAMETERS): value for name, value in row.items()
-            if name.startswith(METAPARAMETERS) and value == value}
+            if name.startswith(METAPARAMETERS) and not math.isnan(value)}
 
 
 def start_seconds(log: Log, trial: int) -> float:

@@ -96,6 +96,6 @@ def parameter_name(key: str, file: str) -> str:
 
 
 def cut_off_message(name: str, line: int, text: str) -> str:
-    """That a file whose last line has no end may not be whole."""
+    """The message that a file whose last line has no end may not be whole."""
     return (f"{name}:{line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
             "complete it and end it with a line end")

@@ -139,7 +139,7 @@ def _of_text(path: str, text: str) -> tuple[str, set[str], list[tuple[float, flo
 
 
 def _number(text: str) -> float:
-    """0: it is none."""
+    """The number in a cell; 0 where there is none."""
     return float(text) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", text) else 0.0
 
 

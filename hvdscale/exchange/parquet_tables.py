@@ -23,7 +23,7 @@ ROWS = 1 << 18                  # converted at a time: a row group
 
 
 def export_parquet(path, out, progress: Callable[[float], None] = lambda share: None) -> dict[str, int]:
-    """As export_tables does; raises UsageError without pyarrow."""
+    """Write the tables as export_tables does; raises UsageError without pyarrow."""
     arrow, parquet = (import_extra(name, NEED, OTHERWISE) for name in ("pyarrow", "pyarrow.parquet"))
     return export_each(path, out, partial(_write_table, arrow, parquet), progress)
 

@@ -9,6 +9,7 @@ whose start is unknown, the seconds alone. TensorBoard keeps 32 bits of a scalar
 """
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -139,4 +140,5 @@ def _steps(log: Log, trial: int) -> Iterator[Row]:
 def _events(table: LogTable, trial: int, columns: Mapping[str, str], seconds: np.ndarray) -> Iterator[Row]:
     values = {tag: table.of_trial(name, trial).tolist() for tag, name in columns.items()}
     for at, step in enumerate(table.of_trial("step", trial).tolist()):
-        yield step, seconds[at], {tag: column[at] for tag, column in values.items() if column[at] == column[at]}
+        yield step, seconds[at], {tag: column[at] for tag, column in values.items()
+                                  if not math.isnan(column[at])}

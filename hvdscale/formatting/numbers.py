@@ -14,7 +14,7 @@ def number(value, digits=3, thousands=1e5) -> str:
 
     thousands  from where on they are written with a k: 123k
     """
-    if value != value:
+    if math.isnan(value):
         return "n/a"
     if math.isinf(value):
         return "inf"
@@ -34,7 +34,9 @@ def whole(value) -> str:
 
 def exact(value, places=2) -> str:
     """A number that is known, such as a ratio of worker counts: ``4``, ``85.33``."""
-    return number(value) if not math.isfinite(value) else f"{value:,.{0 if value == round(value) else places}f}"
+    if not math.isfinite(value):
+        return number(value)
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.{places}f}"
 
 
 def ratio(value) -> str:
@@ -43,8 +45,9 @@ def ratio(value) -> str:
         return _significant(value, 2)
     if not math.isfinite(value) or value < 0.0995:
         return number(value, 2)
-    places = 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{value:,.{places}f}"
+    if value < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
 def round_number(value) -> float:
@@ -63,13 +66,15 @@ def span(low, high, write=number) -> str:
 
     Ends have two digits where the interval is wide, more where it is so narrow that two would make them equal.
     """
-    if low != low or high != high or low == high == 0 or (low == 0 and math.isinf(high)):
+    if math.isnan(low) or math.isnan(high) or low == high == 0 or (low == 0 and math.isinf(high)):
         return ""
     if math.isinf(high):
         return f"> {_end(low, 3, write)}"
     if low == 0:
         return f"< {_end(high, 3, write)}"
-    digits = 2 if high >= 3 * low else 4 if 1.0005 * low <= high < 1.02 * low else 3
+    digits = 4 if 1.0005 * low <= high < 1.02 * low else 3
+    if high >= 3 * low:
+        digits = 2
     ends = [_end(end, digits, write) for end in (low, high)]
     if write is ratio and ends[0] == ends[1] and high > low * (1 + NARROWEST):
         ends = [f"{end:,.{-math.floor(math.log10(high - low))}f}" for end in (low, high)]
@@ -115,7 +120,9 @@ def spread(values) -> str:
 def listed(items, last="and") -> str:
     """``1, 2 and 4``."""
     items = [str(item) for item in items]
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {last} {items[-1]}"
 
 
 def list_first(items, most, joint=", ") -> str:

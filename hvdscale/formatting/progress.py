@@ -28,4 +28,4 @@ class Progress:
 
 
 def quiet(what: str, long: bool = False) -> None:
-    """For who wants to hear nothing."""
+    """Print nothing."""

@@ -59,7 +59,8 @@ def written(value: Any, how: str = "") -> str:
         return counted(value, one, many or None)
     if "/" in how:
         one, many = how.split("/")
-        return one if (value if isinstance(value, Integral) else len(value)) == 1 else many
+        count = value if isinstance(value, Integral) else len(value)
+        return one if count == 1 else many
     if isinstance(value, (tuple, list)):
         last = "or" if how == "or" else "and"
         return listed([written(one, "" if how == "or" else how) for one in value], last)

@@ -78,7 +78,7 @@ class GrowingTable:
         if any(row[-1] for row in self._rows):
             self._widths += [0] * (len(self._headings) - len(self._widths))
         columns = len(self._widths)
-        rows = [self._headings] * (self._headed < columns) + self._rows
+        rows = [self._headings, *self._rows] if self._headed < columns else self._rows
         self._widths = [max(wide, *map(len, column)) for wide, column in zip(self._widths, zip(*rows))]
         self._show("\n".join(line for row in rows for line in self._folded(row)))
         self._rows, self._headed, self._shown_at = [], columns, self._clock()
@@ -187,7 +187,7 @@ def _parts(widths, width, again=(0,)):
 
 def _under_each_other(parts):
     """Lines of the parts of a table, with an empty one between."""
-    return [line for at, lines in enumerate(parts) for line in [""] * (at > 0) + lines]
+    return [line for part in parts for line in ["", *part]][1:]
 
 
 def _wrapped(title):

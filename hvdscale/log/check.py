@@ -170,7 +170,7 @@ def refuse_unsound(log: LogTables) -> None:
 
 
 def refuse_unsound_trials(log: LogTables) -> None:
-    """The same of /trials alone."""
+    """Does the same for /trials alone."""
     _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials)))
 
 
@@ -443,5 +443,5 @@ def parse_plan(text: str) -> dict[str, Any]:
 
 def _agree(column: Any, planned: Any) -> bool:
     if isinstance(planned, (int, float)) and not isinstance(column, str):
-        return math.isclose(column, planned, rel_tol=1e-12) or column != column
+        return math.isclose(column, planned, rel_tol=1e-12) or math.isnan(column)
     return column == planned

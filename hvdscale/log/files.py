@@ -50,7 +50,7 @@ class Superblock(NamedTuple):
 
     @property
     def cut(self) -> str:
-        """In words, where a closed file was cut off; "" where it was not."""
+        """Where a closed file was cut off, in words; "" where it was not."""
         if self.flags or self.size >= self.end:
             return ""
         return f"is cut off at byte {self.size:,} of {self.end:,}; copy it again"

@@ -51,8 +51,8 @@ def refuse_wrong_layout(path: str, table: str, found: LogColumn, dataset: Stored
 
 def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset | Stored, kind: str) -> None:
     """LogError where a dataset cannot be a column of this type."""
-    shape = dataset.shape
-    if dataset.dtype.kind not in KINDS[kind] or shape is None or shape[1:] != (2,) * (kind == "text") or not shape:
+    shape, of_row = dataset.shape, (2,) if kind == "text" else ()
+    if dataset.dtype.kind not in KINDS[kind] or not shape or shape[1:] != of_row:
         raise LogError(f"{path}: {what} holds {dataset.dtype} entries in the shape {shape}, as no column of a log does")
 
 
@@ -86,7 +86,8 @@ def refuse_inflated(path: str, size: int, there: int) -> None:
 def known_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Root attributes without those that are of another type than they are written with; arrays as text."""
     wrong = [name for name in ("versions", "changes", "imported") if not isinstance(attributes.get(name, {}), dict)]
-    wrong += [name for name in ("merged",) if not isinstance(attributes.get(name, 0), int)]
+    if not isinstance(attributes.get("merged", 0), int):
+        wrong.append("merged")
     return {name: str(value) if isinstance(value, np.ndarray) else value for name, value in attributes.items()
             if name not in wrong}
 

@@ -48,7 +48,7 @@ def merge(paths: Iterable[str | os.PathLike[str]], out: str, overwrite: bool = F
 
 
 def renumbered(ids: list[np.ndarray]) -> list[np.ndarray]:
-    """For each log's trial ids, new ones: as they were, but where an earlier log has the id, the next free number."""
+    """New trial ids for each log: as they were, but where an earlier log has the id, the next free number."""
     taken = np.empty(0, np.int64)
     highest = max((int(i.max()) for i in ids if len(i)), default=-1)
     out = []

@@ -352,7 +352,7 @@ class Log:
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """The bytes of all its files."""
         return sum(part.size for part in self.parts)
 
     def writer(self) -> dict[str, Any] | None:
@@ -404,7 +404,7 @@ def read_log(path: str | os.PathLike[str]) -> Log:
 
 
 def open_log(path: str | os.PathLike[str]) -> Log:
-    """As ``read_log``, but its columns are neither read nor looked at until they are asked for, for who needs few."""
+    """Opens a log like ``read_log``, but its columns are neither read nor looked at until they are asked for."""
     path = os.fspath(path)
     for attempt in range(ATTEMPTS):
         parts: list[Part] = []

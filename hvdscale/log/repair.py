@@ -107,7 +107,7 @@ def _salvage(path: str) -> tuple[list[SalvagedPart], list[str], list[str]]:
     """(what can be read of each of a log's files, in the order of the segments; the files; what is lost, in words)."""
     parts: list[SalvagedPart] = []
     names, lost = [], []
-    for name in [path] * os.path.exists(path) + [name for _, name in segments.candidates(path)]:
+    for name in [*filter(os.path.exists, [path]), *(name for _, name in segments.candidates(path))]:
         try:
             part = SalvagedPart(name)
         except LogError as error:
@@ -116,7 +116,8 @@ def _salvage(path: str) -> tuple[list[SalvagedPart], list[str], list[str]]:
             continue
         number, first = part.segment.number, (parts or [part])[0].segment
         is_here = part.segment.log_id == first.log_id and bool(number or name == path)      # not another log's
-        names += [name] * is_here
+        if is_here:
+            names.append(name)
         if is_here and (not parts or number >= first.stands_for):       # else left over from a merge: in the first file
             lost += part.lost
             parts.append(part)
@@ -130,7 +131,7 @@ def _salvage(path: str) -> tuple[list[SalvagedPart], list[str], list[str]]:
 
 
 def _nothing_saved(path: str, lost: Sequence[str]) -> str:
-    """In one line: where the file was cut off, or what was wrong first."""
+    """One line on where the file was cut off, or what was wrong first."""
     first, *others = lost
     cut = ""
     with contextlib.suppress(LogError, FileNotFoundError):
@@ -143,7 +144,7 @@ MAY_MISS = ("metaparameters/", "layer_groups/", "ranks/")     # columns of these
 
 
 class SalvagedPart(Part):
-    """As reader.Part, but of a file that may be damaged anywhere: rows up to the first that cannot be read.
+    """A reader.Part of a file that may be damaged anywhere: rows up to the first that cannot be read.
 
     A row needs all its entries but those of optional columns and MAY_MISS, which become NaN, and of texts; one of
     /trials needs none, as they may be known from elsewhere: see mend.
@@ -233,7 +234,7 @@ class SalvagedPart(Part):
         return min(lengths, default=0)
 
     def _read_column(self, table: str, spec: LogColumn, committed: int) -> np.ndarray:
-        """As many of the committed rows as can be read."""
+        """The committed rows of a column, as many as can be read."""
         with self._noting(f"{table}/{spec.name}"):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
             refuse_wrong_type(self.path, f"{table}/{spec.name}", dataset, spec.type)
@@ -266,7 +267,8 @@ class SalvagedPart(Part):
                 yield
         except LogError as error:
             said = f"{self.path}: {what}: " + str(error.__cause__ or error).removeprefix(f"{self.path}: ")
-            self.lost += [said] * (said not in self.lost)
+            if said not in self.lost:
+                self.lost.append(said)
 
 
 def _read_up_to(dataset: h5py.Dataset, rows: int) -> np.ndarray:
@@ -396,7 +398,7 @@ def _restarts(log: Mended) -> None:
 
 
 def _drop_disordered(log: Mended, name: str, column: str, strict: bool) -> None:
-    """Of a trial whose rows go back, those from the first that does so are left out."""
+    """Leaves out the rows of a trial from the first on that goes back."""
     table = getattr(log, name)
     falls = np.sort(disordered(table, column, strict))[::-1]
     begin = dict(zip(table["trial"][falls].tolist(), falls.tolist()))

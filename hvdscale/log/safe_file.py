@@ -17,20 +17,16 @@ class Positioned(io.RawIOBase):
         self._at, self._end = 0, end
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As of any file."""
         self._at = offset + (0, self._at, self._end)[whence]
         return self._at
 
     def tell(self) -> int:
-        """As of any file."""
         return self._at
 
     def seekable(self) -> bool:
-        """Yes."""
         return True
 
     def readable(self) -> bool:
-        """Yes."""
         return True
 
     def _fill(self, buffer: Any, descriptor: int) -> memoryview:
@@ -73,7 +69,7 @@ class SafeFile(Positioned):
         return len(view)
 
     def readinto(self, buffer: Any) -> int:
-        """What was written there; zeros where nothing was."""
+        """Fills the buffer with what was written there; zeros where nothing was."""
         begin, view = self._at, self._fill(buffer, self._descriptor)
         for at, data in self._kept:
             first, last = max(at, begin), min(at + len(data), begin + len(view))
@@ -88,11 +84,10 @@ class SafeFile(Positioned):
         return self._end
 
     def writable(self) -> bool:
-        """Yes."""
         return True
 
     def sync(self) -> None:
-        """Has the disk keep it."""
+        """Makes the disk keep what was written."""
         self._try(os.fsync, self._descriptor)
 
     def close(self) -> None:

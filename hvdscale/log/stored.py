@@ -49,7 +49,7 @@ class Stored:
 
     @property
     def ndim(self) -> int:
-        """1, or 2 of texts."""
+        """The number of dimensions: 1, or 2 for texts."""
         return len(self.shape)
 
     def __len__(self) -> int:

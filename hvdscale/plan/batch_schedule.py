@@ -136,4 +136,4 @@ class BatchSchedule:
         return f"{self.first:,}" if self.is_constant else f"{self.first:,} to {self.sizes[-1]:,}"
 
     def __str__(self) -> str:
-        return ", ".join(f"{size}{f' from step {start}' * (start > 0)}" for start, size in self.pairs)
+        return ", ".join(f"{size} from step {start}" if start > 0 else str(size) for start, size in self.pairs)

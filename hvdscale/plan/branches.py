@@ -97,7 +97,6 @@ class Branch:
 
     @property
     def name(self) -> str:
-        """For its files."""
         return branch_name(self.record)
 
 

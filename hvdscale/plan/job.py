@@ -91,7 +91,8 @@ def _source(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
         return
     for file in sorted({*then, *now}):
         if file in then and file in now:
-            yield from [f"{file} differs"] * (then[file] != now[file])
+            if then[file] != now[file]:
+                yield f"{file} differs"
         elif file in now and now[file] not in then.values():
             yield f"{file} is new"
         elif file in then and then[file] not in now.values():

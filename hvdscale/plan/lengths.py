@@ -39,7 +39,8 @@ class Length:
     unit: str | None
 
     def __str__(self) -> str:
-        return f"{json.dumps(self.amount).removesuffix('.0')} {self.unit}".removesuffix("s" * (self.amount == 1))
+        text = f"{json.dumps(self.amount).removesuffix('.0')} {self.unit}"
+        return text.removesuffix("s") if self.amount == 1 else text
 
     def __iter__(self) -> Iterator[Length]:
         """The lengths of a list."""

@@ -91,11 +91,13 @@ class Schedule:
         if self.decay == "constant":
             return ""
         if self.plateau:
-            least = f", but no lower than {format_lr(self.end_lr_factor * self.peak_lr)}" * (self.end_lr_factor > 0)
+            lowest = self.end_lr_factor * self.peak_lr
+            least = f", but no lower than {format_lr(lowest)}" if self.end_lr_factor > 0 else ""
             return (f"x {self.decay_factor:g} when {self.plateau['metric']} has not improved in more than "
                     f"{counted(self.plateau['patience'], 'evaluation')}{least}")
-        stable = self.decay_start is not None and self.decay_start > (self.warmup != "none") * self.warmup_steps
-        held = f"held to step {self.decay_start}, then " * stable
+        warmed = 0 if self.warmup == "none" else self.warmup_steps
+        stable = self.decay_start is not None and self.decay_start > warmed
+        held = f"held to step {self.decay_start}, then " if stable else ""
         if self.decay == INVERSE_SQRT:
             return f"{held}falling as 1/sqrt(step)"
         return f"{held}{self.decay} decay to {format_lr(self.end_lr_factor * self.peak_lr)} at step {self.decay_steps}"

@@ -352,7 +352,9 @@ def key_type(name: str) -> type:
     unit = unit or rules["plain"]
     if unit is None:
         return _TYPES[key]
-    return list if rules["many"] else int if unit in rules["whole"] else float
+    if rules["many"]:
+        return list
+    return int if unit in rules["whole"] else float
 
 
 def stored(key: str, value: typing.Any) -> tuple[str, typing.Any]:
@@ -378,7 +380,9 @@ def is_key(name: str) -> bool:
 def check(name: str, value: typing.Any) -> typing.Any:
     """The value as its name takes it: a length as the number or the text that it was given as. Raises UsageError."""
     _, found = read(name, value)
-    return found if not isinstance(found, Length) else str(found) if isinstance(value, str) else found.amount
+    if not isinstance(found, Length):
+        return found
+    return str(found) if isinstance(value, str) else found.amount
 
 
 def read(name: str, value: typing.Any) -> tuple[str, typing.Any]:
@@ -406,7 +410,9 @@ def _check_length(name: str, value: typing.Any, key: str, unit: str | None) -> L
     found = Length(value, unit) if unit else read_length(value)
     wanted = found.unit or rules["plain"] if found else None
     if found is None or wanted not in rules["units"]:
-        wrong = f"cannot be in {wanted}" if wanted else "has no unit" if found else "is not a length in one unit"
+        wrong = "has no unit" if found else "is not a length in one unit"
+        if wanted:
+            wrong = f"cannot be in {wanted}"
         such = {None: "a number of {}, such as '10 epochs'", "numbers": "numbers of {}, such as '[30, 60, 80] epochs'",
                 "pairs": "pairs in {}, such as '[[0, 64], [5, 128]] epochs'"}[rules["many"]]
         raise UsageError(f"{name} = {value!r} {wrong}: give {such.format(listed(rules['units'], 'or'))}")

@@ -182,7 +182,7 @@ def _fitting(settings: Settings, batch: int, unit: int, train_examples: int, wor
 
 
 def _passes(accumulate: int) -> str:
-    return f" x {accumulate} passes" * (accumulate > 1)
+    return f" x {accumulate} passes" if accumulate > 1 else ""
 
 
 def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settings:
@@ -311,7 +311,7 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
     try:
         return scale_moments(rule, moments_ratio(global_batch / base_batch, settings.max_lr_factor), moments)
     except PlanError as error:
-        leave = " --lr-rule adam_sqrt:beta2, which leaves beta1 as it is," * ("beta1" in SCALED_BETAS[rule])
+        leave = " --lr-rule adam_sqrt:beta2, which leaves beta1 as it is," if "beta1" in SCALED_BETAS[rule] else ""
         raise PlanError(f"{error}, here {base_batch}. Choose a smaller batch,{leave} or max_lr_factor") from None
 
 
@@ -355,8 +355,9 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
     start_lr = 0.0 if rule == TUNED else min(base_lr, peak_lr)
     if settings.warmup_start_factor is not None:
         start_lr = settings.warmup_start_factor * peak_lr
-    falls = settings.decay in FALLING
-    decay_steps = (settings.decay_end.in_steps(stream) if settings.decay_end else budget_steps) if falls else 0
+    falls, decay_steps = settings.decay in FALLING, 0
+    if falls:
+        decay_steps = settings.decay_end.in_steps(stream) if settings.decay_end else budget_steps
     decay_start = settings.decay_start.in_steps(stream) if settings.decay_start else None
     if decay_start is not None and decay_start < warmup_steps:
         raise PlanError(f"{settings.decay} decay starts at step {decay_start}, within the warmup of {warmup_steps} "

@@ -142,7 +142,7 @@ def group_bounds(batch: int, ghost_batch: int) -> list[int]:
 
 
 def step_passes(batch: int, ghost_batch: int, workers: int, accumulate: int) -> list[list[Pass]]:
-    """For each rank its passes over a step, accumulate of them.
+    """The passes of each rank over a step, accumulate of them.
 
     Where there are enough ghost groups, ranks take runs of whole groups, counts differing by one at most, and cut them
     into passes. Where there are fewer, the ranks go through the groups together, pass by pass, and share those of a

@@ -42,6 +42,6 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def none_of(value: object, choices: Iterable[str], others: str = "") -> str:
-    """That a value is none of the choices, nor of ``others`` (", and not ..."), and which of them is spelt like it."""
+    """The message that a value is none of the choices or ``others`` (", and not ..."), and which is spelt like it."""
     near = did_you_mean(str(value), choices := [*choices], "")
     return f"{value!r} is none of {', '.join(choices)}{others}" + (f"; {near}" if near else "")

@@ -69,7 +69,7 @@ class UpdateClock(Listener):
         self._last_gradient: Mark = None
 
     def timed(self) -> dict[str, list[float]]:
-        """Of each update that was timed: the seconds of RANK_PARTS, and COUNTED."""
+        """The seconds of RANK_PARTS, and COUNTED, of each update that was timed."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         rows = [{**self._spent(update), **{name: getattr(update, name) for name in COUNTED}} for update in self._done]

@@ -76,7 +76,7 @@ def _passes(records: Sequence[Mapping[str, Any]], kept: np.ndarray) -> int:
 
 
 def unseen_passes(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """That an update's examples may be of several passes, where they were not seen."""
+    """The remark that an update's examples may be of several passes, where they were not seen."""
     passes, batches = (int(np.median(records[0]["updates"][name] or [0])) for name in ("passes", "batches"))
     return [f"the script makes {passes} backward passes an update, and no DataLoader shows their examples: the batch "
             f"is taken for that of the whole update. If each pass has that many, give {passes} times the batch."

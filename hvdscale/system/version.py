@@ -41,7 +41,8 @@ def _mpi():
     except metadata.PackageNotFoundError:
         said = _output_of("mpirun", "--version")
     found = re.search(r"\(Open MPI\) (\S+)", said) or re.search(r"Version: +(\S+)", said)
-    return f"{'Open MPI' if '(Open MPI)' in said else 'MPICH'} {found[1]}" if found else "no MPI"
+    name = "Open MPI" if "(Open MPI)" in said else "MPICH"
+    return f"{name} {found[1]}" if found else "no MPI"
 
 
 def _output_of(*command):

@@ -74,7 +74,9 @@ def unpacked(file: BinaryIO) -> BinaryIO:
     file open."""
     magic = file.read(len(XZ))
     file.seek(0)
-    return gzip.GzipFile(fileobj=file) if magic.startswith(GZIP) else lzma.LZMAFile(file) if magic == XZ else file
+    if magic.startswith(GZIP):
+        return gzip.GzipFile(fileobj=file)
+    return lzma.LZMAFile(file) if magic == XZ else file
 
 
 def read_file(path: Path) -> Found:

@@ -10,6 +10,7 @@ Times, steps, restarts and plans have no place in the layout; the log and its CS
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
@@ -183,7 +184,7 @@ class _Evaluations:
         self._values = measured or values
 
     def last_step(self, trial: int) -> int:
-        """Of a trial's last evaluation; 0: there is none."""
+        """The step of a trial's last evaluation; 0: there is none."""
         first, stop = np.searchsorted(self._trial, [trial, trial + 1])
         return int(self._step[stop - 1]) if stop > first else 0
 
@@ -210,7 +211,7 @@ def _measurements_text(step: np.ndarray, columns: Mapping[str, np.ndarray]) -> s
     """measurements.csv of one trial; what was not measured is an empty cell."""
     header = ["step", *(_published_name(name, columns) for name in columns)]
     cells = [map(str, step.tolist())]
-    cells += [[repr(value) if value == value else "" for value in values.tolist()] for values in columns.values()]
+    cells += [["" if math.isnan(value) else repr(value) for value in values.tolist()] for values in columns.values()]
     return "".join(",".join(row) + "\n" for row in (header, *zip(*cells)))
 
 

@@ -134,7 +134,7 @@ class Measured:
                               "elsewhere; --set-size N says otherwise")
 
     def _read_otherwise(self, found: Benchmark, last: float) -> Benchmark:
-        """Of bert: the counter may stay at 1, for the one epoch that the run is, or count steps."""
+        """The counter of bert, which may stay at 1, for the one epoch that the run is, or count steps."""
         said = self.said_size or 0
         if last == 1 and said >= self.batch:
             self.notes.append("epoch_num stays at 1; assumed: the last evaluation came after train_samples examples. "
@@ -200,7 +200,7 @@ class Measured:
         return rows
 
     def _correct_seconds(self) -> None:
-        """Of evaluations that ran once training was over: those of run_stop where they ended the run, else NaN."""
+        """Take the seconds of run_stop for an evaluation that ended the run, and NaN for others after training."""
         met = self.columns[CONVERGED]
         if met.any() and self.run.stopped is not None:
             first = self.rows[int(met.argmax())]
@@ -209,7 +209,7 @@ class Measured:
         for row in reversed(self.rows):
             row.seconds = row.seconds if row.seconds <= least else math.nan
             least = min(least, row.seconds, key=_or_last)
-        if any(row.seconds != row.seconds for row in self.rows):
+        if any(math.isnan(row.seconds) for row in self.rows):
             self.notes.append("some evaluations ran once training was over; the seconds before them are not known")
 
     def _find_converged(self) -> np.ndarray:
@@ -246,8 +246,8 @@ def as_whole(value: Any) -> int | None:
 
 
 def _or_last(seconds: float) -> float:
-    return seconds if seconds == seconds else math.inf
+    return math.inf if math.isnan(seconds) else seconds
 
 
 def _are_same(one: float, other: float) -> bool:
-    return one != one and other != other or abs(one - other) <= SAME * abs(other)
+    return math.isnan(one) and math.isnan(other) or abs(one - other) <= SAME * abs(other)

@@ -57,7 +57,6 @@ class ReferencePoint:
 
     @property
     def unit(self) -> str:
-        """Of the values."""
         return self.benchmark.unit
 
     @property
@@ -192,10 +191,12 @@ def _add(log, source, point, spacing) -> int:
         "source": json.dumps({"path": point.name, "imported": "rcp"})}, [numbers] * count)
     rows, step, seen, met = [], [], [], []
     for last, total in zip(steps, examples):
-        before, with_before = max(0, last - spacing_steps), bool(spacing_steps)
-        rows.append(1 + with_before)
-        step += [before] * with_before + [last]
-        seen += [before * point.batch] * with_before + [total]
-        met += [0.0] * with_before + [1.0]
+        before = max(0, last - spacing_steps)
+        found = [(last, total, 1.0)]
+        if spacing_steps:
+            found.insert(0, (before, before * point.batch, 0.0))
+        rows.append(len(found))
+        for values, value in zip((step, seen, met), zip(*found)):
+            values += value
     log.evaluations(ids, rows, np.array(step), np.array(seen), {"val/converged": np.array(met)})
     return count

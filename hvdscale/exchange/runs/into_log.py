@@ -66,12 +66,12 @@ class FoundTrial:
         """How the run is read, in a line."""
         seed, workers = self.settings.get("seed"), self.settings.get("workers")
         values = [f"{column} {_ends(list(found.values()), 'g')}" for column, found in self.evaluations.items() if found]
-        steps = self.evaluated
+        steps, at = self.evaluated, ""
+        if steps:
+            at = f" at {'steps' if len(steps) > 1 else 'step'} {_ends(steps, ',')}: {list_first(values, 3)}"
         return (f"{self.run.path} ({self.run.format}): batch {self.batch}, "
                 f"{counted(workers, 'worker') if workers else 'workers unknown'}, "
-                f"seed {UNKNOWN if seed is None else seed}; {counted(len(steps), 'evaluation')}"
-                + (f" at {'steps' if len(steps) > 1 else 'step'} {_ends(steps, ',')}: {list_first(values, 3)}"
-                   if steps else ""))
+                f"seed {UNKNOWN if seed is None else seed}; {counted(len(steps), 'evaluation')}{at}")
 
 
 def _ends(values: Sequence[float], write: str) -> str:
@@ -211,9 +211,9 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     batches, counts = ({trial.settings.get(name) for trial in trials} for name in ("batch", "workers"))
     if mapping.batch_per == WORKER_BATCH:
         assumed = [name for name in ("workers", "accumulation") if name not in mapping.settings]
+        ones = f"; 1 is assumed of {' and '.join(assumed)}" if assumed else ""
         said["batch"] = (f"batch is {mapping.settings['batch'].parameter or 'that'} of a worker, times workers and "
-                         "accumulation" + f"; 1 is assumed of {' and '.join(assumed)}" * bool(assumed)
-                         + "; the mapping says otherwise")
+                         f"accumulation{ones}; the mapping says otherwise")
     elif len(batches) == 1 and len(counts) > 1:
         said["batch"] = ("the batch is taken for that of a step over all workers, the same at every worker count; "
                          f'batch_per = "{WORKER_BATCH}" in the mapping takes it for that of a worker')
@@ -273,8 +273,9 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
     assumed = {} if trial.settings.get("workers") else {"workers": None}
     source = {"path": trial.run.path, "imported": "runs", **assumed}
     loss = next(reversed(trial.steps.get(LOSS, {0: 0.0}).values()))
-    status = (Status.INFEASIBLE if not math.isfinite(loss) else
-              Status.INCOMPLETE if trial.run.unfinished else Status.COMPLETE)
+    status = Status.INCOMPLETE if trial.run.unfinished else Status.COMPLETE
+    if not math.isfinite(loss):
+        status = Status.INFEASIBLE
     reason = {Status.COMPLETE: "the run's files say no more", Status.INFEASIBLE: f"the last loss is {loss}",
               Status.INCOMPLETE: f"its state is {trial.run.unfinished}"}[status]
     seed = trial.settings.get("seed")
@@ -313,5 +314,6 @@ def import_runs(sources: Sequence[str], out: str | os.PathLike[str]) -> list[str
 def shown(trials: Sequence[FoundTrial], mapping: RunMapping) -> str:
     """How the first runs are read, and the mapping as a file to edit."""
     lines = [f"# {trial.describe()}" for trial in trials[:SHOWN]]
-    more = [f"# and {counted(len(trials) - SHOWN, 'more run')}"] * (len(trials) > SHOWN)
-    return "\n".join([*lines, *more, "", mapping.as_toml()])
+    if len(trials) > SHOWN:
+        lines.append(f"# and {counted(len(trials) - SHOWN, 'more run')}")
+    return "\n".join([*lines, "", mapping.as_toml()])

@@ -68,9 +68,10 @@ def scalars(found: Mapping, above: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{above}{key}", value
         elif isinstance(value, str):
             clock, plain = CLOCK.fullmatch(value), number(value)
-            yield f"{above}{key}", (value if plain is None else plain) if clock is None else sum(
-                scale * float(clock[name] or 0) for name, scale in (
+            if clock:
+                plain = sum(scale * float(clock[name] or 0) for name, scale in (
                     ("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1)))
+            yield f"{above}{key}", value if plain is None else plain
 
 
 def _by_steps(path: str, rows: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:

@@ -227,8 +227,11 @@ def _guess_metric(tag: str) -> Metric | None:
     column = f"{_OF_SPLIT.get(split, split)}/{name}"
     if metric_faults([name]):
         return None
-    known = better(column)
-    way = WAYS[known] if known else "max" if _LARGER.search(name) else "min" if _SMALLER.search(name) else ""
+    known, way = better(column), ""
+    if known:
+        way = WAYS[known]
+    elif _LARGER.search(name) or _SMALLER.search(name):
+        way = "max" if _LARGER.search(name) else "min"
     return Metric(column, way) if way or found.re is _FIRST else None
 
 
@@ -266,8 +269,9 @@ def read_mapping(path: str, guessed: RunMapping, runs: Sequence[FoundRun]) -> Ru
             except _WrongValueError as error:
                 wrong.append(f"{path}: {error}")
     tags = {tag for run in runs for tag in run.tags}
-    named = [*mapping.tags, *mapping.steps.values(), mapping.seconds, mapping.step_seconds,
-             *[mapping.step] * isinstance(mapping.step, str)]
+    named = [*mapping.tags, *mapping.steps.values(), mapping.seconds, mapping.step_seconds]
+    if isinstance(mapping.step, str):
+        named.append(mapping.step)
     wrong += [f"{path}: no run has the tag {tag!r}: {did_you_mean(tag, tags, 'there are ' + ', '.join(sorted(tags)))}"
               for tag in dict.fromkeys(named) if tag and tag not in tags]
     if wrong:

@@ -157,7 +157,8 @@ def csv_rows(path: str) -> tuple[list[str], list[list[str]]]:
     for line, row, wrong in read_rows(text.splitlines(keepends=True), None, 0, mark):
         if wrong or rows and row and len(row) != len(rows[0]):
             raise WrongFile(f"{path}:{line}: {wrong or other_count(row, len(rows[0]))}")
-        rows += [row] * bool(row)
+        if row:
+            rows.append(row)
     if not rows:
         raise WrongFile(f"{path}: is empty")
     return [name.strip() for name in rows[0]], rows[1:]

@@ -75,7 +75,9 @@ def _named(text: str, before: str) -> dict[str, float]:
     """The numbers of a line by their names, of the split that is named before them."""
     row = {}
     split = SPLIT.search(before)
-    of_split = "" if split is None else "val " if split["val"] else "test "
+    of_split = ""
+    if split:
+        of_split = "val " if split["val"] else "test "
     for name, unit, digits, ms in PAIR.findall(text):
         value, name = number(digits.replace(",", "")), name.strip()
         if unit or ms:

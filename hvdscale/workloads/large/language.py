@@ -158,8 +158,9 @@ def workload(dataset: str, model: str) -> LanguageModel | None:
     size = model.partition("_")[2] or "base"
     build = LSTMLM if model == "lstm" else partial(TransformerLM, **SIZES[size])
     goal = TARGETS[dataset].get(model)
-    defaults = {**DEFAULTS, **OWN} if dataset == "text" else {
-        **DEFAULTS, **PUBLISHED, "lr": LSTM_LR if model == "lstm" else LR[dataset]}
+    defaults = {**DEFAULTS, **OWN}
+    if dataset != "text":
+        defaults = {**DEFAULTS, **PUBLISHED, "lr": LSTM_LR if model == "lstm" else LR[dataset]}
     if goal:
         defaults["target"] = f"val/cross_entropy<{goal:g}"
     card = Card(LM1B_TRAIN, LM1B_VAL, _meta_batch, {"vocabulary": 2**15}) if dataset == "lm1b" else None

@@ -304,8 +304,8 @@ def _number(field: bytes) -> float:
 
 def _quote(text: bytes) -> str:
     """The start of a line, printable."""
-    shown = repr(text[:80])[2:-1] + "..." * (len(text) > 80)
-    return f"'{shown}'"
+    more = "..." if len(text) > 80 else ""
+    return f"'{repr(text[:80])[2:-1]}{more}'"
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -367,4 +367,4 @@ def _scan(place: Path, depth: int) -> list[tuple[Path, np.ndarray]]:
     with reading(place):
         names = np.fromiter(numbers(), np.uint64)
     deeper = [found for folder in sorted(within) for found in _scan(folder, depth - 1)]
-    return [(place, names)] * bool(len(names)) + deeper
+    return [(place, names), *deeper] if len(names) else deeper
