@@ -1,5 +1,7 @@
-"""Build a study's log from the logs of the worker groups, with every trial as if run in sequence.
+"""Close studies: one log each from the logs of the worker groups, with every trial as if run in sequence, a summary of
+the search, and tuned.toml.
 
+    close_one(states, print)        a study that is done
     collect("runs/sweep", "sgd-b32", lambda: [DrawResult(7, pieces=(("node1.h5", 3),), ...), ...], {})
 
 Rows are ordered by trial, then step, so the log does not depend on which group ran which trial.
@@ -9,20 +11,27 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..analysis.search import Search, searches_of
+from ..analysis.trials import read_trials
 from ..errors import LogError
 from ..log.closed_file import show
 from ..log.compact_file import CompactFile
 from ..log.merge import joined, source_of
 from ..log.reader import Log, LogTable, absent, current_rows, read_log
 from ..log.schema import SOURCE, TABLES, LogColumn, columns
+from ..report.search.words import lines
 from ..system.files import TEMPORARY, writing
 from ..system.lock import WAIT_SECONDS, Lock
+from .farm import SweepState
+from .file import Sweep
 from .ledger import DrawResult
+from .studies import Study
+from .tuned import write_tuned
 
 LOGS = "logs"                                   # folder of the groups' logs in the sweep's folder
 LOCK_ATTEMPTS = round(60 / WAIT_SECONDS)        # a minute, as another job may collect the same study
@@ -39,6 +48,63 @@ class TableRows:
     specs: list[LogColumn]
     values: dict[str, np.ndarray]
     attempt: np.ndarray
+
+
+def close_one(states: SweepState, say: Callable[[str], object], begun: bool = False) -> bool:
+    """Close a study that is done, and print what it found; False if there is none. Raises LogError.
+
+    begun  where none is done, close one that has results
+    """
+    left = [study for study in states.studies.values() if study.name not in states.closed]
+    study = next((study for study in left if states.of(study).done and not states.open(study)), None)
+    if study is None and begun:
+        study = next((study for study in left if states.ledger.results(study.name)), None)
+    if study is None:
+        return False
+    states.closed.add(study.name)
+    out = states.ledger.out
+    path = collect(out, study.name, lambda: _choose(states, study), {"sweep": json.dumps(study.sweep.record)},
+                   {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
+    searches = searches_in(path)
+    said = [line for search in searches for line in lines(search)]
+    if not said:
+        results = states.ledger.results(study.name)
+        reason = results[max(results)].reason if results else "none has ended"
+        said = [f"{study.name}: no trial has begun; {reason}"]
+    say("\n".join(said))
+    write_best(out, study.sweep, {study.name: searches})
+    return True
+
+
+def _choose(states: SweepState, study: Study) -> list[DrawResult]:
+    """The study's trials with rows, and the repeats of its winner."""
+    results = states.ledger.results(study.name)
+    repeats = [results[number] for number in states.repeats(study) if number in results]
+    return [one for one in (*states.of(study).results, *repeats) if one.pieces]
+
+
+def searches_in(path: str) -> tuple[Search, ...]:
+    """The searches in a study's log; raises LogError."""
+    with read_log(path) as log:
+        return searches_of(read_trials(log))
+
+
+def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) -> None:
+    """Write tuned.toml for all studies with a log, and one file per optimizer if there are several; raises LogError.
+
+    known  searches by study, so that these logs are not read again
+    """
+    tuned = os.path.join(out, "tuned.toml")
+    with Lock.take(tuned, attempts=LOCK_ATTEMPTS):
+        by_optimizer: dict[str, list[Search]] = {}
+        for spec in sweep.studies:
+            path = os.path.join(out, f"{spec.name}.h5")
+            if os.path.exists(path):
+                by_optimizer.setdefault(spec.name.rpartition("-b")[0], []).extend(
+                    known[spec.name] if spec.name in known else searches_in(path))
+        write_tuned(tuned, [search for found in by_optimizer.values() for search in found])
+        for optimizer, found in by_optimizer.items() if len(sweep.optimizers) > 1 else ():
+            write_tuned(os.path.join(out, f"tuned-{optimizer}.toml"), found)
 
 
 def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], attributes: Mapping,

@@ -45,7 +45,7 @@ class SweepState:
     def __init__(self, studies: Sequence[Study], ledger: Ledger):
         self.studies = {study.name: study for study in studies}
         self.ledger = ledger
-        self.closed: set[str] = set()       # studies that have their log: see close_studies
+        self.closed: set[str] = set()       # studies that have their log: see collect
         self._states: dict[str, tuple[Mapping[int, DrawResult], StudyState]] = {}      # each of these results
 
     def of(self, study: Study) -> StudyState:

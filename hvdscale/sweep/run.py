@@ -17,14 +17,13 @@ from ..workers.group import Workers
 from ..workers.launch import Process
 from ..workload import Data, Workload
 from ..workloads import find
-from .close_studies import close_one
+from .collect import close_one
 from .estimate import estimates, table
 from .farm import Farm, Shard, SweepState
 from .file import StudySpec, Sweep
 from .ledger import RETRIED, Ledger, Owner
 from .progress import SweepDisplay
-from .studies import Study, plan_of, settle_study
-from .sweep_identity import keep_record, refuse_other
+from .studies import Study, keep_record, plan_of, refuse_other, settle_study
 from .trial import Trials
 
 

@@ -1,8 +1,10 @@
 """Settle a sweep's studies for its data: budget and evaluations in steps, the space at that budget, the drawn points.
 
-A study's points are drawn once and stored with all common settings; different settings are a different study.
+A study's points are drawn once and stored with all common settings; different settings are a different study. The
+sweep is stored, too, so that another one is not resumed under its name.
 
     OUT/points/nesterov-b256.json       {"budget_steps": 2000, ..., "points": [{"lr": 0.1, ...}, ...]}
+    OUT/sweep.json                      the sweep file as last settled, and its job
 """
 from __future__ import annotations
 
@@ -13,15 +15,16 @@ from dataclasses import dataclass
 
 from ..errors import LogError, PlanError, UsageError
 from ..plan.averaging import with_averaged
+from ..plan.job import changes_of, note_version, refuse_changes
 from ..plan.plan import Plan, differences
 from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings, key_of
 from ..plan.settle import Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every
 from ..plan.shards import Stream, stream_key
 from ..workload import Data, Workload
-from .file import StudySpec, Sweep
+from .file import COUNTS, StudySpec, Sweep
 from .ledger import FIRST_REPEAT, read_record, write_file
-from .settings import FREE_SETTINGS
+from .settings import FREE_SETTINGS, takes
 
 UNTIMED = {"untimed_passes": 0}     # a search counts steps; a pass before each trial would be for nothing
 
@@ -142,3 +145,61 @@ def _keep(path: str, facts: dict, drawn: list[dict]) -> None:
                        "continued on it; give another --out")
     if len(points) < len(drawn):
         write_file(path, json.dumps({**facts, "points": drawn}, indent=1))
+
+
+def keep_record(out: str, sweep: Sweep, job: dict, accept: bool) -> tuple[dict[str, str], list[str]]:
+    """Write OUT/sweep.json; returns the earlier jobs that count as this one, and notes.
+
+    Raises UsageError if another sweep is there, or one of another job, unless it is to be accepted; LogError if the
+    file cannot be read.
+    """
+    known = refuse_other(out, sweep)
+    then = known.get("job") or {}
+    accepted = refuse_changes(then, job, accept, _path(out), "Put it back, or give another --out")
+    notes = [*note_version(then, job), *map("accepted: {}".format, changes_of(then, job))]
+    record = json.loads(json.dumps({**sweep.record, "job": {**then, **job, "accepted": accepted}}))
+    if known != record:
+        write_file(_path(out), json.dumps(record, indent=1))
+    return accepted, notes
+
+
+def refuse_other(out: str, sweep: Sweep) -> dict:
+    """The record in OUT, {} if there is none; raises UsageError if it is of another sweep."""
+    path = _path(out)
+    known = read_record(path)
+    try:
+        if known:
+            check_same(known, sweep)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return known
+
+
+def _path(out: str) -> str:
+    return os.path.join(out, "sweep.json")
+
+
+def check_same(recorded: dict, sweep: Sweep) -> None:
+    """Raise UsageError naming the keys in which the sweep differs from the recorded one.
+
+    A sweep may be resumed with other batch sizes, optimizers, numbers of trials, draws, repeats or workers, and with
+    other settings that change no update.
+    """
+    then, now = {key: value for key, value in recorded.items() if key != "job"}, json.loads(json.dumps(sweep.record))
+    common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
+    differ = [said for key, said in differences(then, now).items() if not _may_differ(key, common)]
+    if differ:
+        raise UsageError(f"{'; '.join(differ)}. What was searched so far would not be of one sweep; put it back, or "
+                         "give another folder")
+
+
+def _may_differ(key: str, common: dict[str, set]) -> bool:
+    table, _, name = key.partition(".")
+    if table == "batch":
+        number, _, own = name.partition(".")
+        return int(number) not in common["batch_sizes"] or _may_differ(own, common)
+    name = name.rpartition(".")[0] if table == "space" else name
+    if table in ("settings", "space") and not any(takes(optimizer, name) for optimizer in common["optimizers"]):
+        return True
+    return table in (*COUNTS, "batch_sizes", "optimizers", "repeats", "workers_per_trial") or (
+        table == "settings" and key_of(name) in FREE_SETTINGS)

@@ -11,8 +11,7 @@ from hvdscale.plan.lengths import Length
 from hvdscale.plan.search_space import draws
 from hvdscale.plan.settings import Settings
 from hvdscale.sweep.file import read_sweep
-from hvdscale.sweep.studies import plan_of, settle_study
-from hvdscale.sweep.sweep_identity import check_same
+from hvdscale.sweep.studies import check_same, plan_of, settle_study
 from tests.factories.plans import WORKLOAD
 
 WHOLE = """\
