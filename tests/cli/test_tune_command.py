@@ -92,10 +92,10 @@ def test_the_next_trial_is_claimed_once_and_running_ones_awaited(tmp_path):
     farms = [Farm(states, None, SingleWorker(), owner, Shard(), None, lambda: None, lambda: False)
              for owner in owners]
     first, second = farms[0]._next(), farms[1]._next()
-    assert (first.number, second.number) == (0, 1)
+    assert (first, second) == (("sgd-b64", 0, 1), ("sgd-b64", 1, 1))
     assert farms[0]._next() == "wait" and farms[2]._next() == "none"
     states.ledger.record("sgd-b64", result(0, "diverged"))
-    assert farms[2]._next().number == 2                         # in its place
+    assert farms[2]._next() == ("sgd-b64", 2, 1)                         # in its place
     states.ledger.record("sgd-b64", result(1))
     states.ledger.record("sgd-b64", result(2))
     assert farms[0]._next() == "none"
