@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...target import SPLITS
 from ..files import WrongFile
 
 TOKEN = ":::MLLOG "
 EVALUATED = ("eval_accuracy", "eval_error")
 COUNTERS = ("samples_count", "step_num", "epoch_num")
-METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]+", re.ASCII)
 LONGEST = 1 << 20                   # characters of a line
 TRAINING = ("block_start", "block_stop", "epoch_start", "epoch_stop")
 
@@ -106,7 +103,7 @@ def _take(run: MllogRun, where: str, line: Mapping[str, Any]) -> None:
         run.block = run.block or _block(about)
     elif key == "run_stop":
         run.stopped, run.ended = time, str(about.get("status", ""))
-    elif key in EVALUATED or METRIC.fullmatch(key):
+    elif key in EVALUATED:
         run.evaluations.append(Evaluation(where, key, _values(where, key, value, about), about, time))
     else:
         run.later.setdefault(key, value)

@@ -15,11 +15,13 @@ import numpy as np
 
 from ...formatting.numbers import counted
 from ...log.plan_text import MOST
+from ...target import SPLITS
 from ..files import LARGEST_INT, WrongFile, parameter_name, whole_number
-from .mllog_lines import COUNTERS, EVALUATED, METRIC, Evaluation, MllogRun, is_number
+from .mllog_lines import COUNTERS, EVALUATED, Evaluation, MllogRun, is_number
 from .table import RENAMED, Benchmark, are_alike, find_benchmark
 
 CONVERGED = "val/converged"
+METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]+", re.ASCII)
 PARAMETERS = {**RENAMED, "opt_learning_rate_decay_steps": "decay_steps"}
 SAME = 1e-4                         # relative difference of values that are one measurement, written twice
 
@@ -188,9 +190,7 @@ class Measured:
         """The column of a value: by the name that its line gives it, else by the table or the key."""
         if metric:
             return metric if METRIC.fullmatch(metric) else f"val/{re.sub(r'[^A-Za-z0-9_.+-]', '_', metric)}"
-        if key not in EVALUATED:
-            return key
-        return f"val/{key}" if key != max(keys.intersection(EVALUATED)) else self.benchmark.metric
+        return self.benchmark.metric if key == max(keys) else f"val/{key}"
 
     def _check(self, rows: list[EvaluatedRow]) -> list[EvaluatedRow]:
         if any(row.step == before.step for before, row in zip(rows, rows[1:])):
