@@ -41,7 +41,7 @@ def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts:
     script could run here. Raises HvdscaleError."""
     with _opened(run, asked, str(os.getpid())) as folder:
         command = launch_command(launcher, run.workers, asked.command(run.workers, RANK, folder), hosts)
-        end = runner.run_command(command, asked, folder, launch_environment(), run.output)
+        end = runner.run_command(command, asked, launch_environment(), run.output)
         return _collect(run, asked, folder, launcher, end)
 
 

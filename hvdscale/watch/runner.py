@@ -111,11 +111,12 @@ def run_launched(asked: ScriptRequest, process: Process, module: str, place: Pat
                  folder: Path | None = None, output: str | None = None) -> RunEnd:
     """Run the script as the rank of a launch that this process is; rank 0 also waits for the end of the others.
 
-    output  the file that takes what the rank prints; None: files in ``place``
+    output  the file that takes what the rank prints, which has all its time; None: files in ``place``, and 15 s more
+            once another rank has ended
     """
     started = _start(asked.command(process.size, module, place), asked, environment,
                      output or place / f"rank{process.rank}", folder)
-    end = await_end([started], asked.seconds, place)
+    end = await_end([started], asked.seconds, place if output is None else None)
     (place / f"rank{process.rank}.ended").touch()
     until = time.monotonic() + GRACE_SECONDS
     while process.rank == 0 and len(list(place.glob("*.ended"))) < process.size and time.monotonic() < until:
@@ -123,11 +124,10 @@ def run_launched(asked: ScriptRequest, process: Process, module: str, place: Pat
     return end
 
 
-def run_command(command: list[str], asked: ScriptRequest, place: Path, environment: Mapping[str, str], output: str
-                ) -> RunEnd:
+def run_command(command: list[str], asked: ScriptRequest, environment: Mapping[str, str], output: str) -> RunEnd:
     """Run a launcher's command, which starts the ranks and is asked to end them where the time is up."""
     started = _start(command, asked, environment, output, number=signal.SIGTERM)
-    return await_end([started], asked.seconds, place, (signal.SIGTERM, GRACE_SECONDS))
+    return await_end([started], asked.seconds, ending=(signal.SIGTERM, GRACE_SECONDS))
 
 
 def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, str], output: str | Path,
@@ -148,17 +148,17 @@ def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, s
                                 preexec_fn=ending_with_this_process(number))
 
 
-def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path,
+def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path | None = None,
               ending: tuple[int, float] = (signal.SIGUSR1, STACK_SECONDS)) -> RunEnd:
-    """Wait until all processes have ended. Once one has, here or of another rank, the others have GRACE_SECONDS.
+    """Wait until all processes have ended. Once one has, the others have GRACE_SECONDS.
 
+    place   where ranks of other processes leave word that they have ended;  None: that does not matter
     ending  the signal that those get whose time is up, and the seconds until they are killed
     """
     latest = until = time.monotonic() + seconds
-    late = False
     try:
-        while any(process.poll() is None for process in started) and not late:
-            if any(process.returncode is not None for process in started) or next(place.glob("*.ended"), None):
+        while any(process.poll() is None for process in started):
+            if any(process.returncode is not None for process in started) or place and any(place.glob("*.ended")):
                 until = min(until, time.monotonic() + GRACE_SECONDS)
             if time.monotonic() > until:
                 break
