@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from ..errors import UsageError
+from ..errors import UsageError, WorkersError
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen
 from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
-from .common import CONTEXT, Command, checks_option, echo, format_option, slow_imports, version_option, width_option
+from .common import (CONTEXT, Command, checks_option, echo, format_option, missing_package, say_error, slow_imports,
+                     version_option, width_option)
 
 UNSEEN = 4              # exit code: no finding failed, but one that must see the training did not
 
@@ -99,4 +100,8 @@ def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
 
 
 def main() -> None:
-    command(sys.argv[2:], prog_name=f"{Path(sys.argv[0]).name} script")
+    try:
+        command(sys.argv[2:], prog_name=f"{Path(sys.argv[0]).name} script")
+    except ModuleNotFoundError as missing:
+        say_error(missing_package(missing))
+        sys.exit(WorkersError.exit_code)

@@ -9,7 +9,10 @@ from functools import cache
 from types import FrameType
 
 OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-TORCH = os.path.join(os.path.dirname(importlib.util.find_spec("torch").origin), "")       # which is not imported here
+_torch = importlib.util.find_spec("torch")                  # which is not imported here
+if _torch is None or _torch.origin is None:
+    raise ModuleNotFoundError("No module named 'torch'", name="torch")
+TORCH = os.path.join(os.path.dirname(_torch.origin), "")
 SYMPY = os.path.join(os.path.dirname(os.path.dirname(TORCH)), "sympy", "")                # which torch.compile uses
 LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
 
