@@ -185,8 +185,9 @@ def by_rule(job, found):
     """What rules of thumb lose at 32 examples a worker: the best measured, 64 workers, the noise scale as the batch
     (within a factor 2), and 4 times the most workers measured if the last doubling gained 15 %."""
     measured = {option.workers: option.seconds.value for option in found.options if option.mark == MEASURED}
-    most, fastest = max(measured), min(measured, key=measured.get)
-    gains = len(measured) < 2 or measured[most // 2] / measured[most] > 1.15
+    *_, before, most = min(measured), *sorted(measured)
+    fastest = min(measured, key=measured.get)
+    gains = before == most or measured[before] / measured[most] > 1.15
     scale = job.b_crit * 2.0 ** np.random.default_rng(int(1e6 * job.c0)).uniform(-1, 1)
     picked = {"best measured": fastest, "64 workers": 64, "4x, if it gains": min(64, 4 * most) if gains else fastest,
               "noise scale": min(COUNTS, key=lambda workers: abs(np.log(workers * LOCAL / scale)))}
