@@ -27,13 +27,12 @@ def shards(job: Job, workers: Workers) -> Finding:
     steps = min(MOST_STEPS, stream.steps_in(2))
     about = dict(steps=steps, batches=plan.batches, epochs=stream.epochs_before(steps), examples=stream.examples,
                  workers=", ".join(map(str, counts)))
-    for size in {stream.size(step) for step in range(steps)}:
+    for size in stream.sizes:
         for count in counts:
-            if size >= count * plan.accumulate:
-                way = replace(plan, workers=count)
-                met = [p for rank in range(count) for part in way.passes(size, rank) for p in range(*part[:2])]
-                if sorted(met) != list(range(size)):
-                    return JOB.finding("shards", "positions", **about, count=count, size=size)
+            met = [p for passes in replace(plan, workers=count).passes_by_rank(size) for part in passes
+                   for p in range(*part[:2])]
+            if sorted(met) != list(range(size)):
+                return JOB.finding("shards", "positions", **about, count=count, size=size)
     seen: dict[int, list[np.ndarray]] = {}
     for step in range(steps):
         visits = stream.visits(step, 0, stream.size(step))

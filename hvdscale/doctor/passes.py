@@ -203,15 +203,14 @@ def last_batch(sample: Sample) -> Finding:
     if summed != stream.examples or not left or short is None:
         return JOB.finding(name, "whole" if summed == stream.examples else "lost", stream, what=what, summed=summed)
     by = max(distance(on_each(count, lambda worker: step_of(sample, replace(short, workers=count), worker, 1))[0][0],
-                      mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2))
+                      mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2, 4))
     return JOB.finding(name, "weight" if by > sample.limit else "short", what=what, summed=summed, by=by,
                        limit=sample.limit, size=short.stream.size(1), **(_why(sample) if by > sample.limit else {}))
 
 
 def _short(sample: Sample) -> Plan | None:
-    """A plan whose step 1 is short; None if the sample is too small."""
-    batch = sample.plan.global_batch * 2 // 3
-    short = sample.plan.at_batch(batch, train_examples=sample.plan.global_batch, last_batch="short")
-    groups = len(group_bounds(short.stream.size(1), short.ghost_batch)) - 1 if batch > 1 else 0
-    needed = 2 if short.group_by_group else 1
-    return short if groups >= needed else None
+    """A plan whose step 1 is short, of fewer ghost groups than there may be workers; None if the sample is too small.
+    """
+    examples = sample.plan.global_batch
+    batch = max(examples * 2 // 3, examples - 2 * sample.plan.ghost_batch)
+    return sample.plan.at_batch(batch, train_examples=examples, last_batch="short") if batch > 1 else None

@@ -14,7 +14,7 @@ from typing import Any
 from ..target import Target
 from .batch_schedule import BatchSchedule
 from .schedule import FALLING, Schedule
-from .shards import Pass, Stream, fewest_passes, group_bounds, step_passes
+from .shards import Pass, Stream, fewest_passes, group_bounds, group_passes, step_passes
 
 # hvdscale.plan.settings says what each key means; here lengths are in steps, whatever unit the user typed
 
@@ -169,12 +169,19 @@ class Plan(Execution, Measurement, Problem):
     job: Mapping[str, Any] = field(default_factory=dict)    # digests of the user's code and data; see plan.job
 
     def passes(self, size: int, rank: int) -> list[Pass]:
-        """The rank's passes over a step of ``size`` examples; a short step of few ghost groups has fewer passes."""
+        """The rank's passes over a step of ``size`` examples."""
+        return self.passes_by_rank(size)[rank]
+
+    def passes_by_rank(self, size: int) -> list[list[Pass]]:
+        """Each rank's passes over a step of ``size`` examples: one per ghost group if the model runs group by group,
+        else ``accumulate``, or fewer in a short step of few ghost groups."""
+        if self.group_by_group:
+            return group_passes(size, self.ghost_batch, self.workers)
         batch = size if size in self.batches.sizes else self.global_batch
         accumulate, groups = self.accumulate_at(batch), self.ghost_groups(size)
         if groups < accumulate and not self.cuts_groups(batch):
             accumulate = groups
-        return step_passes(size, self.ghost_batch, self.workers, accumulate)[rank]
+        return step_passes(size, self.ghost_batch, self.workers, accumulate)
 
     def accumulate_at(self, batch: int) -> int:
         """Passes of a worker over a step of one of the schedule's batches."""

@@ -99,6 +99,12 @@ class Stream:
             return self.batches.at(step)
         return self.examples - (self._whole_steps - 1) * self.batches.first
 
+    @property
+    def sizes(self) -> set[int]:
+        """Every number of examples that a step may have."""
+        left = self.examples % self.batches.first if self.last_batch == "short" else 0
+        return {*self.batches.sizes, left} - {0}
+
     def examples_before(self, step: int) -> int:
         """Examples in the steps 0 .. step-1."""
         if self.last_batch != "short":
@@ -156,6 +162,12 @@ def step_passes(batch: int, ghost_batch: int, workers: int, accumulate: int) -> 
         return [list(passes) for passes in zip(*by_pass)]
     return [[Pass(*run, shared=True) for run in _runs(share, accumulate)]
             for share in _shares(range(batch + 1), workers)]
+
+
+def group_passes(batch: int, ghost_batch: int, workers: int) -> list[list[Pass]]:
+    """For each rank its passes over a step, one per ghost group; none for some ranks where there are few groups."""
+    return [[Pass(*group) for group in zip(share, share[1:])]
+            for share in _shares(group_bounds(batch, ghost_batch), workers)]
 
 
 def largest_pass(batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:

@@ -88,6 +88,7 @@ def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, mode
         plan = plan_with(max(2, min(most, workload.defaults.get("local_batch", most))))
     plan = replace(plan, group_by_group=group_by_group)
     check_groups(plan, model, reason)
+    check_positions(plan)
     return plan, reason
 
 
@@ -119,6 +120,18 @@ def how_to_be_faster(reason: str, model: nn.Module) -> str:
     if reason == PADDED:
         return "if all have one length, group_by_group=never is faster"
     return "the modules of hvdscale.modules are faster" if any(map(is_replaced, model.modules())) else ""
+
+
+def check_positions(plan: Plan) -> None:
+    """Raise PlanError if in a step of any size some example would be computed by no worker, or more than once."""
+    for size in sorted(plan.stream.sizes):
+        parts = sorted(part for passes in plan.passes_by_rank(size) for part in passes if part.stop > part.start)
+        if [*(part.start for part in parts), size] != [0, *(part.stop for part in parts)]:
+            computed = sum(part.stop - part.start for part in parts)
+            raise PlanError(
+                f"the passes of {counted(plan.workers, 'worker')} over a step of {size} examples do not compute each "
+                f"of them once, but {computed} in all. Choose another --ghost-batch or number of workers, and report "
+                "this plan as an error of hvdscale")
 
 
 def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from torch import nn
 from ..data.generators import OwnGenerators
 from ..data.loading import Feed
 from ..data.splits import refuse_not_finite
-from ..errors import FaultError, WorkloadError, describe_raised
+from ..errors import FaultError, HvdscaleError, WorkloadError, describe_raised
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers, Statistics
 from ..log.schema import STEP_PARTS
@@ -59,6 +60,28 @@ def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     return {**noise, "optional": (*counts, *parts, *noise["optional"])}
 
 
+class Sums(NamedTuple):
+    """Of a rank's passes, or of all workers': the losses over the nominal batch, the count that the loss gave, and the
+    examples computed."""
+
+    loss: float
+    count: float
+    examples: float
+
+    def tail(self) -> list[float]:
+        """The sums as scalars that a reduction in float32 adds up exactly, the loss apart."""
+        return [self.loss, *divmod(self.count, CARRY), *divmod(self.examples, CARRY)]
+
+    @classmethod
+    def of_tail(cls, tail: Sequence[float]) -> Sums:
+        """From the sums over the workers of each scalar in ``tail()``."""
+        loss, thousands, units, thousand_examples, unit_examples = tail
+        return cls(loss, CARRY * thousands + units, CARRY * thousand_examples + unit_examples)
+
+
+SUMS = len(Sums(0.0, 0, 0).tail())
+
+
 class DataParallelStep:
     """Takes the plan's steps with a model and its optimizer; each call is a collective."""
 
@@ -73,7 +96,7 @@ class DataParallelStep:
         self.statistics = Statistics(model, plan.group_by_group)
         self.noise = GradientNoise(plan, model, workers.rank)
         self.buffer = GradientBuffer(
-            model, 3 + len(VOTES) + self.noise.size, workers, int(plan.bucket_mib * 2**20), self.statistics.size,
+            model, SUMS + len(VOTES) + self.noise.size, workers, int(plan.bucket_mib * 2**20), self.statistics.size,
             torch.float16 if plan.compression == "fp16" else None,
             flat=plan.scales_loss or plan.clip_norm is not None)
         self.statistics.collect_in(self.buffer.statistics)
@@ -82,7 +105,8 @@ class DataParallelStep:
         self._buffers = self.statistics.group if plan.group_by_group else contextlib.nullcontext
         # step size -> its ghost groups and this rank's passes; sizes differ where the batch changes or an epoch ends
         self._groups = lru_cache(lambda size: group_bounds(size, plan.ghost_batch))
-        self._passes = lru_cache(lambda size: tuple(self._parts(size)))
+        self._passes = lru_cache(lambda size: tuple(part for part in plan.passes(size, workers.rank)
+                                                    if part.stop > part.start))
         self.feed = Feed(train, self.stream, lambda step: self._passes(self.stream.size(step)), device,
                          plan.loader_workers, PARAMETERS[plan.precision])
 
@@ -96,9 +120,9 @@ class DataParallelStep:
         started = time.perf_counter()
         fault, tail, data_seconds = self._share(step, votes)
         computed = time.perf_counter()
-        loss, count, agreed, sqnorms = self._reduce(tail)
+        (loss, count, examples), agreed, sqnorms = self._reduce(tail)
         communicated = time.perf_counter()
-        self._raise_together(step, agreed, fault, loss)
+        self._raise_together(step, agreed, fault, loss, examples)
         if count == 0:
             raise WorkloadError(f"the counts returned by loss add up to 0 at step {step}, so its batch has no mean; a "
                                 "count is the number of examples or tokens in the sum")
@@ -128,8 +152,8 @@ class DataParallelStep:
         with OwnGenerators(self.device), Buffers(self.model).kept():
             for _ in range(passes):
                 fault, tail, _ = self._share(0, set())
-                loss, _, agreed, _ = self._reduce(tail)
-                self._raise_together(0, agreed, fault, loss)
+                (loss, _, examples), agreed, _ = self._reduce(tail)
+                self._raise_together(0, agreed, fault, loss, examples)
 
     def state(self) -> dict:
         """The state for a checkpoint, beside model and optimizer."""
@@ -141,27 +165,17 @@ class DataParallelStep:
         if self.average:
             self.average.restore(state["average"])
 
-    def _parts(self, size: int) -> Iterator[Pass]:
-        """This rank's passes over a step of ``size`` examples, one per ghost group if the plan says so."""
-        groups = self._groups(size)
-        for part in self.plan.passes(size, self.workers.rank):
-            if self.plan.group_by_group:
-                inside = [bound for bound in groups if part.start <= bound <= part.stop]
-                yield from (Pass(a, b) for a, b in zip(inside, inside[1:]))
-            elif part.stop > part.start:
-                yield part
-
     def _share(self, step: int, votes: set[str]) -> tuple[Exception | None, list[float], float]:
         """Compute this rank's share of the gradients; returns a fault or None, the tail to reduce, seconds of data.
 
         A fault is sent as a vote, so that all ranks raise it, unless a reduction inside a pass waits for this rank.
         """
-        fault, loss, count, data_seconds = None, 0.0, 0, 0.0
+        fault, sums, data_seconds = None, Sums(0.0, 0, 0), 0.0
         parts = self._passes(self.stream.size(step))
         try:
             self._before(step)
             self.buffer.begin(self.noise.begin(step))
-            loss, count, data_seconds = self._gradients(step, parts, self.feed.batches(step))
+            sums, data_seconds = self._gradients(step, parts, self.feed.batches(step))
         except WorkerLostError:
             raise
         except Exception as error:
@@ -172,44 +186,45 @@ class DataParallelStep:
         else:
             fault = self._unused(step)
         self.buffer.finish()
-        sqnorms = self.noise.tail(count, self.scale.value)
+        sqnorms = self.noise.tail(sums.count, self.scale.value)
         votes = votes | ({"fault"} if fault else set())
-        return fault, [loss, *divmod(count, CARRY), *(float(vote in votes) for vote in VOTES), *sqnorms], data_seconds
+        return fault, [*sums.tail(), *(float(vote in votes) for vote in VOTES), *sqnorms], data_seconds
 
-    def _reduce(self, tail: list[float]) -> tuple[float, float, tuple[str, ...], list[float]]:
-        """Sum gradients and tail over the workers; returns the loss, the count, the votes and the squared norms."""
-        loss, thousands, units, *rest = self.buffer.sum_(tail)
+    def _reduce(self, tail: list[float]) -> tuple[Sums, tuple[str, ...], list[float]]:
+        """Sum gradients and tail over the workers; returns the sums, the votes and the squared norms."""
+        tail = self.buffer.sum_(tail)
+        sums, rest = Sums.of_tail(tail[:SUMS]), tail[SUMS:]
         agreed = tuple(vote for vote, ranks in zip(VOTES, rest) if ranks)
-        return loss, CARRY * thousands + units, agreed, rest[len(VOTES):]
+        return sums, agreed, rest[len(VOTES):]
 
     def _before(self, step: int) -> None:
         """Compute the extra gradients that the noise scale needs."""
         part = self.noise.first(step)
         if part is not None:
             self.buffer.begin()
-            _, count, _ = self._gradients(step, (part,), self.feed.read(step, part))
+            sums, _ = self._gradients(step, (part,), self.feed.read(step, part))
             self.buffer.finish()
-            self.noise.keep(self.buffer.gradients, count)
+            self.noise.keep(self.buffer.gradients, sums.count)
 
-    def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[float, int, float]:
-        """Add up the gradients of the passes; returns the sum of losses over the nominal batch, count, seconds of data.
+    def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[Sums, float]:
+        """Add up the gradients of the passes; returns their sums and the seconds of data.
 
         Losses are first divided by the step's nominal global batch, so that no sum over workers overflows.
         """
         groups, nominal = self._groups(self.stream.size(step)), self.plan.batches.at(step)
-        loss_sum, count, waited = 0.0, 0, self.feed.loader.seconds
+        loss_sum, count, computed, waited = 0.0, 0, 0, self.feed.loader.seconds
         for number, (part, batch) in enumerate(zip(parts, batches)):
             self.ghosts.at(step, groups, part)
             if self.plan.group_by_group:
                 self.ghosts.seed_generators()
             with self._buffers():
                 with self._autocast:
-                    total, examples = self.loss(self.model, batch)
+                    total, counted = self.loss(self.model, batch)
                 total = total / nominal
                 scaled = total * self.scale.value if self.plan.scales_loss else total
                 self.buffer.backward(scaled, last_pass=number == len(parts) - 1)
-            loss_sum, count = loss_sum + total.item(), count + examples
-        return loss_sum, count, self.feed.loader.seconds - waited
+            loss_sum, count, computed = loss_sum + total.item(), count + counted, computed + part.stop - part.start
+        return Sums(loss_sum, count, computed), self.feed.loader.seconds - waited
 
     def _update(self, step: int, lr: float, count: int) -> None:
         """Turn the sums into means over the examples, and take the optimizer's step."""
@@ -230,12 +245,17 @@ class DataParallelStep:
             follow_batch(self.optimizer, self.plan.updates_at(step))
         self.optimizer.step()
 
-    def _raise_together(self, step: int, agreed: tuple[str, ...], fault: Exception | None, loss: float) -> None:
-        """Raise some rank's fault on all ranks; other votes raise nothing."""
+    def _raise_together(self, step: int, agreed: tuple[str, ...], fault: Exception | None, loss: float,
+                        examples: float) -> None:
+        """Raise some rank's fault on all ranks, or that together they did not compute the step's examples, each once;
+        other votes raise nothing."""
         if "fault" in agreed:
             with self.workers.together(f"step {step}"):
                 if fault:
                     raise fault
+        if examples != (size := self.stream.size(step)):
+            raise HvdscaleError(f"step {step} has {size} examples, but all workers together computed {examples:g}: the "
+                                "update was not made. This is an error of hvdscale; please report it with the plan")
         if not math.isfinite(loss):
             with self.workers.together("inputs"):
                 for part in self._passes(self.stream.size(step)):
