@@ -7,7 +7,12 @@ that of a batch of n = B / R, however uneven the shares. So (their appendix A.1,
 
     |G|^2     = (B |G_B|^2 - n mean|G_r|^2) / (B - n)            tr(Sigma) = (mean|G_r|^2 - |G_B|^2) / (1/n - 1/B)
 
-are unbiased. With these weights tr(Sigma) is the sample covariance between shares, from which |G|^2 cancels. Both are
+are unbiased for examples that are drawn one by one. An epoch draws from N examples without replacement. If a visit
+draws nothing, E|G_r|^2 = |G|^2 + tr(Sigma) (1 / n_r - 1 / N), with G the mean gradient over the training set and
+tr(Sigma) its sample covariance. So tr(Sigma) is as above, and |G|^2 is that plus tr(Sigma) / N. Elsewhere, as under
+augmentation and dropout, G is the gradient of the population that visits are drawn from.
+
+With these weights tr(Sigma) is the sample covariance between shares, from which |G|^2 cancels. Both are
 averaged over the steps, then divided. Each step draws its own examples, so errors of different steps are uncorrelated,
 however the true values drift. The covariance of the two means is therefore the delete-one jackknife's, s^2 / steps.
 s^2 comes from differences of neighboring steps (von Neumann 1941), so drift over training does not count as error. The
@@ -22,6 +27,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..log.plan_text import plan_at
 from ..log.reader import Log
 from .grouping import rows_of_each
 from .intervals import CONFIDENCE, NONE, student_quantile
@@ -38,6 +44,11 @@ class NoiseSteps:
     grad_sqnorm: np.ndarray         # |G|^2
     cov_trace: np.ndarray           # tr(Sigma)
     groups: Mapping[str, NoiseSteps] = field(default_factory=dict)      # by part of the model, where measured
+
+    def of_finite(self, examples: int) -> NoiseSteps:
+        """The same where each epoch draws from this number of fixed examples, without replacement."""
+        return NoiseSteps(self.step, self.grad_sqnorm + self.cov_trace / examples, self.cov_trace,
+                          {name: part.of_finite(examples) for name, part in self.groups.items()})
 
     def quarter(self, at: int) -> NoiseSteps:
         """A quarter of the steps, without the groups."""
@@ -148,6 +159,7 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
     rows = np.flatnonzero(np.isfinite(measured).all(0))
     trial, step = table["trial"][rows], table["step"][rows]
     ids = log.trials["id"]
+    row_of = {number: row for row, number in enumerate(ids.tolist())}
     by_id = np.argsort(ids)
     batch = log.trials["global_batch"][by_id[np.searchsorted(ids, trial, sorter=by_id)]]
     if "global_batch" in table.columns:                 # of the step, in a trial whose batch changes
@@ -166,4 +178,8 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
         groups = {name: NoiseSteps(step[at], sqnorm[at], trace[at]) for name, (sqnorm, trace) in pairs.items()
                   if np.isfinite([sqnorm[at], trace[at]]).all()}
         found[number] = NoiseSteps(step[at], whole[0][at], whole[1][at], groups)
+        plan = plan_at(log.path, number, log.trials["plan"][row_of[number]])
+        examples = (plan.get("measurement") or {}).get("fixed_examples")
+        if examples:
+            found[number] = found[number].of_finite(examples)
     return found

@@ -80,7 +80,7 @@ ENTRIES: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("base_batch", "decay_start"), _or_none(COUNT)), "lr_rule": _or_none(TEXT)},
     "measurement": {
         "target": _or_none((lambda value: value == "" or _target(value), GOAL[1])), "keep_going": _or_none(FLAG),
-        **dict.fromkeys(("eval_every", "train_tokens", "budget_steps"), _or_none(COUNT)),
+        **dict.fromkeys(("eval_every", "train_tokens", "fixed_examples", "budget_steps"), _or_none(COUNT)),
         **dict.fromkeys(("eval_every_examples", "budget_seconds"), _or_none(NUMBER))},
     "execution": {
         **dict.fromkeys(("local_workers", "cores"), COUNT),

@@ -130,6 +130,7 @@ class Measurement:
     train_tokens: int | None    # that the loss counts in the training set; None: it counts examples
     noise_every: int | None     # None: see noise_steps
     noise_groups: bool
+    fixed_examples: int | None  # training examples, if nothing is drawn anew at a visit; None: something is, or unknown
     eval_batch: int
     eval_splits: tuple[str, ...]
     train_eval_examples: int
@@ -209,6 +210,23 @@ class Plan(Execution, Measurement, Problem):
         seen, before = (self.stream.examples_before(at) // self.eval_every_examples for at in (step, step - 1))
         return seen > before
 
+    def evaluations_between(self, step: int, last: int) -> float:
+        """How often a run that ends after ``last`` steps evaluates after more than ``step`` of them, at its end too."""
+        if not self.eval_every or last <= step:
+            return 0
+        if self.eval_every_examples is None:
+            return _ends_between(step, last, self.eval_every)
+        examples_before = self.stream.examples_before
+        return _ends_between(examples_before(step), examples_before(last), self.eval_every_examples)
+
+    def checkpoints_between(self, step: int, last: int, seconds: float) -> float:
+        """Likewise of checkpoints, if any are kept; ``seconds``: that the steps between them take."""
+        if last <= step:
+            return 0
+        if self.checkpoint_every:
+            return _ends_between(step, last, self.checkpoint_every)
+        return seconds // self.checkpoint_seconds + 1 if self.checkpoint_seconds else 1
+
     @property
     def noise_steps(self) -> int:
         """Steps between measurements of the noise scale, by default at an interval that costs less than 1 % of the
@@ -223,6 +241,11 @@ class Plan(Execution, Measurement, Problem):
             return {field.name: getattr(self, field.name) for field in fields(kind)}
         return {"problem": part(Problem), "measurement": part(Measurement), "execution": part(Execution),
                 **({"job": dict(self.job)} if self.job else {}), "asked": asked}
+
+
+def _ends_between(start: float, stop: float, every: float) -> float:
+    """How many multiples of ``every`` lie above start and below stop, and stop itself."""
+    return -(-stop // every) - start // every
 
 
 def flat(record: Mapping) -> dict:

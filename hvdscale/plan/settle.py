@@ -71,7 +71,7 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
     return Plan(**as_set | dict(
         workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
         init_from=settings.init_from and sha256_of(settings.init_from, UsageError),
-        train_examples=train_examples, train_tokens=train_tokens, global_batch=batches.largest,
+        train_examples=train_examples, train_tokens=train_tokens, fixed_examples=None, global_batch=batches.largest,
         batch_schedule=None if batches.is_constant else batches.pairs, ghost_batch=ghost_batch,
         loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
         plateau=plateau, **schedule, **settle_updates(settings, stream, schedule),

@@ -17,7 +17,7 @@ from ..plan.settings import KEYS, Settings
 from ..plan.settle import Place, settle
 from ..target import SPLITS
 from ..update.averages import WeightAverage
-from ..update.model import fit_to_groups, make_model, share_model
+from ..update.model import draws_at_visits, fit_to_groups, make_model, share_model
 from ..update.optimizers import make_optimizer
 from ..update.precision import set_arithmetic
 from ..workers import group
@@ -83,6 +83,8 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
             plan, settings.group_by_group, workload, data.train, model, device,
             None if settings.ghost_batch else lambda default: plan_with(ghost_batch=known or default))
         plan = replace(plan, job={part: value for part, value in found.items() if value})
+        if plan.noise_steps and not draws_at_visits(plan, workload, data.train, model, device):
+            plan = replace(plan, fixed_examples=plan.train_examples)
         optimizer = make_optimizer(plan, model)
         splits = data.evaluated(plan.train_eval_examples)
         first = next((name for name in plan.eval_splits if len(splits[name])), None)

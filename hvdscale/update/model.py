@@ -1,8 +1,10 @@
 """The model before its first step: built from the seed, the same on all workers, examined for group-by-group passes."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -99,20 +101,45 @@ def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Modu
     ghost group, and the state restored. Raises what the workload's loss raises.
     """
     norms = [module for module in model.modules() if is_batch_norm(module) and not isinstance(module, BatchNorm)]
-    groups = group_bounds(plan.stream.size(0), plan.ghost_batch)
-    batch = to_device(train.take(plan.stream.visits(0, 0, groups[1])), device, PARAMETERS[plan.precision])
-    ghosts = GhostGroups(plan.seed, SingleWorker(), device)
-    ghosts.attach(model)
-    ghosts.at(0, groups, Pass(0, groups[1]))
-    with OwnGenerators(device) as generators, Buffers(model).kept() as moved, explained(workload, model), \
-            autocast(plan.precision, device):
-        bound_loss(workload, plan.label_smoothing)(model, batch)
-        drawn, moved = generators.moved(), moved()
+    tried = _first_group(plan, workload, train, model, device)
+    drawn, moved = tried.drawn, tried.moved
     if norms:
         return f"torch's own {type(norms[0]).__name__}"
     if isinstance(train, MapSplit) and train.collate and any(hasattr(module, "ghosts") for module in model.modules()):
         return PADDED
     return RANDOM if drawn else f"the buffer {moved[0]}, which its forward pass changes" if moved else ""
+
+
+class FirstGroup(NamedTuple):
+    """The loss of the first ghost group, whether global generators were drawn from, and which buffers it changed."""
+
+    loss: float
+    drawn: bool
+    moved: list[str]
+
+
+def _first_group(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device,
+                 epoch: int = 0) -> FirstGroup:
+    """The first ghost group as a step that visits it in this epoch computes it; leaves all as it was."""
+    groups = group_bounds(plan.stream.size(0), plan.ghost_batch)
+    visits = plan.stream.visits(0, 0, groups[1])
+    batch = to_device(train.take(visits._replace(epochs=visits.epochs + epoch)), device, PARAMETERS[plan.precision])
+    ghosts = GhostGroups(plan.seed, SingleWorker(), device)
+    ghosts.attach(model)
+    ghosts.at(epoch, groups, Pass(0, groups[1]))
+    with OwnGenerators(device), Buffers(model).kept() as moved, explained(workload, model), \
+            autocast(plan.precision, device):
+        ghosts.seed_generators()
+        with OwnGenerators(device) as generators:
+            total, _ = bound_loss(workload, plan.label_smoothing)(model, batch)
+            return FirstGroup(total.item(), generators.moved(), moved())
+
+
+def draws_at_visits(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device) -> bool:
+    """Whether an example's gradient is another one at each visit, by augmentation, dropout or a data set that draws:
+    the first ghost group's loss in one epoch is then not that in the next."""
+    first, later = (_first_group(plan, workload, train, model, device, epoch).loss for epoch in (0, 1))
+    return not math.isclose(first, later, rel_tol=1e-6)
 
 
 def how_to_be_faster(reason: str, model: nn.Module) -> str:

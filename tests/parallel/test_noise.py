@@ -54,8 +54,9 @@ def test_the_log_has_the_square_norms_of_every_ranks_own_gradient(run, tmp_path,
     np.testing.assert_allclose(got, expected, rtol=1e-8)
     assert (steps["local_examples"][measured] == BATCH / np_).all()
     noise = read_noise(log)[0]
-    pair = unbiased_pair(*expected.T, BATCH / np_, BATCH)
-    np.testing.assert_allclose([noise.grad_sqnorm, noise.cov_trace], pair, rtol=1e-6)
+    grad_sqnorm, cov_trace = unbiased_pair(*expected.T, BATCH / np_, BATCH)
+    np.testing.assert_allclose([noise.grad_sqnorm, noise.cov_trace], [grad_sqnorm + cov_trace / toy.TRAIN, cov_trace],
+                               rtol=1e-6)
     parts = sum(part.cov_trace for part in noise.groups.values())
     np.testing.assert_allclose(parts, noise.cov_trace, rtol=1e-6)
 
