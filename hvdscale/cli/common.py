@@ -17,13 +17,13 @@ from importlib import import_module
 import click
 
 from ..analysis.defaults import CONFIDENCE
-from ..errors import ExitCode, HvdscaleError, StoppedError, UsageError, WorkersError
+from ..errors import ExitCode, HvdscaleError, UsageError, WorkersError
 from ..formatting.escaping import printable
 from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
 from ..report.defaults import FORMATS
 from ..system.collecting import uncollected
-from ..system.hangup import has_stopped, heed, outlive_readers
+from ..system.hangup import heed, outlive_readers, stop_before_the_steps
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 
@@ -197,13 +197,6 @@ def begin_run() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)        # torchrun's, as it ends, also under nohup
     heed(stop_before_the_steps, but_for=(signal.SIGINT,))
     outlive_readers()
-
-
-def stop_before_the_steps(*_: object) -> None:
-    """The handler of signals to a training command; during the steps they are votes."""
-    if has_stopped():
-        return
-    raise StoppedError("stopped by a signal before the first step or after the last one; the same command resumes")
 
 
 def exit_now(code: int) -> None:

@@ -18,7 +18,7 @@ from ..plan.presets import read_config
 from ..plan.settings import (KEYS, LENGTHS, OPTIONS, Settings, is_key, key_of, key_type, keys_by_heading,
                              parse_assignments)
 from ..system.files import TEMPORARY
-from ..system.hangup import heed
+from ..system.hangup import heed, postpone_stops
 from ..system.lock import Lock
 from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, say_error, slow_imports,
                      version_option, width_option)
@@ -191,6 +191,8 @@ def carry_out_together(command: click.Command, run) -> None:
             from ..training import loop, outputs, prepare  # noqa: F401  they must come before the stall check starts
             from ..workers.transport import form
             workers = form(*_joining(parsed))
+        if workers.size > 1:
+            postpone_stops()
     except ModuleNotFoundError as missing:
         say_error(missing_package(missing))
         sys.exit(WorkersError.exit_code)
@@ -199,6 +201,10 @@ def carry_out_together(command: click.Command, run) -> None:
         sys.exit(raised.exit_code)
     try:
         code = run(parsed, error, workers)
+    except StoppedError as stopped:             # raised on all ranks, or on an only one
+        if workers.rank == 0:
+            say_error(stopped)
+        code = stopped.exit_code
     except (WorkerLostError, FaultError) as lost:
         say_error(lost)
         workers.abandon()

@@ -4,19 +4,27 @@
     outlive_readers()                   print loses what nobody reads, and raises nothing
     if not has_readers(): ...           then a run stops as at a signal
     note_stop(); has_stopped()          whether all ranks have agreed to: a further signal has nothing to say
+    postpone_stops()                    from now on a signal before the first step waits for the next
+    with heeding_stops(): ...           section whose errors all ranks share, or for the votes of a step
 """
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..errors import StoppedError
+
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+STOPPED = "stopped by a signal before the first step or after the last one; the same command resumes"
 _stopped: list[bool] = []
+_postponed: list[bool] = []         # one entry a signal that waits
+_raises = [True]                    # the innermost: whether a signal raises at once
 
 
 def heed(handler: Callable | int, but_for: tuple[int, ...] = ()) -> dict[int, Any]:
@@ -36,6 +44,40 @@ def note_stop() -> None:
 
 def has_stopped() -> bool:
     return bool(_stopped)
+
+
+def stop_before_the_steps(*_: object) -> None:
+    """The handler of signals to a training command; during the steps they are votes."""
+    if has_stopped():
+        return
+    if not _raises[-1]:
+        _postponed.append(True)
+        return
+    raise StoppedError(STOPPED)
+
+
+def postpone_stops() -> None:
+    """From now on raise at signals in ``heeding_stops`` alone: elsewhere other ranks wait for this one."""
+    _raises[:] = [False]
+
+
+@contextlib.contextmanager
+def heeding_stops() -> Iterator[None]:
+    """A section in which a signal raises StoppedError, at once if one was postponed."""
+    _raises.append(True)
+    try:
+        if take_postponed():
+            raise StoppedError(STOPPED)
+        yield
+    finally:
+        _raises.pop()
+
+
+def take_postponed() -> bool:
+    """Whether a signal was postponed; it is then no more."""
+    there = bool(_postponed)
+    _postponed.clear()
+    return there
 
 
 def outlive_readers() -> None:

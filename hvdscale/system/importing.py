@@ -7,7 +7,7 @@ import os
 import sys
 from types import ModuleType
 
-from ..errors import UsageError, describe_raised
+from ..errors import StoppedError, UsageError, describe_raised
 
 
 def import_object(name: str, what: str):
@@ -25,6 +25,8 @@ def import_object(name: str, what: str):
         raise UsageError(f"{what} {name!r} cannot be imported: {error}, {_where_it_is_not(module)}") from None
     except (ImportError, SyntaxError) as error:
         raise UsageError(f"{what} {name!r} cannot be imported: {error}") from None
+    except StoppedError:
+        raise
     except Exception as error:                  # the module is the user's: anything
         raise UsageError(f"{what} {name!r} cannot be imported: {describe_raised(error)}") from None
     if not hasattr(found, attribute):

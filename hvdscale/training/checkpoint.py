@@ -241,6 +241,7 @@ class FolderCheckpoints(Checkpoints):
     def save(self, done, take_step):
         if done.steps == self._kept_at:
             return
+        started = time.monotonic()
         generators = self.workers.gather(random_state(take_step.device), "checkpoint")
         if self._kept_at is None:                   # fail at the first step if checkpoints cannot be written
             with self.workers.together("the first checkpoint"):
@@ -254,6 +255,7 @@ class FolderCheckpoints(Checkpoints):
                 self.failures.append(str(error))
                 self.display.say(f"Warning: {error}; the newest checkpoint is {self.folder.newest()}")
         self._kept_at, self._last = done.steps, time.monotonic()
+        self.display.checkpoint(self._last - started)
 
     def _write(self, done, generators, take_step) -> None:
         if self.folder is None:

@@ -158,7 +158,7 @@ def _budget(plan):
     size = f"{plan.budget_steps} steps ({epochs:.3g} epoch{'s' * (epochs != 1)} of {plan.train_examples} examples"
     size += f"{_in_tokens(plan, plan.stream.examples_before(plan.budget_steps))})"
     if plan.budget_seconds:
-        size = f"{plan.budget_seconds:g} s"
+        size = f"{plan.budget_seconds:g} s of steps; evaluations, checkpoints and start-up are not counted"
     if plan.target is None:
         return size
     return f"{size}, {'past the target' if plan.keep_going else 'or until'} {plan.target}"

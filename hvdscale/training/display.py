@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen, time_left
@@ -30,13 +30,23 @@ class Display:
         target = plan.stop_target
         self._column = target.column if target else f"val/{[*metrics][-1]}"
         self._value, self._newest = "-", None
+        self._born, self._whole_said = clock(), False
+        self._evaluations: list[float] = []             # seconds of each
+        self._checkpoints: list[float] = []             # likewise
+        self._from: tuple[float, int] | None = None     # the clock without these, and examples, after the first step
+
+    def resume(self, measured: Mapping[str, float]) -> None:
+        """Show what an earlier start has measured, if anything, until the next evaluation."""
+        if self._column in measured:
+            self._value = f"{measured[self._column]:.4g}"
 
     def say(self, text: str) -> None:
         """Print a line of text."""
         self._screen.say(text)
 
-    def evaluation(self, step: int, measured: Mapping[str, float]) -> None:
-        """Show what was measured after ``step`` steps."""
+    def evaluation(self, step: int, measured: Mapping[str, float], seconds: float = 0.0) -> None:
+        """Show what was measured after ``step`` steps, in these seconds."""
+        self._evaluations.append(seconds)
         shown = self._select(measured)
         self._first = step if self._first is None else self._first
         self._seen.update([*shown])
@@ -49,6 +59,10 @@ class Display:
         if step == 0 or step == self._plan.budget_steps:
             self._show(step)
 
+    def checkpoint(self, seconds: float) -> None:
+        """Note that a checkpoint took these seconds."""
+        self._checkpoints.append(seconds)
+
     def plateau(self, step: int, metric: str, before: float, lr: float) -> None:
         """Say that the metric was found on a plateau after ``step`` steps, and what became of the learning rate."""
         self.say(f"  step {step}: {metric} is on a plateau; the learning rate falls from {before:g} to {lr:g}")
@@ -56,6 +70,8 @@ class Display:
     def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
         """Show progress if due: steps and examples done in these seconds, and the last loss."""
         self._newest = step, examples, seconds, loss
+        if self._from is None:
+            self._from = self._in_steps(), examples
         if self._screen.due(self._clock()):
             self._show(step)
 
@@ -78,16 +94,40 @@ class Display:
         return {name: value for name, value in measured.items() if name.partition("/")[0] not in self._empty}
 
     def _show(self, step):
-        plan, budget, loss, speed = self._plan, self._plan.budget_steps, "", ""
+        budget, loss, speed = self._plan.budget_steps, "", ""
         count = f"step {step:>{len(str(budget))}}/{budget}" if budget else f"step {step}"
         if self._newest:
             _, examples, seconds, value = self._newest
-            rate, left = examples / seconds, plan.stream.examples_before(budget) - examples
+            rate, left = examples / seconds, self._seconds_left(*self._newest[:3])
             loss = f"loss {value:<10.4g}"
-            speed = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}") + " examples/s  " + time_left(
-                plan.budget_seconds - seconds if plan.budget_seconds else seconds / examples * left)
+            speed = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}") + " examples/s  " + time_left(left)
+            self._say_whole(seconds, left)
         progress = f"{loss}{self._column} {self._value:<9}{speed}".rstrip()
         self._screen.line(f"{count}  {progress}", self._clock(), step / budget if budget else 0)
+
+    def _seconds_left(self, step: int, examples: int, seconds: float) -> float:
+        """Seconds to the end of the budget, of steps, evaluations and checkpoints."""
+        plan, (clock, before) = self._plan, self._from
+        taken, last = self._in_steps() - clock, plan.budget_steps
+        per_example = taken / (examples - before) if examples > before and taken > 0 else seconds / examples
+        if plan.budget_seconds:
+            last = round(step * max(1.0, plan.budget_seconds / seconds))
+        left = per_example * (plan.stream.examples_before(last) - examples)
+        left += plan.evaluations_between(step, last) * _usual(self._evaluations)
+        return left + plan.checkpoints_between(step, last, left) * _usual(self._checkpoints)
+
+    def _in_steps(self) -> float:
+        """The clock without the seconds of evaluations and checkpoints."""
+        return self._clock() - sum(self._evaluations) - sum(self._checkpoints)
+
+    def _say_whole(self, seconds: float, left: float) -> None:
+        """Once, after a tenth of a budget in seconds of steps: what the run takes with all else."""
+        budget = self._plan.budget_seconds
+        if budget and seconds >= budget / 10 and not self._whole_said:
+            self._whole_said = True
+            whole = self._clock() - self._born + left
+            self.say(f"  note: the budget of {budget:g} s counts steps alone; with evaluations and checkpoints the run "
+                     f"takes about {whole:.0f} s")
 
 
 class NoDisplay(Display):
@@ -99,7 +139,12 @@ class NoDisplay(Display):
     def _print_nothing(self, *given: object) -> None:
         pass
 
-    say = evaluation = plateau = step = measured = end = _print_nothing
+    say = resume = evaluation = checkpoint = plateau = step = measured = end = _print_nothing
+
+
+def _usual(seconds: Sequence[float]) -> float:
+    """The mean without the first, which may be slower, if there are others."""
+    return sum(seconds[1:] or seconds) / max(1, len(seconds[1:]), len(seconds[:1]))
 
 
 def on_terminal(out) -> bool:

@@ -15,7 +15,7 @@ import torch
 from ..errors import ExitCode, HvdscaleError
 from ..log.schema import PRUNED, Status
 from ..plan.averaging import AVERAGED
-from ..system.hangup import has_readers, heed, note_stop
+from ..system.hangup import has_readers, heed, note_stop, take_postponed
 from ..target import SPLITS
 from ..update.averages import evaluation_weights
 from ..update.step import DataParallelStep, StepResult
@@ -87,6 +87,7 @@ class Loop:
                                    job.device, plan.precision, plan.loader_workers)
         self.take_step.warm_up(plan.untimed_passes)
         self.done = checkpoints.restore(self.take_step)
+        display.resume(self.done.measured)
         self.schedule = plan.schedule.after(self.done.followed)
         self.device = job.device
         self.wish, self.signals = wish, set()
@@ -128,12 +129,13 @@ class Loop:
                         ExitCode.DIVERGED)
         if plan.eval_every:
             self.run_log.flush()
+            started = time.perf_counter()
             done.evaluated, done.measured = done.steps, self._measure(SPLITS if stop else plan.eval_splits)
             before, stop = stop, self._target_met(stop)
             if stop and before is None:         # the last evaluation has all splits
                 done.measured |= self._measure(tuple(split for split in SPLITS if split not in plan.eval_splits))
             self.run_log.evaluation(done.steps, self.stream.examples_before(done.steps), done.seconds, done.measured)
-            self.display.evaluation(done.steps, done.measured)
+            self.display.evaluation(done.steps, done.measured, time.perf_counter() - started)
             self._follow_plateau()
         return stop
 
@@ -236,6 +238,8 @@ class Loop:
 def votes_by_signal(votes: set[str]) -> Iterator[None]:
     """A context in which the signals of STOPPING add ``signal`` to the votes and do not end the process."""
     previous = heed(lambda *_: votes.add("signal"))
+    if take_postponed():
+        votes.add("signal")
     try:
         yield
     finally:

@@ -21,6 +21,7 @@ import torch
 
 from ..errors import TRACEBACK, HvdscaleError, WorkerLostError, WorkersError, describe_raised, is_of_user_code
 from ..system.cores import usable_cores
+from ..system.hangup import heeding_stops
 
 POLL_SECONDS = 5e-5     # between looks at whether a sum is there; Linux adds 50 us
 APART = 5       # stall times by which workers may start apart, as with imports from a slow file system
@@ -81,7 +82,8 @@ class Workers:
         """
         error, trace = None, ""
         try:
-            yield
+            with heeding_stops():
+                yield
         except HvdscaleError as raised:
             error = raised
         except Exception as raised:

@@ -180,6 +180,13 @@ def test_a_signal_before_the_first_step_says_so_and_asks_to_be_queued_again(numb
     assert json.loads((tmp_path / "kept" / "outcome").read_text())["exit_code"] == 75
 
 
+def test_a_signal_while_the_users_module_is_imported_is_no_fault_of_it(run, tmp_path):
+    (tmp_path / "slow.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
+    done = run(*TRAIN, "slow:workload", check=False)
+    assert done.returncode == 75 and "Error: stopped by a signal before the first step" in done.stderr
+    assert "slow" not in done.stderr
+
+
 @pytest.mark.parametrize("module, more", [(train, ["--dry-run"]), (doctor, ["--sample"]), (scale, ["--workers"])])
 def test_the_help_lists_options_under_headings(module, more):
     command = getattr(module, "command", None) or module.main

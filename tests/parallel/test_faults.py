@@ -191,6 +191,13 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(train, rank):
     assert reason.startswith("stopped by a signal after step") and reason in output
 
 
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_signal_to_one_rank_before_the_first_step_stops_all_after_it(train, rank):
+    code, output, status, reason = train(2, fault=f"term-warming:{rank}:0")
+    assert (code, status, reason) == (75, Status.INCOMPLETE, "stopped by a signal after step 1"), output
+    assert "Error" not in output
+
+
 @pytest.mark.slow
 def test_a_misused_option_is_one_message_of_all_and_exit_code_2(train):
     code, output, status, _ = train(3, "--global-batch", "20", "--local-batch", "8")

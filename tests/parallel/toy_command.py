@@ -10,6 +10,7 @@ from torch import nn
 import hvdscale.workloads
 from hvdscale.cli.train import main
 from hvdscale.errors import DataError
+from hvdscale.update.step import DataParallelStep
 from hvdscale.workload import Data, Split
 from tests.parallel import toy
 
@@ -90,7 +91,16 @@ def workload(dataset, model):
     return replace(toy.WORKLOAD, dataset=dataset, model=model, load=load, build=build)
 
 
+def warm_up(take_step, passes):
+    """As DataParallelStep's, after the rank has sent itself a signal."""
+    if my_rank() == int(RANK):
+        os.kill(os.getpid(), signal.SIGTERM)
+    warm_up_unharmed(take_step, passes)
+
+
 if __name__ == "__main__":
+    if KIND == "term-warming":
+        warm_up_unharmed, DataParallelStep.warm_up = DataParallelStep.warm_up, warm_up
     if KIND == "stop-starting" and my_rank() == int(RANK):
         os.kill(os.getpid(), signal.SIGSTOP)
     hvdscale.workloads.DATASETS["toy"] = sys.modules[__name__]

@@ -15,6 +15,30 @@ before = heed(lambda number, _: print("heard"))
 os.kill(os.getpid(), signal.SIGHUP)
 print("lives")
 """
+POSTPONED = """
+import os, signal
+from hvdscale.errors import StoppedError
+from hvdscale.system.hangup import heed, heeding_stops, postpone_stops, stop_before_the_steps, take_postponed
+heed(stop_before_the_steps)
+def attempt(name):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        print(name, "waits")
+    except StoppedError as error:
+        print(name, "raises", error.exit_code)
+attempt("alone")
+postpone_stops()
+attempt("joined")
+try:
+    with heeding_stops():
+        print("never")
+except StoppedError:
+    print("raised later")
+with heeding_stops():
+    attempt("in a section")
+attempt("after it")
+print(take_postponed(), take_postponed())
+"""
 SPEAKING = """
 import sys
 from hvdscale.system.hangup import has_readers, outlive_readers
@@ -32,6 +56,11 @@ NOHUP = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]            # nohup itself
 @pytest.mark.parametrize("before, said", [([], "heard\nlives\n"), (["nohup"], "lives\n"), (NOHUP, "lives\n")])
 def test_a_hangup_is_heard_but_under_nohup(run, before, said):
     assert run(*before, sys.executable, "-c", HEEDING).stdout == said
+
+
+def test_a_signal_before_the_first_step_waits_while_other_ranks_wait_for_this_one(run):
+    assert run(sys.executable, "-c", POSTPONED).stdout.splitlines() == [
+        "alone raises 75", "joined waits", "raised later", "in a section raises 75", "after it waits", "True False"]
 
 
 @pytest.mark.parametrize("make", [os.pipe, pty.openpty])

@@ -65,6 +65,62 @@ def test_time_left_is_of_the_budget_in_seconds_where_it_is_one():
     assert re.match(r"step 16  loss 0.5 .* 1:32 left$", lines[4])
 
 
+def course(last, step_seconds, evaluation, checkpoint, every=10, **budget):
+    """The end of a run with evaluations, the first of twice the time, and a checkpoint at each tenth step; by step the
+    time and what was printed by then; all that was printed."""
+    now, out, lines, seconds = [0.0], io.StringIO(), {}, 0.0
+    plan = settled(**budget, eval_every=every, checkpoint="kept", checkpoint_every=10)
+    display = Display(plan, METRICS, out=out, clock=lambda: now[0])
+
+    for step in range(last + 1):
+        if plan.evaluates_at(step) or step == last:
+            took = evaluation * (2 if step == 0 else 1)
+            now[0] += took
+            display.evaluation(step, {"val/error": 0.5}, took)
+        if checkpoint and (step % 10 == 0 or step == last):
+            now[0] += checkpoint
+            display.checkpoint(checkpoint)
+        if step < last:
+            seconds += step_seconds
+            now[0] += step_seconds
+            display.step(step + 1, 10 * (step + 1), seconds, loss=0.5)
+            lines[step + 1] = now[0], out.getvalue()
+    return now[0], lines, out.getvalue()
+
+
+@pytest.mark.parametrize("budget", [dict(steps=100), dict(seconds=50), dict(steps=100, batch_schedule=[[0, 10]])])
+@pytest.mark.parametrize("evaluation, checkpoint", [(0.0, 0.0), (20.0, 0.0), (0.0, 12.0), (7.0, 9.0)])
+def test_the_time_left_has_evaluations_and_checkpoints(budget, evaluation, checkpoint):
+    end, lines, text = course(100, 0.5, evaluation, checkpoint, **budget)
+    checked = 0
+    for step in range(11, 100):
+        now, shown = lines[step]
+        if shown != lines[step - 1][1]:
+            minutes, seconds = re.findall(r"(\d+):(\d\d) left", shown)[-1]
+            assert 60 * int(minutes) + int(seconds) == pytest.approx(end - now, rel=0.2, abs=1), (step, shown)
+            checked += 1
+    assert checked > 10
+    whole = re.findall(r"note: the budget of 50 s counts steps alone; .* takes about (\d+) s", text)
+    assert len(whole) == ("seconds" in budget)
+    assert all(float(seconds) == pytest.approx(end, rel=0.2) for seconds in whole)
+
+
+@pytest.mark.parametrize("layer", [dict(eval_every=10), dict(eval_every="70 examples"), dict(eval_every=0)])
+def test_the_evaluations_ahead_are_those_of_the_plan(layer):
+    plan = settled(steps=57, **layer)
+    for step in range(58):
+        ahead = sum(plan.evaluates_at(later) for later in range(step + 1, 58))
+        assert plan.evaluations_between(step, 57) == ahead
+
+
+def test_a_resumed_run_shows_what_was_measured_before():
+    out = io.StringIO()
+    display = Display(settled(steps=100), METRICS, out=out, clock=lambda: 0.0)
+    display.resume({"val/error": 0.25})
+    display.step(51, 510, 5.0, loss=0.5)
+    assert "val/error 0.25" in out.getvalue()
+
+
 def test_on_a_terminal_there_is_one_line_redrawn_as_a_bar():
     text = shown(Terminal(), settled(steps=100), step_seconds=BAR_SECONDS / 4)
     assert text.count("\n") == 1 and text.endswith("\r\x1b[Kdone\n")
@@ -154,7 +210,7 @@ def described(**keys):
     (dict(target="val/error<0.1"), "budget", "100 steps (1 epoch of 1000 examples), or until val/error<0.1"),
     (dict(target="val/error<0.1", keep_going=True), "budget",
      "100 steps (1 epoch of 1000 examples), past the target val/error<0.1"),
-    (dict(seconds=5), "budget", "5 s"),
+    (dict(seconds=5), "budget", "5 s of steps; evaluations, checkpoints and start-up are not counted"),
     (dict(eval_every=25), "evaluation", "every 25 steps: train (200), val, test"),
     (dict(eval_every=1, eval_splits="val"), "evaluation", "every 1 step: val"),
     (dict(eval_every=0), "evaluation", "none"),
