@@ -16,12 +16,13 @@ from .padding import padding
 from .passes import batch_norm, gradients, last_batch, losses, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
 from .ranks import digest, same_on_ranks
+from .rounding import rounding
 from .settings import decay, learning_rate
 from .state import checkpoint, evaluation
 
 RANKS, STALL = "ranks", "stall"
-ORDER = ("gradients", "losses", "random numbers", "batch-norm", "padding", "last batch", "shards", "examples",
-         RANKS, "evaluation", "checkpoint", "weight decay", "learning rate", STALL)
+ORDER = ("gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "last batch", "shards",
+         "examples", RANKS, "evaluation", "checkpoint", "weight decay", "learning rate", STALL)
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,11 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
     """
     job, found = sample.job, [ranks] if ranks else []
     alone = {"losses": lambda: losses(sample), "random numbers": lambda: random_numbers(sample),
-             "batch-norm": lambda: batch_norm(sample), "padding": lambda: padding(sample),
-             "last batch": lambda: last_batch(sample), "shards": lambda: shards(job, workers),
-             "examples": lambda: sample.data, "checkpoint": lambda: checkpoint(sample),
-             "weight decay": lambda: decay(sample), "learning rate": lambda: learning_rate(job)}
+             "rounding": lambda: rounding(sample), "batch-norm": lambda: batch_norm(sample),
+             "padding": lambda: padding(sample), "last batch": lambda: last_batch(sample),
+             "shards": lambda: shards(job, workers), "examples": lambda: sample.data,
+             "checkpoint": lambda: checkpoint(sample), "weight decay": lambda: decay(sample),
+             "learning rate": lambda: learning_rate(job)}
     together = {"gradients": lambda: gradients(sample, workers), "evaluation": lambda: evaluation(sample, workers)}
     for name in checks:
         with workers.together(f"the check {name!r}"):           # so no rank waits longer than one check takes

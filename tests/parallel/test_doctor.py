@@ -19,8 +19,8 @@ from tests.factories import ddp_scripts
 
 MADE = "tests.factories.faulty_jobs"
 RANK, WORKERS, PROCESS = (JOB.checks["ranks"]["causes"][cause]["cause"] for cause in ("rank", "workers", "process"))
-CHECKS = ["gradients", "losses", "random numbers", "batch-norm", "padding", "last batch", "shards", "examples", "ranks",
-          "evaluation", "checkpoint", "weight decay", "learning rate", "stall"]
+CHECKS = ["gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "last batch", "shards",
+          "examples", "ranks", "evaluation", "checkpoint", "weight decay", "learning rate", "stall"]
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
     python -m tests.parallel.trajectory_table [WORKERS ...]        from the repository's root; 1 2 3 4 8 by default
 
-The toy workload with batch-norm, dropout and augmentation on; a global batch of 48. fp64 after 20 steps, the others
-after one.
+The toy workload with batch-norm, dropout and augmentation on; a global batch of 48; after 1 and after 100 steps.
 """
 import itertools
 import json
@@ -19,15 +18,14 @@ from hvdscale.workers.group import SingleWorker
 from tests.conftest import LAUNCHERS, command_environment
 from tests.parallel import toy
 
-GHOSTS, PASSES, PRECISIONS = (4, 12, "global"), (1, 2), ("fp64", "fp32", "bf16", "fp16")
+GHOSTS, PASSES, PRECISIONS, STEPS = (4, 12, "global"), (1, 2), ("fp64", "fp32", "bf16", "fp16"), (1, 100)
 
 
 def configurations():
-    for precision, ghost, passes in itertools.product(PRECISIONS, GHOSTS, PASSES):
+    for precision, steps, ghost, passes in itertools.product(PRECISIONS, STEPS, GHOSTS, PASSES):
         if not (ghost == "global" and passes > 1):          # a group is not cut into passes of one worker
-            yield dict(steps=20 if precision == "fp64" else 1, precision=precision, ghost_batch=ghost,
-                       accumulate=passes, global_batch=48, augmented=True,
-                       model_args=dict(dropout=0.5, norm="ours"))
+            yield dict(steps=steps, precision=precision, ghost_batch=ghost, accumulate=passes, global_batch=48,
+                       augmented=True, model_args=dict(dropout=0.5, norm="ours"))
 
 
 def launched(workers, given):
@@ -42,7 +40,7 @@ def main(counts):
     torch.set_num_threads(1)
     given = list(configurations())
     references = [toy.trajectory(SingleWorker(), **{**c, "accumulate": 1}) for c in given]
-    names = [f"{c['precision']} ghost {c['ghost_batch']} k={c['accumulate']}" for c in given]
+    names = [f"{c['precision']} {c['steps']:>3} ghost {c['ghost_batch']} k={c['accumulate']}" for c in given]
     runs = {workers: launched(workers, given) for workers in counts}
     print(f"{'':24}" + "".join(f"W={workers:<10}" for workers in counts) + "(parameters, then buffers)")
     for i, (name, reference) in enumerate(zip(names, references)):
