@@ -35,7 +35,7 @@ from .step_breakdown import StepParts, read_parts
 
 NO_ROWS = np.empty(0, np.int64)
 # entries of a plan's problem that older logs lack, and that are null where they do not apply
-LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau")
+LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau", "exact")
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,6 +41,7 @@ class Problem:
     compression: str
     loss_scale: float           # 1: the loss is not scaled
     group_by_group: bool
+    exact: dict | None          # threads and arithmetic of a run whose sums are not rounded; None: sums are
     unused_parameters: str
     optimizer: str
     optimizer_args: dict
@@ -233,7 +234,7 @@ class Plan(Execution, Measurement, Problem):
         time: with one worker they take another pass; 0: never."""
         if self.noise_every is not None:
             return self.noise_every
-        return 10 if self.workers > 1 else 100
+        return 10 if self.workers > 1 or self.exact else 100
 
     def as_record(self, asked: dict) -> dict:
         """The plan for the log: its three parts, the digests of its job, and what the user asked."""

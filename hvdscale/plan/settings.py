@@ -183,6 +183,9 @@ class Settings:
         "horovod if it is installed)", choices=("auto", "horovod", "torch"))
     deterministic: bool = _key(
         False, "on a GPU, reruns equal to the bit at any precision: slower; fails for operations that cannot", True)
+    exact: bool = _key(
+        False, "the same bits at any worker count: sums without rounding, a pass for each ghost group, and as many "
+        "threads per worker, by default one; slower")
     threads: int | None = _key(
         None, "threads per worker; default: OMP_NUM_THREADS, else the host's cores / its workers", least=1)
     bucket_mib: float = _key(

@@ -74,13 +74,13 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
         train_examples=train_examples, train_tokens=train_tokens, fixed_examples=None, global_batch=batches.largest,
         batch_schedule=None if batches.is_constant else batches.pairs, ghost_batch=ghost_batch,
         loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
-        plateau=plateau, **schedule, **settle_updates(settings, stream, schedule),
+        exact=settle_exact(settings), plateau=plateau, **schedule, **settle_updates(settings, stream, schedule),
         **settle_average(settings, stream, budget_steps),
         budget_steps=budget_steps, budget_seconds=_seconds(settings.budget), target=target and str(target),
         **evaluations, eval_splits=settle_splits(settings, target, plateau),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
         **vars(place), local_batch=largest_of(batches, ghost_batch, place.workers, accumulate), accumulate=accumulate,
-        threads=settings.threads or max(1, place.cores // place.local_workers),
+        threads=settings.threads or (1 if settings.exact else max(1, place.cores // place.local_workers)),
         commit_every=settings.commit_every or 0, **settle_checkpoints(settings, stream)))
 
 
@@ -239,6 +239,19 @@ def refuse_unused(settings: Settings) -> None:
         for name in ("base_batch", "max_lr_factor"):
             if name in typed:
                 raise PlanError(f"{name} does nothing beside {reason}, which gives the rate itself; leave it out")
+
+
+def settle_exact(settings: Settings) -> dict | None:
+    """The plan's ``exact`` without its arithmetic; raises PlanError for what rounds sums by worker."""
+    if not settings.exact:
+        return None
+    for name, rounds in {"compression": "fp16", "group_by_group": "never"}.items():
+        if getattr(settings, name) == rounds:
+            raise PlanError(f"exact = true sums the gradients of each ghost group without rounding; {name} = {rounds} "
+                            "does not; leave one of the two out")
+    if settings.bucket_mib:
+        raise PlanError("exact = true sums gradients in one piece, after the backward pass; leave bucket_mib out")
+    return {"threads": settings.threads or 1}
 
 
 def settle_loss_scale(settings: Settings) -> float:

@@ -21,6 +21,9 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
     rows = [("workers", describe_workers(plan)), ("global batch", describe_batch(plan)), ("learning rate", _lr(plan)),
             ("optimizer", _optimizer(plan)), ("budget", _budget(plan)), ("evaluation", _evaluation(plan)),
             ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]
+    if plan.exact:
+        rows.insert(-1, ("exact", f"the same bits at any worker count, in {counted(plan.threads, 'thread')} each on "
+                         f"{plan.exact['arithmetic']}"))
     if checkpoint is not None:
         rows.append(("checkpoints", _checkpoints(plan, checkpoint)))
     if any(getattr(plan, name) for name in DECAYS_PER_STEP):

@@ -30,7 +30,7 @@ class Display:
         target = plan.stop_target
         self._column = target.column if target else f"val/{[*metrics][-1]}"
         self._value, self._newest = "-", None
-        self._born, self._whole_said = clock(), False
+        self._born, self._whole_said, self._scaled = clock(), False, ""
         self._evaluations: list[float] = []             # seconds of each
         self._checkpoints: list[float] = []             # likewise
         self._from: tuple[float, int] | None = None     # the clock without these, and examples, after the first step
@@ -67,6 +67,10 @@ class Display:
         """Say that the metric was found on a plateau after ``step`` steps, and what became of the learning rate."""
         self.say(f"  step {step}: {metric} is on a plateau; the learning rate falls from {before:g} to {lr:g}")
 
+    def scaled(self, loss_scale: float, skipped: int) -> None:
+        """Show from now on the last step's loss scale, and how many updates fp16 overflow has prevented."""
+        self._scaled = f"loss scale {loss_scale:g}, {counted(skipped, 'update')} skipped"
+
     def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
         """Show progress if due: steps and examples done in these seconds, and the last loss."""
         self._newest = step, examples, seconds, loss
@@ -81,6 +85,8 @@ class Display:
             at = f"at step {outcome.evaluated}: " if outcome.evaluated != outcome.step else ""
             values = ", ".join(f"{name} {value:.4g}" for name, value in sorted(self._select(outcome.measured).items()))
             self.say(f"  {at}{values}")
+        if self._scaled:
+            self.say(f"  fp16: {self._scaled} of {outcome.step}; /steps in the log has both by step")
         for name, count in self._nans.items():
             since = f" since step {self._first}" if self._first else ""
             self.say(f"  note: {name} was NaN at {count} of {counted(self._seen[name], 'evaluation')}{since}")
@@ -102,7 +108,7 @@ class Display:
             loss = f"loss {value:<10.4g}"
             speed = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}") + " examples/s  " + time_left(left)
             self._say_whole(seconds, left)
-        progress = f"{loss}{self._column} {self._value:<9}{speed}".rstrip()
+        progress = "  ".join(filter(None, [f"{loss}{self._column} {self._value:<9}{speed}".rstrip(), self._scaled]))
         self._screen.line(f"{count}  {progress}", self._clock(), step / budget if budget else 0)
 
     def _seconds_left(self, step: int, examples: int, seconds: float) -> float:
@@ -139,7 +145,7 @@ class NoDisplay(Display):
     def _print_nothing(self, *given: object) -> None:
         pass
 
-    say = resume = evaluation = checkpoint = plateau = step = measured = end = _print_nothing
+    say = resume = evaluation = checkpoint = plateau = scaled = step = measured = end = _print_nothing
 
 
 def _usual(seconds: Sequence[float]) -> float:

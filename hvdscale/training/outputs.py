@@ -9,7 +9,7 @@ from ..errors import HvdscaleError
 from ..plan.plan import Plan
 from ..target import SPLITS
 from ..update.gradient_norms import why_not_measured
-from ..update.model import how_to_be_faster
+from ..update.model import describe_reason, how_to_be_faster
 from ..update.step import log_columns
 from ..workers.group import Workers
 from .checkpoint import CheckpointFolder, Checkpoints, FolderCheckpoints
@@ -82,13 +82,13 @@ def open_display(job: Job, log: str, workers: Workers, start: Start | None = Non
         display.say(f"  note: {note}")
     if job.plan.group_by_group:
         reason, faster = job.bound_to_passes, how_to_be_faster(job.bound_to_passes, job.model)
-        display.say(f"  note: the model has {reason or 'group_by_group = always'}, so each ghost group gets its own "
-                    f"pass{faster and '; ' + faster}")
+        display.say(f"  note: {describe_reason(reason)}, so each ghost group gets its own pass"
+                    f"{faster and '; ' + faster}")
         if job.settings.ghost_batch is None:
             display.say(f"  note: ghost batch {job.plan.ghost_batch}, the default at any worker count. Workers run "
                         "whole groups, so each needs at least one per step; --ghost-batch changes the size")
     elif job.bound_to_passes:
-        display.say(f"  note: the model has {job.bound_to_passes}, and group_by_group = never, so updates depend on "
+        display.say(f"  note: {describe_reason(job.bound_to_passes)}, and group_by_group = never, so updates depend on "
                     "the worker count")
     if reason := why_not_measured(job.plan, job.model):
         display.say(f"  note: {reason}")

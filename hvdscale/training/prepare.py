@@ -19,7 +19,7 @@ from ..target import SPLITS
 from ..update.averages import WeightAverage
 from ..update.model import draws_at_visits, fit_to_groups, make_model, share_model
 from ..update.optimizers import make_optimizer
-from ..update.precision import set_arithmetic
+from ..update.precision import describe_arithmetic, set_arithmetic
 from ..workers import group
 from ..workers.group import Workers
 from ..workload import Data, Workload, build_model, load_data
@@ -56,7 +56,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
         return with_data(plan, data.model_args, data.record)
 
     with workers.together("the plan"):
-        plan = plan_with()
+        plan = with_arithmetic(plan_with(), device)
         refuse_empty_splits(plan, settings, data)
         if "commit_every" in settings.typed and not workers.elastic:
             raise PlanError("commit_every acts only under horovodrun --host-discovery-script; leave it out")
@@ -64,7 +64,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
         if device.type == "cpu":
             group.keep_freed_memory()
             local_workers, cores = _host_share(hosts, workers.rank)
-            torch.set_num_threads(settings.threads or max(1, cores // local_workers))
+            torch.set_num_threads(plan.threads if plan.exact else settings.threads or max(1, cores // local_workers))
         workload.check_label_smoothing(plan.label_smoothing)
         if "loader_workers" in settings.typed and plan.loader_workers and not data.is_mapped:
             raise PlanError("loader_workers applies only to map-style data sets (MapSplit), but the examples of "
@@ -81,7 +81,8 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
     with workers.together("the model"):
         plan, reason = fit_to_groups(
             plan, settings.group_by_group, workload, data.train, model, device,
-            None if settings.ghost_batch else lambda default: plan_with(ghost_batch=known or default))
+            None if settings.ghost_batch else lambda default: with_arithmetic(
+                plan_with(ghost_batch=known or default), device))
         plan = replace(plan, job={part: value for part, value in found.items() if value})
         if plan.noise_steps and not draws_at_visits(plan, workload, data.train, model, device):
             plan = replace(plan, fixed_examples=plan.train_examples)
@@ -109,6 +110,11 @@ def with_data(plan: Plan, model_args: Mapping, record: Mapping) -> Plan:
         raise UsageError(f"model_args.{name} = {plan.model_args[name]!r} cannot be set: the data determines "
                          f"it ({model_args[name]!r}); leave it out")
     return replace(plan, model_args={**model_args, **plan.model_args}, data={**plan.data, **record})
+
+
+def with_arithmetic(plan: Plan, device: torch.device) -> Plan:
+    """The plan; of one that is exact, with what its bits depend on here."""
+    return replace(plan, exact={**plan.exact, "arithmetic": describe_arithmetic(device)}) if plan.exact else plan
 
 
 def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:

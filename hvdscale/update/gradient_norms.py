@@ -3,7 +3,8 @@
 With several workers a share is a worker's: its squared norm is taken before the reduction, and reduced in its tail. At
 one worker the first examples (an eighth of the batch, or a ghost group) are one share, whose gradient is computed once
 more before the step; the rest is the other share, whose gradient is the whole gradient minus the first. Either way the
-step's update is bit-identical to an unmeasured one, and no state is kept between measurements.
+step's update is bit-identical to an unmeasured one, and no state is kept between measurements. Of an exact plan each
+ghost group is a share, at any number of workers.
 
     noise.first(step)                   the pass that is computed once more, at one worker
     noise.keep(gradients, count)        its result
@@ -48,7 +49,8 @@ def why_not_measured(plan: Plan, model: nn.Module) -> str:
 
 def can_measure(plan: Plan, model: nn.Module, batch: int) -> bool:
     """Whether a step of one of the schedule's batches has two parts to compare."""
-    cut = plan.ghost_groups(batch) < 2 if plan.workers == 1 else any(part.shared for part in plan.passes(batch, 0))
+    alone = plan.workers == 1 or plan.exact
+    cut = plan.ghost_groups(batch) < 2 if alone else any(part.shared for part in plan.passes(batch, 0))
     return batch > 1 and not (cut and joins_examples(plan, model))
 
 
@@ -70,11 +72,13 @@ def noise_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 class Shares(NamedTuple):
-    """How a step is split for the measurement: its batch, this rank's examples, and the first share at one worker."""
+    """How a step is split for the measurement: its batch, this rank's examples, the first share at one worker, and the
+    number of shares."""
 
     batch: int
     examples: int
     first: Pass
+    number: int
 
     @classmethod
     def of(cls, batch: int, plan: Plan, model: nn.Module, rank: int) -> Shares:
@@ -82,7 +86,8 @@ class Shares(NamedTuple):
         bounds = group_bounds(batch, plan.ghost_batch)
         size = bounds[1] if joins_examples(plan, model) else max(1, batch // SHARE)
         return cls(batch, sum(part.stop - part.start for part in plan.passes(batch, rank)),
-                   Pass(0, size, shared=size not in bounds))
+                   Pass(0, size, shared=size not in bounds),
+                   len(bounds) - 1 if plan.exact else max(2, plan.workers))
 
 
 class GradientNoise:
@@ -92,7 +97,8 @@ class GradientNoise:
     """
 
     def __init__(self, plan: Plan, model: nn.Module, rank: int):
-        self._stream, self._workers, self._alone = plan.stream, max(2, plan.workers), plan.workers == 1
+        self._stream, self._by_group = plan.stream, bool(plan.exact)
+        self._alone = plan.workers == 1 and not self._by_group
         self._every = 0 if why_not_measured(plan, model) else plan.noise_steps
         self._groups = layer_groups(plan, model)
         self._spans = _spans(model, self._groups)
@@ -122,12 +128,15 @@ class GradientNoise:
         self._own = [0.0] * max(1, len(self._groups)) if self._shares else None
         return self._note if self._own is not None and not self._alone else None
 
-    def tail(self, count: float, scale: float) -> list[float]:
-        """The squared norms of this rank's mean gradient, weighted by its examples; ``count`` is that of its losses."""
+    def tail(self, count: float, scale: float, examples: int | None = None) -> list[float]:
+        """The squared norms of this rank's mean gradient, weighted by its examples; ``count`` is that of its losses.
+
+        examples  of a ghost group, whose gradient was noted last; None: of all the rank's passes
+        """
         if not self.size or self._own is None or not count:
             return [0.0] * self.size
-        batch, examples, _ = self._shares
-        weight = (batch / count / scale) ** 2 * examples / batch
+        batch = self._shares.batch
+        weight = (batch / count / scale) ** 2 * (examples or self._shares.examples) / batch
         return [weight * own for own in self._own]
 
     def columns(self, buffer: GradientBuffer, tail: Sequence[float], count: float, scale: float) -> dict[str, float]:
@@ -144,13 +153,14 @@ class GradientNoise:
         if not all(map(math.isfinite, (*reduced, *local))):
             return {}
         found = {"local_sqnorm": sum(local), "reduced_sqnorm": sum(reduced),
-                 "local_examples": self._shares.batch / self._workers}
+                 "local_examples": self._shares.batch / self._shares.number}
         for name, own, whole in zip(self._groups, local, reduced):
             found |= {f"layer_groups/{name}/local_sqnorm": own, f"layer_groups/{name}/reduced_sqnorm": whole}
         return found
 
     def _note(self, gradients: Tensor) -> None:
-        self._own = [sum(pair) for pair in zip(self._own, self._sqnorms(gradients))]
+        found = self._sqnorms(gradients)
+        self._own = found if self._by_group else [sum(pair) for pair in zip(self._own, found)]
 
     def _due(self, step: int) -> Shares | None:
         """The shares of a step to measure: at the interval, if it has a full batch; else None."""

@@ -118,6 +118,14 @@ class GradientBuffer:
         loss.backward()         # without an argument: that imports sympy, half a second
         self._last_pass = False
 
+    def end_pass(self, scalars: Callable[[], Sequence[float]]) -> None:
+        """End a pass with these values of its own; only ExactBuffer sums each pass apart."""
+
+    def _densify(self) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+
     def without_gradient(self) -> list[nn.Parameter]:
         """The parameters that got no gradient in the step's backward passes."""
         if self._in_place:
@@ -129,9 +137,7 @@ class GradientBuffer:
 
         ``gradients`` are then this rank's own as long as the buffer is one bucket.
         """
-        for parameter in self._parameters:
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.to_dense()
+        self._densify()
         if self._in_place:
             for parameter in self.without_gradient():
                 parameter.grad = torch.zeros_like(parameter)

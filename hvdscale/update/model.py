@@ -19,11 +19,13 @@ from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds, stream_key
 from ..workers.group import SingleWorker, Workers
 from ..workload import MapSplit, Split, Workload, bound_loss, build_model, describe_build, to_device
+from .exact import check_exact
 from .explain import explained
 from .precision import PARAMETERS, autocast
 
 PADDED = "examples that a collate function may pad to the longest of a pass"
 RANDOM = "random numbers of its own"
+EXACT, FP16 = OF_SETTINGS = "exact = true", "precision = fp16"
 
 
 def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Module:
@@ -82,7 +84,7 @@ def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, mode
                ghost batch
     Raises PlanError if the plan cuts ghost groups that the model needs whole, and what the workload's loss raises.
     """
-    reason = bound_to_passes(plan, workload, train, model, device)
+    reason = bound_to_passes(plan, workload, train, model, device) or of_settings(plan)
     group_by_group = asked == "always" or (asked == "auto" and bool(reason))
     if group_by_group and plan_with is not None:
         # at least one group a worker, and the same at any worker count and global batch, so that these change no update
@@ -91,6 +93,7 @@ def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, mode
     plan = replace(plan, group_by_group=group_by_group)
     check_groups(plan, model, reason)
     check_positions(plan)
+    check_exact(plan)
     return plan, reason
 
 
@@ -108,6 +111,17 @@ def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Modu
     if isinstance(train, MapSplit) and train.collate and any(hasattr(module, "ghosts") for module in model.modules()):
         return PADDED
     return RANDOM if drawn else f"the buffer {moved[0]}, which its forward pass changes" if moved else ""
+
+
+def describe_reason(reason: str) -> str:
+    """Why a model runs group by group, as a clause."""
+    return f"the {'run' if reason in OF_SETTINGS else 'model'} has {reason or 'group_by_group = always'}"
+
+
+def of_settings(plan: Plan) -> str:
+    """The setting for which each ghost group has a pass of its own: the sums inside a pass then do not depend on the
+    workers, nor whether they overflow."""
+    return EXACT if plan.exact else FP16 if plan.precision == "fp16" else ""
 
 
 class FirstGroup(NamedTuple):
@@ -169,10 +183,10 @@ def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
         if plan.group_by_group and groups < passes:
             ours = ", or hvdscale.modules (by convert(model)), which let workers share a group"
             raise PlanError(
-                f"the model has {reason or 'group_by_group = always'}, so it runs group by group; but a global batch "
+                f"{describe_reason(reason)}, so it runs group by group; but a global batch "
                 f"of {batch} has {counted(groups, 'ghost group')} for the passes of {counted(plan.workers, 'worker')} "
                 f"x {accumulate}. Use --ghost-batch {max(2, batch // passes)} or less, at every worker count, or fewer "
-                f"workers{ours if reason != PADDED else ''}")
+                f"workers{'' if reason in (PADDED, *OF_SETTINGS) else ours}")
         if plan.cuts_groups(batch) and any(map(is_batch_norm, model.modules())):
             raise PlanError(
                 f"the model has batch-norm, and a ghost group of {plan.ghost_batch} examples cannot be cut into passes "

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import torch
 
 from ..plan.plan import Plan
+from ..system.cores import processor_name
 
 PARAMETERS = {"fp64": torch.float64, **dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), torch.float32)}
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -25,9 +26,16 @@ def set_arithmetic(plan: Plan, device: torch.device) -> None:
     With ``deterministic``, operations without a deterministic kernel raise RuntimeError.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = plan.precision == "tf32"
-    if plan.deterministic and device.type == "cuda":
+    if (plan.deterministic or plan.exact) and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")         # read before the first product
         torch.use_deterministic_algorithms(True)
+
+
+def describe_arithmetic(device: torch.device) -> str:
+    """What determines the bits of a pass beside the threads: torch, its libraries, and the processor."""
+    if device.type == "cuda":
+        return f"torch {torch.__version__}, {torch.cuda.get_device_name(device)}"
+    return f"torch {torch.__version__}, {processor_name()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from ..plan.shards import Pass, group_bounds
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
 from .averages import WeightAverage
+from .exact import ExactBuffer
 from .gradient_norms import GradientNoise, noise_columns
 from .gradients import GradientBuffer
 from .optimizers import clip_, follow_batch
@@ -55,8 +56,9 @@ def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     """The optional columns of /steps that the plan's steps measure, as arguments of LogWriter."""
     noise = noise_columns(plan, model)
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
-    counts = [name for name, counted in (("global_batch", not plan.batches.is_constant),
-                                         ("tokens", plan.train_tokens is not None)) if counted]
+    counts = [name for name, counted in (
+        ("global_batch", not plan.batches.is_constant), ("tokens", plan.train_tokens is not None),
+        ("loss_scale", plan.scales_loss), ("skipped_updates", plan.scales_loss)) if counted]
     return {**noise, "optional": (*counts, *parts, *noise["optional"])}
 
 
@@ -95,10 +97,14 @@ class DataParallelStep:
         self.ghosts.attach(model)
         self.statistics = Statistics(model, plan.group_by_group)
         self.noise = GradientNoise(plan, model, workers.rank)
-        self.buffer = GradientBuffer(
-            model, SUMS + len(VOTES) + self.noise.size, workers, int(plan.bucket_mib * 2**20), self.statistics.size,
-            torch.float16 if plan.compression == "fp16" else None,
-            flat=plan.scales_loss or plan.clip_norm is not None)
+        tail = SUMS + len(VOTES) + self.noise.size
+        if plan.exact:
+            self.buffer: GradientBuffer = ExactBuffer(model, tail, workers, self.statistics.size, 1 + self.noise.size)
+        else:
+            self.buffer = GradientBuffer(
+                model, tail, workers, int(plan.bucket_mib * 2**20), self.statistics.size,
+                torch.float16 if plan.compression == "fp16" else None,
+                flat=plan.scales_loss or plan.clip_norm is not None)
         self.statistics.collect_in(self.buffer.statistics)
         self.scale = LossScale(plan.loss_scale)
         self._autocast = autocast(plan.precision, device)
@@ -126,7 +132,7 @@ class DataParallelStep:
         if count == 0:
             raise WorkloadError(f"the counts returned by loss add up to 0 at step {step}, so its batch has no mean; a "
                                 "count is the number of examples or tokens in the sum")
-        noise = {}
+        noise, scale, skipped = {}, self.scale.value, self.scale.left_out
         if math.isfinite(loss):
             noise = self.noise.columns(self.buffer, sqnorms, count, self.scale.value)
             self._update(step, lr, count)
@@ -138,6 +144,8 @@ class DataParallelStep:
             communication = communicated - computed
             measured |= {"compute_seconds": ended - started - data_seconds - communication,
                          "communication_seconds": communication}
+        if self.plan.scales_loss:
+            measured |= {"loss_scale": scale, "skipped_updates": float(self.scale.left_out - skipped)}
         if self.plan.train_tokens is not None:
             measured["tokens"] = count
         if not self.plan.batches.is_constant:
@@ -223,7 +231,9 @@ class DataParallelStep:
                 total = total / nominal
                 scaled = total * self.scale.value if self.plan.scales_loss else total
                 self.buffer.backward(scaled, last_pass=number == len(parts) - 1)
-            loss_sum, count, computed = loss_sum + total.item(), count + counted, computed + part.stop - part.start
+            loss, size = total.item(), part.stop - part.start
+            self.buffer.end_pass(lambda: [loss, *self.noise.tail(counted, self.scale.value, size)])
+            loss_sum, count, computed = loss_sum + loss, count + counted, computed + size
         return Sums(loss_sum, count, computed), self.feed.loader.seconds - waited
 
     def _update(self, step: int, lr: float, count: int) -> None:

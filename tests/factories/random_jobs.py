@@ -143,14 +143,21 @@ def _rate(pick, layer):
 
 @dataclass
 class Run(NoLog):
-    """What a run measures, and its weights, averages and buffers at the end."""
+    """What a run measures, and its weights, averages and buffers at the end.
+
+    noise, skipped  measured gradient norms, and the steps without an update, which ranks compute alike
+    """
 
     losses: list = field(default_factory=list)
     evaluations: list = field(default_factory=list)
     state: list = field(default_factory=list)
+    noise: list = field(default_factory=list)
+    skipped: list = field(default_factory=list)
 
     def step(self, step, lr, result):
         self.losses.append(result.loss)
+        self.noise += [value for name, value in result.measured.items() if "sqnorm" in name or "local_ex" in name]
+        self.skipped += [step] * bool(result.measured.get("skipped_updates"))
 
     def evaluation(self, step, examples, train_seconds, measured):
         self.evaluations += [value for name, value in sorted(measured.items()) if not np.isnan(value)]

@@ -66,7 +66,7 @@ def norm_of_difference(run, reference, what=1):
 
 # how far one step may stray by rounding, as a share of the norm of all parameters
 ROUNDING = {"fp32": 1e-5, "bf16": 1e-3, "fp16": 1e-3}
-NARROW = [dict(steps=1, precision=precision, accumulate=k, global_batch=24, **variant)
+NARROW = [dict(steps=1, precision=precision, accumulate=k, global_batch=24, ghost_batch=3, **variant)
           for precision in ROUNDING for k in (1, 2) for variant in ({}, EVERYTHING)]
 NARROW += [dict(steps=1, compression="fp16", global_batch=24, **EVERYTHING)]
 FIFTY = dict(steps=50, precision="fp64", global_batch=24)

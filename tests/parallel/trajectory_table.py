@@ -23,7 +23,8 @@ GHOSTS, PASSES, PRECISIONS, STEPS = (4, 12, "global"), (1, 2), ("fp64", "fp32", 
 
 def configurations():
     for precision, steps, ghost, passes in itertools.product(PRECISIONS, STEPS, GHOSTS, PASSES):
-        if not (ghost == "global" and passes > 1):          # a group is not cut into passes of one worker
+        cut = ghost == "global" and passes > 1              # a group is not cut into passes of one worker
+        if not cut and (precision != "fp16" or ghost == 4 and passes == 1):         # nor shared by workers in fp16
             yield dict(steps=steps, precision=precision, ghost_batch=ghost, accumulate=passes, global_batch=48,
                        augmented=True, model_args=dict(dropout=0.5, norm="ours"))
 

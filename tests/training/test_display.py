@@ -4,9 +4,12 @@ import re
 
 import pytest
 
+from hvdscale.errors import ExitCode
+from hvdscale.log.schema import Status
 from hvdscale.plan.settle import Place
 from hvdscale.training.describe import describe
 from hvdscale.training.display import BAR_SECONDS, LINE_SECONDS, Display, on_terminal
+from hvdscale.training.outcome import Outcome, Stop
 from hvdscale.workers.launch import LAUNCHED
 from tests.factories.plans import settled
 
@@ -119,6 +122,16 @@ def test_a_resumed_run_shows_what_was_measured_before():
     display.resume({"val/error": 0.25})
     display.step(51, 510, 5.0, loss=0.5)
     assert "val/error 0.25" in out.getvalue()
+
+
+def test_fp16_shows_the_loss_scale_and_how_many_updates_were_skipped():
+    out = io.StringIO()
+    display = Display(settled(steps=100), METRICS, out=out, clock=lambda: 0.0)
+    display.scaled(8192.0, 3)
+    display.step(51, 510, 5.0, loss=0.5)
+    assert re.search(r"step  51/100 .* left  loss scale 8192, 3 updates skipped$", out.getvalue(), re.M)
+    display.measured(Outcome(Stop(Status.COMPLETE, "done", ExitCode.DONE), 51, {}, -1))
+    assert "fp16: loss scale 8192, 3 updates skipped of 51; /steps" in out.getvalue()
 
 
 def test_on_a_terminal_there_is_one_line_redrawn_as_a_bar():

@@ -113,15 +113,17 @@ def test_a_loss_scale_without_fp16_is_an_error():
 
 def test_a_gpu_rounds_factors_only_where_that_is_asked_for():
     for precision in ("tf32", "fp32", "bf16"):
-        set_arithmetic(SimpleNamespace(precision=precision, deterministic=False), CPU)
+        set_arithmetic(SimpleNamespace(precision=precision, deterministic=False, exact=None), CPU)
         assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
 
 
-@pytest.mark.parametrize("wanted, kind, set_", [(True, "cuda", True), (True, "cpu", False), (False, "cuda", False)])
-def test_torch_is_told_to_be_deterministic_on_a_gpu_alone(monkeypatch, wanted, kind, set_):
+@pytest.mark.parametrize("wanted, exact, kind, set_", [
+    (True, None, "cuda", True), (True, None, "cpu", False), (False, None, "cuda", False),
+    (False, {"threads": 1}, "cuda", True)])
+def test_torch_is_told_to_be_deterministic_on_a_gpu_alone(monkeypatch, wanted, exact, kind, set_):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     try:
-        set_arithmetic(SimpleNamespace(precision="fp32", deterministic=wanted), torch.device(kind))
+        set_arithmetic(SimpleNamespace(precision="fp32", deterministic=wanted, exact=exact), torch.device(kind))
         assert torch.are_deterministic_algorithms_enabled() == ("CUBLAS_WORKSPACE_CONFIG" in os.environ) == set_
     finally:
         torch.use_deterministic_algorithms(False)

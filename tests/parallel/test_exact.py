@@ -1,0 +1,62 @@
+"""Exact runs under real launchers: equal to one worker's to the bit, also where a run resumes on other workers."""
+import pytest
+import torch
+
+from hvdscale.workers.group import SingleWorker
+from tests.conftest import launch_in
+from tests.factories.runs import assert_same_state, state_of
+from tests.parallel import toy
+from tests.parallel.test_resume import Runs
+
+STEPS, ALL_STEPS = 40, 200
+EXACT = dict(exact=True, global_batch=24, augmented=True, model_args=dict(dropout=0.5, norm="ours"), ghost_batch=3)
+OPTIMIZERS = [dict(optimizer="sgd"), dict(optimizer="adamw", lr=0.01, clip_norm=0.5), dict(optimizer="muon", lr=0.01),
+              dict(optimizer="lars", last_batch="short"),
+              dict(batch_schedule=[[0, 24], [5, 30], [12, 48]],
+                   model_args=dict(dropout=0.5, norm="torch", drop="torch"))]
+SLOW = pytest.mark.slow
+
+
+def configurations(precisions, steps):
+    for precision in precisions:
+        for layer in OPTIMIZERS:
+            given = {**EXACT, **layer, "precision": precision, "steps": steps}
+            if "batch_schedule" in layer:
+                given.pop("global_batch")
+            yield given
+
+
+@pytest.mark.parametrize("launcher, workers, precisions, steps", [
+    ("mpirun", 2, ["fp32"], STEPS), ("mpirun", 3, ["fp32"], STEPS),
+    *(pytest.param(launcher, workers, ["fp32", "fp64", "bf16"], ALL_STEPS, marks=SLOW) for launcher, workers in (
+        ("mpirun", 4), ("mpirun", 8), ("horovodrun", 3), ("gloo", 2), ("torchrun", 3)))])
+def test_every_rank_has_the_bits_of_one_worker(tmp_path, launcher, workers, precisions, steps):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        given = [*configurations(precisions, steps)]
+        alone = [[*toy.trajectory(SingleWorker(), **one)] for one in given]
+    finally:
+        torch.set_num_threads(threads)
+    for rank in launch_in(tmp_path, "trajectories", workers, given, launcher):
+        assert rank == alone
+
+
+@pytest.mark.parametrize("counts", [(3, 2), pytest.param((1, 4), marks=SLOW), pytest.param((8, 1), marks=SLOW)])
+def test_a_run_that_resumes_on_other_workers_has_the_bits_of_one(tmp_path, counts):
+    options = ["--global-batch", "24", "--ghost-batch", "3", "--set", "exact=true", "--set", "optimizer=adamw",
+               "--lr", "0.01"]
+    runs, folder = Runs(tmp_path), tmp_path / "moved"
+    code, output = runs.start(counts[0], folder, *options, kill="SIGTERM 0 step 24")
+    assert code == 75 and "exact          the same bits at any worker count" in output, output
+    code, output = runs.start(counts[1], folder, *options)
+    assert code == 0 and "step 26" in output, output
+    assert_same_state(state_of(runs.whole(1, *options) / "ck"), state_of(folder / "ck"))
+
+
+def test_an_exact_run_does_not_resume_with_other_threads(tmp_path):
+    runs, folder = Runs(tmp_path), tmp_path / "job"
+    options = ["--global-batch", "24", "--ghost-batch", "3", "--set", "exact=true"]
+    assert runs.start(1, folder, *options, "--steps", "7")[0] == 0
+    code, output = runs.start(1, folder, *options, "--set", "threads=2")
+    assert code != 0 and "exact.threads was 1, is now 2" in output, output
