@@ -91,7 +91,7 @@ def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRun
     return NextRuns(tuple(runs), seconds / 3600, loss, min(loss, decision.loss_after(seen)))
 
 
-def _deviation(of_run: float, runs: int) -> float:
+def _deviation(of_run: float | np.ndarray, runs: int) -> float:
     return max(float(of_run) / runs ** 0.5, LEAST_DEVIATION)
 
 

@@ -193,7 +193,8 @@ def noisy(workers, seed, local_batch=32):
 def test_steps_that_may_fall_on_or_not_leave_the_fastest_open():
     found = plan(*(noisy(workers, seed) for workers in (1, 2, 4, 8) for seed in range(2)), local_batch=32,
                  workers=(1, 8, 16, 512), per_node=1024)
-    assert found.curve.open_above and found.decision.fastest_workers == (16, 512)
+    few, many = found.decision.fastest_workers
+    assert found.curve.open_above and few >= 8 and many == 512
     [low], [perfect] = ({round(option.steps.interval(0.95)[at] * option.global_batch / 1e6, 1)
                          for option in found.options[-1:]} for at in (1, 0))
     assert perfect < 1.5 and low > 5
@@ -332,9 +333,9 @@ def test_links_that_are_given_are_not_assumed():
     links = Links(1e9, TRUE.node_hop, TRUE.node_volume * 1e9 / 4)
     found = plan(*(run(workers) for workers in (1, 2, 4)), local_batch=32, more={"links": links})
     assert LINKS not in found.assumed and found.times.between == pytest.approx((TRUE.node_hop, TRUE.node_volume))
-    assumed, given = (np.array([np.ptp(np.log(quantiles(option.step_time.draws, 0.95))) for option in one.options[3:]])
-                      for one in (plan(*(run(workers) for workers in (1, 2, 4)), local_batch=32), found))
-    assert (given < assumed).all()
+    for option in found.options[3:]:
+        low, high = quantiles(option.step_time.draws, 0.95)
+        assert option.step_time.mark == EXTRAPOLATED and low < seconds_at(option.workers) < high
 
 
 def test_a_measured_time_is_the_reports_whatever_other_trials_took():

@@ -8,6 +8,7 @@ instead, and p is 1 (McCandlish et al. 2018); else the shape p is log-uniform in
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -74,7 +75,7 @@ class StepsPosterior:
             return self.measured.log_likelihood(self.log_law(unknowns, self.batches), unknowns[:, 3], unknowns[:, 4])
         return sample_posterior(log_likelihood, 5, self.draws)
 
-    def log_steps(self, batches: np.ndarray) -> np.ndarray:
+    def log_steps(self, batches: Sequence[int] | np.ndarray) -> np.ndarray:
         """Draws of log S at batches, shape (draws, batches); the same at a batch that is there twice."""
         if not self.known:
             return np.zeros((self.draws, len(batches)))

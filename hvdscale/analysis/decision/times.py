@@ -7,8 +7,9 @@ its time whatever its examples. Links that no log has timed are drawn from that 
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy
@@ -26,7 +27,10 @@ SHARPNESSES = (0.6, 0.95)               # of a pass that is a + b e; of that or 
 STEADY = 0.85                           # of workers that do not pause
 PAUSE, PAUSING = (0.4, 1.0), (0.02, 1.5)        # in passes; share of steps: medians, deviations of the logarithm
 MOST_PAUSING = 0.9
-SPREAD, LACK = 0.8, (0.012, 0.7)        # see Measured
+# that something else slows workers down beyond those timed (a slow node, another switch, storage): its probability,
+# and the mean of log t that it adds by doubling
+OTHER = (0.15, 0.25)
+SPREAD, LACK = 0.8, (0.015, 0.8)        # see Measured
 LEVEL = 2.0                             # standard deviation of the logarithm of a pass, around the fastest timing
 LEAST = 0.002                           # standard deviation of a timing
 UNKNOWNS = 14
@@ -56,7 +60,7 @@ class TimesPosterior:
         share = scipy.special.ndtr(unknowns)
         kind, ratio = share[:, 5:6], scipy.special.logit(share[:, 1:2])         # of a to b e
 
-        def by_kind(name: str) -> object:
+        def by_kind(name: str) -> Callable[[Any], Any]:
             ring, tree, linear = (getattr(law, name) for law in (RING, TREE, LINEAR))
             return lambda count: np.where(kind < KINDS[0], ring(count), np.where(
                 kind < KINDS[1], tree(count), linear(count)))
@@ -101,10 +105,13 @@ class TimesPosterior:
                                    for workers, batch, passes in places])
         timings = self.times.timings.found
         own = [self.times.timing_of(workers, per_node, batch, passes) for workers, batch, passes in places]
+        random = np.random.default_rng([0, 11])
+        slower = (random.random((self.draws, 1)) < OTHER[0]) * random.exponential(OTHER[1], (self.draws, 1))
+        doublings = np.log2(np.maximum(settings[0] / self.settings[0].max(), 1))
         return self.measured.draw(
-            self.log_law(self.unknowns, settings), self.log_law(self.unknowns, self.settings),
+            self.log_law(self.unknowns, settings) + slower * doublings, self.log_law(self.unknowns, self.settings),
             np.array([timings.index(one) if one else -1 for one in own]), self.unknowns[:, 12], self.unknowns[:, 13],
-            np.random.default_rng([0, 11]))
+            random)
 
 
 def _power(share: np.ndarray, one: float, finite: float) -> np.ndarray:
