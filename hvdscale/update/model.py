@@ -105,12 +105,13 @@ def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Modu
     """
     norms = [module for module in model.modules() if is_batch_norm(module) and not isinstance(module, BatchNorm)]
     tried = _first_group(plan, workload, train, model, device)
-    drawn, moved = tried.drawn, tried.moved
     if norms:
         return f"torch's own {type(norms[0]).__name__}"
     if isinstance(train, MapSplit) and train.collate and any(hasattr(module, "ghosts") for module in model.modules()):
         return PADDED
-    return RANDOM if drawn else f"the buffer {moved[0]}, which its forward pass changes" if moved else ""
+    if tried.drawn:
+        return RANDOM
+    return f"the buffer {tried.moved[0]}, which its forward pass changes" if tried.moved else ""
 
 
 def describe_reason(reason: str) -> str:
@@ -121,7 +122,9 @@ def describe_reason(reason: str) -> str:
 def of_settings(plan: Plan) -> str:
     """The setting for which each ghost group has a pass of its own: the sums inside a pass then do not depend on the
     workers, nor whether they overflow."""
-    return EXACT if plan.exact else FP16 if plan.precision == "fp16" else ""
+    if plan.exact:
+        return EXACT
+    return FP16 if plan.precision == "fp16" else ""
 
 
 class FirstGroup(NamedTuple):
