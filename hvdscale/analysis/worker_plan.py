@@ -157,7 +157,7 @@ class WorkerPlan:
     left_out: tuple[tuple[int, str], ...]   # worker counts without an option, and why
     decision: Decision
     noise: NoiseScale | None = None         # the prediction of B_crit
-    job: Mapping[str, Any] = field(default_factory=dict)    # the workload or script that was run, where known
+    job: Mapping[str, Any] = field(default_factory=dict)    # the problem that was run, and what was asked
 
     @property
     def relative(self) -> bool:
@@ -328,7 +328,8 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
     times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
     noise = NoiseScale(noise_scale) if noise_scale else _find_noise(group)
-    job = next(iter(group.trials)).plan.get("problem") or {}
+    run = next((trial for trial in group.trials if trial.target), group.trials[0])
+    job = {**(run.plan.get("problem") or {}), "asked": run.plan.get("asked") or {}}
     plan = partial(_plan_or_why, group.workload, times, request, noise, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]

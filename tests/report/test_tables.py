@@ -540,7 +540,7 @@ def test_targets_and_tolerances_reach_the_tables(tmp_path):
 
 def test_verdict_and_main_table_are_the_first_fifteen_lines():
     lines = CliRunner().invoke(main, [str(ROOT / "tools/readme/mnist.h5")]).output.splitlines()
-    assert [line.split(":")[0] for line in lines[2:4]] == ["Fastest", "Cheapest"] and lines[4].startswith("Gain ")
+    assert [line.split(":")[0] for line in lines[2:4]] == ["Fastest", "Cheapest"] and lines[4].startswith("Knee ")
     assert lines[5] == "" and lines[6].startswith("By worker count: val/error<0.02") and "-----" in lines[10]
     assert [line.split()[0] for line in lines[11:15]] == ["1", "2", "4#", "8#"] and max(map(len, lines[:15])) <= 100
     assert "Fastest" not in " ".join(lines[15:]) and "How to read" not in " ".join(lines) and len(lines) < 40

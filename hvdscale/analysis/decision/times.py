@@ -29,7 +29,7 @@ PAUSE, PAUSING = (0.4, 1.0), (0.02, 1.5)        # in passes; share of steps: med
 MOST_PAUSING = 0.9
 # that something else slows workers down beyond those timed (a slow node, another switch, storage): its probability,
 # and the mean of log t that it adds by doubling
-OTHER = (0.15, 0.25)
+OTHER = (0.10, 0.15)
 SPREAD, LACK = 0.8, (0.015, 0.8)        # see Measured
 LEVEL = 2.0                             # standard deviation of the logarithm of a pass, around the fastest timing
 LEAST = 0.002                           # standard deviation of a timing

@@ -1,7 +1,9 @@
 """A plan of workers in sentences: what to take first, then what it is based on."""
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 
 from ...analysis.decision.steps import RUN_DEVIATION
@@ -26,6 +28,9 @@ BEYOND = "~"            # marks steps at a batch beyond those that met the targe
 CROWDED = "#"           # marks times of hosts with fewer cores than workers
 ROLES = ("fastest", "cheapest", "knee")
 MOST_NAMED = 4          # worker counts that are named one by one
+# keys of a run that the command for the next runs gives by itself, or that are of that run alone
+OF_A_RUN = ("workload", "local_batch", "global_batch", "accumulate", "seed", "threads", "log", "overwrite",
+            "checkpoint", "resume", "save_model", "take_over", "accept_changes", "accepted")
 WITHIN = 0.20           # of the best, that an option is said to be, with its chance
 SURE = 0.8              # chances of the cheapest and of the knee are said below this one
 TOO_LOW = 100           # a B_crit this many times smaller than the smallest batch is none
@@ -151,7 +156,11 @@ def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     accumulate = f" --accumulate {first.passes}" if first.passes > 1 else ""
     how = f" --repeats {first.seeds}" if first.seeds else " --probe" if "workload" in plan.job else ""
     batch = "--local-batch" if "workload" in plan.job else "--batch"
-    return f"    hvdscale-scale {job} --workers {counts} {batch} {first.local_batch}{accumulate}{how} --out next"
+    asked = {key: value for key, value in plan.job.get("asked", {}).items()
+             if key not in OF_A_RUN and isinstance(value, (str, int, float))}
+    rest = "".join(f" --set {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in asked.items()
+                   if "workload" in plan.job)
+    return f"    hvdscale-scale {job} --workers {counts} {batch} {first.local_batch}{accumulate}{how}{rest} --out next"
 
 
 def _describe_knee(plan: WorkerPlan, knee: Option) -> str:
