@@ -73,7 +73,7 @@ def main(workload, counts, repeats, out, probe, until, at_most, launcher, hosts,
     with slow_imports():                # which --help can do without
         from ..report.make import make
         from ..report.output import refuse_no_folder
-    loss = _check_until(until, at_most, probe)
+    loss = _check_until(until, at_most, probe, overwrite)
     counts = list(workers_of(counts)) if until else whole_numbers("--workers", counts, "worker counts", 1)
     refuse_no_folder(out)
     workload, layers = asked(workload, **given)
@@ -103,7 +103,7 @@ def main(workload, counts, repeats, out, probe, until, at_most, launcher, hosts,
     make([run.log for run in runs], out=os.path.join(out, "report"), echo=echo)
 
 
-def _check_until(until: str | None, at_most: float | None, probe: bool) -> float:
+def _check_until(until: str | None, at_most: float | None, probe: bool, overwrite: bool) -> float:
     """The expected loss of --until as a share; raises UsageError."""
     if until is None:
         if at_most is not None:
@@ -111,6 +111,8 @@ def _check_until(until: str | None, at_most: float | None, probe: bool) -> float
         return 0.0
     if probe:
         raise UsageError("--until probes by itself where that decides; leave out --probe")
+    if overwrite:
+        raise UsageError("--until decides by all runs in --out; in place of --overwrite choose another --out")
     share = share_of("--until", until)
     if not 0 < share < 1:
         raise UsageError(f"--until {until}: is an expected loss between 0 and 100%, such as 10%")
@@ -164,12 +166,16 @@ def decide(series: Series, counts: Sequence[int], can_start: Sequence[int], repe
     def measure(wanted):
         try:
             series.carry_out(runs_to_measure(wanted, series.workload, series.keys, local_batch, out))
+        except UsageError:              # of another job, which no other measurement would change
+            raise
         except HvdscaleError as error:
             click.echo(f"  note: {error}\n  note: left out of what may be measured")
             return None
         return plan()
+    if earlier := [SeriesRun(0, log, {}) for log in finished_logs(out)]:
+        refuse_edited(earlier, series.workload, series.keys, series.keys.get("accept_changes", False), click.echo)
     series.carry_out(runs_of(list(can_start[:2]), repeats, False, series.keys, out))
-    series, first = replace(series, overwrite=False), plan()
+    first = plan()
     local_batch, spent = first.times.timings.most_local, worker_hours(finished_logs(out))
     for found in decide_until(measure, first, loss, (at_most or math.inf) - spent, room):
         click.echo(f"\n{describe_next(found)}")

@@ -220,6 +220,7 @@ def test_a_failed_run_is_an_error_though_the_log_of_an_earlier_one_is_there(logg
     (["--set", "overwrite=true"], "use the option --overwrite"),
     (["--set", "checkpoint=kept"], "a checkpoint folder belongs to one run"),
     (["--until", "10%", "--probe"], "--until probes by itself"),
+    (["--until", "10%", "--overwrite"], "choose another --out"),
     (["--until", "150%"], "between 0 and 100%"), (["--until", "soon"], "such as 0.1 or 10%"),
     (["--at-most", "2"], "give --until"),
     (["--probe", "--steps", "5"], "--probe has 50 steps at each worker count; leave out --steps")])
