@@ -7,7 +7,7 @@ import pytest
 from hvdscale.analysis.drawn import hull
 from hvdscale.analysis.intervals import CONFIDENCE
 from hvdscale.analysis.step_laws import FULL_RING, LAWS, LINEAR, PARTIAL_RING, RING, TREE, Parameters
-from hvdscale.analysis.step_time import (BOUNDED, EXTRAPOLATED, FAR, INTERPOLATED, MEASURED, NEAR, Links, StepTimes,
+from hvdscale.analysis.step_time import (ASSUMED, EXTRAPOLATED, FAR, INTERPOLATED, MEASURED, NEAR, Links, StepTimes,
                                          Timing, fit_steps, timings_of)
 from hvdscale.analysis.trials import read_trials
 from tests.conftest import but_slow
@@ -280,8 +280,8 @@ def test_repeats_give_a_time_its_interval_and_single_runs_an_assumed_one():
 def test_links_that_no_log_has_timed_leave_a_lower_bound():
     times = times_of(*(logged(w, 32 * w, float(step_seconds(TRUE, w, 8, 32)), w) for w in (1, 2, 4, 8)))
     beyond = times.at(64, 8, 2048)
-    assert beyond.mark == BOUNDED and beyond.value < step_seconds(TRUE, 64, 8, 32)
-    assert times_of(logged()).at(2, 8, 64).mark == BOUNDED
+    assert beyond.mark == ASSUMED and beyond.value < step_seconds(TRUE, 64, 8, 32)
+    assert times_of(logged()).at(2, 8, 64).mark == ASSUMED
 
 
 def test_given_links_make_it_a_value():
