@@ -11,7 +11,6 @@ import numpy as np
 
 from hvdscale.analysis.next_runs import decide_until
 from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.step_time import MEASURED
 from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import Request, plans_of
 
@@ -184,7 +183,8 @@ def made(name, number, seed=0, fixed=None):
 def by_rule(job, found):
     """What rules of thumb lose at 32 examples a worker: the best measured, 64 workers, the noise scale as the batch
     (within a factor 2), and 4 times the most workers measured if the last doubling gained 15 %."""
-    measured = {option.workers: option.seconds.value for option in found.options if option.mark == MEASURED}
+    measured = {one.workers: found.curve.at(one.global_batch).value * one.value for one in found.times.timings.found
+                if one.examples == LOCAL}
     *_, before, most = min(measured), *sorted(measured)
     fastest = min(measured, key=measured.get)
     gains = before == most or measured[before] / measured[most] > 1.15
