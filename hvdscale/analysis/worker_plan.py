@@ -413,19 +413,18 @@ class _Draft:
         self.trials = timing.trials if timing else ()
         self.cell = times.cell_of(timing) if timing else None
         at_batch = curve.at(batch)
-        self.steps = self._own_steps(curve) or at_batch
+        self.steps = self._own_steps(curve, at_batch)
         self.apart = float(np.log(self.steps.value / at_batch.value)) if at_batch.value < np.inf else 0.0
         near = self.steps.point or min(curve.met, default=None, key=lambda point: abs(np.log(
             point.global_batch / batch)))
         if near is not None and near.unmet:         # one that meets takes 1 / (1 - unmet) runs
             self.apart -= float(np.log1p(-min(near.unmet, 0.99)))
 
-    def _own_steps(self, curve: StepsCurve) -> StepsAt | None:
-        """S of its own runs, where those of its batch are of another setting."""
-        steps = curve.at(self.batch)
+    def _own_steps(self, curve: StepsCurve, steps: StepsAt) -> StepsAt:
+        """S at its batch, or of its own runs where those of its batch are of another setting."""
         if self.cell is None or steps.point is None or not steps.point.trials or set(self.trials) & set(
                 steps.point.trials):
-            return None
+            return steps
         return curve.measured(point_of_cell(self.cell))
 
     def settle(self, decision: Decision, at: int, draws: int) -> None:

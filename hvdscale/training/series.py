@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..analysis.next_runs import Measurement
+from ..analysis.next_runs import PROBE_STEPS, Measurement
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError, UsageError
 from ..formatting.numbers import counted
@@ -34,7 +34,6 @@ from ..plan.settings import Settings
 from ..system.parent import ending_with_this_process
 from ..workers.launch import killed_process, launch_command, launch_environment
 
-PROBE_STEPS = 50
 PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
 # where and how a run is written does not identify it
 PLACES = {"log", "overwrite", "take_over", "save_model", "checkpoint", "resume"}
