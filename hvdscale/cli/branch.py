@@ -10,7 +10,7 @@ from ..plan.branches import BranchRequest
 from ..plan.settings import Settings
 from .common import CONTEXT, begin_run, rerun_option, version_option, whole_numbers
 from .completion import paths
-from .train import Grouped, asked, carry_out_together, key_options
+from .train import FEW, Grouped, asked, carry_out_together, key_options
 from .tune import parse_shard
 
 # keys of where a run writes; --out says it
@@ -18,7 +18,9 @@ PLACES = ("log", "checkpoint", "resume", "save_model", "overwrite", "take_over")
 DEFAULT = BranchRequest()
 
 
-@click.command(cls=Grouped, context_settings=CONTEXT)
+@click.command(cls=Grouped, context_settings=CONTEXT,
+               few="--out --at --from --factors --orders --branch-examples --metric --tolerance --dry-run --overwrite "
+                   f"{FEW}")
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and checkpoints")
 @click.option("--at", metavar="LIST", help="steps of the run at which to branch  [default: 1/8, 1/4, 1/2 and all of "
               "its budget]")

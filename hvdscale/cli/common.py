@@ -26,6 +26,7 @@ from ..system.collecting import uncollected
 from ..system.hangup import heed, outlive_readers, stop_before_the_steps
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
+from .brief import Brief
 
 # context_settings of every command; without a terminal click's own width would be 80
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=110,
@@ -53,7 +54,7 @@ class _Ending:
             ctx.exit(ExitCode.BROKEN_PIPE)
 
 
-class Command(_Ending, click.Command):
+class Command(_Ending, Brief):
     """A click command that ends as described above."""
 
 

@@ -28,7 +28,9 @@ OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "glob
             "memory", "power", "runs", "relaunch")
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
+@click.command(cls=Command, context_settings=CONTEXT,
+               few="--target --workers --nodes --price --per-node --deadline --budget --local-batch --global-batch "
+                   "--times-from --network --size --out --full --skip-broken")
 @click.argument("logs", nargs=-1, required=True, metavar="LOGS...", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Such as 'val/error<0.01'; may be given several times. Without it each trial's own.")

@@ -19,7 +19,8 @@ class ReportCommand(CommandOfTwo):
     word, module = "compare", "hvdscale.cli.compare"
 
 
-@click.command(cls=ReportCommand, context_settings=CONTEXT)
+@click.command(cls=ReportCommand, context_settings=CONTEXT,
+               few="--target --out --budget --compare --useful-within --size --figures --full --skip-broken --width")
 @click.argument("logs", nargs=-1, required=True, metavar="LOGS...", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Split/metric, a comparison and a number, such as 'val/error<0.01'; may be given several times. "

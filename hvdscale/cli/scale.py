@@ -22,7 +22,7 @@ from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, rerun_option, sl
                      whole_numbers, width_option)
 from .completion import paths
 from .plan import workers_of
-from .train import Grouped, asked, key_options
+from .train import FEW, Grouped, asked, key_options
 
 
 LEAST_REPEATS = 2       # at each of the first worker counts, where runs are to decide
@@ -34,7 +34,8 @@ class ScaleCommand(Grouped, CommandOfTwo):
     word, module = "script", "hvdscale.cli.scale_script"
 
 
-@click.command(cls=ScaleCommand, context_settings=CONTEXT)
+@click.command(cls=ScaleCommand, context_settings=CONTEXT,
+               few=f"--workers --repeats --out --probe --until --at-most --launcher --hosts --overwrite {FEW}")
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,
               help="runs at each worker count, with consecutive seeds")

@@ -20,6 +20,7 @@ from ..plan.settings import (KEYS, LENGTHS, OPTIONS, Settings, is_key, key_of, k
 from ..system.files import TEMPORARY
 from ..system.hangup import heed, postpone_stops
 from ..system.lock import Lock
+from .brief import Brief
 from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, say_error, slow_imports,
                      version_option, width_option)
 from .completion import paths, presets_or_paths, words, workloads
@@ -30,6 +31,9 @@ METAVARS = {int: "N", float: "X"}
 UNLISTED = ("warmup_epochs",)       # --warmup says it
 # keys that name a file or folder
 PATHS = ("metaparameters", "data_dir", "init_from", "checkpoint", "log", "save_model")
+# the keys that most people set, listed by --help
+FEW = ("--config --set --local-batch --global-batch --lr --base-batch --lr-rule --warmup --optimizer --budget --target "
+       "--eval-every --data-dir --seed --precision --device")
 # options that set one entry of a table
 ARGUMENTS = {"--model-arg": "model_args", "--data-arg": "data_args"}
 
@@ -112,14 +116,15 @@ def _help(name: str) -> str:
     return f"{text} [{key.default}]" if shown else text
 
 
-class Grouped(click.Command):
-    """A command that lists its options under headings."""
+class Grouped(Brief):
+    """A command of which --help-all lists the options under headings."""
 
     keys: Container[str] = ()           # those that are listed, too, without options
 
     def format_options(self, ctx, formatter):
-        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)
-                   if isinstance(param, click.Option)}
+        if self.brief(ctx):
+            return super().format_options(ctx, formatter)
+        records = self.rows(ctx)
         groups = {"Options": [name for name in records if not is_key(name)]}
         for heading, keys in keys_by_heading().items():
             options = [name for key in keys for name in OPTIONS.get(key, (key,)) if name in records]
@@ -127,9 +132,9 @@ class Grouped(click.Command):
         for heading, names in groups.items():
             written = {name: f"{name} LENGTH" if key_of(name) in LENGTHS else name for name in names}
             rows = [records[name] if name in records else (written[name], _help(name)) for name in names]
-            if any(rows):
+            if rows:
                 with formatter.section(heading):
-                    formatter.write_dl(filter(None, rows))
+                    formatter.write_dl(rows)
 
 
 class _Command(Grouped):
@@ -138,14 +143,17 @@ class _Command(Grouped):
     keys = KEYS
 
     def format_epilog(self, ctx, formatter):
-        for text in ("A workload's defaults override values in brackets; --dry-run prints the settled plan.",
+        more = ("" if self.brief(ctx) else "What has no -- is a key for --set KEY=VALUE and the configuration file, "
+                "as all options are. NAME_UNIT = v says the same as NAME = \"v UNIT\": warmup_epochs=5. ")
+        for text in (more + "A workload's defaults override values in brackets; --dry-run prints the settled plan.",
                      "Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), 75 stopped by a "
                      "signal or a closed terminal; horovodrun --gloo and torchrun return 1 instead of 3 and 75."):
             formatter.write_paragraph()
             formatter.write_text(text)
 
 
-@click.command(cls=_Command, context_settings=CONTEXT)
+@click.command(cls=_Command, context_settings=CONTEXT,
+               few=f"{FEW} --log-file --checkpoint --overwrite --dry-run --list")
 @key_options()
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
 @click.option("--list", "list_workloads", is_flag=True, help="list the built-in workloads and stop")
@@ -162,9 +170,8 @@ def command(workload, dry_run, list_workloads, **given):
       horovodrun -np 8 hvdscale-train mnist/simple_cnn --data-dir mnist --local-batch 32 --target "val/error<0.01"
       hvdscale-train --config goyal2017-resnet50 --dry-run
 
-    What has no -- is a key for --set KEY=VALUE and the configuration file, as all options are. A LENGTH is a number
-    with its unit: steps, epochs, examples, tokens or, of a budget and between checkpoints, s, min or h, such as
-    "10 epochs". NAME_UNIT = v says the same as NAME = "v UNIT": warmup_epochs=5.
+    A LENGTH is a number with its unit: steps, epochs, examples, tokens or, of a budget and between checkpoints, s, min
+    or h, such as "10 epochs".
     """
     if list_workloads:
         echo(files(__package__).joinpath("workloads.txt").read_text("utf-8").rstrip("\n"))

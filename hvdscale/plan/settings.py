@@ -394,7 +394,7 @@ def read(name: str, value: typing.Any) -> tuple[str, typing.Any]:
         key, unit = LENGTHS.get(name) or (SHAPES[name], None)
         return key, _check_length(name, value, key, unit)
     if name not in KEYS:
-        hint = did_you_mean(name, [*KEYS, *LENGTHS], "`hvdscale-train --help` names them all")
+        hint = did_you_mean(name, [*KEYS, *LENGTHS], "`hvdscale-train --help-all` names them all")
         raise UsageError(f"there is no key {name!r}; {hint}")
     kind, rules = _TYPES[name], KEYS[name].metadata
     if value == rules["word"] is not None:

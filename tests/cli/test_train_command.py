@@ -100,7 +100,7 @@ def test_layers_of_no_options_are_empty():
 
 
 def test_the_help_names_every_key_without_loading_torch(run):
-    code = ("import sys; sys.argv = ['hvdscale-train', '--help']\n"
+    code = ("import sys; sys.argv = ['hvdscale-train', '--help-all']\n"
             "from hvdscale.cli.train import main\n"
             "try: main()\n"
             "except SystemExit as left: assert not left.code\n"
@@ -190,7 +190,7 @@ def test_a_signal_while_the_users_module_is_imported_is_no_fault_of_it(run, tmp_
 @pytest.mark.parametrize("module, more", [(train, ["--dry-run"]), (doctor, ["--sample"]), (scale, ["--workers"])])
 def test_the_help_lists_options_under_headings(module, more):
     command = getattr(module, "command", None) or module.main
-    output = CliRunner().invoke(command, ["--help"]).output
+    output = CliRunner().invoke(command, ["--help-all"]).output
     sections = dict(re.findall(r"^(\w[^\n]*):\n((?:  .*\n)+)", output, re.M))
     for heading, option in {"Options": more[0], "Batch": "--local-batch", "Learning rate": "--warmup ",
                             "Budget, target and evaluation": "--target", "Execution": "--device"}.items():

@@ -39,10 +39,13 @@ def test_every_command_prints_its_version_without_other_imports(command, run):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_commands_help_names_the_option(command):
+def test_every_commands_help_is_one_screen_and_names_the_option(command):
     module = import_module(f"hvdscale.cli.{command}")
     command = getattr(module, "command", module.main)
-    assert "--version" in CliRunner().invoke(command, ["--help"]).output
+    shown = CliRunner().invoke(command, ["--help"]).output
+    assert "--version" in shown and len(shown.splitlines()) <= 60
+    for subcommand in getattr(command, "commands", ()):
+        assert len(CliRunner().invoke(command, [subcommand, "--help"]).output.splitlines()) <= 60
     said = CliRunner().invoke(command, ["--version"])
     assert (said.exit_code, said.output) == (0, version_line() + "\n")
 
