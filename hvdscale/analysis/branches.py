@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
@@ -222,14 +221,10 @@ def branched_of(trials: Iterable[Trial], tolerance: Tolerance | None = None, con
 
     tolerance  None: that of the branches' own plans
     """
-    found = group_by((trial for trial in trials if trial.branch), _identity)
+    found = group_by((trial for trial in trials if trial.branch), lambda trial: (trial.workload, *(
+        trial.branch[name] for name in ("base", "base_batch", "rule", "metric", "length"))))
     return tuple(run for (workload, *_), own in found.items()
                  for run in [_branched(workload, own, tolerance, confidence)] if run.points)
-
-
-def _identity(trial: Trial) -> tuple[Any, ...]:
-    """What branches of one run have in common."""
-    return trial.workload, *(trial.branch[name] for name in ("base", "base_batch", "rule", "metric", "length"))
 
 
 def _branched(workload: JobKey, trials: Sequence[Trial], tolerance: Tolerance | None, confidence: float) -> Branched:

@@ -11,7 +11,6 @@ from itertools import product
 
 import numpy as np
 
-from .decision.choice import Decision
 from .decision.steps import RUN_DEVIATION
 from .step_time import ASSUMED_DEVIATION
 from .worker_plan import WorkerPlan
@@ -82,7 +81,7 @@ def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRun
     of_times = timings.deviation if timings.freedom else ASSUMED_DEVIATION
     of_steps = plan.run_spread.deviation if plan.run_spread.freedom else RUN_DEVIATION
     for run in runs:
-        at, count = _column(decision, run), max(run.seeds, 1)
+        at, count = decision.places.index((run.workers, run.global_batch, run.passes)), max(run.seeds, 1)
         seen.append((decision.log_times[:, at], _deviation(of_times, count)))
         if run.seeds and not plan.relative:
             seen.append((decision.log_steps[:, at], _deviation(of_steps, count)))
@@ -93,10 +92,6 @@ def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRun
 
 def _deviation(of_run: float | np.ndarray, runs: int) -> float:
     return max(float(of_run) / runs ** 0.5, LEAST_DEVIATION)
-
-
-def _column(decision: Decision, run: Measurement) -> int:
-    return decision.places.index((run.workers, run.global_batch, run.passes))
 
 
 def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:

@@ -28,12 +28,12 @@ from .intervals import Pools
 from .noise import Noise
 from .pooled_variance import pools_of
 from .search import Search, covers, searches_of
-from .slow_runs import slow_runs
+from .slow_runs import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import SKIPPED, StepParts
 from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, first_met, run_of
 from .studies import Study
-from .trials import JobKey, Trial, by_workload
+from .trials import JobKey, SeedKey, Trial, by_workload
 
 T = TypeVar("T")
 
@@ -206,10 +206,6 @@ def _is_relevant(trial: Trial, target: Target) -> bool:
     return target.column in trial.metrics and (len(trial.step) > 0 or trial.status != Status.COMPLETE)
 
 
-def _untimed(run: RunToTarget) -> RunToTarget:
-    return replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
-
-
 def _find_slow(cells: Iterable[RunCell]) -> list[tuple[RunToTarget, float]]:
     """The runs of cells that took far longer than the others of theirs, and how many times as long."""
     cells = [cell for cell in cells if not cell.searched]
@@ -217,6 +213,15 @@ def _find_slow(cells: Iterable[RunCell]) -> list[tuple[RunToTarget, float]]:
                         for cell in cells])
     return [(run, float(ratio)) for cell, own in zip(cells, ratios) for run, ratio in zip(cell.runs, own)
             if ratio > 1]
+
+
+def _find_apart(cells: Iterable[RunCell]) -> dict[tuple[int, str], dict[SeedKey, float]]:
+    """By batch and setting, the seeds that needed far more steps than the others, and how many times as many."""
+    cells = [cell for cell in cells if not cell.searched]
+    ratios = seeds_apart([cell.samples.steps for cell in cells])
+    return {(cell.global_batch, cell.setting): {
+                seed: float(ratio) for seed, ratio in zip(cell.samples.seeds, own) if ratio > 1}
+            for cell, own in zip(cells, ratios)}
 
 
 def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...], options: Options,
@@ -227,8 +232,12 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     cells, by_batch = _cells(runs, options)
     slow = _find_slow(cells)
     if slow:
-        slow_ones = {id(run) for run, _ in slow}
-        cells, by_batch = _cells([_untimed(run) if id(run) in slow_ones else run for run in runs], options)
+        slow_ones, untimed = {id(run) for run, _ in slow}, dict.fromkeys(
+            ("seconds", "seconds_before", "examples_per_second"), math.nan)
+        cells, by_batch = _cells([replace(run, **untimed) if id(run) in slow_ones else run for run in runs], options)
+    apart = _find_apart(by_batch)
+    cells, by_batch = ([cell.without_apart(apart.get((cell.global_batch, cell.setting), {})) for cell in found]
+                       for found in (cells, by_batch))
     pools = pools_of(cells, by_batch)
     n, left_out = common_trials({cell.global_batch: len(cell.draws) for cell in by_batch if cell.searched},
                                 options.trials)

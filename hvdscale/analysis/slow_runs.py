@@ -1,10 +1,11 @@
-"""Runs that took far longer than the others of their setting, as where a neighbour was busy or a disk failed.
+"""Runs that took far longer than the others of their setting, as where a neighbour was busy or a disk failed, and seeds
+that needed far more steps.
 
-A time here is that of a typical run. A run counts as slow where it took over LEAST times as long as the fastest of its
-setting, and longer than the mean of the others by more than their spread explains: Student's t for the next value of a
-sample (one-sided, shared out over all runs by Bonferroni). The spread is that of the runs that are not slow, pooled
-over the settings, so that two or three runs of each are enough. Where more than one run in FEWEST seems slow, or most
-of a setting, times scatter, and none is slow.
+A time here is that of a typical run, and so are its steps. A run counts as slow where it took over LEAST times as long
+as the fastest of its setting, and longer than the mean of the others by more than their spread explains: Student's t
+for the next value of a sample (one-sided, shared out over all runs by Bonferroni). The spread is that of the runs that
+are not slow, pooled over the settings, so that two or three runs of each are enough. Where more than one run in FEWEST
+seems slow, or most of a setting, times scatter, and none is slow.
 """
 from __future__ import annotations
 
@@ -43,3 +44,12 @@ def slow_runs(samples: Sequence[Sequence[float] | np.ndarray]) -> list[np.ndarra
         if all((now == before).all() for now, before in zip(surely, slow)):
             return [np.exp(np.where(out & (2 * out.sum() <= len(out)), own, 0.0)) for out, own in zip(slow, excess)]
         slow = surely
+
+
+def seeds_apart(samples: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Likewise of each setting's steps to target, shape (seeds,): never one that did not meet (inf), nor where fewer
+    than two others of its setting did."""
+    met = [np.where(np.isinf(one), np.nan, one) for one in samples]
+    found = slow_runs(met)
+    return [ratios if np.count_nonzero(~np.isnan(one) & (ratios == 1)) > 1 else np.ones(len(one))
+            for one, ratios in zip(met, found)]

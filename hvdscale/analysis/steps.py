@@ -6,8 +6,8 @@ batch B (the mean batch of the S steps where it changes), then holds exactly for
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
 
@@ -161,6 +161,12 @@ class Samples:
         """A measurement and that at the evaluation before: shape (2, seeds)."""
         return np.array([getattr(self, name), getattr(self, BEFORE[name])])
 
+    def without_steps(self, seeds: Iterable[SeedKey]) -> Samples:
+        """The same with unknown steps and seconds of these seeds."""
+        out = np.isin(np.arange(len(self.seeds)), [self.seeds.index(seed) for seed in seeds])
+        return replace(self, **{name: np.where(out, np.nan, getattr(self, name))
+                                for name in (STEPS, BEFORE[STEPS], SECONDS, BEFORE[SECONDS])})
+
 
 def samples_of(runs: Sequence[RunToTarget]) -> Samples:
     """The samples of runs of one setting."""
@@ -232,6 +238,12 @@ class RunCell:
     pools: Pools = Pools()          # the spreads shared with the other cells of its section
     draws: tuple[RunToTarget, ...] = ()     # feasible trials of the search that drew the setting, pruned ones too
     best_of_n: int | None = None    # the number of them that its steps are the best of; None: all
+    apart: Mapping[SeedKey, float] = field(default_factory=dict)    # see without_apart
+
+    def without_apart(self, apart: Mapping[SeedKey, float]) -> RunCell:
+        """The cell as estimated without the steps of these seeds, which needed so many times as many as the others."""
+        own = {seed: ratio for seed, ratio in apart.items() if seed in self.samples.seeds}
+        return replace(self, apart=own, samples=self.samples.without_steps(own)) if own else self
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
@@ -246,7 +258,7 @@ class RunCell:
     @property
     def met(self) -> int:
         """The number of seeds that met the target."""
-        return int(np.isfinite(self.samples.steps).sum())
+        return int(np.isfinite(self.samples.steps).sum()) + len(self.apart)
 
     @cached_property
     def steps(self) -> Estimate:

@@ -43,6 +43,7 @@ class StepsPoint:
     searched: bool = False                  # the steps are the fewest of a search, whichever seeds met
     trials: tuple[tuple[str, int], ...] = ()
     spread: Spread = UNKNOWN                # of log S between runs of a setting
+    late: tuple[float, ...] = ()            # of the seeds that stand apart, how many times the steps of the others
 
     @property
     def unmet(self) -> float:
@@ -232,7 +233,7 @@ def points_of_curve(curve: Curve) -> PointsAndFit:
 def point_of_cell(cell: RunCell) -> StepsPoint:
     """The point of a cell's runs."""
     return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched, cell.keys,
-                      cell.pools.of("steps").at(cell.global_batch))
+                      cell.pools.of("steps").at(cell.global_batch), tuple(cell.apart.values()))
 
 
 def points_of_both(section: Section, curve: Curve) -> PointsAndFit:
@@ -251,7 +252,7 @@ def _add_seeds(point: StepsPoint, own: StepsPoint | None) -> StepsPoint:
     """A search's point with the seeds of its best trial's setting, where the section's own point is of that setting."""
     if own is None or not set(point.trials) & set(own.trials):
         return point
-    return replace(point, seeds=own.seeds, met=own.met, spread=own.spread)
+    return replace(point, seeds=own.seeds, met=own.met, spread=own.spread, late=own.late)
 
 
 def steps_curve(points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,

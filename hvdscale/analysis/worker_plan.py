@@ -231,13 +231,18 @@ class WorkerPlan:
 
     @cached_property
     def _run_draws(self) -> np.ndarray:
-        """Draws of the time of a run over the mean of runs, shape (draws,): log-normal, by Student's t."""
+        """Draws of the time of a run over the mean of runs, shape (draws,): log-normal, by Student's t; the share that
+        stands apart in the logs takes so many times as long as those there."""
         steps, times = self.run_spread, self.times.timings.spread
         if not steps.freedom:
             return np.ones(self.curve.draws)
         deviation = np.sqrt(steps.variance + (times.variance if times.freedom else 0.0))
         drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(self.curve.draws))
-        return np.exp(np.random.default_rng([0, 8]).permutation(drawn))
+        random = np.random.default_rng([0, 8])
+        late = [ratio for point in self.curve.points for ratio in point.late] or [1.0]
+        share = len(late) / max(1, sum(point.seeds for point in self.curve.points))
+        return np.exp(random.permutation(drawn)) * np.where(random.random(len(drawn)) < share,
+                                                            random.choice(late, len(drawn)), 1.0)
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -252,11 +257,6 @@ class WorkerPlan:
     def surest(self) -> float:
         """The largest chance that can be claimed: n draws cannot distinguish chances above 1 - 3 / n."""
         return min(self.request.confidence, 1 - 3 / self.curve.draws)
-
-    def under(self, **changes: Any) -> WorkerPlan:
-        """The same logs under another request."""
-        return plan_of(self.curve, self.times, replace(self.request, **changes), self.workload, self.target, self.noise,
-                       self.job)
 
 
 def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> list[T]:

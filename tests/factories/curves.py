@@ -16,6 +16,7 @@ from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
 from hvdscale.analysis.defaults import PERFECT_WITHIN, USEFUL_WITHIN
 from hvdscale.analysis.intervals import pooled
 from hvdscale.analysis.regimes import regimes_of
+from hvdscale.analysis.slow_runs import seeds_apart
 from hvdscale.analysis.steps import estimate
 
 BITS = 20
@@ -188,20 +189,24 @@ def searched_unevenly(known, random, number=0, most=60, least=6, common=True):
     return found
 
 
-def repeated(known, seeds, random, number=0, growing=False, budget=np.inf):
+def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=0.0):
     """An Estimate for each batch of a sweep that ran one setting under so many seeds at each, spreads pooled.
 
     growing  whether the noise grows with the batch, from 3 % to 30 %
     budget   of a run, in multiples of the steps of the curve
+    slow     share of the seeds that need five times the steps: estimates are of a typical run
     """
     every = SPACINGS[number % 5] * known.steps[:, None]
     noise = np.geomspace(0.03, 0.3, len(known.batches))[:, None] if growing else NOISES[number % 3]
     steps = known.steps[:, None] * np.exp(noise * random.standard_normal((len(known.batches), seeds)))
+    steps *= np.where(random.random(steps.shape) < slow, 5, 1)
     offset = random.random() * every            # of the evaluations from the true steps: the same share at every batch
     steps = np.ceil((steps - offset) / every) * every + offset
     before = np.maximum(steps - every, 0.0)
     batches, last = known.batches.tolist(), budget * known.steps
     steps = np.where(steps > last[:, None], np.inf, steps)
+    kept = [ratios == 1 for ratios in seeds_apart(steps)]
+    steps, before = ([one[own] for one, own in zip(rows, kept)] for rows in (steps, before))
     pool, pool_before = pooled(steps, batches), pooled(before, batches)
     return [estimate(one, other, [end] * int(np.isinf(one).any()), pool.at(batch), pool_before.at(batch))
             for one, other, batch, end in zip(steps, before, batches, last)]

@@ -1,6 +1,8 @@
 """Plans of made runs whose time to target is known, and whether a further run keeps the deadline that a plan says."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from scipy.special import ndtr
 
@@ -36,7 +38,7 @@ def coverage(seeds, noise, plans, seed=0, sure=0.95):
         for option in found.options:
             true = STEPS / option.workers * STEP_SECONDS
             room = random.uniform(-1, 4) * noise
-            limited = found.under(deadline=true * np.exp(room))
+            limited = replace(found, request=replace(found.request, deadline=true * np.exp(room)))
             if limited.chance_within(option) >= sure:
                 kept.append((ndtr(room / np.hypot(noise, TIMING)), room > 0))
     return tuple(float(share) for share in np.mean(kept, 0))

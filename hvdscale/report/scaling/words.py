@@ -72,9 +72,9 @@ def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
     alone = section.alone if len(section.alone) <= (MOST_ALONE if timed else 1) else ()         # else the table says it
     return (*(found for series in section.series for found in (
                 _find_speedup(section, series, planned) if section.target else _find_throughput(section, series))),
-            *(_find_alone(section, cell) for cell in alone), *_find_slow(section), *_find_drift(section),
-            *_find_split_seeds(section), *find_early_crossing(section), *_find_unlearned(section),
-            *_find_growing(section), *_find_batches(section), *search_words.find_next(section.searches),
+            *(_find_alone(section, cell) for cell in alone), *_find_slow(section), *_find_apart(section),
+            *_find_drift(section), *_find_split_seeds(section), *find_early_crossing(section),
+            *_find_unlearned(section), *_find_growing(section), *_find_batches(section), *search_words.find_next(section.searches),
             *_find_other_targets(section), *_find_parts(section), *rank_findings(section), *_find_noise(section))
 
 
@@ -144,6 +144,14 @@ def _find_slow(section: Section) -> Iterator[Finding]:
                          times=times) for run, times in section.slow]
     if named:
         yield SCALING.find("slow", None, (capital(list_first(named, MOST_NAMED)) + ".",), runs=len(named))
+
+
+def _find_apart(section: Section) -> Iterator[Finding]:
+    """Seeds that are left out of the steps, as they needed far more than the others of their setting."""
+    found = {(cell.global_batch, seed[0]): ratio for cell in section.cells for seed, ratio in cell.apart.items()}
+    named = [SCALING.say("apart_seed", seed=seed, batch=batch, times=times) for (batch, seed), times in found.items()]
+    if named:
+        yield SCALING.find("apart", None, (capital(list_first(named, MOST_NAMED)) + ".",), seeds=len(named))
 
 
 def _find_drift(section: Section) -> Iterator[Finding]:
