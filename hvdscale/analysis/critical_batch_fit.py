@@ -15,7 +15,8 @@ residuals refute them (F test, 10 %); then as one. Intervals are profiles of the
 parameters. Where that leaves too few degrees of freedom (four single runs), they are the hull over all shapes. An
 interval is open where the points do not reach: perfect scaling throughout only bounds B_crit from below, a plateau from
 above. So does a best fit at the softest shape whose B_crit lies beyond the batches: from below. The evaluation grid may
-shift all batches alike, which no residual shows, so half of it widens the interval of S_min. Where the grid of most
+shift all batches alike, and so may the luck of the seeds, which no residual shows: half of it and the luck widen the
+interval of S_min. Where the grid of most
 points is unknown, that interval has no lower end.
 
 Where S rises significantly at the largest batches, the curve does not apply: these batches are left out and listed.
@@ -121,12 +122,14 @@ def _fit_points(batches: tuple[float, ...], estimates: tuple[Estimate, ...], con
 
 class SettingPoint:
     """One batch: log S midway between two evaluations, the standard deviation that its interval implies (NaN: none),
-    and half the distance of the two evaluations, on the logarithm (inf: the one before is unknown)."""
+    and half the distance of the two evaluations, on the logarithm, with the luck that all batches share (inf: the one
+    before is unknown)."""
 
     def __init__(self, batch: float, estimate: Estimate, confidence: float) -> None:
         between = estimate.value if np.isnan(estimate.before) else (estimate.value + estimate.before) / 2
         self.batch, self.runs = float(batch), estimate.runs
-        self.log_steps, self.half_grid = float(np.log(between)), float(np.log(estimate.value / between))
+        self.log_steps = float(np.log(between))
+        self.half_grid = float(np.hypot(np.log(estimate.value / between), estimate.shared))
         if np.isnan(estimate.before) and (estimate.low == 0 or estimate.runs == 1):
             self.half_grid = np.inf
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -23,6 +23,7 @@ OWN_FROM = 5                # repeats from which a sample's own spread is used
 GROWTHS = np.linspace(-3, 3, 121)   # powers of the batch that a pooled variance may grow with
 GROWS_FROM = 4              # batches
 GROWS_AT = 0.2              # probability of a growth where there is none: a missed one costs coverage, this little
+SHARED_AT = 0.2             # likewise of luck that seeds share between samples
 NONE = (np.nan, np.nan)     # the interval of one run, whose spread is unknown
 Ends = tuple[Any, Any]      # (low, high): numbers, or arrays where the values have leading axes
 
@@ -40,6 +41,7 @@ class Estimate:
     before the value at the evaluation before, so that the target was met between the two; NaN: unknown
     extrapolated    beyond what was seen, as pruning hid the value or there were too few trials: from those that met
                     the target soonest
+    shared half-width, on the logarithm, of what the luck of the seeds shifts all batches by
     """
 
     value: float
@@ -49,6 +51,7 @@ class Estimate:
     beyond: float = np.nan
     before: float = np.nan
     extrapolated: bool = False
+    shared: float = 0.0
 
     @classmethod
     def unknown(cls, runs: int = 0) -> Estimate:
@@ -63,7 +66,7 @@ class Estimate:
     def mapped(self, grow: Callable[[float], float]) -> Estimate:
         """The estimate of a growing function of the quantity."""
         return Estimate(grow(self.value), grow(self.low), grow(self.high), self.runs, grow(self.beyond),
-                        grow(self.before), self.extrapolated)
+                        grow(self.before), self.extrapolated, self.shared)
 
     def scaled(self, factor: float) -> Estimate:
         """The estimate of ``factor`` times the quantity."""
@@ -75,12 +78,19 @@ class Spread:
     """Variance of logarithms, a number or an array over the samples' leading axes, and its degrees of freedom.
 
     growth  the power of the batch that the variance goes with; it is that of batch ``base``
+    shared  the part that a seed's luck adds to all samples alike, and its degrees of freedom
     """
 
     variance: float | np.ndarray
-    freedom: int                # 0: unknown
+    freedom: float              # 0: unknown
     growth: float = 0.0
     base: float = 1.0
+    shared: tuple[float, int] = (0.0, 0)
+
+    def half_shared(self, seeds: int, confidence: float) -> float:
+        """Half-width, on the logarithm, of what the luck of so many seeds shifts all samples by."""
+        variance, freedom = self.shared
+        return float(student_quantile(freedom, confidence) * np.sqrt(variance / seeds)) if variance else 0.0
 
     def at(self, batch: float) -> Spread:
         """The spread at a batch."""
@@ -136,6 +146,31 @@ def pooled_paired(tables: Iterable[ArrayLike]) -> Spread:
             residual = logs - means
         parts.append((2 * (residual ** 2).sum((-2, -1)), (logs.shape[-2] - 1) * (logs.shape[-1] - 1)))
     return joined(parts)
+
+
+def crossed(spread: Spread, samples: Sequence[np.ndarray], batches: Sequence[float]) -> Spread:
+    """A pooled spread where the samples are of the same seeds, in the same order, whose luck they may share.
+
+    samples  each of shape (seeds,)
+
+    Where an F test shows that they do, the mean squares of a two-way layout give the variance of a run, and its degrees
+    of freedom (Satterthwaite 1946).
+    """
+    logs = logarithms(samples)
+    logs = logs[:, np.isfinite(logs).all(0)]
+    count, seeds = logs.shape
+    if min(count, seeds) < 2:
+        return spread
+    scale = (np.asarray(batches) / spread.base)[:, None] ** (-spread.growth / 2)
+    logs = (logs - logs.mean(1, keepdims=True)) * scale
+    alike = logs.mean(0)
+    of_seeds, rest = count * (alike ** 2).sum() / (seeds - 1), ((logs - alike) ** 2).sum() / ((count - 1) * (seeds - 1))
+    if not of_seeds > rest * scipy.special.fdtri(seeds - 1, (count - 1) * (seeds - 1), 1 - SHARED_AT):
+        return spread
+    parts = np.array([of_seeds / count, rest * (1 - 1 / count)])
+    freedom = parts.sum() ** 2 / (parts ** 2 / np.array([1, count - 1]) / (seeds - 1)).sum()
+    return replace(spread, variance=float(parts.sum()), freedom=float(freedom),
+                   shared=(float(of_seeds - rest) / count, seeds - 1))
 
 
 def joined(parts: Iterable[tuple[float | np.ndarray, int]], batches: Sequence[float] = ()) -> Spread:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import scipy
 
+from ..log.schema import UNKNOWN_SEED
 from .grouping import group_by
-from .intervals import OWN_FROM, Pools, Spread, joined, pooled, pooled_paired
+from .intervals import OWN_FROM, Pools, Spread, crossed, joined, pooled, pooled_paired
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, known
 from .trials import SeedKey
 
@@ -27,7 +28,7 @@ def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pool
     cells     of one worker count each
     by_batch  cells by global batch, over all worker counts
     """
-    cell = {name: pooled(_measured(by_batch, name), [one.global_batch for one in by_batch]) for name in OF_STEPS}
+    cell = {name: _pool_batches(by_batch, name) for name in OF_STEPS}
     cell |= {name: _pool_settings(cells, name) for name in OF_SECONDS}
     cell[SPEED] = pooled(_measured(cells, SPEED))
     groups = [group for group in group_by(cells, updates).values() if len(group) > 1]
@@ -52,6 +53,14 @@ def stand_out(cells: Sequence[RunCell], name: str) -> list[RunCell]:
 def updates(cell: RunCell) -> tuple[str, tuple[SeedKey, ...]]:
     """Equal for cells with the same sequences of updates: one setting under the same seeds."""
     return cell.setting, cell.samples.seeds
+
+
+def _pool_batches(cells: Sequence[RunCell], name: str) -> Spread:
+    batches = [cell.global_batch for cell in cells]
+    spread = pooled(_measured(cells, name), batches)
+    seeds = {cell.samples.seeds for cell in cells}
+    alike = len(seeds) == 1 and not any(number == UNKNOWN_SEED for number, *_ in seeds.pop())
+    return crossed(spread, [getattr(cell.samples, name) for cell in cells], batches) if alike else spread
 
 
 def _pool_settings(cells: Sequence[RunCell], name: str) -> Spread:

@@ -219,7 +219,8 @@ def _estimate_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_bef
         return Estimate(mean, *NONE, 1, before=mean_before)
     low, high = mean_interval(values, pool, confidence)
     low_before, _ = mean_interval(before, pool_before, confidence) if np.min(before) > 0 else (0.0, None)
-    return Estimate(mean, float(min(low, low_before)), float(high), len(values), before=mean_before)
+    return Estimate(mean, float(min(low, low_before)), float(high), len(values), before=mean_before,
+                    shared=pool.half_shared(len(values), confidence))
 
 
 @dataclass(frozen=True, eq=False)

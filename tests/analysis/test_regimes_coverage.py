@@ -322,3 +322,8 @@ def test_a_batch_whose_budget_ended_too_soon_may_be_the_maximum_useful_one():
         unmet = Estimate(np.inf, reached, np.inf, 3, reached)
         return regimes_of(BATCHES, [*met, unmet]).maximum_useful.high
     assert high_of(55.0) == np.inf and high_of(500.0) == 256
+
+
+def test_luck_that_seeds_bring_to_every_batch_alike_is_in_the_intervals():
+    found = coverage(partial(repeated, seeds=2, luck=0.8, spacings=(0.01,)), 40)
+    assert found["steps"].share > 0.88 and found["s_min"].share > 0.92 and found["s_min"].ratio > 2

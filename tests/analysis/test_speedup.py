@@ -77,7 +77,7 @@ def test_independent_repeats_have_an_interval_that_the_grid_widens():
 
 
 def test_two_repeats_a_point_share_their_spread_over_the_points_of_a_section():
-    found = section(*weak(np.random.default_rng(1), repeats=2))
+    found = section(*weak(np.random.default_rng(2), repeats=2))
     assert [found.pools.of(name).freedom for name in ("steps", "seconds", "examples_per_second")] == [4, 4, 4]
     cells = [point.cell for point in found.series[0].points]
     widths = [np.log(cell.examples_per_second.high / cell.examples_per_second.low) for cell in cells]

@@ -14,7 +14,7 @@ from scipy.stats import binom, nct, norm, qmc
 from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
 from hvdscale.analysis.defaults import PERFECT_WITHIN, USEFUL_WITHIN
-from hvdscale.analysis.intervals import pooled
+from hvdscale.analysis.intervals import crossed, pooled
 from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.slow_runs import seeds_apart
 from hvdscale.analysis.steps import estimate
@@ -189,16 +189,20 @@ def searched_unevenly(known, random, number=0, most=60, least=6, common=True):
     return found
 
 
-def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=0.0):
+def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=0.0, luck=0.0, spacings=SPACINGS):
     """An Estimate for each batch of a sweep that ran one setting under so many seeds at each, spreads pooled.
 
     growing  whether the noise grows with the batch, from 3 % to 30 %
     budget   of a run, in multiples of the steps of the curve
     slow     share of the seeds that need five times the steps: estimates are of a typical run
+    luck     correlation of a seed's noise between batches: the seeds are known, and the same at all
     """
-    every = SPACINGS[number % 5] * known.steps[:, None]
+    every = spacings[number % len(spacings)] * known.steps[:, None]
     noise = np.geomspace(0.03, 0.3, len(known.batches))[:, None] if growing else NOISES[number % 3]
-    steps = known.steps[:, None] * np.exp(noise * random.standard_normal((len(known.batches), seeds)))
+    normal = np.sqrt(1 - luck) * random.standard_normal((len(known.batches), seeds))
+    if luck:
+        normal += np.sqrt(luck) * random.standard_normal(seeds)
+    steps = known.steps[:, None] * np.exp(noise * normal)
     steps *= np.where(random.random(steps.shape) < slow, 5, 1)
     offset = random.random() * every            # of the evaluations from the true steps: the same share at every batch
     steps = np.ceil((steps - offset) / every) * every + offset
@@ -207,7 +211,8 @@ def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=
     steps = np.where(steps > last[:, None], np.inf, steps)
     kept = [ratios == 1 for ratios in seeds_apart(steps)]
     steps, before = ([one[own] for one, own in zip(rows, kept)] for rows in (steps, before))
-    pool, pool_before = pooled(steps, batches), pooled(before, batches)
+    pool, pool_before = (crossed(found, rows, batches) if luck else found for rows in (steps, before)
+                         for found in [pooled(rows, batches)])
     return [estimate(one, other, [end] * int(np.isinf(one).any()), pool.at(batch), pool_before.at(batch))
             for one, other, batch, end in zip(steps, before, batches, last)]
 
