@@ -6,19 +6,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 
+from ..log.schema import Status
 from ..target import Target
+from .base_rates import rates_of
 from .best_of_n import best_of, best_of_more, common_trials
+from .cut_search import cut_from, is_cut
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
 from .regimes import Regimes, regimes_of
 from .speedup import divide
 from .steps import STEPS, RunCell
 from .studies import Outcomes, Study, outcomes, with_metric
-from .trials import JobKey
+from .trials import JobKey, Trial
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +133,10 @@ class CurvePoint(SearchResult):
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, and their regimes: of searches, or of repeats."""
+    """The points of a workload and target by batch, and the regimes of the ``judged`` ones: of searches, or of repeats.
+
+    cut     the batch from which on the best rates lie beyond those tried, see cut_search; None: none is
+    """
 
     workload: JobKey
     target: Target
@@ -138,6 +145,12 @@ class Curve:
     confidence: float
     n: int | None = None                            # trials that each batch's steps are the best of; None: repeats
     left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than asked for
+    cut: int | None = None
+
+    @property
+    def judged(self) -> tuple[CurvePoint | BatchPoint, ...]:
+        """The points below the cut."""
+        return tuple(point for point in self.points if self.cut is None or point.global_batch < self.cut)
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -172,8 +185,31 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     n, left_out = common_trials(counts, options.trials)
     points = tuple(point_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
-    return Curve(studies[0].workload, target, points, _regimes_of(points, options), options.confidence, n,
-                 tuple(left_out.items()))
+    found = Curve(studies[0].workload, target, points, _regimes_of(points, options), options.confidence, n,
+                  tuple(left_out.items()), cut_from([point.global_batch for point in points], map(_is_cut, points)))
+    return found if found.cut is None else replace(found, regimes=_regimes_of(found.judged, options))
+
+
+def _is_cut(point: CurvePoint) -> bool | None:
+    study, rates = point.study, np.log(rates_of(point.study))
+    searched, diverged = (one & ~study.repeat & ~np.isnan(rates) for one in (study.feasible, study.infeasible))
+    return is_cut(rates[searched], point.reached.steps[searched], rates[diverged])
+
+
+def _is_cell_cut(cell: RunCell) -> bool | None:
+    if not cell.searched:
+        return False
+    diverged = [trial for trial in cell.considered if trial.status == Status.INFEASIBLE]
+    of_draws, of_diverged = (np.log([_rate_of(trial) for trial in trials])
+                             for trials in ([run.trial for run in cell.draws], diverged))
+    steps = np.array([run.steps for run in cell.draws])
+    return is_cut(of_draws, steps, of_diverged) if not np.isnan(of_draws).any() else False
+
+
+def _rate_of(trial: Trial) -> float:
+    """The effective learning rate; NaN: unknown."""
+    problem = trial.plan.get("problem") or {}
+    return float(problem.get("peak_lr") or np.nan) / (1 - float(problem.get("momentum") or 0))
 
 
 def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options()
@@ -182,10 +218,12 @@ def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], o
     cells = sorted(cells, key=lambda cell: cell.global_batch)
     if not cells:
         return None
-    regimes = _regimes_of(cells, options)
+    cut = cut_from([cell.global_batch for cell in cells], map(_is_cell_cut, cells))
+    regimes = _regimes_of([cell for cell in cells if cut is None or cell.global_batch < cut], options)
     points = tuple(BatchPoint(cell, cell.examples, divide(cells[0], cell, STEPS, options.confidence).scaled(
-        cells[0].mean_batch / cell.mean_batch), perfect) for cell, perfect in zip(cells, regimes.perfect))
-    return Curve(workload, target, points, regimes, options.confidence)
+        cells[0].mean_batch / cell.mean_batch), perfect)
+        for cell, perfect in zip_longest(cells, regimes.perfect, fillvalue=False))
+    return Curve(workload, target, points, regimes, options.confidence, cut=cut)
 
 
 def _regimes_of(points: Sequence[RunCell | CurvePoint], options: Options) -> Regimes:

@@ -106,7 +106,7 @@ def _estimate_batch(batches: Sequence[int], chosen: int, drawn: np.ndarray | Non
 
 def _is_within(logs: np.ndarray, tolerance: float) -> np.ndarray:
     """Whether each value is finite and within tolerance of the smallest along the last axis."""
-    return np.isfinite(logs) & (logs <= logs.min(-1, keepdims=True) + np.log1p(tolerance) + 1e-12)
+    return np.isfinite(logs) & (logs <= logs.min(-1, keepdims=True, initial=np.inf) + np.log1p(tolerance) + 1e-12)
 
 
 def _first(inside: np.ndarray) -> np.ndarray:

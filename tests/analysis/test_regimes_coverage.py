@@ -53,7 +53,7 @@ def test_the_maximum_useful_batch_is_never_below_the_end_of_perfect_scaling():
         assert found.perfect_until.value == found.maximum_useful.value == 84
         assert not found.maximum_useful.low < found.perfect_until.low
         useful = regimes_said(found, batches, made, [True] * 4)[1]
-        assert useful.startswith("Maximum useful batch: 84") and "steps still fall there" in useful
+        assert useful.startswith("Maximum useful batch: at least 84") and "steps still fall there" in useful
 
 
 def test_narrow_intervals_leave_one_batch_and_wide_ones_several():
@@ -187,7 +187,7 @@ def test_the_sentence_and_the_column_agree(steps, share):
 
 def test_what_the_batches_do_not_reach_is_said_to_be_at_least_or_at_most():
     until, useful, fit = said_of([1600, 800, 400, 200, 100])
-    assert until.endswith("up to the largest, batch 512 (at least 512).") and "none larger was run" in useful
+    assert until.endswith("up to the largest, batch 512 (at least 512).") and "no larger one is known" in useful
     assert "at least" in fit and "no plateau is reached" in fit
     until, useful, fit = said_of([300, 301, 299, 300, 300])
     assert until.startswith("No perfect scaling") and "beyond batch 32 (no other of those run)" in until

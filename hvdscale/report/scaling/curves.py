@@ -23,7 +23,7 @@ NEVER = "never measured"
 def curve_table(curve: Curve) -> Table:
     """Steps and examples to the target at each batch."""
     options = curve.regimes.options
-    perfect = dict(zip((point.global_batch for point in curve.searched), curve.regimes.perfect))
+    perfect = dict(zip((point.global_batch for point in curve.judged), curve.regimes.perfect))
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.searched
             if point.met_before_diverging]
     notes = [SCALING.say("best_intervals", interval=best_of_interval(curve.confidence)),
@@ -36,7 +36,8 @@ def curve_table(curve: Curve) -> Table:
         "best_of": lambda point: count_cell(curve.n) if curve.n and point.trials else Cell("n/a", math.nan),
         SCALING.column("best_steps", "steps_to_target"): lambda point: _value(point, point.steps, whole),
         EXAMPLES: lambda point: _value(point, point.steps.scaled(point.global_batch), number),
-        PERFECT: lambda point: Cell(("yes" if perfect[point.global_batch] else "no") if point.steps.met else
+        PERFECT: lambda point: Cell({True: "yes", False: "no", None: "cut off"}[perfect.get(point.global_batch)]
+                                    if point.steps.met else
                                     "not met" if _is_measured(point) else NEVER)},
         lambda point: point.keys, notes=notes,
         warnings=[SCALING.say("met_then_diverged", batches=lost)] * bool(lost), what=curve.target,

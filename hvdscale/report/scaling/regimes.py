@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...analysis.critical_batch_fit import CriticalBatchFit
-from ...analysis.curves import Curve
+from ...analysis.curves import BatchPoint, Curve
 from ...analysis.intervals import Estimate
 from ...analysis.regimes import BatchEstimate, Regimes
 from ...formatting.numbers import number, span, spread, whole
@@ -23,9 +23,17 @@ def curve_findings(curve: Curve) -> tuple[Finding, ...]:
     """The regimes of a curve of searches; nothing where fewer than two batches were run, or none met."""
     counts = {point.global_batch: point.trials for point in curve.searched if point.trials}
     extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
-    return (*find_regimes(curve.regimes, curve.batches, [point.steps for point in curve.points],
-                          [point.met > 0 for point in curve.searched]),
-            *find_trials(curve.n, counts, curve.left_out, extrapolated))
+    return (*find_judged(curve), *find_trials(curve.n, counts, curve.left_out, extrapolated))
+
+
+def find_judged(curve: Curve) -> Iterator[Finding]:
+    """Where a search is cut off, and the regimes of the batches that are not."""
+    if curve.cut:
+        yield SCALING.find("cut", batch=curve.cut)
+    yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
+                            [point.steps for point in curve.judged],
+                            [(point.cell if isinstance(point, BatchPoint) else point).met > 0
+                             for point in curve.judged])
 
 
 def find_trials(n: int | None, counts: Mapping[int, int], left_out: Sequence[tuple[int, int]],

@@ -27,7 +27,7 @@ from ..findings import Finding, sentences_of
 from ..search import words as search_words
 from .crossings import find_early_crossing
 from .ranks import rank_findings
-from .regimes import SCALING, find_regimes, find_trials
+from .regimes import SCALING, find_judged, find_trials
 
 ONE_RUN = "*"       # marks a point with one run
 CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
@@ -74,8 +74,9 @@ def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
                 _find_speedup(section, series, planned) if section.target else _find_throughput(section, series))),
             *(_find_alone(section, cell) for cell in alone), *_find_slow(section), *_find_apart(section),
             *_find_drift(section), *_find_split_seeds(section), *find_early_crossing(section),
-            *_find_unlearned(section), *_find_growing(section), *_find_batches(section), *search_words.find_next(section.searches),
-            *_find_other_targets(section), *_find_parts(section), *rank_findings(section), *_find_noise(section))
+            *_find_unlearned(section), *_find_growing(section), *_find_batches(section),
+            *search_words.find_next(section.searches), *_find_other_targets(section), *_find_parts(section),
+            *rank_findings(section), *_find_noise(section))
 
 
 def summary(section: Section) -> tuple[str, ...]:
@@ -207,8 +208,7 @@ def _find_batches(section: Section) -> Iterator[Finding]:
         return
     cells = [point.cell for point in section.batches.measured] if section.batches else []
     searched = [cell for cell in cells if cell.searched]
-    yield from find_regimes(section.batches.regimes if section.batches else None, [cell.global_batch for cell in cells],
-                            [cell.steps for cell in cells], [cell.met > 0 for cell in cells])
+    yield from find_judged(section.batches) if section.batches else ()
     yield from find_trials(max((cell.best_of_n or 0 for cell in searched), default=None),
                            {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
                            [cell.global_batch for cell in searched if cell.steps.extrapolated])
