@@ -179,8 +179,8 @@ def format_counts(rows: Mapping[str, int]) -> str:
 
 def missing_package(missing: ModuleNotFoundError) -> WorkersError:
     """The error of a training command whose libraries are not all installed."""
-    return WorkersError(f"training needs {missing.name}, which is not installed; pip install '.[torch]' installs it, "
-                        "and tools/setup Open MPI and Horovod, too")
+    return WorkersError(f"training needs {missing.name}, which is not installed; it comes with "
+                        "pip install 'hvdscale[torch]', in a checkout '.[torch]'")
 
 
 def say_error(error: HvdscaleError) -> None:

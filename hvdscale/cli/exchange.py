@@ -86,8 +86,8 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
     rcp       a JSON file of MLPerf's reference points
     archive   a folder or .tar in the layout of Shallue et al. 2019
 
-    How runs are read is guessed, and printed before LOG is written. hvdscale/exchange/runs/README.rst has examples and
-    the columns of the tables.
+    How runs are read is guessed, and printed before LOG is written; --dry-run prints it alone. hvdscale-log export
+    LOG FOLDER --as csv writes tables with the columns that are read.
     """
     lines = read_lines(map_file) if map_file else None
     kind = kind or ("runs" if lines else _kind(sources))

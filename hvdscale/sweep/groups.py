@@ -150,7 +150,7 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
     hvd = load_horovod(process.launcher, process.size, stall_seconds)
     if not hvd.mpi_built():
         raise WorkersError(f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups, and Horovod "
-                           "was built without it; build it with HOROVOD_WITH_MPI=1 (tools/setup does), or set "
+                           "was built without it; build it with HOROVOD_WITH_MPI=1, or set "
                            "workers_per_trial = 1")
     with starting(stall_seconds, "Horovod"):
         mpi = _begin_mpi(hvd)
@@ -185,7 +185,7 @@ def _begin_mpi(hvd):
     ctypes.CDLL(hvd.mpi_lib_v2.__file__).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
     from mpi4py import MPI
     if not MPI.Is_initialized():
-        raise WorkersError("mpi4py and Horovod do not use one MPI: tools/setup installs both for one, or set "
+        raise WorkersError("mpi4py and Horovod do not use one MPI: build both against the same one, or set "
                            "workers_per_trial = 1")
     return MPI
 

@@ -94,7 +94,7 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
         if processes == 1:
             return None
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod cannot be imported ({error}): "
-                           f"they would be {processes} separate runs. Install it (tools/setup builds it), or start one "
+                           f"they would be {processes} separate runs. Install it, start them by torchrun, or start one "
                            f"process without {launcher}") from None
     if launcher == "srun" and processes > 1 and _is_open_mpi_without_pmi():
         raise WorkersError(f"srun started {processes} processes without PMIx, by which Open MPI would join them: they "

@@ -118,7 +118,7 @@ def launch_command(launcher: str | None, workers: int, command: list[str], hosts
         if workers == 1:
             return command
         raise WorkersError(f"{workers} workers need a launcher, and neither horovodrun, mpirun, srun nor torchrun is "
-                           "on PATH; tools/setup installs all but srun, and --workers 1 needs none")
+                           "on PATH; torchrun comes with torch, and --workers 1 needs none")
     if launcher == "srun":
         return ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", "-n", str(workers), *command]
     if launcher == "mpirun":

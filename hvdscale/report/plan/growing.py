@@ -63,7 +63,7 @@ def phases_table(plan: GrowingPlan) -> Table | None:
 
 
 def job_lines(plan: GrowingPlan) -> tuple[str, ...]:
-    """The jobs of Slurm that carry out the phases, each after the one before; () where the workers do not change."""
+    """The jobs of Slurm that carry out the phases, JOB_SCRIPT being what trains; () where the workers do not change."""
     found = plan.phases_at_knee
     if found is None or not found.changes:
         return ()
@@ -74,7 +74,7 @@ def job_lines(plan: GrowingPlan) -> tuple[str, ...]:
         until = f" --steps {following[0].start}" if following else ""
         after = " --dependency=afterok:$job" if at else ""
         lines.append(f"job=$(sbatch --parsable{after} -N{one.nodes if plan.request.per_node else 1} "
-                     f"--ntasks-per-node={min(each, one.workers)} slurm/train.sbatch OPTIONS "
+                     f"--ntasks-per-node={min(each, one.workers)} JOB_SCRIPT OPTIONS "
                      f"--set batch_schedule='{schedule}' --checkpoint CHECKPOINTS --resume auto{until})")
     return tuple(lines)
 
