@@ -23,7 +23,7 @@ def bench(monkeypatch):
 def test_every_benchmark_is_run_and_has_its_place_on_the_page(bench):
     run = {word for runs in bench.RUNS.values() for words in runs for word in words if word.startswith("bench_")}
     assert run == {path.name for path in TOOLS.iterdir() if path.name.startswith("bench_")} - {"bench_archive"}
-    page = (TOOLS / "README.rst").read_text()
+    page = bench.PAGE.read_text()
     for name in bench.RUNS:
         assert page.count(f".. tables of {name}\n") == page.count(f".. end of {name}\n") == 1
 
