@@ -6,10 +6,9 @@ from matplotlib.image import imread
 
 from tests.conftest import ROOT
 
-PATHS = ("README.rst", "hvdscale/README.rst", "hvdscale/workloads/README.rst", "hvdscale/doctor/README.rst",
-         "hvdscale/training/README.rst", "hvdscale/sweep/README.rst", "hvdscale/analysis/README.rst",
-         "hvdscale/log/README.rst", "hvdscale/report/README.rst", "hvdscale/exchange/README.rst",
-         "hvdscale/exchange/runs/README.rst", "hvdscale/scaling/README.rst", "slurm/README.rst")
+PATHS = ("README.rst", "hvdscale/README.rst", *(f"hvdscale/{name}.rst" for name in (
+    "workloads/README", "doctor/README", "training/README", "training/batches", "sweep/README", "analysis/README",
+    "log/README", "report/README", "exchange/README", "exchange/runs/README", "scaling/README")), "slurm/README.rst")
 COMMAND = r"^    \$ (?:.*\\\n)*.*"          # a backslash continues it
 
 
