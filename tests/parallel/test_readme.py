@@ -1,11 +1,13 @@
 """Every command of README.rst and of the guides runs, in its order, as it is written; one long series is shortened.
 What is shown as its output is what it prints."""
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -59,20 +61,33 @@ ELSEWHERE = {
     guides.completion(): "test_the_readmes_line_completes_every_command",
     "tools/test": None,                                 # runs this one
 }
+# each sentence of README.rst that states results, and what its numbers are by the JSON of the commands beside it
+HELD = {
+    r"to ([\d.]+) % of validation error, the best of (\d+) trials": lambda of: (100 * of.target, of.trials),
+    r"From batch (\d+) to (\d+) the steps fall to a (\d+)th; beyond (\d+) they fall no more":
+        lambda of: (min(of.steps), of.perfect, of.steps[8] / of.steps[of.perfect], min(of.steps, key=of.steps.get)),
+    r"only (\d+) of (\d+) batches is within half a doubling": lambda of: (of.within * len(of.steps), len(of.steps)),
+    r"critical batch is ([\d.]+) of its own": lambda of: (of.critical_batch,),
+    r"So (\d+) workers should take ([\d.]+) s, and (\d+) worker ([\d.]+) s at ([\d.]+) of the cost":
+        lambda of: (of.fastest, of.seconds[of.fastest], 1, of.seconds[1], of.cost[1] / of.cost[of.fastest])}
+# what else its text counts: versions, years, sizes of downloads, what was asked for
+GIVEN = (r"Python [\d.]+ to [\d.]+|et al\. \d+|published in \d+|[\d.]+ GB|95 % interval|within 20%|at 0\.50 an hour|"
+         r"10 Gbit/s|1 and 2 workers")
 SERIES = "hvdscale-scale mnist/simple_cnn --data-dir mnist"
 # those that take longest, and tell least beside the others' tests: run with all the others by a slow test
 TORCHRUN = "torchrun --nproc-per-node 2 --no-python"
-LONG = (SERIES, "hvdscale-scale digits/fc --workers", "hvdscale-scale job:workload --workers",
-        "horovodrun --network-interface lo", "horovodrun -np 2 hvdscale-train digits/cnn",
+LONG = (SERIES, "hvdscale-scale script train.py --workers 1,2 --batch 64", "hvdscale-scale digits/fc --workers",
+        "hvdscale-scale job:workload --workers", "horovodrun --network-interface lo",
+        "horovodrun -np 2 hvdscale-train digits/cnn",
         "horovodrun -np 2 hvdscale-train job:workload --save-model", "horovodrun -np 4 hvdscale-train digits/cnn",
         f"{TORCHRUN} hvdscale-train digits/cnn --log-file runs/torch.h5", f"{TORCHRUN} hvdscale-doctor script",
-        "hvdscale-doctor job:workload --global-batch", "hvdscale-train mnist/simple_cnn --data-dir mnist --steps 20",
+        "hvdscale-doctor job:workload", "hvdscale-train mnist/simple_cnn --data-dir mnist --steps 20",
         "hvdscale-branch digits/fc --out runs/branched", "hvdscale-report runs/branched",
         "mpirun -np 2 hvdscale-tune sweep.toml", "hvdscale-report sweeps/digits",
         "hvdscale-train digits/fc --global-batch 64 --lr-rule tuned --metaparameters sweeps/digits/tuned.toml")
 # whose commands take longest; test_guides holds their options by default, and the commands' own tests what they do
 LONG_GUIDES = ("hvdscale/workloads/README.rst", "hvdscale/doctor/README.rst", "hvdscale/training/README.rst",
-               "hvdscale/analysis/README.rst")
+               "hvdscale/training/batches.rst", "hvdscale/analysis/README.rst")
 # those that run in the tests' own process, unless the shell has something to say in them
 OFFLINE = {"hvdscale-report": report, "hvdscale-plan": plan, "hvdscale-log": log}
 SHELLS = set("|;&<>$`*") | {"--watch"}
@@ -126,6 +141,7 @@ def folder(tmp_path):
         launcher_command("horovodrun", 1)
         own = guides.block(path, "python") or guides.block("hvdscale/workloads/README.rst", "python")
         (tmp_path / "job.py").write_text(own)
+        shutil.copy(ROOT / "tools/port/ddp_before.py", tmp_path / "train.py")
         (tmp_path / "sweep.toml").write_text(guides.block("hvdscale/sweep/README.rst", "toml"))
         for name, place in LINKS.items():
             if place.exists():
@@ -163,6 +179,46 @@ def test_every_command_but_those_of_other_tests_runs_as_written(folder, carry_ou
             continue
         printed = "\n".join(map(str.rstrip, carry_out(command).splitlines()))
         assert output in printed, command
+    if path == "README.rst":
+        assert_held(place)
+
+
+def prose(path):
+    """The document's text on one line, without commands, tables, links' targets and literals."""
+    text = re.sub(r"^(    |\.\. |   :|\S.*  ).*", "", guides.read(path), flags=re.M)
+    return " ".join(re.sub(r"``[^`]*``|<[^>]*>`_", "", text).split())
+
+
+def assert_held(folder):
+    """That each number of README's sentences is that of the report and the plan in the folder, as rounded there."""
+    report, plan = (json.loads((folder / name).read_text()) for name in ("report/report.json", "plan/plan.json"))
+    [section], [plan], [_, marks] = report["workloads"][0]["sections"], plan["plans"], report["chapters"][0]["tables"]
+    plans, batches, search = (next(table["rows"] for table in tables if table["name"] == name) for name, tables in (
+        ("plan", plan["tables"]), ("batches", section["tables"]), ("search", section["tables"])))
+    found, perfect = by("mark", "found", marks["rows"]), by("global_batch", "statistical_efficiency", batches)
+    of = SimpleNamespace(
+        target=float(section["target"].partition("<")[2]), trials=search[0]["cells"]["feasible"]["value"],
+        steps=by("global_batch", "steps_to_target", batches), perfect=max(b for b in perfect if perfect[b] >= 1 / 1.25),
+        within=found["steps within 0.5 log2"], critical_batch=found["B_crit over published"], fastest=plan["fastest"],
+        seconds=by("workers", "seconds_to_target", plans), cost=by("workers", "cost", plans))
+    for sentence, values in HELD.items():
+        stated = re.search(sentence, prose("README.rst")).groups()
+        for text, value in zip(stated, values(of), strict=True):
+            assert abs(float(text) - value) <= 0.5 / 10 ** len(text.partition(".")[2]), (sentence, text, value)
+    assert plans[0]["cells"]["seconds_to_target"]["low"] < plans[-1]["cells"]["seconds_to_target"]["high"]   # overlap
+
+
+def by(key, column, rows):
+    """A column's values by those of another."""
+    return {row["cells"][key]["value"]: row["cells"][column]["value"] for row in rows}
+
+
+def test_every_number_in_the_readmes_text_is_held_against_json_or_given():
+    text = prose("README.rst")
+    for known in (*HELD, GIVEN):
+        assert re.search(known, text), known
+        text = re.sub(known, "", text)
+    assert not re.findall(r".{30}\d.{10}", text)
 
 
 def test_the_commands_left_out_are_in_the_documents():
