@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..errors import LogError
+from ..errors import LogError, UsageError
 from ..formatting.numbers import counted
 from ..target import Target
 from .files import first_line
@@ -186,6 +186,13 @@ def faults_of_rows(log: KnownTables, table: AnyTable) -> Iterator[Fault]:
     """
     return chain(_unknown(log, table), _ranges(table), _numbers(log, table), _order(table),
                  _examples(log) if table.name == "evaluations" else ())
+
+
+def refuse_row(where: str, **row: Any) -> None:
+    """UsageError where a row of /trials, or one of /steps in trial 0, breaks a rule that ``check`` has for it alone."""
+    rows = Rows(where, 1, {name: np.array([value]) for name, value in row.items()})
+    for fault in faults_of_trials(rows) if where == "trials" else chain(_ranges(rows), _numbers(None, rows)):
+        raise UsageError(fault.say(0, "").removeprefix(":").strip())
 
 
 class Ends:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import platform
 import socket
@@ -29,11 +30,12 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from .. import __version__
-from ..errors import LogError, UsageError
-from ..plan.values import did_you_mean
+from ..errors import HvdscaleError, LogError, UsageError
+from ..plan.values import LARGEST_INT, did_you_mean
 from ..system.version import commit_of
 from ..target import SPLITS, Target, metric_faults
 from ..workers.launch import place
+from .check import refuse_row
 from .reader import Log, read_log
 from .schema import DIRECTIONS, INTERRUPTED, SMALLER, UNKNOWN_SEED, Status
 from .writer import LogWriter
@@ -66,30 +68,44 @@ def record(path: str | os.PathLike[str], *, dataset: str, model: str, optimizer:
     overwrite       replace a log; take_over: continue one where the file system refuses locks
     flush_seconds   a killed process loses the rows of this time at most, and of one step
 
-    Raises UsageError for a metric or target that means nothing, LogError where the log cannot be opened, exists already
-    or continues another run, WorkersError where the launcher gives no rank.
+    Raises UsageError, before a file is made, for an argument of which ``check`` would refuse the log; LogError where
+    the log cannot be opened, exists already or continues another run, WorkersError where the launcher gives no rank.
     """
     goal, columns = _settle(metrics, target)
     found = _rank_and_size()
-    rank, workers = found[0] if rank is None else rank, workers or found[1]
-    how = (goal, lr, first_step or 0, global_batch, budget_steps, flush_seconds, clock)
+    counts = _whole_numbers(global_batch=global_batch, workers=workers, rank=rank, seed=seed, accumulation=accumulation,
+                            budget_steps=budget_steps, train_examples=train_examples, first_step=first_step)
+    rank, workers = counts.pop("rank", found[0]), counts.setdefault("workers", found[1])
+    start = counts.pop("first_step", 0)
+    examples, lr = counts.pop("train_examples", None), _number("lr", lr)
+    points = {"learning_rate": lr, **_metaparameters(metaparameters)}
+    row = {"dataset": dataset, "model": model, "optimizer": optimizer, "ghost_batch": 0, "seed": UNKNOWN_SEED,
+           "local_batch": -(-counts["global_batch"] // max(1, workers * counts["accumulation"])), **counts}
+    for name in ("dataset", "model", "optimizer"):
+        if not isinstance(row[name], str):
+            raise UsageError(f"{name} = {row[name]!r} is not text")
+    plan = json.dumps({"problem": {"train_examples": examples} if examples is not None else {},
+                       "measurement": {"target": str(goal)} if goal else {}, **({"search": True} if search else {})})
+    trial = dict(id=TRIAL, status=Status.RUNNING, stop_reason="", plan=plan, **row)
+    refuse_row("trials", **trial)
+    refuse_row("steps", trial=TRIAL, step=start + 1, lr=lr, step_seconds=0.0)
+    how = (goal, lr, start, counts["global_batch"], counts["budget_steps"], _number("flush_seconds", flush_seconds),
+           clock)
     if rank:
         return Recording(None, columns, 0.0, *how)
-    points = {"learning_rate": float(lr), **{name: float(value) for name, value in metaparameters.items()}}
-    row = {"dataset": dataset, "model": model, "optimizer": optimizer, "global_batch": global_batch,
-           "local_batch": -(-global_batch // (workers * accumulation)), "accumulation": accumulation, "ghost_batch": 0,
-           "workers": workers, "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": budget_steps}
-    plan = {"problem": {"train_examples": train_examples} if train_examples else {},
-            "measurement": {"target": str(goal)} if goal else {}, **({"search": True} if search else {})}
     seconds, previous_end = _continued(path, first_step, row)
-    writer = LogWriter(path, metrics=columns, metaparameters=points, attributes=_about(), overwrite=overwrite,
+    about, device = _about(), _device()
+    writer = LogWriter(path, metrics=columns, metaparameters=points, attributes=about, overwrite=overwrite,
                        take_over=take_over, resume=first_step is not None, flush_seconds=math.inf)
-    writer.append("trials", id=TRIAL, status=Status.RUNNING, stop_reason="", plan=json.dumps(plan), **row,
-                  **{f"metaparameters/{name}": value for name, value in points.items()})
-    writer.append("restarts", trial=TRIAL, first_step=first_step or 0, workers=workers, host=socket.gethostname(),
-                  device=_device(), time=time.time(), previous_end=previous_end)
-    writer.flush(sync=True)
-    return Recording(writer, columns, seconds, *how)
+    try:
+        writer.append("trials", **trial, **{f"metaparameters/{name}": value for name, value in points.items()})
+        writer.append("restarts", trial=TRIAL, first_step=start, workers=workers, host=socket.gethostname(),
+                      device=device, time=time.time(), previous_end=previous_end)
+        writer.flush(sync=True)
+        return Recording(writer, columns, seconds, *how)
+    except BaseException:
+        writer.abandon()
+        raise
 
 
 class Recording:
@@ -124,6 +140,9 @@ class Recording:
                 that no step waits for a GPU; None: not measured
         lr      None: that of the run
         """
+        lr = self._lr if lr is None else _number("lr", lr)
+        if getattr(loss, "size", None) and math.prod(loss.shape) != 1:
+            raise UsageError(f"the loss has shape {tuple(loss.shape)}; give one number, such as its mean")
         now = self._clock()
         seconds, self._since = now - self._since, now
         self.steps += 1
@@ -135,9 +154,9 @@ class Recording:
         if loss is None:
             loss = math.nan
         else:
-            self._last_loss = loss = loss.detach() if hasattr(loss, "detach") else loss
+            self._last_loss = loss = loss.detach() if hasattr(loss, "detach") else _number("loss", loss, finite=False)
         self._losses.append(loss)
-        self._rates.append(self._lr if lr is None else lr)
+        self._rates.append(lr)
         self._times.append(seconds)
         if seconds >= self._flush_seconds:
             self.flush()
@@ -174,11 +193,16 @@ class Recording:
     def close(self, reason: str = "") -> None:
         """Ends the run: COMPLETE, or INFEASIBLE where the last loss is not finite, or INCOMPLETE for a reason such as
         an error. Raises the LogError of a log that could not be written."""
-        if self._writer is not None:
-            self.flush()
-            self._write(self._writer.set_status, TRIAL, *self._end(reason))
-            self._write(self._writer.finish)
-        self._writer = None
+        writer = self._writer
+        try:
+            if writer is not None:
+                self.flush()
+                self._write(writer.set_status, TRIAL, *self._end(reason))
+                self._write(writer.finish)
+        finally:
+            self._writer = None
+            if writer is not None:
+                writer.abandon()            # after an error; else it has finished
         if self.failure:
             raise self.failure
 
@@ -201,7 +225,8 @@ class Recording:
                 raise UsageError(f"the metric {name!r} was not declared: {near}")
         if self._evaluated == self.steps:
             raise UsageError(f"step {self.steps} is evaluated twice; measure all metrics in one evaluation()")
-        self._evaluated, values = self.steps, {name: float(value) for name, value in seen.items()}
+        self._evaluated, values = self.steps, {
+            name: _number(name, value, finite=False) for name, value in seen.items()}
         self.met = self._target is not None and bool(self._target.met_by(values.get(self._target.column, math.nan)))
         if self._writer is not None:
             self._write(self._writer.append, "evaluations", trial=TRIAL, step=self.steps,
@@ -234,7 +259,7 @@ class Recording:
             return self.close()
         try:
             self.close(f"{kind.__name__}: {error}" if str(error) else kind.__name__)
-        except LogError:
+        except HvdscaleError:
             pass                    # the loop's own error says more
 
 
@@ -244,6 +269,8 @@ def _settle(metrics: Mapping[str, str], target: str | None) -> tuple[Target | No
         raise UsageError("metrics names each metric and which way it gets better, such as "
                          "{'val/error': 'min', 'val/accuracy': 'max'}")
     for name, way in metrics.items():
+        if not isinstance(name, str) or not isinstance(way, str):
+            raise UsageError(f"metrics = {metrics!r}: give text, such as {{'val/error': 'min'}}")
         split, _, metric = name.partition("/")
         if split not in SPLITS or not metric:
             raise UsageError(f"the metric {name!r} is not split/metric, such as val/error, of the splits "
@@ -253,12 +280,51 @@ def _settle(metrics: Mapping[str, str], target: str | None) -> tuple[Target | No
     for fault in metric_faults([name.partition("/")[2] for name in metrics]):
         raise UsageError(fault)
     columns = {name: DIRECTIONS[way] for name, way in metrics.items()}
+    if target is not None and not isinstance(target, str):
+        raise UsageError(f"target = {target!r} is not text, such as 'val/error<0.1'")
     goal = Target.parse(target) if target else None
     if goal and goal.column not in columns:
         raise UsageError(f"target {str(goal)!r}: {goal.column} is not among the metrics {', '.join(columns)}")
     if goal and goal.minimizes != (columns[goal.column] == SMALLER):
         raise UsageError(f"target {str(goal)!r}: a {columns[goal.column]} {goal.column} is better")
     return goal, columns
+
+
+def _whole_numbers(**given: Any) -> dict[str, int]:
+    """The arguments that are given, as ints; raises UsageError naming one that is not, or is beyond 64 bits or below 0.
+    """
+    found = {}
+    for name, value in given.items():
+        if value is None and name in ("workers", "rank", "seed", "train_examples", "first_step"):
+            continue
+        try:
+            found[name] = operator.index(value)
+        except TypeError:
+            raise UsageError(f"{name} = {value!r} is not a whole number") from None
+        if isinstance(value, bool) or not 0 <= found[name] <= LARGEST_INT:
+            raise UsageError(f"{name} = {value!r} is not a whole number from 0 to 2**63 - 1")
+    return found
+
+
+def _number(name: str, value: Any, finite: bool = True) -> float:
+    """The value as a float; raises UsageError naming what it is of."""
+    try:
+        found = math.nan if isinstance(value, (str, bytes)) else float(value)
+        if isinstance(value, (str, bytes)) or finite and not math.isfinite(found):
+            raise ValueError
+        return found
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise UsageError(f"{name} = {value!r} is not a {'finite ' if finite else ''}number") from None
+
+
+def _metaparameters(given: Mapping[str, Any]) -> dict[str, float]:
+    """The values of metaparameters; raises UsageError for a name that no column can have."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"metaparameters = {given!r} is not a mapping of names to numbers")
+    for name in given:
+        if not isinstance(name, str) or not name.isprintable() or "/" in name or not name.strip("."):
+            raise UsageError(f"metaparameters: {name!r} is not a name that a column can have, such as 'momentum'")
+    return {name: _number(f"metaparameters {name}", value, finite=False) for name, value in given.items()}
 
 
 def _rank_and_size() -> tuple[int, int]:
