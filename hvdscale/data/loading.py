@@ -28,6 +28,7 @@ from ..errors import DataError, HvdscaleError, describe_raised
 from ..plan.shards import Pass, Stream, Visits
 from ..system.hangup import STOPPING
 from ..system.parent import end_with_parent
+from ..system.run_module import away_from_here
 from .splits import MapSplit, Split, to_device
 
 AHEAD = 2           # batches that a loader worker reads ahead
@@ -205,9 +206,10 @@ def _context():
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     sys.warnoptions.append("ignore:resource_tracker")       # no warning beside the error that ends a run
     try:
-        resource_tracker.ensure_running()                   # which unblocks signals
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-        forkserver.ensure_running()
+        with away_from_here():
+            resource_tracker.ensure_running()                   # which unblocks signals
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+            forkserver.ensure_running()
     finally:
         sys.warnoptions.remove("ignore:resource_tracker")
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

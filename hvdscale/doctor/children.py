@@ -2,8 +2,8 @@
 
 They run in the background while the other checks run. This module is also their main program:
 
-    python -m hvdscale.doctor.children digest WORKLOAD      stdin: the rank to simulate; stdout: its digest as JSON
-    python -m hvdscale.doctor.children stop SECONDS         under a launcher: rank 1 stops, rank 0 waits for it
+    hvdscale.doctor.children digest WORKLOAD      stdin: the rank to simulate; stdout: its digest as JSON
+    hvdscale.doctor.children stop SECONDS         under a launcher: rank 1 stops, rank 0 waits for it
 """
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import HvdscaleError
 from ..system.parent import ending_with_this_process
+from ..system.run_module import module_command
 from ..workers.launch import find_launcher, launch_command, launch_environment, without_launcher
 from .communication import refusing_collectives
 from .finding import Finding, Verdict
@@ -29,6 +30,7 @@ from .played import environment, on_host, play
 from .probe_step import Sample, make_sample
 from .ranks import Entry, broken, differing, digest, not_the_same, same_on_ranks
 
+MODULE = "hvdscale.doctor.children"
 PATIENCE = 60.0             # seconds that a child may take
 STALL_SECONDS = 3.0
 JOINED = "joined"
@@ -82,7 +84,7 @@ class JobRequest:
 
     def played(self, rank: int, size: int) -> Child:
         """A process that simulates this rank in a group of this size."""
-        command = [sys.executable, "-m", __name__, "digest", self.name]
+        command = module_command(MODULE, "digest", self.name)
         return Child(command, environment(rank, size), json.dumps([rank, size, self.layers, self.wanted]))
 
     def twice(self, size: int) -> list[dict[str, Entry]]:
@@ -131,7 +133,7 @@ class StallTest:
             if launcher is None:
                 self._reason = "this check needs horovodrun or mpirun, and neither is on PATH"
                 return
-            command = [sys.executable, "-m", __name__, "stop", str(STALL_SECONDS)]
+            command = module_command(MODULE, "stop", str(STALL_SECONDS))
             self._child = Child(launch_command(launcher, 2, command), launch_environment(without_launcher()))
         except (HvdscaleError, OSError) as error:
             self._reason = f"no two workers can be started here: {error}"

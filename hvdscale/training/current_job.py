@@ -1,6 +1,6 @@
 """The job as it is now, without a run: what hvdscale-scale and hvdscale-tune hold finished runs against.
 
-    python -m hvdscale.training.current_job job:workload '{"train_subset": 500}'    its last line is JSON
+    hvdscale.training.current_job job:workload '{"train_subset": 500}'    its last line is JSON
 """
 from __future__ import annotations
 

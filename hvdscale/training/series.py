@@ -15,7 +15,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +30,9 @@ from ..plan.plan import differences
 from ..plan.job import changes_of, key_of, note_version, refuse_changes
 from ..plan.schedule import PLATEAU
 from ..plan.settings import Settings
+from ..system.outputs import PRINTED, refuse_foreign
 from ..system.parent import ending_with_this_process
+from ..system.run_module import module_command
 from ..workers.launch import killed_process, launch_command, launch_environment
 
 PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
@@ -162,7 +163,7 @@ def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict
 
     Says what cannot be known here; raises HvdscaleError with what that process says if there is no such workload.
     """
-    command = [sys.executable, "-m", "hvdscale.training.current_job", workload, json.dumps(keys)]
+    command = module_command("hvdscale.training.current_job", workload, json.dumps(keys))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                           env=launch_environment())
     if done.returncode:
@@ -196,8 +197,9 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
     """
     keys = {**run.keys, "log": run.log, "overwrite": True}
     given = [word for key, value in keys.items() for word in ("--set", f"{key}={toml(value)}")]
-    command = [sys.executable, "-m", "hvdscale.cli.train", workload, *given]
+    command = module_command("hvdscale.cli.train", workload, *given)
     command, earlier = launch_command(launcher, run.workers, command, hosts), _id_of(run.log)
+    refuse_foreign(run.output, PRINTED)
     with _writing(run.output):
         os.makedirs(os.path.dirname(run.output) or ".", exist_ok=True)
         output = open(run.output, "w", encoding="utf-8", errors="surrogateescape")

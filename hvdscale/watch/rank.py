@@ -1,4 +1,4 @@
-"""One rank of a watched script, in an interpreter of its own: python -m MODULE PLACE SCRIPT ARGUMENTS ...
+"""One rank of a watched script, in an interpreter of its own: MODULE PLACE SCRIPT ARGUMENTS ...
 
     rank = Rank()                       in the main of MODULE, which says who listens
     rank.run([listener], save)
@@ -45,7 +45,6 @@ class Rank:
         """
         faulthandler.register(signal.SIGUSR1, open(stack_of(self.place, self.process.rank), "w"))
         save(RUNNING, "")
-        del sys.path[0]                 # the working folder, of python -m
         with watching(listeners, self.process.local_size, self.process.size, details):
             ended = run_script(self.script, self.arguments)
             if isinstance(ended, StopIteration) and is_cut():

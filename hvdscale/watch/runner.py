@@ -17,7 +17,6 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from ..formatting.numbers import counted
 from ..system.cores import usable_cores
 from ..system.files import write_whole
 from ..system.parent import ending_with_this_process
+from ..system.run_module import module_command
 from ..workers.launch import Process, without_launcher
 
 LOCAL, GLOBAL, WORKERS = "{local}", "{global}", "{workers}"
@@ -72,7 +72,7 @@ class ScriptRequest:
 
     def command(self, workers: int, module: str, place: Path) -> list[str]:
         """The command that starts a rank."""
-        return [sys.executable, "-m", module, os.path.abspath(place), self.script, *self.arguments_on(workers)]
+        return module_command(module, os.path.abspath(place), self.script, *self.arguments_on(workers))
 
 
 class RunEnd(NamedTuple):

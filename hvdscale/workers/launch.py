@@ -19,6 +19,7 @@ from ..errors import UsageError, WorkersError
 from ..formatting.numbers import counted
 from ..system.ancestors import environment_of, find_process
 from ..system.cores import usable_cores
+from ..system.run_module import OURS, SAFE
 
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun", "torchrun")
@@ -133,13 +134,14 @@ def launch_command(launcher: str | None, workers: int, command: list[str], hosts
 
 
 def launch_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment to launch in: Open MPI runs as root only if two variables allow it.
+    """The environment to launch in: Open MPI runs as root only if two variables allow it, and horovodrun, which starts
+    processes by ``python -c``, does not import what lies in the working folder.
 
     Below TreeWidth nodes Slurm's PMIx skips its tree barrier, so that now and then a worker of srun crashes in
     MPI_Init, on a message from one that is already past it. The ring barrier has no such limit.
     """
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    return {"SLURM_PMIX_FENCE": "ring", **environment, **allowed}
+    return {"SLURM_PMIX_FENCE": "ring", SAFE: OURS, **environment, **allowed}
 
 
 def without_launcher() -> dict[str, str]:

@@ -5,6 +5,7 @@ from hvdscale.errors import UsageError, WorkersError
 from hvdscale.system.cores import usable_cores
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workers.transport import choose, form
+from hvdscale.system.run_module import OURS, SAFE
 from hvdscale.workers.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment,
                                      launched, refuse_too_many)
 
@@ -107,7 +108,8 @@ def test_one_worker_needs_no_launcher_and_more_do():
     (0, {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}), (1000, {})])
 def test_root_alone_is_allowed_for_open_mpi(monkeypatch, user, allowed):
     monkeypatch.setattr("os.geteuid", lambda: user)
-    assert launch_environment({"A": "b"}) == {"A": "b", "SLURM_PMIX_FENCE": "ring", **allowed}
+    assert launch_environment({"A": "b"}) == {
+        "A": "b", "SLURM_PMIX_FENCE": "ring", SAFE: OURS, **allowed}
 
 
 @pytest.fixture

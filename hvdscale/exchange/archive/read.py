@@ -31,6 +31,7 @@ from ...log.schema import UNKNOWN_SEED, Status
 from ...system.cores import usable_cores
 from ...system.forked import ending_together
 from ...system.parent import end_with_parent
+from ...system.run_module import away_from_here
 from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, refuse_deep, whole_number
 from ..imported import ImportedLog, beyond_errors, skipped_note
 from .sources import ArchiveStudy, Folder, Tar, is_folder
@@ -148,14 +149,16 @@ class _Readers:
         """A function that returns the batch; after the loss of a reading process leaving ``with`` raises LogError."""
         self._trials += len(trials)
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
-            resource_tracker.ensure_running()                                   # its start would reset the mask
+            with away_from_here():
+                resource_tracker.ensure_running()                               # its start would reset the mask
             self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"), end_with_parent)
             self._begun = self._ends.enter_context(ending_together(self._pool))
         if self._pool is None:
             return lambda: read_trials(trials, budget_steps)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])        # the processes ignore Ctrl-C
         try:
-            found = self._pool.submit(read_trials, trials, budget_steps).result
+            with away_from_here():
+                found = self._pool.submit(read_trials, trials, budget_steps).result
             if not self.ahead:
                 self.ahead = 2 * self._cores
                 self._begun()
