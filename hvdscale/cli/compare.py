@@ -9,11 +9,11 @@ import click
 from ..analysis.compare import OK, REGRESSION, Tolerances, compare_trials
 from ..analysis.shares import confidence_of, share_of
 from ..analysis.trials import read_trials
-from ..errors import ExitCode, HvdscaleError, UsageError
+from ..errors import ExitCode, UsageError
 from ..report.compare import as_json, comparison_table, detail_table, verdict_of, verdict_text
 from ..report.runs import read
 from ..report.table import as_csv, as_text
-from ..system.files import write_whole, writing
+from ..system.outputs import replace_own
 from ..target import Target
 from .common import CONTEXT, Command, confidence_option, echo, width_option
 from .completion import paths
@@ -81,8 +81,7 @@ def _read(path, skip_broken):
 def _write(out, comparisons, paths):
     text = (json.dumps(as_json(comparisons, paths), indent=1, allow_nan=False) + "\n" if out.endswith(".json") else
             as_csv(detail_table(comparisons)))
-    with writing(out, HvdscaleError):
-        write_whole(out, text)
+    replace_own(out, text)
 
 
 def _optional(name, text):

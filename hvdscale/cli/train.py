@@ -17,7 +17,7 @@ from ..errors import (CheckpointError, DataError, ExitCode, FaultError, Hvdscale
 from ..plan.presets import read_config
 from ..plan.settings import (KEYS, LENGTHS, OPTIONS, Settings, is_key, key_of, key_type, keys_by_heading,
                              parse_assignments)
-from ..system.files import TEMPORARY
+from ..system.files import clear_leavings
 from ..system.hangup import heed, postpone_stops
 from ..system.lock import Lock
 from .brief import Brief
@@ -262,7 +262,7 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -
 
     recovery    how it resumes from an earlier start; None: by checkpoints in a folder
     """
-    from ..training.outputs import Recovery, open_display, open_folder
+    from ..training.outputs import Recovery, open_display, open_folder, refuse_outputs
     from ..training.prepare import sketch
     from ..training.resume import ended_for_good
     recovery = recovery or Recovery()
@@ -284,6 +284,7 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -
         if workers.rank == 0:
             _note_stop(stopped, layers)
         raise
+    refuse_outputs(job.settings, workers)
     if dry_run:
         open_display(job, "none: a dry run", workers, recovery.find_start(job, workers))
         return 0
@@ -357,11 +358,9 @@ def _finish_ended(job, start, stop, folder, workers) -> int:
     saved = job.save_model(stop, workers)
     if folder is not None:
         folder.note_outcome(stop, log=start.log)
-        with contextlib.suppress(LogError):
-            lock = Lock.take(start.log)
-            with contextlib.suppress(OSError):
-                os.unlink(start.log + TEMPORARY)    # a process that was killed leaves this and the lock's file
-            lock.release()
+        with contextlib.suppress(LogError):         # a process that was killed leaves the lock's file, and others
+            Lock.take(start.log).release()
+            clear_leavings(os.path.dirname(start.log) or ".")
         ended = f"{start.checkpoint}: the run had already ended. {stop.status.name}: {stop.reason}"
         echo("\n".join(filter(None, (ended, saved, f"log: {start.log}"))))
     return stop.exit_code

@@ -98,6 +98,9 @@ class _PartialFile:
             self._file.close()
             raise DataError(f"{path}: is being written by another process; wait for it to end")
         self.size = os.fstat(self._file.fileno()).st_size
+        if self.size and not self._version_path.exists():
+            self._file.close()
+            raise DataError(f"{path}: is not a download that was interrupted, and not continued; move it away")
         if not path.exists():
             self._file.close()
             raise DataError(f"{path}: another process has just finished it; run the command again")

@@ -171,7 +171,7 @@ def _write(streams: Iterable[BinaryIO], path: Path) -> int:
     """Write the streams one after the other; returns the number of bytes."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path, path.with_name(f"{path.name}.part")) as out:
+        with whole_file(path) as out:
             for stream in streams:
                 shutil.copyfileobj(stream, out, 2**20)
             return out.tell()

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 
 import torch
 
@@ -11,6 +10,7 @@ from ..data.generators import OwnGenerators
 from ..data.splits import to_device
 from ..errors import CheckpointError
 from ..plan.shards import Visits
+from ..system.files import scratch_folder
 from ..training.checkpoint import FORMAT, read, write
 from ..training.evaluate import Evaluator
 from ..training.snapshot import RunState, capture, restore
@@ -48,8 +48,7 @@ def checkpoint(sample: Sample) -> Finding:
         restore(state, other)
         return other(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, other.model.state_dict()
 
-    with (OwnGenerators(job.device), repeatable(job.device),
-          tempfile.TemporaryDirectory(prefix="hvdscale-doctor-") as folder):
+    with OwnGenerators(job.device), repeatable(job.device), scratch_folder() as folder:
         take_step = make_step()
         for step in range(BEFORE):
             take_step(step, plan.schedule.lr_at(step), set())

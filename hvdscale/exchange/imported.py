@@ -28,9 +28,9 @@ from ..errors import LogError
 from ..log import segments
 from ..log.closed_file import show
 from ..log.compact_file import CompactFile
-from ..log.files import make_directory
+from ..log.files import make_directory, refuse_taken
 from ..log.schema import SOURCE, LogColumn, better, columns, metaparameter_column, metric_column
-from ..system.files import TEMPORARY, writing
+from ..system.files import temporary_name, writing
 from ..system.lock import Lock
 
 METADATA = LogColumn("metadata", "text", "1", "metadata.json of the trial, as it was", optional=True)
@@ -55,11 +55,10 @@ class BulkLog(CompactFile):
         make_directory(self.path)
         self._lock = Lock.take(self.path, take_over)
         try:
-            if os.path.lexists(self.path) and not overwrite:
-                raise LogError(f"{self.path}: exists already; choose another name, or --overwrite it")
+            refuse_taken(self.path, overwrite)
             identity = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1}
             with writing(self.path):
-                super().__init__(self.path + TEMPORARY, {**identity, **(attributes or {})})
+                super().__init__(temporary_name(self.path), {**identity, **(attributes or {})})
         except BaseException:
             self._lock.release()
             raise

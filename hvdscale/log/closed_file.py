@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..system.files import sync_directory
+from ..system.files import remove, sync_directory, temporary_name
 from . import segments
 from .check import LogTables
 from .compact_file import CompactFile
@@ -30,10 +30,10 @@ def is_finished(path: str) -> bool:
     return not superblock(path).flags and not segments.beside(path)
 
 
-def finish_segments(path: str, temporary: str) -> None:
+def finish_segments(path: str) -> None:
     """Merges the segments of a log that nobody writes into its first file, then removes the others."""
     with read_log(path) as log:
-        write_log(temporary, log, merged_attributes(log))
+        write_log(temporary := temporary_name(path), log, merged_attributes(log))
         others = [segment.path for segment in segments.later(log.segments[0])]
     show(temporary, path, others)
 
@@ -55,7 +55,11 @@ def merged_attributes(log: Log) -> dict[str, Any]:
 
 def show(temporary: str, path: str, others: Iterable[str]) -> None:
     """Puts a finished file in the place of a log; ``others``, the segments merged into it, are removed."""
-    os.replace(temporary, path)
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        remove(temporary)
+        raise
     sync_directory(path)
     for other in others:
         with contextlib.suppress(FileNotFoundError):

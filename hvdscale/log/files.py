@@ -23,6 +23,7 @@ import numpy as np
 from .. import __version__
 from ..errors import HvdscaleError, LogError
 from ..system.files import new_file
+from ..system.outputs import Kind, refuse_foreign
 from .safe_file import Positioned
 from .schema import FORMAT, KNOWN, TABLES, VERSION, LogColumn, Status
 
@@ -32,6 +33,7 @@ BOUNDS = ("v110", "v110")                # the oldest file layout that has SWMR:
 STATUS_TYPE = h5py.enum_dtype({status.name: status.value for status in Status}, basetype="i1")
 TYPES = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "text": np.dtype("<i8"), "status": STATUS_TYPE}
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+LOG = Kind("a log", lambda head: head.startswith(SIGNATURE))
 # signature, version, sizes, flags, base, extension, end of file, root group, checksum (HDF5 file format III, II.A)
 SUPERBLOCK = struct.Struct("<8sBBBBQQQQI")
 MOST_ATTRIBUTE, MOST_ATTRIBUTES = 1 << 20, 4 << 20      # bytes of one, and of all of a file; a log has a few thousand
@@ -78,6 +80,24 @@ def write_root_attributes(file: h5py.File, attributes: Mapping[str, Any]) -> Non
     }
     for name, value in given.items():
         write_attribute(file, name, value)
+
+
+class ForeignFile(LogError):
+    """An HDF5 file that is not a log."""
+
+
+def refuse_taken(path: str, overwrite: bool = True) -> None:
+    """LogError where no log may be written: something is there that is not to be overwritten, or is not a log. What is
+    damaged beyond reading counts as one."""
+    if not overwrite and os.path.lexists(path):
+        raise LogError(f"{path}: exists already; choose another name, or --overwrite it")
+    refuse_foreign(path, LOG, LogError)
+    try:
+        open_file(path, tolerant=True).close()
+    except ForeignFile:
+        raise
+    except (LogError, FileNotFoundError):
+        pass
 
 
 def make_directory(path: str) -> None:
@@ -304,7 +324,7 @@ def lookup3(data: bytes) -> int:
 def _verify(path: str, file: h5py.File, parts: Iterable[str]) -> None:
     """Raises LogError unless the file is a log of a schema version known here, with these parts."""
     if attribute_of(file, "format") != FORMAT:
-        raise LogError(f"{path}: is an HDF5 file, but not an hvdscale log (it has no attribute format = {FORMAT!r})")
+        raise ForeignFile(f"{path}: is an HDF5 file, but not an hvdscale log (it has no attribute format = {FORMAT!r})")
     version = attribute_of(file, "version")
     if version is None or int(version) < 1:
         raise LogError(f"{path}: names no schema version of a log; its attribute version is {version}")

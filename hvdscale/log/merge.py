@@ -14,12 +14,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..errors import LogError
-from ..system.files import TEMPORARY, writing
+from ..system.files import temporary_name, writing
 from ..system.lock import Lock
 from . import segments
 from .check import check
 from .closed_file import show
 from .compact_file import CompactFile
+from .files import refuse_taken
 from .reader import Log, LogTable, absent, in_order, read_log
 from .schema import SOURCE, TABLES, LogColumn
 
@@ -34,16 +35,15 @@ def merge(paths: Iterable[str | os.PathLike[str]], out: str, overwrite: bool = F
     """
     paths = list(paths)
     with Lock.take(out, take_over), writing(out):
-        if os.path.lexists(out) and not overwrite:
-            raise LogError(f"{out}: exists already; choose another name, or --overwrite it")
+        refuse_taken(out, overwrite)
         for path in paths:
             check(path).close()
         with contextlib.ExitStack() as opened:
             logs = [opened.enter_context(read_log(path)) for path in paths]
             _refuse_copies(logs)
             numbers = renumbered([log.trials["id"] for log in logs])
-            _write(logs, numbers, out + TEMPORARY)
-        show(out + TEMPORARY, out, segments.beside(out))
+            _write(logs, numbers, temporary := temporary_name(out))
+        show(temporary, out, segments.beside(out))
     return [(log, int((log.trials["id"] != new).sum())) for log, new in zip(logs, numbers)]
 
 

@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 
 from ..errors import LogError
-from ..system.files import TEMPORARY
+from ..system.files import temporary_name
 from ..system.lock import Lock
 from . import segments
 from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered, parse_plan
@@ -70,11 +70,11 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
         attributes = {**merged_attributes(log), "segments": max(last + 1, first.stands_for)}
         if first.path != path:
             attributes["id"] = uuid.uuid4().hex      # the first file is lost: what lies beside it is not read again
-        _write(path, mended, attributes)
+        temporary = _write(path, mended, attributes)
         kept = {table.name: table.rows for table in mended.tables}
         log.close()
         originals = [_keep(name) for name in names]
-        show(path + TEMPORARY, path, [name for name in names if name != path])
+        show(temporary, path, [name for name in names if name != path])
         return Repair(kept, lost, mended.restored, originals)
     except OSError as error:
         raise LogError(f"{path}: cannot be repaired: {error.strerror or error}") from error
@@ -91,9 +91,9 @@ def _is_clean(path: str) -> bool:
         return False
 
 
-def _write(path: str, mended: Mended, attributes: Mapping[str, Any]) -> None:
-    """Writes the log under its temporary name; LogError, and no file, where it then does not pass ``check``."""
-    temporary = path + TEMPORARY
+def _write(path: str, mended: Mended, attributes: Mapping[str, Any]) -> str:
+    """Writes the log under a temporary name; LogError, and no file, where it then does not pass ``check``."""
+    temporary = temporary_name(path)
     write_log(temporary, mended, attributes)
     try:
         check(temporary).close()
@@ -101,6 +101,7 @@ def _write(path: str, mended: Mended, attributes: Mapping[str, Any]) -> None:
         os.unlink(temporary)
         raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
                        f"({str(error).removeprefix(f'{temporary}: ')})") from error
+    return temporary
 
 
 def _salvage(path: str) -> tuple[list[SalvagedPart], list[str], list[str]]:

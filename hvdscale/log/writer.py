@@ -27,11 +27,11 @@ import h5py
 import numpy as np
 
 from ..errors import LogError
-from ..system.files import TEMPORARY, sync_directory
+from ..system.files import remove, sync_directory, temporary_name
 from ..system.lock import Lock
 from . import segments
 from .closed_file import finish_segments
-from .files import BOUNDS, create, create_column, first_line, make_directory, save
+from .files import BOUNDS, create, create_column, first_line, make_directory, refuse_taken, save
 from .schema import TABLES, Status, columns
 
 CHUNK_ROWS = {"trials": 128, "restarts": 32, "evaluations": 512, "steps": 1024}
@@ -91,8 +91,6 @@ class LogWriter:
             self._open(attributes or {}, overwrite, resume)
         except BaseException:
             self.abandon()
-            with contextlib.suppress(OSError):
-                os.unlink(self.path + TEMPORARY)
             raise
 
     def append(self, table: str, **values: Any) -> None:
@@ -168,7 +166,7 @@ class LogWriter:
         with self._writing():
             self._file.close()
             self._file, self._datasets = None, {}
-            finish_segments(self.path, self.path + TEMPORARY)
+            finish_segments(self.path)
         self._dead = f"{self.path}: the log is finished"
         self._lock.release()
 
@@ -197,8 +195,9 @@ class LogWriter:
         number = max(last.number + 1, old[0].stands_for) if last else 0
         self.log_id = last.log_id if last else uuid.uuid4().hex
         identity = {"id": self.log_id, "segment": number, "segments": 1}
-        temporary = self.path + TEMPORARY
-        with self._writing():
+        temporary = temporary_name(self.path)
+        with self._writing(), contextlib.ExitStack() as failed:
+            failed.callback(remove, temporary)
             self._save_empty(temporary, {**identity, **attributes})
             self._file = h5py.File(temporary, "r+", libver=BOUNDS, locking=False)
             self._descriptor = self._file.id.get_vfd_handle()
@@ -210,13 +209,13 @@ class LogWriter:
                 for segment in old[:0:-1]:
                     os.unlink(segment.path)
             os.replace(temporary, self.segment_path)
+            failed.pop_all()
 
     def _existing(self, overwrite: bool, resume: bool) -> list[segments.Segment]:
         """The files of a log that is there; LogError unless it may be overwritten or resumed."""
+        refuse_taken(self.path, overwrite or resume)
         if not os.path.lexists(self.path):
             return []
-        if not (overwrite or resume):
-            raise LogError(f"{self.path}: exists already; choose another name, or --overwrite it")
         try:
             first = segments.describe(self.path)
             return [first, *segments.later(first)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from tempfile import TemporaryDirectory
 
 from ..errors import LogError
 from ..exchange.csv_tables import is_tables
@@ -15,6 +14,7 @@ from ..log.check import refuse_unsound, refuse_unsound_trials
 from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import Log, read_log
 from ..log.segments import expand, find_logs, refuse_none, refuse_outer
+from ..system.files import scratch_folder
 from .file_names import Path
 
 CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
@@ -67,7 +67,7 @@ def _log_of_runs(path: str, opened: ExitStack) -> str | None:
         raise LogError(f"{path}: is no log; 'hvdscale-log import {path} LOG.h5' makes one of it, to report on")
     if not has_runs(path):
         return None
-    log = os.path.join(opened.enter_context(TemporaryDirectory()), "runs.h5")
+    log = os.path.join(opened.enter_context(scratch_folder()), "runs.h5")
     import_runs([path], log)
     return log
 

@@ -17,8 +17,9 @@ from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import capital, counted
 from ..formatting.progress import Tell, quiet
 from ..system.collecting import uncollected
-from ..system.files import write_whole
+from ..system.files import writing
 from ..system.forked import map_on_cores
+from ..system.outputs import replace_own
 from .defaults import FORMATS
 from .document import Document, Page
 from .file_names import LONGEST_FILE, Path, cut
@@ -164,9 +165,7 @@ def refuse_no_folder(out: Path | None) -> None:
 
 
 def put_file(path: str, content: str | bytes) -> str:
-    try:
+    with writing(path, HvdscaleError):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        write_whole(path, content, sync=False)
-    except OSError as error:
-        raise HvdscaleError(f"{path}: cannot be written: {error.strerror}") from error
+    replace_own(path, content, sync=False)
     return path

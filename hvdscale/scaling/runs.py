@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from typing import Any
 from ..errors import HvdscaleError
 from ..formatting.numbers import counted
 from ..system.cores import usable_cores
+from ..system.files import TEMPORARY, clear_leavings, own_folder
+from ..system.outputs import PRINTED, refuse_foreign
 from ..training.series import SeriesRun
 from ..watch import runner
 from ..watch.place import await_path
@@ -39,7 +41,7 @@ def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
 def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts: str | None) -> list[str]:
     """Start the script on the run's workers, wait for their records and write the log; what was changed so that the
     script could run here. Raises HvdscaleError."""
-    with _opened(run, asked, str(os.getpid())) as folder:
+    with _opened(run, asked, uuid.uuid4().hex) as folder:
         command = launch_command(launcher, run.workers, asked.command(run.workers, RANK, folder), hosts)
         end = runner.run_command(command, asked, launch_environment(), run.output)
         return _collect(run, asked, folder, launcher, end)
@@ -47,7 +49,7 @@ def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts:
 
 def carry_out_launched(run: SeriesRun, asked: ScriptRequest, process: Process) -> list[str]:
     """The same as this rank of a launch; rank 0 writes the log. Raises HvdscaleError."""
-    mark = hashlib.sha256(process.job.encode()).hexdigest()[:12]
+    mark = hashlib.sha256(process.job.encode()).hexdigest()
     if process.rank:
         folder = _folder_of(run, mark)
         await_path(folder / runner.TASK, asked.seconds, "--out must be a folder that all hosts share")
@@ -59,7 +61,8 @@ def carry_out_launched(run: SeriesRun, asked: ScriptRequest, process: Process) -
 
 
 def _folder_of(run: SeriesRun, mark: str) -> Path:
-    return Path(run.log.removesuffix(".h5") + f".{mark}")
+    folder, name = os.path.split(run.log)
+    return Path(folder, f".{name.removesuffix('.h5')}.{mark[:8]}-0-{mark[8:16]}{TEMPORARY}")
 
 
 @contextlib.contextmanager
@@ -67,15 +70,15 @@ def _opened(run: SeriesRun, asked: ScriptRequest, mark: str) -> Iterator[Path]:
     """A new folder in which the ranks find what to do, while the run lasts; what an earlier run printed goes."""
     folder = _folder_of(run, mark)
     try:
-        folder.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        clear_leavings(folder.parent)
+        with own_folder(folder):
+            refuse_foreign(run.output, PRINTED)
+            Path(run.output).unlink(missing_ok=True)
+            runner.write_task(asked, folder)
+            yield folder
     except OSError as error:
-        raise HvdscaleError(f"{folder}: cannot be made: {error.strerror}; choose another --out") from None
-    try:
-        Path(run.output).unlink(missing_ok=True)
-        runner.write_task(asked, folder)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        raise HvdscaleError(f"{folder}: cannot be used: {error.strerror}; choose another --out") from None
 
 
 def _collect(run: SeriesRun, asked: ScriptRequest, folder: Path, launcher: str | None, end: RunEnd) -> list[str]:

@@ -21,17 +21,19 @@ from ..analysis.trials import read_trials
 from ..errors import LogError
 from ..log.closed_file import show
 from ..log.compact_file import CompactFile
+from ..log.files import refuse_taken
 from ..log.merge import joined, source_of
 from ..log.reader import Log, LogTable, absent, current_rows, read_log
 from ..log.schema import SOURCE, TABLES, LogColumn, columns
 from ..report.search.words import lines
-from ..system.files import TEMPORARY, writing
+from ..system.files import temporary_name, writing
 from ..system.lock import WAIT_SECONDS, Lock
+from ..system.outputs import refuse_foreign, refuse_shared
 from .farm import SweepState
 from .file import Sweep
 from .ledger import DrawResult
 from .studies import Study
-from .tuned import write_tuned
+from .tuned import TUNED, write_tuned
 
 LOGS = "logs"                                   # folder of the groups' logs in the sweep's folder
 LOCK_ATTEMPTS = round(60 / WAIT_SECONDS)        # a minute, as another job may collect the same study
@@ -94,7 +96,7 @@ def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) ->
 
     known  searches by study, so that these logs are not read again
     """
-    tuned = os.path.join(out, "tuned.toml")
+    tuned = tuned_files(out, sweep)[0]
     with Lock.take(tuned, attempts=LOCK_ATTEMPTS):
         by_optimizer: dict[str, list[Search]] = {}
         for spec in sweep.studies:
@@ -105,6 +107,22 @@ def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) ->
         write_tuned(tuned, [search for found in by_optimizer.values() for search in found])
         for optimizer, found in by_optimizer.items() if len(sweep.optimizers) > 1 else ():
             write_tuned(os.path.join(out, f"tuned-{optimizer}.toml"), found)
+
+
+def tuned_files(out: str, sweep: Sweep) -> list[str]:
+    """The paths of tuned.toml and, of several optimizers, of one for each."""
+    names = sweep.optimizers if len(sweep.optimizers) > 1 else ()
+    return [os.path.join(out, f"{name}.toml") for name in ("tuned", *(f"tuned-{name}" for name in names))]
+
+
+def refuse_foreign_results(path: str, out: str, sweep: Sweep) -> None:
+    """UsageError or LogError where a result of the sweep whose file is at ``path`` would replace another file."""
+    tuned = tuned_files(out, sweep)
+    refuse_shared([("SWEEP.toml", path), *(("--out", one) for one in tuned)])
+    for one in tuned:
+        refuse_foreign(one, TUNED)
+    for study in sweep.studies:
+        refuse_taken(os.path.join(out, f"{study.name}.h5"))
 
 
 def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], attributes: Mapping,
@@ -128,12 +146,12 @@ def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], at
                 json.dumps({**plan, "sweep": {**plan.get("sweep", {}), **wanted}}) for plan in plans], object)
         root = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(shares), **attributes}
         tables = {name: _concatenate(name, [share[name] for share in shares]) for name in TABLES}
-        with CompactFile(path + TEMPORARY, root) as file:
+        with CompactFile(temporary := temporary_name(path), root) as file:
             for name, order in _in_sequence(**tables).items():
                 for spec in tables[name].specs:
                     file.add_column(name, spec)
                     file.add(name, spec.name, tables[name].values[spec.name][order])
-        show(path + TEMPORARY, path, ())
+        show(temporary, path, ())
     return path
 
 

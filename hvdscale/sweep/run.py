@@ -17,7 +17,7 @@ from ..workers.group import Workers
 from ..workers.launch import Process
 from ..workload import Data, Workload
 from ..workloads import find
-from .collect import close_one
+from .collect import close_one, refuse_foreign_results, tuned_files
 from .estimate import estimates, table
 from .farm import Farm, Shard, SweepState
 from .file import StudySpec, Sweep
@@ -101,6 +101,7 @@ class SweepRun:
             wanted = wanted_studies(self.sweep, self.asked.only)
             if out is not None:
                 refuse_other(out, self.sweep)
+                refuse_foreign_results(self.asked.path, out, self.sweep)
         with self.group.together("the data"):
             settings = Settings.build(workload.defaults, self.sweep.settings, self.asked.free)
             data = read_data(workload, settings)
@@ -187,8 +188,7 @@ def last_lines(states: SweepState, asked, finished: bool) -> list[str]:
     reasons = {name: [one.reason for one in states.ledger.results(name).values() if one.kind in RETRIED]
                for name in states.studies}
     failed = ", ".join(f"{len(found)} of {name} ({found[-1]})" for name, found in reasons.items() if found)
-    names = ["tuned.toml", *(f"tuned-{optimizer}.toml" for optimizer in asked.sweep.optimizers)]
-    tuned = [path for path in (os.path.join(asked.out, name) for name in names) if os.path.exists(path)]
+    tuned = [path for path in tuned_files(asked.out, asked.sweep) if os.path.exists(path)]
     why = "the same command resumes"
     if finished and asked.shard[1] == 1:
         why = "other jobs may be at work on them, else the same command resumes"

@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.search import Search
+from ..errors import LogError
 from ..formatting.toml import escape, key_as_toml, value_as_toml
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.metaparameters import TUNABLE
@@ -24,11 +25,12 @@ from ..plan.scaling import SCALED_BETAS
 from ..plan.schedule import FALLING
 from ..plan.search_space import STEPS_TO_TARGET
 from ..plan.settings import key_of, stored_names
-from .ledger import write_file
+from ..system.outputs import Kind, replace_own
 
 # further keys that change updates; they belong to the problem, so tables of tuned values may not set them
 OF_PROBLEM = ("last_batch", "precision", "compression", "loss_scale", "group_by_group", "unused_parameters",
               "init_from", "train_subset", "data_args", "batch_schedule", "batch_schedule_lr")
+TUNED = Kind("a file of hvdscale-tune", lambda head: head.startswith(b"# Metaparameters tuned"))
 NOTES = {
     "lr": "the peak rate",
     **{name: unit for key in sorted(TUNABLE) for name, unit in stored_names(key).items() if unit},
@@ -46,7 +48,7 @@ def write_tuned(path: str, searches: Sequence[Search]) -> None:
 
     searches  of one workload; of several optimizers at a global batch, the best counts
     """
-    write_file(path, tuned_toml(searches, os.path.dirname(path)))
+    replace_own(path, tuned_toml(searches, os.path.dirname(path)), LogError)
 
 
 def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:

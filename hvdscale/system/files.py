@@ -3,28 +3,53 @@
     with whole_file(path) as file: file.write(...)      the file is at ``path`` once ``with`` has ended without an error
     write_whole(path, "text")
     with writing(path, DataError): ...                  what the disk refuses is an error that names the path
+
+What is on its way has a temporary name and the kernel's lock, for as long as its process lives. The next process that
+writes into the folder removes what has such a name and no lock: a killed one left it.
 """
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import platform
+import re
 import shutil
 import tempfile
+import time
 import uuid
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from ..errors import HvdscaleError, LogError
+from .ancestors import find_process
+from .lock import flock, is_file
 
 TEMPORARY = ".tmp"                        # a file is made under this ending and then renamed
+# as temporary_name makes them, with host and process
+ON_THE_WAY = re.compile(rf"\..*\.([0-9a-f]{{8}})-([0-9a-f]+)-[0-9a-f]{{8}}{re.escape(TEMPORARY)}", re.DOTALL)
+FOREIGN_SECONDS = 600           # after which another host's file without a lock counts as left behind
 
 
 def new_descriptor(path: str | os.PathLike) -> int:
     """A new file, open for reading and writing, in the place of what is there: a link goes, and where it leads nothing
     is written, since folders of logs come from others, too."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    def make() -> int:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    return _locked(path, make)
+
+
+def _locked(path: str | os.PathLike, make: Callable[[], int]) -> int:
+    """The descriptor of what ``make`` makes at the path, with the lock by which others see that this process lives."""
+    while True:
+        descriptor = make()
+        flock(descriptor)
+        if is_file(descriptor, path):
+            return descriptor
+        os.close(descriptor)                # another process took it for left behind before it was locked
 
 
 @contextlib.contextmanager
@@ -40,21 +65,17 @@ def new_file(path: str | os.PathLike, sync: bool = True) -> Iterator[BinaryIO]:
             if sync:
                 os.fsync(file.fileno())
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        remove(path)
         raise
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike, temporary: str | os.PathLike | None = None,
-               sync: bool = True) -> Iterator[BinaryIO]:
+def whole_file(path: str | os.PathLike, sync: bool = True) -> Iterator[BinaryIO]:
     """A new file, open for writing bytes, that takes the place of ``path`` when ``with`` ends without an error.
 
-    temporary  its name until then, which the next attempt overwrites after a kill, where only one process writes
-               ``path`` at a time; None: a name that no other process takes
-    sync       also have the disk keep it (fsync)
+    sync  also have the disk keep it (fsync)
     """
-    temporary = temporary or temporary_name(path)
+    temporary = temporary_name(path)
     with new_file(temporary, sync) as file:
         yield file
     try:
@@ -64,6 +85,12 @@ def whole_file(path: str | os.PathLike, temporary: str | os.PathLike | None = No
         raise
     if sync:
         sync_directory(path)
+
+
+def remove(path: str | os.PathLike) -> None:
+    """Removes a file, if it is there and can be removed."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def write_whole(path: str | os.PathLike, content: str | bytes, sync: bool = True) -> None:
@@ -78,29 +105,72 @@ def write_whole(path: str | os.PathLike, content: str | bytes, sync: bool = True
 def temporary_name(path: str | os.PathLike) -> str:
     """A hidden name beside ``path`` that no other process takes."""
     folder, name = os.path.split(os.fspath(path))
-    return os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}{TEMPORARY}")
+    clear_leavings(folder or ".")
+    return os.path.join(folder, f".{name[-180:]}.{_host()}-{os.getpid():x}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
+
+
+def _host() -> str:
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+@functools.lru_cache(maxsize=64)
+def clear_leavings(folder: str | os.PathLike, names: re.Pattern[str] = ON_THE_WAY) -> None:
+    """Removes what killed processes have left in a folder, once: files and folders of these names without a lock.
+
+    Where the file system refuses locks, nothing is removed.
+    """
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            found = names.fullmatch(entry.name)
+            if found and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                with contextlib.suppress(OSError):
+                    _clear(entry, *found.groups())
+
+
+def _clear(entry: os.DirEntry, host: str = "", pid: str = "0") -> None:
+    """Removes one. A folder is locked as long as it is used, a file is not while it is renamed."""
+    is_folder = entry.is_dir(follow_symlinks=False)
+    if not is_folder and (host == _host() and find_process(int(pid, 16)) or host != _host() and (
+            time.time() - entry.stat().st_mtime < FOREIGN_SECONDS)):
+        return
+    descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        # over NFS a folder cannot be locked, and a file that is open for reading can be shared alone
+        if flock(descriptor, shared=not is_folder) is None and is_file(descriptor, entry.path):
+            (shutil.rmtree if is_folder else os.unlink)(entry.path)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
-def whole_folder(path: str | os.PathLike, prefix: str | None = None) -> Iterator[str]:
-    """A new folder under another name, which becomes ``path`` when ``with`` ends without an error, and else is removed.
-
-    prefix  that the other name begins with
-    """
-    above, name = os.path.split(os.fspath(path))
-    folder = tempfile.mkdtemp(prefix=prefix or f".{name}.", dir=above or ".")
+def own_folder(path: str | os.PathLike, mode: int = 0o777) -> Iterator[str]:
+    """A new folder with the lock of this process, removed when ``with`` ends; raises OSError if it exists."""
+    def make() -> int:
+        os.mkdir(path, mode)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = _locked(path, make)
     try:
-        os.chmod(folder, 0o777 & ~_umask())             # mkdtemp lets its owner alone in
+        yield os.fspath(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[str]:
+    """A new folder of this user alone in TMPDIR, removed when ``with`` ends; those of killed processes go, too."""
+    path = temporary_name(os.path.join(tempfile.gettempdir(), "hvdscale"))
+    with own_folder(path, 0o700):
+        yield path
+
+
+@contextlib.contextmanager
+def whole_folder(path: str | os.PathLike) -> Iterator[str]:
+    """A new folder under another name, which becomes ``path`` when ``with`` ends without an error, and else is removed.
+    """
+    with own_folder(temporary_name(path)) as folder:
         yield folder
         os.rename(folder, path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0o77)
-    os.umask(mask)
-    return mask
 
 
 @contextlib.contextmanager

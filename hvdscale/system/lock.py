@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ..errors import LogError
 
 SUFFIX = ".lock"
+BEGIN = b'{"host": '
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 ATTEMPTS, WAIT_SECONDS = 5, 0.02        # a reader that looks whether a log is live holds its lock for an instant
@@ -42,7 +43,7 @@ class Lock:
             descriptor = _open(path, log)
             refusal = flock(descriptor)
             if refusal is None or (take_over and refusal not in BUSY):
-                if _is_file(descriptor, path):
+                if is_file(descriptor, path):
                     lock = cls(path, descriptor)
                     lock._sign(log)
                     return lock
@@ -51,11 +52,17 @@ class Lock:
                 raise LogError(_refused(log, path, refusal))
             if refusal is not None:
                 time.sleep(WAIT_SECONDS)
-        raise LogError(f"{log}: is being written by {describe(_read(path))}; "
-                       "wait for it to end, or choose another log")
+        owner = _read(path)
+        ours = "which is this one: close that run first" if {**owner, **this_process()} == owner else ""
+        raise LogError(f"{log}: is being written by {describe(owner)}{ours and ', '}"
+                       f"{ours or '; wait for it to end'}, or choose another log")
 
     def _sign(self, log: str):
         owner = {**this_process(), "time": time.time()}
+        if os.pread(self.descriptor, len(BEGIN), 0) not in (b"", BEGIN):
+            os.close(self.descriptor)           # such as uv.lock, of which the log would be uv
+            raise LogError(f"{log}: {self.path} is the file of another program, and not replaced; give the log "
+                           "another name")
         try:
             os.ftruncate(self.descriptor, 0)
             os.pwrite(self.descriptor, json.dumps(owner).encode() + b"\n", 0)
@@ -65,18 +72,18 @@ class Lock:
 
     def moved_to(self) -> str | None:
         """None while the lock file is where it was made; else where it is now, "" where nothing says."""
-        if self.descriptor < 0 or _is_file(self.descriptor, self.path):
+        if self.descriptor < 0 or is_file(self.descriptor, self.path):
             return None
         with contextlib.suppress(OSError):          # Linux
             now = os.readlink(f"/proc/self/fd/{self.descriptor}")
-            return now if _is_file(self.descriptor, now) else ""
+            return now if is_file(self.descriptor, now) else ""
         return ""
 
     def release(self):
         """Removes the lock file and lets go; safe to call twice."""
         if self.descriptor < 0:
             return
-        if _is_file(self.descriptor, self.path):
+        if is_file(self.descriptor, self.path):
             with contextlib.suppress(OSError):      # in a folder that is read-only by now: nobody holds it
                 os.unlink(self.path)
         os.close(self.descriptor)
@@ -136,7 +143,7 @@ def flock(descriptor: int, shared: bool = False, wait: bool = False) -> int | No
     return None
 
 
-def _is_file(descriptor: int, path: str) -> bool:
+def is_file(descriptor: int, path: str | os.PathLike) -> bool:
     """Whether ``path`` still is the file that was opened: its last holder may have removed it in between."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))

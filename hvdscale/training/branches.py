@@ -20,6 +20,7 @@ from ..analysis.branches import DEFAULT_TOLERANCE, NO_RAMP, branched_of, ramp_of
 from ..analysis.trials import read_trials
 from ..errors import CheckpointError, ExitCode, LogError
 from ..formatting.numbers import counted, number
+from ..log.files import refuse_taken
 from ..log.merge import merge
 from ..log.reader import read_log
 from ..log.schema import Status
@@ -33,6 +34,7 @@ from ..plan.schedule import FALLING
 from ..plan.settings import Settings
 from ..plan.settle import Place, settle
 from ..system.files import write_whole
+from ..system.outputs import Kind, refuse_foreign
 from ..workers.group import Workers
 from ..workloads import find
 from .checkpoint import Checkpoints, FolderCheckpoints, listed, read
@@ -66,6 +68,16 @@ class Places:
         """The path of a log."""
         return os.path.join(self.out, f"{name}.h5")
 
+    def refuse_others(self) -> None:
+        """LogError or UsageError where a result would replace another file."""
+        for name in ("base", "branches"):
+            refuse_taken(self.log(name))
+        refuse_foreign(self.schedule, Kind("a file of hvdscale-branch", lambda head: b"\nbatch_schedule = " in head))
+
+    @property
+    def schedule(self) -> str:
+        return os.path.join(self.out, "schedule.toml")
+
     @property
     def all_branches(self) -> str:
         """The path of the log of all branches."""
@@ -93,6 +105,7 @@ class Branching:
         with self.workers.together("the settings"):
             self.workload = find(self.name)
             self.settings = settings_of(self.workload, self.layers)
+            self.places.refuse_others()
         with self.workers.together("the data"):
             self.data = read_data(self.workload, self.settings)
             self.job = current_job(self.name, self.workload, self.data, self.settings.model_args)
@@ -258,15 +271,14 @@ class Branching:
             return
         with read_log(self.places.all_branches) as log:
             runs = branched_of(read_trials(log))
-        path = os.path.join(self.places.out, "schedule.toml")
         for run in runs:
             ramp = ramp_of(run)
             if ramp is None:
                 self._say(NO_RAMP)
                 continue
-            write_whole(path, f"# {ramp}\nbatch_schedule = {json.dumps(ramp.batches.pairs)}\n"
-                              f'lr_rule = "{run.rule}"\n')
-            self._say(f"{ramp}: hvdscale-train {self.name} --config {path}")
+            write_whole(self.places.schedule, f"# {ramp}\nbatch_schedule = {json.dumps(ramp.batches.pairs)}\n"
+                        f'lr_rule = "{run.rule}"\n')
+            self._say(f"{ramp}: hvdscale-train {self.name} --config {self.places.schedule}")
 
     def _introduce(self, own: list[Branch], count: int) -> None:
         record = own[0].record

@@ -24,7 +24,7 @@ from ..data.generators import random_state
 from ..errors import CheckpointError, ExitCode, HvdscaleError, LogError
 from ..log.schema import Status
 from ..plan.plan import Plan
-from ..system.files import TEMPORARY, whole_file
+from ..system.files import clear_leavings, whole_file, write_whole
 from ..system.lock import Lock, describe, holder
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
@@ -35,8 +35,8 @@ from .snapshot import RunState, capture, restore
 
 FORMAT = 1
 OUTCOME = "outcome"
+OF_FOLDER = re.compile(rf"step-\d+\.pt|{OUTCOME}|run\.lock")          # names of its files
 FINAL = (ExitCode.DIVERGED, ExitCode.PREEMPTED)
-UNFINISHED = re.compile(rf"(step-\d+\.pt|{OUTCOME}){re.escape(TEMPORARY)}")
 
 
 def listed(folder: str) -> list[tuple[int, str]]:
@@ -87,7 +87,7 @@ def read_plan(path: str) -> dict | None:
 def write(path: str, state: dict) -> None:
     """Write a checkpoint whole or not at all; raises CheckpointError."""
     try:
-        with whole_file(path, path + TEMPORARY) as file:
+        with whole_file(path) as file:
             torch.save(state, file)
     except (OSError, RuntimeError) as error:        # torch raises RuntimeError if the disk is full
         reason = error.strerror if isinstance(error, OSError) else f"the disk may be full ({error})".splitlines()[0]
@@ -122,6 +122,7 @@ class CheckpointFolder:
         self.path, run = path, os.path.join(path, "run")
         try:
             os.makedirs(path, exist_ok=True)
+            clear_leavings(path)
             self._lock = Lock.take(run, take_over)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be used for checkpoints: {error.strerror}") from None
@@ -145,9 +146,8 @@ class CheckpointFolder:
         return next((path for _, path in listed(self.path)), None)
 
     def remove(self, paths: list[str]) -> None:
-        """Remove checkpoints, and temporary files of a killed process."""
-        unfinished = [os.path.join(self.path, name) for name in os.listdir(self.path) if UNFINISHED.fullmatch(name)]
-        for path in paths + unfinished:
+        """Remove checkpoints."""
+        for path in paths:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
@@ -165,8 +165,7 @@ class CheckpointFolder:
             outcome = {"status": status, "reason": reason, "exit_code": exit_code,
                        "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **_of_torchrun(), **more}
             text = json.dumps(outcome, indent=1, ensure_ascii=False) + "\n"
-            with whole_file(self._outcome, self._outcome + TEMPORARY) as file:
-                file.write(text.encode("utf-8", "backslashreplace"))        # file names need not be valid text
+            write_whole(self._outcome, text)
 
     def release(self) -> None:
         """Release the folder for another run."""

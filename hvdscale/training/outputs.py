@@ -6,13 +6,17 @@ import time
 from collections.abc import Callable, Mapping
 
 from ..errors import HvdscaleError
+from ..log.files import refuse_taken
 from ..plan.plan import Plan
+from ..plan.settings import Settings
+from ..system.lock import SUFFIX
+from ..system.outputs import refuse_shared
 from ..target import SPLITS
 from ..update.gradient_norms import why_not_measured
 from ..update.model import describe_reason, how_to_be_faster
 from ..update.step import log_columns
 from ..workers.group import Workers
-from .checkpoint import CheckpointFolder, Checkpoints, FolderCheckpoints
+from .checkpoint import OF_FOLDER, CheckpointFolder, Checkpoints, FolderCheckpoints
 from .describe import describe
 from .display import Display, NoDisplay
 from .job import Job
@@ -20,6 +24,7 @@ from .outcome import Start
 from .prepare import prepare
 from .resume import find_start
 from .run_log import TRIAL, NoLog, RunLog, open_log
+from .weights import refuse_unwritable
 
 
 def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: Mapping[str, Mapping] = {},
@@ -45,6 +50,26 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: M
         run_log.let_go()            # the error may be another rank's, or a lost worker's
         raise
     return run_log
+
+
+def refuse_outputs(settings: Settings, workers: Workers) -> None:
+    """UsageError or LogError, on all ranks, where an output of a run would replace another file, or another output."""
+    with workers.together("the outputs"):
+        if workers.rank == 0:
+            outputs = {"--log": settings.log, "--save-model": settings.save_model, "--checkpoint": settings.checkpoint}
+            files = [(option, path) for option, path in outputs.items() if path]
+            for option, path in files[:]:
+                folder, name = os.path.split(path)
+                if settings.checkpoint and OF_FOLDER.fullmatch(name) and (
+                        os.path.realpath(folder) == os.path.realpath(settings.checkpoint)):
+                    files.append(("--checkpoint", path))
+            if settings.log:
+                files.append(("the lock of --log", settings.log + SUFFIX))
+            refuse_shared(files)
+            if settings.log:
+                refuse_taken(settings.log)
+            if settings.save_model:
+                refuse_unwritable(settings.save_model)
 
 
 def default_log(plan: Plan) -> str:

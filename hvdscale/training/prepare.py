@@ -29,7 +29,7 @@ from .evaluate import try_measuring
 from .identity import identify
 from .job import Job
 from .resume import kept_batch, known_ghost_batch, with_batch
-from .weights import check_writable, load_weights
+from .weights import load_weights
 
 
 def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None = None,
@@ -72,8 +72,6 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
         model = make_model(workload, plan, device)
         if settings.init_from:
             load_weights(model, settings.init_from)
-        if settings.save_model:
-            check_writable(settings.save_model)
         own = identify(name, workload, data, model)
     found = {**agree_on(plan, own, data, workers), "accepted": settings.accepted}
     share_model(model, workers)

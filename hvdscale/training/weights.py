@@ -8,8 +8,9 @@ import pickle
 import torch
 from torch import Tensor, nn
 
-from ..errors import UsageError
+from ..errors import CheckpointError, UsageError
 from ..formatting.numbers import list_first
+from ..system.outputs import MODEL, refuse_foreign
 from .checkpoint import write
 
 SHOWN = 8           # names of each kind listed in an error
@@ -32,16 +33,19 @@ def load_weights(model: nn.Module, path: str) -> None:
 
 
 def save_weights(model: nn.Module, path: str) -> None:
-    """Write the model's state dict, whole or not at all; raises CheckpointError."""
+    """Write the model's state dict, whole or not at all; raises CheckpointError, also where it would replace another
+    file."""
+    refuse_foreign(path, MODEL, CheckpointError)
     write(path, {name: values.detach().cpu() for name, values in model.state_dict().items()})
 
 
-def check_writable(path: str) -> None:
-    """Raise UsageError if ``save_weights`` could not write; called before training."""
+def refuse_unwritable(path: str) -> None:
+    """Raise UsageError if ``save_weights`` could not write, or would replace another file; called before training."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path) or not os.access(folder, os.W_OK):
         reason = "is a folder" if os.path.isdir(path) else f"{folder} is not a writable folder"
         raise UsageError(f"--save-model {path}: {reason}")
+    refuse_foreign(path, MODEL)
 
 
 def _read(path: str) -> dict[str, Tensor]:

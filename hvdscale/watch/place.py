@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -14,11 +15,12 @@ from hashlib import sha256
 from pathlib import Path
 
 from ..errors import HvdscaleError
-from ..system.files import writing
+from ..system.files import clear_leavings, own_folder, scratch_folder, writing
 from ..system.owned import require_own_folder
 from ..workers.launch import SHARED, Process, shared_folder
 
 POLL_SECONDS = 0.02
+OF_LAUNCHES = re.compile(r"(\.hvdscale-)?doctor-[0-9a-f]{16}")
 SHARE = f"{SHARED}=FOLDER names a folder that all hosts share"
 
 
@@ -30,21 +32,18 @@ def place_for(process: Process, seconds: float) -> Iterator[Path]:
     Raises HvdscaleError where another user may have made it, or where it does not appear.
     """
     if process.size == 1:
-        with tempfile.TemporaryDirectory(prefix="hvdscale-doctor-") as folder:
+        with scratch_folder() as folder:
             yield Path(folder)
         return
     folders, remedy = _folders_of(process)
-    with writing(folders[-1], HvdscaleError):
-        if process.rank == 0:
-            _make_own(folders, remedy)
-        for one in folders if process.rank else ():
-            await_path(one, seconds, SHARE)
-            require_own_folder(one, remedy)
-    try:
+    with contextlib.ExitStack() as made:
+        with writing(folders[-1], HvdscaleError):
+            if process.rank == 0:
+                _make_own(folders, remedy, made)
+            for one in folders if process.rank else ():
+                await_path(one, seconds, SHARE)
+                require_own_folder(one, remedy)
         yield folders[-1]
-    finally:
-        if process.rank == 0:
-            shutil.rmtree(folders[-1], ignore_errors=True)
 
 
 def await_path(path: Path, seconds: float, remedy: str) -> None:
@@ -68,7 +67,7 @@ def _folders_of(process: Process) -> tuple[list[Path], str]:
     return [shared_folder() / f".hvdscale-doctor-{name}"], f"name another place by {SHARED}=FOLDER"
 
 
-def _make_own(folders: list[Path], remedy: str) -> None:
+def _make_own(folders: list[Path], remedy: str, made: contextlib.ExitStack) -> None:
     *above, folder = folders
     for one in above:
         with contextlib.suppress(FileExistsError):
@@ -77,5 +76,6 @@ def _make_own(folders: list[Path], remedy: str) -> None:
     if os.path.lexists(folder):                 # of a launch of this name that was killed
         require_own_folder(folder, remedy)
         shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
+    clear_leavings(folder.parent, OF_LAUNCHES)
+    made.enter_context(own_folder(folder, 0o700))
     require_own_folder(folder, remedy)

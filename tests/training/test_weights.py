@@ -10,7 +10,7 @@ from hvdscale.training.display import NoDisplay
 from hvdscale.training.loop import train
 from hvdscale.training.prepare import prepare
 from hvdscale.training.run_log import NoLog
-from hvdscale.training.weights import check_writable, load_weights, save_weights
+from hvdscale.training.weights import load_weights, refuse_unwritable, save_weights
 from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 
@@ -83,7 +83,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_training(tmp_path)
     with pytest.raises(UsageError, match="--save-model /none/m.pt: /none is not a writable folder"):
         prepare(JOB, [{"save_model": "/none/m.pt"}], SingleWorker())
     with pytest.raises(UsageError, match="is a folder"):
-        check_writable(str(tmp_path))
+        refuse_unwritable(str(tmp_path))
     with pytest.raises(CheckpointError, match="/none/m.pt: cannot be written"):
         save_weights(toy.Net(), "/none/m.pt")
 

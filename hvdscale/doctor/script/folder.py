@@ -74,7 +74,8 @@ def _is_package(one: os.DirEntry) -> bool:
 
 def _ignored(place: Path, folder: str, names: list[str]) -> list[str]:
     """Names that are not copied: those left out, the copy itself, and what is neither file nor folder nor link."""
-    own = {place, *(above for above in place.parents if above.name.startswith("hvdscale-"))}       # in TMPDIR
+    made = ("hvdscale-", ".hvdscale.")          # in TMPDIR
+    own = {place, *(above for above in place.parents if above.name.startswith(made))}
     return [name for name in names if name in LEFT_OUT or Path(folder, name) in own
             or not _is_plain(os.path.join(folder, name))]
 

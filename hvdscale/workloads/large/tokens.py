@@ -17,7 +17,6 @@ import json
 import mmap
 import os
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -314,11 +313,9 @@ class _Build:
 
     def make(self, vocabulary: Vocabulary | str, learn_from: Sequence[str]) -> None:
         """Write the cache and rename it; an error leaves nothing behind."""
-        unfinished = f"{self.place.name}.{socket.gethostname()}."
-        for left in [*self.place.parent.glob(f"{unfinished}*"), self.place]:       # of a killed process; damaged
-            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(self.place, ignore_errors=True)           # it is damaged
         try:
-            with whole_folder(self.place, unfinished) as folder:
+            with whole_folder(self.place) as folder:
                 if isinstance(vocabulary, str):
                     vocabulary = learn(vocabulary, self._lines(learn_from, f"vocabulary {vocabulary}"))
                 self._write(Path(folder), vocabulary)
