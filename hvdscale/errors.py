@@ -61,6 +61,10 @@ class UsageError(HvdscaleError):
     exit_code = ExitCode.USAGE
 
 
+class OutputError(HvdscaleError):
+    """Standard output that cannot be written, such as to a full disk."""
+
+
 class UnknownNameError(UsageError, KeyError):
     """A column, table or figure asked for by a name that none has."""
 

@@ -28,7 +28,7 @@ DEFAULT = BranchRequest()
               "hvdscale-train, rather than train one; its log names workload and settings")
 @click.option("--factors", metavar="LIST", default=",".join(map(str, DEFAULT.factors)), show_default=True,
               help="k: branches have k times the run's batch")
-@click.option("--orders", type=click.IntRange(min=1), default=DEFAULT.orders, show_default=True,
+@click.option("--orders", type=click.IntRange(1, 1000), default=DEFAULT.orders, show_default=True,
               help="branches of each k, with other orders of the data")
 @click.option("--branch-examples", type=click.IntRange(min=1), metavar="N",
               help="examples of each branch, rounded up  [default: 16 steps of the largest batch]")

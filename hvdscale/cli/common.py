@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,32 +18,40 @@ from importlib import import_module
 import click
 
 from ..analysis.defaults import CONFIDENCE
-from ..errors import ExitCode, HvdscaleError, UsageError, WorkersError
-from ..formatting.escaping import printable
+from ..errors import ExitCode, HvdscaleError, OutputError, UsageError, WorkersError
+from ..formatting.escaping import say as echo
 from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
 from ..report.defaults import FORMATS
 from ..system.collecting import uncollected
-from ..system.hangup import heed, outlive_readers, stop_before_the_steps
+from ..system.hangup import end_at_signals, guard_streams, heed, outlive_readers, stop_before_the_steps
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 from .brief import Brief
 
+SIGNALLED = (128 + signal.SIGTERM, 128 + signal.SIGHUP)         # exit codes
 # context_settings of every command; without a terminal click's own width would be 80
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=110,
                terminal_width=None if terminal_width() else USUAL)
 
 
 class _Ending:
-    """Mixin of click commands: HvdscaleError -> its exit code, Ctrl-C -> 130, a reader of stdout that left -> 141."""
+    """Mixin of click commands: HvdscaleError -> its exit code, Ctrl-C -> 130, a reader of stdout that left -> 141,
+    TERM and HUP -> 143 and 129, with nothing left behind."""
 
     def invoke(self, ctx):
         """Runs the command; the outermost one turns errors into exit codes."""
         print_anything()
+        guard_streams()
+        end_at_signals()
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
+        except SystemExit as ended:
+            if ended.code in SIGNALLED:
+                exit_now(ended.code)                # HDF5 may have been interrupted in the middle of a file
+            raise
         except HvdscaleError as error:
             say_error(error)
             ctx.exit(error.exit_code)
@@ -50,7 +59,6 @@ class _Ending:
             click.echo("interrupted", err=True)
             ctx.exit(ExitCode.INTERRUPTED)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)      # silences the last flush at exit too
             ctx.exit(ExitCode.BROKEN_PIPE)
 
 
@@ -123,13 +131,19 @@ def parse(command: click.Command):
     """The parsed command line (or an exit code), and its error, which all ranks then raise together."""
     print_anything()
     try:
-        return command.main(standalone_mode=False), None
+        parsed = command.main(standalone_mode=False)
+        sys.stdout.flush()
+        return parsed, None
+    except OutputError:
+        raise
     except click.ClickException as raised:
         return None, UsageError(raised.format_message())
     except HvdscaleError as raised:
         return None, raised
     except click.Abort:                 # what click makes of Ctrl-C
         exit_now(ExitCode.INTERRUPTED)
+    finally:
+        outlive_readers()
 
 
 @contextlib.contextmanager
@@ -187,21 +201,17 @@ def say_error(error: HvdscaleError) -> None:
     echo(f"Error: {error}", err=True)
 
 
-def echo(text: str = "", err: bool = False) -> None:
-    """Print text on stdout or stderr; escapes control sequences in names and messages from others' files."""
-    click.echo(printable(text), err=err)
-
-
 def begin_run() -> None:
     """At the start of a training command: signals and the end of its terminal stop it, and lose nothing."""
     if launched() is not None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)        # torchrun's, as it ends, also under nohup
     heed(stop_before_the_steps, but_for=(signal.SIGINT,))
-    outlive_readers()
 
 
 def exit_now(code: int) -> None:
     """End without Python's own exit: HDF5 would try to write what a full disk refused, and crash."""
     sys.stdout.flush()
     sys.stderr.flush()
+    if "multiprocessing.forkserver" in sys.modules:         # the folder of its socket goes at Python's own exit
+        shutil.rmtree(sys.modules["multiprocessing.util"].get_temp_dir(), ignore_errors=True)
     os._exit(code)

@@ -13,7 +13,7 @@ from ..data.published import BY_HAND, DATA_SETS
 from ..formatting.numbers import byte_size
 from ..formatting.screen import Screen, time_left
 from ..formatting.text_table import aligned
-from .common import CONTEXT, CommandGroup, version_option
+from .common import CONTEXT, CommandGroup, echo, version_option
 from .completion import words
 
 EVERY_SECONDS = 0.1, 5.0           # between updates of the bar; between lines
@@ -32,9 +32,9 @@ def list_data_sets():
     for name, data_set in DATA_SETS.items():
         sizes = [file.size for file in data_set.published]
         rows.append((name, data_set.title, byte_size(sum(sizes)) if None not in sizes else "-", data_set.terms))
-    click.echo("\n".join(aligned(rows, left=range(len(rows[0])))) + "\n")
+    echo("\n".join(aligned(rows, left=range(len(rows[0])))) + "\n")
     for name, how in BY_HAND.items():
-        click.echo(f"{name} {how}")
+        echo(f"{name} {how}")
 
 
 @main.command("fetch")

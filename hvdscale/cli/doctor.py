@@ -12,6 +12,7 @@ import click
 from ..errors import RanksDifferError
 from ..formatting.progress import Progress, quiet
 from ..formatting.screen import Screen
+from ..system.hangup import end_at_signals
 from ..workers.launch import launched
 from .common import CONTEXT, checks_option, format_option, version_option, width_option
 from .train import FEW, Grouped, asked, carry_out_together, key_options
@@ -55,6 +56,8 @@ def main() -> None:
     if sys.argv[1:2] == ["script"]:
         from .doctor_script import main as examine_script
         return examine_script()
+    if launched() is None:
+        end_at_signals()
     carry_out_together(command, _run)
 
 

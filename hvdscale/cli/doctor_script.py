@@ -55,11 +55,13 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
         from ..doctor.script.report import render
         from ..doctor.script.runs import ScriptError
         from ..training.display import on_terminal
-        from ..workers.launch import place
+        from ..workers.launch import place, refuse_too_many
         from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
     process = place()
     refuse_launcher_in_torchrun()
     stop_without_launcher(seconds)
+    if process.size == 1:
+        refuse_too_many(workers, "torchrun", None, {})
     workers = process.size if process.size > 1 else workers
     _check(arguments, batch, workers)
     checked = checks_of(checks, tuple(CHECKS))

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..analysis.metric_direction import better
 from ..errors import HvdscaleError, LogError
+from ..formatting.escaping import printable
 from ..formatting.numbers import byte_size
 from ..log.plan_text import read_plan
 from ..log.reader import Log
@@ -39,7 +40,8 @@ def line_of(log: Log, row: int) -> tuple:
     metric = _metric(log, target)
     values = log.evaluations.of_trial(metric, trials["id"][row]) if metric else np.empty(0)
     measured = values[~np.isnan(values)]
-    return (str(trials["id"][row]), state_of(log, row), f"{trials['dataset'][row]}/{trials['model'][row]}",
+    return (str(trials["id"][row]), state_of(log, row),
+            printable(f"{trials['dataset'][row]}/{trials['model'][row]}", lines=False),
             str(trials["global_batch"][row]),
             str(trials["workers"][row]) if has_workers(trials["source"][row]) else "-", str(steps_done(log, row)),
             metric or "-", short_number(values[-1]) if len(values) else "-",
@@ -54,7 +56,7 @@ def draw_of(log: Log, row: int) -> str:
     repeat = f" repeat {sweep['repeat']}" if sweep.get("repeat") else ""
     point = ", ".join(f"{name} {short_number(value) if isinstance(value, (int, float)) else value}"
                       for name, value in (sweep.get("point") or {}).items())
-    return f"{sweep.get('study')} draw {sweep.get('draw')}{repeat}: {point}"
+    return printable(f"{sweep.get('study')} draw {sweep.get('draw')}{repeat}: {point}", lines=False)
 
 
 def state_of(log: Log, row: int | None) -> str:

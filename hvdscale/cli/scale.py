@@ -37,7 +37,7 @@ class ScaleCommand(Grouped, CommandOfTwo):
 @click.command(cls=ScaleCommand, context_settings=CONTEXT,
                few=f"--workers --repeats --out --probe --until --at-most --launcher --hosts --overwrite {FEW}")
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
-@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,
+@click.option("--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True,
               help="runs at each worker count, with consecutive seeds")
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and the report")
 @click.option("--probe", is_flag=True, help=f"throughput only: {PROBE['steps']} steps each, no evaluation")
@@ -100,7 +100,7 @@ def main(workload, counts, repeats, out, probe, until, at_most, launcher, hosts,
         return decide(series, counts, can_start, max(repeats, LEAST_REPEATS), out, loss, at_most, room)
     runs = runs_of(counts, repeats, probe, keys, out)
     series.carry_out(runs)
-    click.echo()
+    echo()
     make([run.log for run in runs], out=os.path.join(out, "report"), echo=echo)
 
 
@@ -135,18 +135,17 @@ class Series:
         todo = [run for run in runs if self.overwrite or not ended(run, self.workload)]
         accept, first = self.keys.get("accept_changes", False), {}
         if len(todo) < len(runs):
-            accepted = refuse_edited([run for run in runs if run not in todo], self.workload, self.keys, accept,
-                                     click.echo)
+            accepted = refuse_edited([run for run in runs if run not in todo], self.workload, self.keys, accept, echo)
             todo = [replace(run, keys={**run.keys, "accepted": accepted}) for run in todo] if accepted else todo
-            click.echo(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
+            echo(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
         for number, run in enumerate(todo, 1):
-            click.echo(f"\n[{number}/{len(todo)}] {counted(run.workers, 'worker')}, seed "
-                       f"{run.keys.get('seed', 0)}: {run.log}")
+            echo(f"\n[{number}/{len(todo)}] {counted(run.workers, 'worker')}, seed {run.keys.get('seed', 0)}: "
+                 f"{run.log}")
             known = number > 1 and todo[number - 2].workers == run.workers
             try:
                 job = carry_out(run, self.workload, self.launcher, self.hosts, _make_printer(with_plan=not known))
             except KeyboardInterrupt:
-                click.echo("\nthe same command resumes here", err=True)
+                echo("\nthe same command resumes here", err=True)
                 raise
             first = first or job
             refuse_changes(first, job, accept, todo[0].log, INSTEAD)        # it may be edited meanwhile
@@ -170,17 +169,17 @@ def decide(series: Series, counts: Sequence[int], can_start: Sequence[int], repe
         except UsageError:              # of another job, which no other measurement would change
             raise
         except HvdscaleError as error:
-            click.echo(f"  note: {error}\n  note: left out of what may be measured")
+            echo(f"  note: {error}\n  note: left out of what may be measured")
             return None
         return plan()
     if earlier := [SeriesRun(0, log, {}) for log in finished_logs(out)]:
-        refuse_edited(earlier, series.workload, series.keys, series.keys.get("accept_changes", False), click.echo)
+        refuse_edited(earlier, series.workload, series.keys, series.keys.get("accept_changes", False), echo)
     series.carry_out(runs_of(list(can_start[:2]), repeats, False, series.keys, out))
     first = plan()
     local_batch, spent = first.times.timings.most_local, worker_hours(finished_logs(out))
     for found in decide_until(measure, first, loss, (at_most or math.inf) - spent, room):
-        click.echo(f"\n{describe_next(found)}")
-    click.echo()
+        echo(f"\n{describe_next(found)}")
+    echo()
     plan(echo=echo, out=os.path.join(out, "plan"))
 
 
@@ -192,7 +191,7 @@ def _make_printer(with_plan: bool):
         nonlocal started
         started = started or line.startswith(("step", "Error"))
         if started and not line.startswith(("log: ", "next: ")):
-            click.echo(f"  {line}")
+            echo(f"  {line}")
     return show
 
 

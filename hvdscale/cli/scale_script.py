@@ -21,7 +21,8 @@ from .completion import paths
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--workers", "counts", metavar="LIST", help="worker counts  [default: 1,2,4; under a launcher: as many "
               "as it started]")
-@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="runs at each worker count")
+@click.option("--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True,
+              help="runs at each worker count")
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and the report")
 @click.option("--batch", type=click.IntRange(min=1), help="examples of a worker's update (weak scaling); {local} in "
               "the script's arguments becomes it")

@@ -5,7 +5,9 @@ import sys
 from importlib import import_module
 from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
 
+from ..errors import ExitCode, OutputError
 from ..system.collecting import uncollected
+from ..system.hangup import guard_streams
 
 
 def _command(name):
@@ -13,14 +15,24 @@ def _command(name):
         ignored = getsignal(SIGINT) is not default_int_handler      # as for background jobs of a shell
         if not ignored:
             signal(SIGINT, SIG_DFL)
-        if sys.argv[1:2] == ["--version"]:
-            from ..system.version import version_line
-            return print(version_line())
-        with uncollected():
-            main = import_module(f"hvdscale.cli.{name}").main
-        if not ignored:
-            signal(SIGINT, default_int_handler)
-        return main()
+        guard_streams()
+        try:
+            if sys.argv[1:2] == ["--version"]:
+                from ..system.version import version_line
+                return print(version_line(), flush=True)
+            with uncollected():
+                main = import_module(f"hvdscale.cli.{name}").main
+            if not ignored:
+                signal(SIGINT, default_int_handler)
+            try:
+                return main()
+            finally:
+                sys.stdout.flush()          # of --help, too
+        except OutputError as error:
+            print(f"Error: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        except BrokenPipeError:
+            sys.exit(ExitCode.BROKEN_PIPE)
     return start
 
 

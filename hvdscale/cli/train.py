@@ -278,7 +278,7 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -
         if not sketched:
             raise
         if workers.rank == 0:
-            print(sketched)
+            echo(sketched)
         return 0
     except StoppedError as stopped:
         if workers.rank == 0:

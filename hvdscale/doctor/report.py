@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from ..formatting.escaping import printable
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import counted
 from ..formatting.text_table import aligned
@@ -71,7 +72,7 @@ def _failure(finding: Finding, colour: bool) -> str:
 
 def render_table(rows: Sequence[tuple[str, ...]], left: Collection[int]) -> str:
     """The rows, indented; ``left``: the columns that are aligned there."""
-    return "\n".join(f"  {line}" for line in aligned(rows, left, line_width() - 2))
+    return "\n".join(f"  {printable(line)}" for line in aligned(rows, left, line_width() - 2))
 
 
 def _colour(text: str, verdict: str, colour: bool) -> str:

@@ -2,15 +2,34 @@
 from __future__ import annotations
 
 import re
+import sys
+import unicodedata
 
-# control characters but for tab and line feed; marks that turn the direction of writing; halves of characters, which
-# represent bytes of a file's name that are not text
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_PLAIN, _ONE_LINE = re.compile(r"[^\n\t -~]"), re.compile("[^ -~]")         # what needs a look
+# of the characters that are neither control nor format, those without a shape: fillers, selectors of variants
+_SHAPELESS = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0"
+                        "\U000e0100-\U000e01ef]")
 
 
-def printable(text: str) -> str:
-    r"""The text with what would steer the terminal, rather than be shown, written as in Python: \x1b, \u202e."""
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+def printable(text: str, lines: bool = True) -> str:
+    r"""The text with what would act on who reads it, or could not be seen, written as in Python: \x1b, \u202e, \u200b.
+
+    These are the control and format characters of Unicode, what it has not assigned, and halves of characters, which
+    represent bytes of a file's name that are not text.
+    lines  whether tabs and line feeds stay
+    """
+    return (_PLAIN if lines else _ONE_LINE).sub(_show, text)
+
+
+def _show(found: re.Match[str]) -> str:
+    letter = found[0]
+    seen = letter.isprintable() or unicodedata.category(letter) == "Zs"
+    return letter if seen and not _SHAPELESS.match(letter) else letter.encode("unicode_escape").decode()
+
+
+def say(text: str = "", err: bool = False) -> None:
+    """Print on stdout or stderr what may hold names and messages from others' files: the one way to print."""
+    print(printable(text), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 # how a cell begins that a spreadsheet would work out, be there apostrophes before it; numbers do not begin so

@@ -9,6 +9,8 @@ import shutil
 import sys
 import textwrap
 
+from .escaping import printable
+
 NARROWEST, WIDEST = 60, 160
 USUAL = 100             # characters, where there is no terminal
 
@@ -29,5 +31,5 @@ def wrap(text: str, start: str = "", whole: bool = False) -> str:
 
     whole  keep it on one line where there is no terminal
     """
-    return textwrap.fill(text, terminal_width() or (sys.maxsize if whole else USUAL), initial_indent=start,
+    return textwrap.fill(printable(text), terminal_width() or (sys.maxsize if whole else USUAL), initial_indent=start,
                          subsequent_indent=" " * len(start), break_long_words=False, break_on_hyphens=False)

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import LogError, UsageError
 from ..formatting.numbers import counted
+from ..plan.values import MOST
 from ..target import Target
 from .files import first_line
 from .plan_text import read_plan
@@ -26,7 +27,6 @@ from .reader import Log, Part, LogTable, read_log
 from .schema import STEP_PARTS, Status
 
 FEW = 8                     # ids that are compared one by one
-MOST = 2 ** 53              # steps, examples, workers: beyond, a float64 does not hold them
 NOT_NEGATIVE = {
     "trials": ("id", "global_batch", "local_batch", "accumulation", "ghost_batch", "workers", "budget_steps"),
     "restarts": ("first_step", "workers", "time"),

@@ -137,6 +137,9 @@ def tolerance_of(asked: BranchRequest, metrics: Mapping[str, str], default: str)
 def steps_at(asked: BranchRequest, budget_steps: int) -> tuple[int, ...]:
     """The steps of the base run at which there are branches; raises PlanError if nothing says which."""
     if asked.at:
+        if late := [step for step in asked.at if step > budget_steps > 0]:
+            raise PlanError(f"--at {late[0]}: is beyond the run's {budget_steps} steps; name earlier steps, or a "
+                            "longer run by --steps")
         return asked.at
     if not budget_steps:
         raise PlanError("a budget in seconds has no last step; give --at, the steps at which to branch")

@@ -9,7 +9,6 @@ as a number.
 """
 from __future__ import annotations
 
-import math
 import sys
 import typing
 from dataclasses import dataclass, field, fields
@@ -21,7 +20,7 @@ from .batch_schedule import RATES
 from .lengths import COUNTED, UNITS, Length
 from .lengths import read as read_length
 from .schedule import DECAYS, FALLING, PLATEAU, STARTED
-from .values import LARGEST_INT, WORDS, check_value, did_you_mean, none_of
+from .values import LARGEST_INT, MOST, WORDS, check_value, did_you_mean, none_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -187,10 +186,11 @@ class Settings:
         False, "the same bits at any worker count: sums without rounding, a pass for each ghost group, and as many "
         "threads per worker, by default one; slower")
     threads: int | None = _key(
-        None, "threads per worker; default: OMP_NUM_THREADS, else the host's cores / its workers", least=1)
+        None, "threads per worker; default: OMP_NUM_THREADS, else the host's cores / its workers", least=1, below=4097)
     bucket_mib: float = _key(
         0.0, "gradient buckets reduced during the backward pass; 0: one allreduce after it", least=0)
-    loader_workers: int = _key(0, "processes per worker that read a map-style data set; 0: the worker itself", least=0)
+    loader_workers: int = _key(
+        0, "processes per worker that read a map-style data set; 0: the worker itself", least=0, below=1025)
     untimed_passes: int = _key(3, "untimed passes before the first step; they leave the model unchanged", least=0)
     stall_seconds: float = _key(120.0, "abort the job when a worker waits longer than this for others", above=0)
     checkpoint: str | None = _key(None, "folder for checkpoints", True)
@@ -426,13 +426,14 @@ def _check_length(name: str, value: typing.Any, key: str, unit: str | None) -> L
 def _check_amount(name: str, amount: typing.Any, whole: bool, rules: typing.Mapping[str, typing.Any]) -> typing.Any:
     if not rules["many"]:
         if not whole:
-            return check_value(name, amount, float, None, rules["least"], rules["above"])
+            return check_value(name, amount, float, None, rules["least"], rules["above"], MOST)
         amount = int(amount) if isinstance(amount, float) and amount.is_integer() else amount
-        return check_value(name, amount, int, None, rules["above"] + 1 if rules["least"] is None else rules["least"])
+        return check_value(name, amount, int, None, rules["above"] + 1 if rules["least"] is None else rules["least"],
+                           below=MOST)
     check_value(name, amount, list, "a list of numbers")
     pairs = rules["many"] == "pairs"
     starts = [0, *amount] if not pairs else [entry[0] for entry in amount if _is_pair(entry)]
-    grow = all(type(start) in ((int,) if whole else (int, float)) and math.isfinite(start) for start in starts) and all(
+    grow = all(type(start) in ((int,) if whole else (int, float)) and abs(start) < MOST for start in starts) and all(
         before < after or before == after > 0 and not pairs for before, after in zip(starts, starts[1:]))
     if not amount or len(starts) < len(amount) or not grow or starts[0]:
         raise UsageError(f"{name} = {amount!r} is not a list of " + (

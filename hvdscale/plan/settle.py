@@ -20,7 +20,7 @@ from .schedule import FALLING, INVERSE_SQRT, PLATEAU
 from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, fewest_passes, largest_pass
 from .time_scales import decay_of, weight_decay_of
-from .values import none_of
+from .values import LARGEST_INT, MOST, none_of
 
 GLOBAL, GHOST_BATCH = "global", 32
 PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of such a name is planned as it was set
@@ -506,7 +506,11 @@ def settle_budget(settings: Settings, stream: Stream) -> int:
     """The budget in steps, the last one begun included; 0 where it is in seconds."""
     if settings.budget is None:
         raise PlanError("no budget: give --steps, --epochs or --budget, such as --budget '1e8 tokens'")
-    return settings.budget.in_steps(stream)
+    steps = settings.budget.in_steps(stream)
+    if steps > MOST or stream.examples_before(steps) > LARGEST_INT:
+        raise PlanError(f"a budget of {settings.budget} is {steps:,} steps, more than a log can count; give a shorter "
+                        "one")
+    return steps
 
 
 def settle_checkpoints(settings: Settings, stream: Stream) -> dict:

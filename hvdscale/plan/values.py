@@ -13,6 +13,7 @@ from ..errors import UsageError
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a table"}
 BOUNDS: dict[str, Callable[[Any, Any], bool]] = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
 LARGEST_INT = 2**63 - 1
+MOST = 2**53                # steps, examples and other counts: beyond, a float64 does not hold them
 
 
 def check_value(name: str, value: Any, kind: type[Any], word: str | None = None, least: float | None = None,

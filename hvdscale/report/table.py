@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..analysis.intervals import Estimate
-from ..formatting.escaping import as_cell
+from ..formatting.escaping import as_cell, printable
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import RANGE, finite, number, span
 from ..formatting.text_table import Heading, TextTable, on_one_line
@@ -102,7 +102,7 @@ def _texts(table: Table, word: Callable[[str], str] = str) -> tuple[list[Heading
 
 def _entry(cell: Cell, word: Callable[[str], str]) -> str:
     below = cell.below if not cell.below or RANGE.search(cell.below) or cell.below[0] in "<>" else word(cell.below)
-    return "\n".join(filter(None, (cell.shown, below)))
+    return "\n".join(filter(None, (printable(cell.shown, lines=False), below)))
 
 
 def as_csv(table: Table, target: Target | None = None) -> str:

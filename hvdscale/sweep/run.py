@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import ExitCode, LogError, UsageError
+from ..formatting.escaping import say
 from ..formatting.numbers import counted, listed
 from ..plan.averaging import AVERAGED
 from ..plan.settings import Settings
@@ -146,7 +147,7 @@ class SweepRun:
         if self.here.rank < self.group.size:
             found = list(estimates(studies, data, self.group))
             if self.speaks:
-                print(table(found, self.groups))
+                say(table(found, self.groups))
 
 
 def report_status(asked) -> None:
@@ -177,8 +178,8 @@ def take_back_failed(asked) -> None:
     for spec in wanted_studies(asked.sweep, asked.only):
         numbers = ledger.take_back(spec.name, RETRIED)
         if numbers:
-            print(f"{spec.name}: taken back: {', '.join(map(str, numbers))}")
-    print("the same command without --retry runs what was taken back")
+            say(f"{spec.name}: taken back: {', '.join(map(str, numbers))}")
+    say("the same command without --retry runs what was taken back")
 
 
 def last_lines(states: SweepState, asked, finished: bool) -> list[str]:

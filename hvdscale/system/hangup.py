@@ -1,7 +1,9 @@
 """Signals that ask a run to stop, and the end of whoever reads its output: a closed terminal is both.
 
     before = heed(handler)              at each of the signals; nohup's choice stays
-    outlive_readers()                   print loses what nobody reads, and raises nothing
+    guard_streams()                     print raises OutputError where stdout cannot be written, and nothing on stderr
+    outlive_readers()                   print loses what nobody reads, or no disk takes, and raises nothing
+    end_at_signals()                    TERM and HUP leave every ``with``, so that nothing is left behind
     if not has_readers(): ...           then a run stops as at a signal
     note_stop(); has_stopped()          whether all ranks have agreed to: a further signal has nothing to say
     postpone_stops()                    from now on a signal before the first step waits for the next
@@ -18,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..errors import StoppedError
+from ..errors import OutputError, StoppedError
 
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 STOPPED = "stopped by a signal before the first step or after the last one; the same command resumes"
@@ -80,39 +82,78 @@ def take_postponed() -> bool:
     return there
 
 
+def guard_streams(lasting: bool = False) -> None:
+    """Let what cannot be printed be one error: OutputError, BrokenPipeError where the reader has left; on stderr none.
+
+    lasting  no error: what is printed is lost from then on
+    """
+    for number in range(3):                     # else the next file to be opened becomes stdout
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+            if number == 1 and not lasting:
+                os.set_inheritable(os.dup2(os.open(os.devnull, os.O_RDONLY), 1), True)       # no write succeeds
+    sys.stdout, sys.stderr = (_guarded(stream, number, lasting or number == 2)
+                              for number, stream in ((1, sys.stdout), (2, sys.stderr)))
+
+
 def outlive_readers() -> None:
-    """Let this process's output be lost once nobody reads it."""
-    sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
+    """Let this process's output be lost once nobody reads it, or the disk is full."""
+    guard_streams(lasting=True)
+
+
+def end_at_signals() -> None:
+    """Have TERM and HUP raise SystemExit, with the code that a shell reports, so that temporary files are removed."""
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, end)
 
 
 def has_readers() -> bool:
     """Whether all output has been taken so far; always under nohup."""
-    return not _Outliving.lost or _ignores_hangups()
+    return not _Guarded.lost or _ignores_hangups()
 
 
-def _outliving(stream):
-    try:
-        raw = _Outliving(stream.fileno(), "w", closefd=False)
-    except (AttributeError, io.UnsupportedOperation):       # closed, or a test's
+def _guarded(stream, number, lasting):
+    if stream is None:
+        stream = open(number, "w", closefd=False)
+    raw = getattr(getattr(stream, "buffer", None), "raw", getattr(stream, "buffer", None))
+    if isinstance(raw, _Guarded):
+        raw.lasting = lasting
         return stream
+    try:
+        raw = _Guarded(stream.fileno(), "w", closefd=False)
+    except (AttributeError, io.UnsupportedOperation):       # a test's
+        return stream
+    raw.lasting = lasting
     stream.flush()
     return io.TextIOWrapper(raw if stream.write_through else io.BufferedWriter(raw), stream.encoding, stream.errors,
                             line_buffering=stream.line_buffering, write_through=stream.write_through)
 
 
-class _Outliving(io.FileIO):
-    """A file that becomes /dev/null once its pipe or terminal has no other end."""
+class _Guarded(io.FileIO):
+    """A file that becomes /dev/null once it cannot be written, its pipe or terminal has no other end."""
 
-    lost = False
+    lasting = lost = False
 
     def write(self, data):
         try:
-            return super().write(data)
+            return super().write(data) if len(data) else 0          # click tries that
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
-                raise
-        _Outliving.lost = True
+            failure = error
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
         os.close(null)
-        return super().write(data)
+        if failure.errno in (errno.EPIPE, errno.EIO):
+            _Guarded.lost = True
+        if self.lasting:
+            if self.fileno() == 1 and not _Guarded.lost:
+                os.write(2, f"Note: standard output cannot be written: {failure.strerror}; the run continues without "
+                            "it\n".encode())
+            return super().write(data)
+        if failure.errno == errno.EPIPE:
+            raise failure
+        raise OutputError(f"standard output cannot be written: {failure.strerror}")

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ..analysis.branches import DEFAULT_TOLERANCE, NO_RAMP, branched_of, ramp_of, smoothed
 from ..analysis.trials import read_trials
 from ..errors import CheckpointError, ExitCode, LogError
+from ..formatting.escaping import say
 from ..formatting.numbers import counted, number
 from ..log.files import refuse_taken
 from ..log.merge import merge
@@ -131,7 +132,7 @@ class Branching:
 
     def _say(self, text: str) -> None:
         if self.workers.rank == 0:
-            print(text, flush=True)
+            say(text)
 
     # the base run
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
+
+from ..analysis.rank_times import times_of
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen, time_left
 from ..plan.plan import Plan
@@ -14,6 +17,7 @@ from ..workers.launch import launched
 from .outcome import Outcome
 
 LINE_SECONDS, BAR_SECONDS = 2.0, 0.1
+LEAST_TIMED, MOST_TIMED = 20, 500       # steps, of the latest, in which a rank is found slow
 
 
 class Display:
@@ -30,6 +34,8 @@ class Display:
         target = plan.stop_target
         self._column = target.column if target else f"val/{[*metrics][-1]}"
         self._value, self._newest = "-", None
+        self._by_rank: deque[tuple[float, Sequence[float]]] = deque(maxlen=MOST_TIMED)
+        self._slow_said = ""
         self._born, self._whole_said, self._scaled = clock(), False, ""
         self._evaluations: list[float] = []             # seconds of each
         self._checkpoints: list[float] = []             # likewise
@@ -71,6 +77,27 @@ class Display:
         """Show from now on the last step's loss scale, and how many updates fp16 overflow has prevented."""
         self._scaled = f"loss scale {loss_scale:g}, {counted(skipped, 'update')} skipped"
 
+    def ranks(self, seconds: float, by_rank: Sequence[float]) -> None:
+        """Note a step's seconds, and those of each rank for its data and its passes, if there are several."""
+        if len(by_rank):
+            self._by_rank.append((seconds, by_rank))
+
+    def slow_rank(self) -> str:
+        """The rank for which the others waited in the latest steps, in words; "" without one, or where shares differ.
+        """
+        plan = self._plan
+        if len(self._by_rank) < LEAST_TIMED or plan.workers * plan.local_batch * plan.accumulate != plan.global_batch:
+            return ""
+        seconds, by_rank = zip(*self._by_rank)
+        data, passes = np.array(by_rank).reshape(len(by_rank), 2, -1).transpose(1, 2, 0)
+        times = times_of({"step": np.broadcast_to(seconds, data.shape), "data": data, "forward": passes,
+                          "waiting": np.zeros_like(data)})
+        for name, what in (("data", "getting its data"), ("forward", "in its passes")):
+            if found := times.outlier([name]):
+                return (f"rank {found[0]} is slow: {1000 * found[1]:.3g} ms a step {what}, the others "
+                        f"{1000 * found[2]:.3g}; they wait for it")
+        return ""
+
     def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
         """Show progress if due: steps and examples done in these seconds, and the last loss."""
         self._newest = step, examples, seconds, loss
@@ -87,6 +114,8 @@ class Display:
             self.say(f"  {at}{values}")
         if self._scaled:
             self.say(f"  fp16: {self._scaled} of {outcome.step}; /steps in the log has both by step")
+        if slow := self.slow_rank():
+            self.say(f"  note: {slow}")
         for name, count in self._nans.items():
             since = f" since step {self._first}" if self._first else ""
             self.say(f"  note: {name} was NaN at {count} of {counted(self._seen[name], 'evaluation')}{since}")
@@ -108,8 +137,16 @@ class Display:
             loss = f"loss {value:<10.4g}"
             speed = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}") + " examples/s  " + time_left(left)
             self._say_whole(seconds, left)
+            self._say_slow()
         progress = "  ".join(filter(None, [f"{loss}{self._column} {self._value:<9}{speed}".rstrip(), self._scaled]))
         self._screen.line(f"{count}  {progress}", self._clock(), step / budget if budget else 0)
+
+    def _say_slow(self) -> None:
+        """Once for each rank that is found slow."""
+        slow = self.slow_rank()
+        if slow and slow.partition(":")[0] != self._slow_said:
+            self._slow_said = slow.partition(":")[0]
+            self.say(f"  note: {slow}")
 
     def _seconds_left(self, step: int, examples: int, seconds: float) -> float:
         """Seconds to the end of the budget, of steps, evaluations and checkpoints."""
@@ -145,7 +182,7 @@ class NoDisplay(Display):
     def _print_nothing(self, *given: object) -> None:
         pass
 
-    say = resume = evaluation = checkpoint = plateau = scaled = step = measured = end = _print_nothing
+    say = resume = evaluation = checkpoint = plateau = scaled = step = ranks = measured = end = _print_nothing
 
 
 def _usual(seconds: Sequence[float]) -> float:

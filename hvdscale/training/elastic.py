@@ -8,12 +8,12 @@ batch-norm is larger.
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import WorkerLostError, WorkersError
+from ..formatting.escaping import say
 from ..plan.shards import group_bounds
 from ..update.gradient_norms import joins_examples
 from ..workers.elastic import ElasticWorkers
@@ -43,7 +43,7 @@ def regroup(workers: ElasticWorkers, attempt: Callable[[Recovery], int]) -> int:
         except (WorkerLostError, HostsChangedError) as end:
             memory.end = str(end).partition(". ")[0]        # the first sentence of Horovod's message
             if isinstance(end, WorkerLostError) and workers.local_rank == 0:        # slurm/elastic.sbatch reads it
-                print(f"Note: {memory.end}; forms a new group", file=sys.stderr, flush=True)
+                say(f"Note: {memory.end}; forms a new group", err=True)
         gc.collect()                    # frees the old group's model before a new one is built
         workers.reform()
 

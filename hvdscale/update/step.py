@@ -44,12 +44,16 @@ CARRY = 1024        # a count is sent as thousands and units, as a float cannot 
 @dataclass(frozen=True)
 class StepResult:
     """The result of a step: mean loss before the update, votes cast, its seconds, and further measurements by column
-    (see log_columns)."""
+    (see log_columns).
+
+    by_rank  of several workers: the seconds of each rank for its data, then those of each for its passes
+    """
 
     loss: float
     votes: tuple[str, ...]
     step_seconds: float
     measured: Mapping[str, float] = field(default_factory=dict)
+    by_rank: Sequence[float] = ()
 
 
 def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
@@ -97,7 +101,8 @@ class DataParallelStep:
         self.ghosts.attach(model)
         self.statistics = Statistics(model, plan.group_by_group)
         self.noise = GradientNoise(plan, model, workers.rank)
-        tail = SUMS + len(VOTES) + self.noise.size
+        self._timed = 2 * workers.size if workers.size > 1 else 0
+        tail = SUMS + len(VOTES) + self._timed + self.noise.size
         if plan.exact:
             self.buffer: GradientBuffer = ExactBuffer(model, tail, workers, self.statistics.size, 1 + self.noise.size)
         else:
@@ -126,7 +131,7 @@ class DataParallelStep:
         started = time.perf_counter()
         fault, tail, data_seconds = self._share(step, votes)
         computed = time.perf_counter()
-        (loss, count, examples), agreed, sqnorms = self._reduce(tail)
+        (loss, count, examples), agreed, by_rank, sqnorms = self._reduce(tail)
         communicated = time.perf_counter()
         self._raise_together(step, agreed, fault, loss, examples)
         if count == 0:
@@ -150,7 +155,8 @@ class DataParallelStep:
             measured["tokens"] = count
         if not self.plan.batches.is_constant:
             measured["global_batch"] = self.plan.batches.at(step)
-        return StepResult(loss * self.plan.batches.at(step) / count, agreed, ended - started, measured)
+        return StepResult(loss * self.plan.batches.at(step) / count, agreed, ended - started, measured,
+                          by_rank)
 
     def warm_up(self, passes: int) -> None:
         """Compute and reduce gradients of the first step without an update, to warm up before timing.
@@ -160,7 +166,7 @@ class DataParallelStep:
         with OwnGenerators(self.device), Buffers(self.model).kept():
             for _ in range(passes):
                 fault, tail, _ = self._share(0, set())
-                (loss, _, examples), agreed, _ = self._reduce(tail)
+                (loss, _, examples), agreed, *_ = self._reduce(tail)
                 self._raise_together(0, agreed, fault, loss, examples)
 
     def state(self) -> dict:
@@ -178,7 +184,7 @@ class DataParallelStep:
 
         A fault is sent as a vote, so that all ranks raise it, unless a reduction inside a pass waits for this rank.
         """
-        fault, sums, data_seconds = None, Sums(0.0, 0, 0), 0.0
+        started, fault, sums, data_seconds = time.perf_counter(), None, Sums(0.0, 0, 0), 0.0
         parts = self._passes(self.stream.size(step))
         try:
             self._before(step)
@@ -196,14 +202,19 @@ class DataParallelStep:
         self.buffer.finish()
         sqnorms = self.noise.tail(sums.count, self.scale.value)
         votes = votes | ({"fault"} if fault else set())
-        return fault, [*sums.tail(), *(float(vote in votes) for vote in VOTES), *sqnorms], data_seconds
+        by_rank = [0.0] * self._timed
+        if by_rank:
+            by_rank[self.workers.rank::self.workers.size] = data_seconds, time.perf_counter() - started - data_seconds
+        return fault, [*sums.tail(), *(float(vote in votes) for vote in VOTES), *by_rank, *sqnorms], data_seconds
 
-    def _reduce(self, tail: list[float]) -> tuple[Sums, tuple[str, ...], list[float]]:
-        """Sum gradients and tail over the workers; returns the sums, the votes and the squared norms."""
+    def _reduce(self, tail: list[float]) -> tuple[Sums, tuple[str, ...], list[float], list[float]]:
+        """Sum gradients and tail over the workers; returns the sums, the votes, the seconds by rank and the squared
+        norms."""
         tail = self.buffer.sum_(tail)
         sums, rest = Sums.of_tail(tail[:SUMS]), tail[SUMS:]
         agreed = tuple(vote for vote, ranks in zip(VOTES, rest) if ranks)
-        return sums, agreed, rest[len(VOTES):]
+        rest = rest[len(VOTES):]
+        return sums, agreed, rest[:self._timed], rest[self._timed:]
 
     def _before(self, step: int) -> None:
         """Compute the extra gradients that the noise scale needs."""

@@ -17,12 +17,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
 import threading
 import time
 from http.client import HTTPConnection, HTTPException
 
 from ..errors import ExitCode, WorkerLostError
+from ..formatting.escaping import say
 from .connections import shut, tcp_sockets
 from .deadline import Deadline
 from .group import SingleWorker, Workers
@@ -116,7 +116,7 @@ class ElasticWorkers(HorovodWorkers):
                 deadline.put_off(self._stall_seconds)
             reason = self._stalled(self._stall_seconds)
             if reason and not cut_off:
-                print(f"Note: {reason}", file=sys.stderr, flush=True)
+                say(f"Note: {reason}", err=True)
             if reason or cut_off:
                 shut(connections)
             time.sleep(min(1.0, self._stall_seconds / 4))

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from ..errors import TRACEBACK, HvdscaleError, WorkerLostError, WorkersError, describe_raised, is_of_user_code
+from ..formatting.escaping import say
 from ..system.cores import usable_cores
 from ..system.hangup import heeding_stops
 
@@ -92,7 +92,7 @@ class Workers:
             trace = "" if own and not os.environ.get(TRACEBACK) else traceback.format_exc()
         errors = self.gather(error and (type(error), str(error)), f"errors/{doing}")
         if trace and str(error) not in [other[1] for other in errors[:self.rank] if other]:
-            print(trace, end="", file=sys.stderr, flush=True)
+            say(trace.rstrip("\n"), err=True)
         if any(errors):
             raise _joined(errors)
 
@@ -168,7 +168,7 @@ class JoinedWorkers(Workers):
 
     def _give_up(self, reason: str) -> None:
         try:
-            print(f"Error: {reason}", file=sys.stderr, flush=True)
+            say(f"Error: {reason}", err=True)
             self._lost(reason)
         finally:                    # whatever becomes of the message
             self._end()
@@ -202,9 +202,9 @@ def starting(stall_seconds: float, over: str) -> Iterator[None]:
     seconds = APART * stall_seconds
 
     def give_up():
-        print(f"Error: a worker on {socket.gethostname()} has waited {seconds:g} s for the others to start; one has "
-              f"stopped, joins another transport than {over}, or is slower: --set stall_seconds="
-              f"{2 * stall_seconds:g} waits longer", file=sys.stderr, flush=True)
+        say(f"Error: a worker on {socket.gethostname()} has waited {seconds:g} s for the others to start; one has "
+            f"stopped, joins another transport than {over}, or is slower: --set stall_seconds="
+            f"{2 * stall_seconds:g} waits longer", err=True)
         os._exit(1)
 
     timer = threading.Timer(seconds, give_up)

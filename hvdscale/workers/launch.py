@@ -22,6 +22,7 @@ from ..system.cores import usable_cores
 from ..system.run_module import OURS, SAFE
 
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
+LOCAL_NAMES = ("localhost", "127.0.0.1", socket.gethostname())
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun", "torchrun")
 # the variable in which each launcher gives the number of processes it started; torchrun sets its own beside the others'
 LAUNCHED = {"ROLE_WORLD_SIZE": "torchrun", "HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun",
@@ -75,6 +76,7 @@ def refuse_too_many(workers: int, launcher: str | None, hosts: str | None,
     Launchers do not say it well: horovodrun is silent for minutes, or shows a traceback. Without ``hosts`` in a Slurm
     allocation, this is for Slurm to judge.
     """
+    here = 0                # of the workers, those on this machine
     if hosts and launcher == "srun":
         raise UsageError("--hosts and --launcher srun: Slurm's allocation determines the hosts; leave --hosts out")
     if hosts and launcher == "torchrun":
@@ -85,13 +87,14 @@ def refuse_too_many(workers: int, launcher: str | None, hosts: str | None,
         if workers > slots:
             raise UsageError(f"--workers {workers}: --hosts {hosts} has room for {slots}; name more hosts, raise the "
                              "numbers behind them, or start fewer workers")
+        here = sum(_slots(host) for host in hosts.split(",") if host.partition(":")[0] in LOCAL_NAMES)
     elif launcher is not None and "SLURM_JOB_ID" not in environment:
-        cores = len(usable_cores())
-        if workers > MOST_PER_CORE * cores:
-            raise UsageError(f"--workers {workers}: this machine has {counted(cores, 'core')}, and at most "
-                             f"{MOST_PER_CORE * cores} workers are started on it ({MOST_PER_CORE} a core), as each "
-                             "loads PyTorch by itself. Start fewer, or name more machines by --hosts A:4,B:4; "
-                             "--accumulate makes the same updates with fewer workers")
+        here = workers
+    if min(here, workers) > MOST_PER_CORE * (cores := len(usable_cores())):
+        raise UsageError(f"--workers {workers}: this machine has {counted(cores, 'core')}, and at most "
+                         f"{MOST_PER_CORE * cores} workers are started on it ({MOST_PER_CORE} a core), as each loads "
+                         "PyTorch by itself. Start fewer, or name more machines by --hosts A:4,B:4; --accumulate makes "
+                         "the same updates with fewer workers")
 
 
 def most_workers(hosts: str | None, environment: Mapping[str, str] = os.environ) -> float:

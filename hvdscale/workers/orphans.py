@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 
 from ..errors import WorkersError
+from ..formatting.escaping import say
 from ..system.ancestors import SystemProcess, ancestors, command_of, environment_of
 from .launch import LAUNCHED
 
@@ -70,7 +70,7 @@ def _watch(watched: list[SystemProcess], stall_seconds: float) -> None:
     while all(process.runs() for process in watched):
         time.sleep(POLL_SECONDS)
     with contextlib.suppress(OSError):
-        print("Note: the launcher has ended, so this worker stops", file=sys.stderr, flush=True)
+        say("Note: the launcher has ended, so this worker stops", err=True)
     os.kill(os.getpid(), signal.SIGTERM)
     for name, (nearest, *others) in LAUNCHERS:      # horovodrun has ended, but not mpirun, which signals all hosts
         if name == "mpirun" and others and nearest.runs() and os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0") == "0":

@@ -10,6 +10,8 @@ from hvdscale.training.display import NoDisplay
 from hvdscale.training.loop import train
 from hvdscale.training.prepare import prepare
 from hvdscale.training.run_log import NoLog
+from hvdscale.plan.settings import Settings
+from hvdscale.training.outputs import refuse_outputs
 from hvdscale.training.weights import load_weights, refuse_unwritable, save_weights
 from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
@@ -81,7 +83,7 @@ def test_a_file_that_is_not_there_is_named():
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_training(tmp_path):
     with pytest.raises(UsageError, match="--save-model /none/m.pt: /none is not a writable folder"):
-        prepare(JOB, [{"save_model": "/none/m.pt"}], SingleWorker())
+        refuse_outputs(Settings(save_model="/none/m.pt"), SingleWorker())
     with pytest.raises(UsageError, match="is a folder"):
         refuse_unwritable(str(tmp_path))
     with pytest.raises(CheckpointError, match="/none/m.pt: cannot be written"):

@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from ...analysis.grouping import group_by
 from ...analysis.intervals import OWN_FROM
+from ...formatting.escaping import printable
 from ...formatting.numbers import RANGE, counted, listed
 from ...formatting.progress import Tell, quiet
 from ..document import MAIN, Document
@@ -69,11 +70,17 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
 @lru_cache(maxsize=1)
 def environment() -> Environment:
     """Where templates are found; every text in them is escaped unless it is Markup."""
-    environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined,
+                              finalize=_printable)
     environment.globals |= {"by_subject": _by_subject, "cells_of": _cells_of, "counted": counted,
                             "first_sentence": _first_sentence, "listed": listed, "trials_of": _trials_of,
                             "unbroken": _unbroken, "unsaid": _unsaid, "with_dash": _with_dash}
     return environment
+
+
+def _printable(value: object) -> object:
+    """A value as a template writes it: a name from elsewhere hides nothing."""
+    return type(value)(printable(value)) if isinstance(value, str) else value
 
 
 def _packaged(name: str) -> str:
