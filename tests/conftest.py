@@ -142,12 +142,12 @@ def launch(tmp_path):
     return partial(launch_in, tmp_path)
 
 
-def launch_in(folder, module, np, given=None, launcher="mpirun"):
+def launch_in(folder, module, np, given=None, launcher="mpirun", **limits):
     command = launcher_command(launcher, np)
     out = folder / f"{launcher}{np}"
     out.mkdir()
     (out / "given.json").write_text(json.dumps(given))
-    run_in(folder, *command, sys.executable, "-m", f"tests.parallel.{module}", out)
+    run_in(folder, *command, sys.executable, "-m", f"tests.parallel.{module}", out, **limits)
     return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(np)]
 
 

@@ -89,5 +89,5 @@ class GhostGroups:
 
     def seed_generators(self) -> None:
         """Seed torch's, numpy's and Python's global generators from the stream of the pass's first group."""
-        group = bisect_right(self.groups, self.part.start) - 1
-        seed_generators(stream_key(self.seed, "module", self.step, group))
+        key = stream_key(self.seed, "module", self.step, bisect_right(self.groups, self.part.start) - 1)
+        seed_generators(key, gpus=self.device.type != "cpu")        # GPUs that are not there take a millisecond

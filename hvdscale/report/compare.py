@@ -15,8 +15,10 @@ from functools import partial
 from .. import __version__
 from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test,
                                 Tolerances)
+from ..analysis.equality import Alone, Difference, Pair
 from ..analysis.intervals import Estimate
 from ..analysis.steps import SPEED, RunCell
+from ..analysis.trials import Trial
 from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, finite, listed, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
@@ -116,8 +118,7 @@ def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[s
     """All of it for JSON."""
     tolerances = comparisons[0].tolerances
     return {
-        "format": "hvdscale-compare", "version": 1, "creator": f"hvdscale {__version__}", "baseline": paths[0],
-        "candidate": paths[1], "verdict": verdict_of(comparisons), "said": verdict_line(comparisons),
+        **_json_head(paths, verdict_of(comparisons), verdict_line(comparisons)),
         "tolerances": {"steps": tolerances.steps, "time": tolerances.time, "metric": tolerances.metric},
         "confidence": tolerances.confidence,
         "comparisons": [{
@@ -128,6 +129,44 @@ def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[s
                       for cell in comparison.cells for test in cell.tests]
             + [_test_values(ALL, ALL, test) for test in comparison.overall]} for comparison in comparisons],
     }
+
+
+def _json_head(paths: tuple[str, str], verdict: str, said: str) -> dict[str, object]:
+    return {"format": "hvdscale-compare", "version": 1, "creator": f"hvdscale {__version__}", "baseline": paths[0],
+            "candidate": paths[1], "verdict": verdict, "said": said}
+
+
+def equality_line(pairs: Sequence[Pair], alone: Alone) -> str:
+    """Whether exact runs have the same bits, in a line; where they differ first, if they do."""
+    differ = [COMPARE.say("differs_at", step=pair.difference.step, column=pair.difference.column,
+                          before=f"{pair.difference.before!r} in {_name(pair.baseline)}",
+                          after=f"{pair.difference.after!r} in {_name(pair.candidate)}")
+              for pair in pairs if pair.difference]
+    differ += [COMPARE.say("alone", run=_name(trial), other=_name(other),
+                           how=how_they_differ(other.setting, trial.setting) or f"seed {other.seed}, then {trial.seed}")
+               for trial, other in alone]
+    if differ:
+        return COMPARE.say("differs", places=_some(differ))
+    return COMPARE.say("equal", pairs=len(pairs), steps=max(pair.baseline.last_step for pair in pairs),
+                       columns=min(len(pair.columns) for pair in pairs))
+
+
+def equality_json(pairs: Sequence[Pair], alone: Alone, paths: tuple[str, str]) -> dict[str, object]:
+    """The same for JSON; a value that a run has not, or that is not finite, is null."""
+    equal = not alone and not any(pair.difference for pair in pairs)
+    return {**_json_head(paths, OK if equal else REGRESSION, equality_line(pairs, alone)), "equal": equal,
+            "alone": [_name(trial) for trial, _ in alone],
+            "pairs": [{"baseline": _name(pair.baseline), "candidate": _name(pair.candidate), "columns": pair.columns,
+                       "difference": _difference_values(pair.difference)} for pair in pairs]}
+
+
+def _difference_values(found: Difference | None) -> dict[str, object] | None:
+    return None if found is None else {"step": found.step, "column": found.column, "baseline": finite(found.before),
+                                       "candidate": finite(found.after)}
+
+
+def _name(trial: Trial) -> str:
+    return f"{trial.log}:{trial.id}"
 
 
 def _where(key: tuple[int, int]) -> dict[str, int]:

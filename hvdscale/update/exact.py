@@ -1,14 +1,14 @@
 """The sums of a step without rounding: the same bits in any order, so at any number of workers and passes.
 
-Each ghost group's gradients, statistics and loss are computed alone, and each value is split into two words, a multiple
-of COARSE and one of FINE. What is left, at most half of FINE, is dropped: that is the only rounding, and the same
-wherever the group is computed. Words of up to MOST_GROUPS groups add up in float64 without rounding, whatever the
-order, so an ordinary allreduce sums them. Of values from LIMIT on, multiples of LARGE are summed apart.
+Each ghost group's gradients, statistics and loss are computed alone, and values are split into words, each a multiple
+of its unit. Words of up to MOST_GROUPS groups add up in float64 without rounding, whatever the order, so an ordinary
+allreduce sums them. Of CHUNK neighbours the first word is that of the smallest unit that reaches the largest of them,
+the last MAIN, or LAST where the type has more digits of the largest. What is below is dropped: that is the only
+rounding, and the same wherever the group is computed. Most values of an fp32 model have MAIN alone. It is sent in each
+step, the others where some group has them.
 
-    words                    multiples of     of values up to    bits of the sum of MOST_GROUPS
-    in a step of large ones  LARGE = 2^10     HUGE = 2^48        52
-    coarse                   2^-29            LIMIT = 2^10       53
-    fine                     2^-69            2^-30              53
+    unit                 2^35    2^-5    2^-45   2^-85
+    reaches values to    2^74    2^34    2^-6    2^-46
 """
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from ..workers.group import Workers
 from .gradients import GradientBuffer
 
 MOST_GROUPS = 2 ** 14
-COARSE, FINE, LARGE = 2.0 ** -29, 2.0 ** -69, 2.0 ** 10
-LIMIT, HUGE = 2.0 ** 10, 2.0 ** 48
-CHUNK = 2 ** 15         # values that are split at a time on a CPU, so that they stay in its cache
+UNITS = tuple(2.0 ** power for power in (35, -5, -45, -85))
+REACH = 2.0 ** 39
+HUGE = REACH * UNITS[0]
+MAIN, LAST = 2, len(UNITS) - 1
+CHUNK = 2 ** 16         # values that are split at a time on a CPU, so that they stay in its cache
 ROUNDING = 1.5 * 2.0 ** 52          # times a power of two: added and subtracted, it rounds to multiples of that
 
 
@@ -47,19 +49,20 @@ class ExactBuffer(GradientBuffer):
 
     def __init__(self, model: nn.Module, tail: int, workers: Workers, statistics: int, scalars: int):
         super().__init__(model, tail, workers, statistics=statistics, flat=True)
-        self._arrays = len(self._flat) - tail
-        size, device = self._arrays + scalars, self._flat.device
-        self._chunk = CHUNK if device.type == "cpu" else size
-        self._group, self._rounded = torch.zeros(2, min(size, self._chunk), dtype=torch.float64, device=device)
-        self._sent = torch.zeros(2 * size + len(Flags.NONE) + tail, dtype=torch.float64, device=device)
-        self._words = self._sent[:2 * size].view(2, size)
-        self._large: Tensor | None = None
-        self._flags = list(Flags.NONE)
+        self._arrays, device, numbers = len(self._flat) - tail, self._flat.device, len(UNITS)
+        self._chunk = CHUNK if device.type == "cpu" else self._arrays
+        self._group, self._spare = torch.zeros(2, max(self._chunk, scalars), dtype=torch.float64, device=device)
+        sizes = self._arrays, numbers * scalars, numbers + 2 + tail
+        self._sent = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
+        self._main, scalar_words, self._counts = self._sent.split(sizes)
+        self._scalar_words = dict(enumerate(scalar_words.view(numbers, scalars)))
+        self._words: dict[int, Tensor] = {}         # of the arrays, by number: those that some group of this rank has
+        self._not_finite = [0, 0]                   # groups of this rank with such arrays, and with such scalars
 
     def begin(self, note: Callable[[Tensor], None] | None = None) -> None:
         super().begin(note)
-        self._words.zero_()
-        self._large, self._flags = None, list(Flags.NONE)
+        self._sent.zero_()
+        self._words, self._not_finite = {MAIN: self._main}, [0, 0]
 
     def backward(self, loss: Tensor, last_pass: bool) -> None:
         super().backward(loss, last_pass=False)
@@ -73,55 +76,60 @@ class ExactBuffer(GradientBuffer):
             slot.missing = id(slot.parameter) in missing
         if self._note:
             self._note(self.gradients)
-        for at in range(0, self._arrays, self._chunk):
-            self._add(self._flat[at:min(at + self._chunk, self._arrays)], at, Flags.ARRAYS)
-        self._add(torch.tensor(scalars(), dtype=torch.float64), self._arrays, Flags.SCALARS)
+        finite = [self._add(self._flat[at:min(at + self._chunk, self._arrays)], self._words, at)
+                  for at in range(0, self._arrays, self._chunk)]
+        given = torch.tensor(scalars(), dtype=torch.float64)
+        self._not_finite[0] += not all(finite)
+        self._not_finite[1] += not self._add(given, self._scalar_words)
         self.statistics.zero_()
 
-    def _add(self, values: Tensor, start: int, flag: int) -> None:
-        """Add a group's values to the words from this place on; how they are split depends on these values alone."""
-        group, rounded = self._group[:len(values)].copy_(values), self._rounded[:len(values)]
-        low, high = torch.aminmax(group)
+    def _add(self, values: Tensor, words: dict[int, Tensor], start: int = 0) -> bool:
+        """Add a group's values to the words from this place on, if they are finite and below HUGE; whether they are.
+        How they are split depends on these values alone."""
+        stop = start + len(values)
+        low, high = torch.aminmax(values)
         largest = max(-low.item(), high.item())
         if not largest < HUGE:                                  # or NaN
-            self._flags[flag] += 1
-            return
-        words = [*zip((COARSE, FINE), self._words)]
-        if largest >= LIMIT:
-            self._flags[Flags.LARGE] += 1
-            self._large = torch.zeros_like(self._words[0]) if self._large is None else self._large
-            words.insert(0, (LARGE, self._large))
-        for unit, word in words:
-            torch.add(group, ROUNDING * unit, out=rounded).sub_(ROUNDING * unit)
-            word[start:start + len(values)].add_(rounded)
-            group.sub_(rounded)
+            return False
+        if largest == 0:
+            return True
+        first = max(number for number, unit in enumerate(UNITS) if largest < REACH * unit)
+        last = max(first, MAIN) if UNITS[MAIN] <= largest * torch.finfo(values.dtype).eps / 8 else LAST
+        group, spare = self._group[:stop - start].copy_(values), self._spare[:stop - start]
+        for number in range(first, last + 1):
+            if number not in words:
+                words[number] = torch.zeros_like(self._main)
+            constant, word = ROUNDING * UNITS[number], words[number][start:stop]
+            if number == last:
+                word.add_(group.add_(constant).sub_(constant))
+            else:
+                word.add_(torch.add(group, constant, out=spare).sub_(constant))
+                group.sub_(spare)
+        return True
 
     def finish(self) -> None:
         """Nothing is left to do: each pass has ended."""
 
     def sum_(self, tail: Sequence[float]) -> list[float]:
-        """Sum words and tail over the workers, and round once; NaN where a value is not finite, or beyond HUGE."""
-        sent = self._sent[self._words.numel():]
-        sent.copy_(torch.tensor([*self._flags, *tail], dtype=torch.float64))
+        """Sum words and tail over the workers, and round once a word; NaN where a value is not finite, or beyond HUGE.
+        """
+        counts = [*(number in self._words for number in range(len(UNITS))), *self._not_finite]
+        self._counts.copy_(torch.tensor([*counts, *tail], dtype=torch.float64))
         self._workers.sum_(self._sent, "gradients/0")
-        flags, rest = sent[:len(Flags.NONE)].tolist(), sent[len(Flags.NONE):].tolist()
-        values = self._words[0]
-        if flags[Flags.LARGE]:
-            large = torch.zeros_like(values) if self._large is None else self._large
-            values = self._workers.sum_(large, "gradients/large").add_(values)
-        values.add_(self._words[1])
-        for flag, part in ((Flags.ARRAYS, values[:self._arrays]), (Flags.SCALARS, values[self._arrays:])):
-            if flags[flag]:
-                part.fill_(math.nan)
-        self._flat[:self._arrays].copy_(values[:self._arrays])
+        found = self._counts.tolist()
+        *used, bad_arrays, bad_scalars = found[:len(counts)]
+        words = {MAIN: self._main}
+        for number in range(len(UNITS)):
+            if used[number] and number != MAIN:
+                word = self._words[number] if number in self._words else torch.zeros_like(self._main)
+                words[number] = self._workers.sum_(word, f"gradients/word{number}")
+        total, *smaller = (words[number] for number in sorted(words))
+        for word in smaller:
+            total.add_(word)
+        self._flat[:self._arrays].copy_(total.fill_(math.nan) if bad_arrays else total)
         for slot in self._slots:
             slot.parameter.grad = slot.view
-        first, *last = values[self._arrays:].tolist()
+        first, *last = [math.nan if bad_scalars else sum(values) for values in zip(
+            *(word.tolist() for word in self._scalar_words.values()))]
+        rest = found[len(counts):]
         return [first, *rest[1:len(rest) - len(last)], *last]
-
-
-class Flags:
-    """Places in the counts of groups with large values, and with gradients, or scalars, that are not finite."""
-
-    LARGE, ARRAYS, SCALARS = range(3)
-    NONE = (0.0, 0.0, 0.0)

@@ -394,3 +394,41 @@ def test_a_log_that_is_missing_or_broken_ends_with_1(logs, tmp_path):
     (tmp_path / "empty.h5").write_bytes(b"")
     done = invoke(logs[0], tmp_path / "empty.h5")
     assert done.exit_code == 1 and "is an empty file" in done.output
+
+
+def exact(path, workers=1, losses=(2.0, 1.5, 1.0), error=(0.9, 0.5, 0.4), **changes):
+    """A log of one exact run of as many steps as there are losses."""
+    return save(log(trial(1, (0, 1, 2), error, workers=workers, losses=losses, step_seconds=[0.1] * len(losses),
+                          **{"problem": {"exact": {"threads": 1}}, **changes})), path)
+
+
+LATER = float(np.nextafter(1.5, 2))
+
+
+@pytest.mark.parametrize("changes, difference", [
+    ({}, None), (dict(losses=(2.0, LATER, 1.0)), (2, "steps/loss", 1.5, LATER)),
+    (dict(error=(0.9, 0.6, 0.4)), (1, "evaluations/val/error", 0.5, 0.6)),
+    (dict(losses=(2.0, 1.5, 2.0), error=(0.9, math.nan, 0.4)), (1, "evaluations/val/error", 0.5, None)),
+    (dict(losses=(2.0, 1.5)), (3, "steps/step", 3.0, None))])
+def test_exact_runs_at_other_workers_have_the_same_bits_or_differ_first_somewhere(tmp_path, changes, difference):
+    done = invoke(exact(tmp_path / "a.h5"), exact(tmp_path / "b.h5", 2, **changes), "--equal", "--out",
+                  tmp_path / "equal.json")
+    found = json.loads((tmp_path / "equal.json").read_text())
+    assert found["equal"] == (difference is None) and done.exit_code == (4 if difference else 0), done.output
+    [pair] = found["pairs"]
+    assert pair["difference"] == (difference and dict(zip(("step", "column", "baseline", "candidate"), difference)))
+    assert {"steps/loss", "steps/lr", "evaluations/val/error"} <= set(pair["columns"])
+    assert not any("seconds" in column for column in pair["columns"])
+
+
+@pytest.mark.parametrize("changes, how", [
+    (dict(peak_lr=0.2), "peak_lr 0.1, then 0.2"), (dict(seed=3), "seed 0, then 3")])
+def test_exact_runs_of_other_settings_are_not_equal(tmp_path, changes, how):
+    done = invoke(exact(tmp_path / "a.h5"), exact(tmp_path / "b.h5", 2, **changes), "--equal")
+    assert done.exit_code == 4 and how in " ".join(done.output.split())
+
+
+def test_equality_is_not_asked_of_runs_that_were_not_exact(tmp_path, logs):
+    done = invoke(exact(tmp_path / "a.h5"), logs[0], "--equal")
+    assert done.exit_code == 2 and "a.h5: trial 1000 did not run with exact" in done.output
+    assert done.output.count("\n") == 1

@@ -86,6 +86,10 @@ v1.h5 v1.h5
 v1.h5 unmet.h5
 v1.h5 nothing
 v1.h5 v1.h5 --tolerance much
+v1.h5 v1.h5 --equal
+e1.h5 e2.h5 --equal
+e1.h5 e3.h5 --equal
+e1.h5 e4.h5 --equal
 """
 TRAIN = """
 digits/fc --local-batch 32 --dry-run --set threads=1
@@ -169,6 +173,9 @@ def test_what_is_said_of_logs_is_worded_as_it_was(folder, golden):
 def test_what_is_reported_is_worded_as_it_was(folder, golden):
     save(log(trial(1, error=(0.9, 0.5, 0.4))), "unmet.h5")
     save(log(), "empty.h5")
+    for name, changes in {"e1": {}, "e2": {"workers": 2}, "e3": {"losses": (1, 0.7)}, "e4": {"peak_lr": 0.2}}.items():
+        save(log(trial(**{"losses": (1, 0.5), "step_seconds": (0.1, 0.1), "problem": {"exact": {"threads": 1}},
+                          **changes})), f"{name}.h5")
     golden("report", screens("hvdscale-report", report_command, REPORT.strip().splitlines()) + "\n" + screens(
         "hvdscale-report compare", compare_command, COMPARE.strip().splitlines()), numbers=False)
 

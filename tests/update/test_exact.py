@@ -10,7 +10,7 @@ from torch import nn
 
 from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.errors import HvdscaleError, PlanError
-from hvdscale.update.exact import FINE, HUGE, LIMIT, MOST_GROUPS, ExactBuffer, check_exact
+from hvdscale.update.exact import HUGE, LAST, MAIN, MOST_GROUPS, REACH, UNITS, ExactBuffer, check_exact
 from hvdscale.workers.group import SingleWorker
 from tests.factories.random_jobs import draw, run
 from tests.parallel import toy
@@ -43,13 +43,14 @@ def drawn(groups, scale=1.0, dtype=np.float64):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e11])
-def test_the_sum_is_that_of_fractions_to_half_a_unit_of_the_grid_a_group(dtype, scale):
+def test_the_sum_is_that_of_fractions_to_half_a_unit_of_the_last_word_a_group(dtype, scale):
+    unit = UNITS[LAST if dtype == torch.float64 and scale == 1 else MAIN]
     groups = drawn(50, scale, np.float32 if dtype == torch.float32 else np.float64)
     found, tail = summed(groups, SingleWorker(), dtype=dtype)
     for place in range(8):
         true = sum(Fraction(gradients[place]) for gradients, _ in groups)
         narrow = np.float32 if dtype == torch.float32 else np.float64
-        assert abs(found[place] - float(true)) <= 25 * FINE + np.spacing(narrow(abs(float(true))))
+        assert abs(found[place] - float(true)) <= 25 * unit + np.spacing(narrow(abs(float(true))))
     assert tail[0] == pytest.approx(float(sum(Fraction(loss) for _, loss in groups)), rel=1e-15)
     assert tail[1:] == list(TAIL[1:])
 
@@ -88,15 +89,22 @@ def test_a_loss_that_is_not_finite_is_nan_and_leaves_the_gradients():
     assert np.isnan(tail[0]) and gradients == summed(drawn(6), SingleWorker())[0]
 
 
-def test_large_values_of_one_worker_are_summed_apart_by_all():
+@pytest.mark.parametrize("value", [2 ** -30 / 3, 3 * 2 ** 10 + 1 / 3, 2 ** 40 + 1 / 3])
+def test_words_that_one_worker_alone_has_are_summed_by_all(value):
     groups = drawn(6)
-    groups[1][0][3] = 3 * LIMIT + 1 / 3
+    groups[1] = ([value] * 8, 0.0)
     for gradients, _ in on_each(3, lambda worker: summed(groups, worker)):
         assert gradients[3] == pytest.approx(float(sum(Fraction(one[3]) for one, _ in groups)), rel=1e-15)
 
 
-def test_the_most_groups_of_the_largest_values_still_add_up_without_rounding():
-    near = float(np.nextafter(LIMIT, 0))
+def test_small_gradients_of_an_fp32_model_keep_their_digits():
+    groups = [([value * 1e-12 for value in gradients], loss) for gradients, loss in drawn(6, dtype=np.float32)]
+    found, _ = summed(groups, SingleWorker(), dtype=torch.float32)
+    assert found[3] == pytest.approx(float(sum(Fraction(np.float32(one[3]).item()) for one, _ in groups)), rel=1e-7)
+
+
+@pytest.mark.parametrize("near", [np.nextafter(REACH * unit, 0) for unit in UNITS[:LAST]])
+def test_the_most_groups_of_the_largest_values_still_add_up_without_rounding(near):
     made = model()
     buffer = ExactBuffer(made, len(TAIL), SingleWorker(), 0, 1)
     buffer.begin()
