@@ -74,7 +74,7 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     echo(verdict_text(comparisons))
     if out is not None:
         replace_own(out, _json_text(as_json(comparisons, (baseline, candidate))) if out.endswith(".json") else
-               as_csv(detail_table(comparisons)))
+                    as_csv(detail_table(comparisons)))
     verdict = verdict_of(comparisons)
     if verdict == REGRESSION or strict and verdict != OK:
         click.get_current_context().exit(ExitCode.REGRESSION)

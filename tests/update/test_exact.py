@@ -176,8 +176,8 @@ def test_runs_over_tokens_of_several_lengths_are_equal_to_the_bit():
 @pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16", "fp16"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon", "lars"])
 def test_two_hundred_updates_on_one_to_eight_workers_are_equal_to_the_bit(precision, optimizer):
-    assert_equal({**EXACT, "steps": 200, "eval_every": 50, "clip_norm": 0.3, "precision": precision,
-                  "optimizer": optimizer}, IMAGES, (2, 3, 4, 8))
+    assert_equal({**EXACT, "steps": 200, "eval_every": 50, "clip_norm": 0.3, "precision": precision, "global_batch": 24,
+                  "ghost_batch": 3, "noise_every": 10, "optimizer": optimizer}, IMAGES, (2, 3, 4, 8))
 
 
 @pytest.mark.slow
