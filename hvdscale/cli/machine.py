@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from ..errors import UsageError
 from ..formatting.numbers import listed, number, percent
 from ..plan.values import check_value, none_of
+from ..system.inputs import input_text
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
     from ..analysis.step_time import Links
@@ -32,8 +33,7 @@ def read_machine(context: click.Context, _: click.Parameter, path: str | None) -
 def machine_of(path: str) -> dict[str, Any]:
     """Options by name, of a machine's file; raises UsageError naming a key that is none, or its value."""
     try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
+        values = json.loads(input_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"--machine {path}: is no file of JSON that can be read: {error}") from None
     if not isinstance(values, dict):

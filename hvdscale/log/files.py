@@ -23,6 +23,7 @@ import numpy as np
 from .. import __version__
 from ..errors import HvdscaleError, LogError
 from ..system.files import new_file
+from ..system.inputs import open_input
 from ..system.outputs import Kind, refuse_foreign
 from .safe_file import Positioned
 from .schema import FORMAT, KNOWN, TABLES, VERSION, LogColumn, Status
@@ -219,7 +220,7 @@ def first_line(error: BaseException) -> str:
 def superblock(path: str) -> Superblock:
     """The state of an HDF5 file; LogError where it is no HDF5 file of the kind that logs are."""
     try:
-        with open(path, "rb") as file:
+        with open_input(path, buffering=0) as file:
             head = file.read(SUPERBLOCK.size)
             size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
@@ -273,7 +274,7 @@ class Unclosed(Positioned):
 
     def __init__(self, path: str) -> None:
         super().__init__(NO_END)
-        self._file = open(path, "rb", buffering=0)
+        self._file = open_input(path, buffering=0)
         head = self._file.read(SUPERBLOCK.size)
         if SUPERBLOCK.unpack(head)[-1] != lookup3(head[:-4]):
             raise OSError("its first 48 bytes are damaged")

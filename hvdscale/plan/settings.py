@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..formatting.numbers import listed
+from ..system.inputs import input_text
 from .batch_schedule import RATES
 from .lengths import COUNTED, UNITS, Length
 from .lengths import read as read_length
@@ -449,10 +450,10 @@ def _is_pair(entry: typing.Any) -> bool:
 def read_toml(path: str | Path) -> dict:
     """A TOML file as a dict; raises UsageError naming the file, and line and column of a syntax error."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(input_text(path))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:       # of its grammar, of UTF-8, of an integer's digits
         raise UsageError(f"{path}: is not TOML: {error}") from None
 
 

@@ -34,6 +34,7 @@ from ..log.files import first_line
 from ..log.schema import Status
 from ..plan.search_space import DrawEnd
 from ..system.files import new_file, sync_directory, temporary_name, write_whole, writing
+from ..system.inputs import input_text
 from ..system.lock import SUFFIX, Lock, holder, this_process
 
 FIRST_REPEAT = 100_000                  # numbers from here on are repeats of the winner
@@ -479,8 +480,7 @@ def _read(path: str):
     """A JSON file's content; None if it is gone, or still not valid after some attempts."""
     for wait in (WAIT_SECONDS,) * (READS - 1) + (0,):
         try:
-            with open(path, encoding="utf-8") as file:
-                return json.load(file)
+            return json.loads(input_text(path))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -504,8 +504,7 @@ def write_file(path: str, text: str) -> None:
 def read_record(path: str) -> dict:
     """A JSON object written by ``write_file``, {} if there is none; raises LogError if it cannot be read."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return dict(json.load(file))
+        return dict(json.loads(input_text(path)))
     except FileNotFoundError:
         return {}
     except OSError as error:

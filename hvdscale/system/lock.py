@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 
 from ..errors import LogError
+from .inputs import input_text
 
 SUFFIX = ".lock"
 BEGIN = b'{"host": '
@@ -153,8 +154,7 @@ def is_file(descriptor: int, path: str | os.PathLike) -> bool:
 
 def _read(path: str) -> dict:
     try:
-        with open(path, encoding="utf-8") as file:
-            owner = json.load(file)
+        owner = json.loads(input_text(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return owner if isinstance(owner, dict) else {}
