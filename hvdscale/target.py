@@ -36,8 +36,9 @@ def metric_faults(names: Collection[str]) -> list[str]:
              if name != logged_name(name)]
     found += [f"no target can name the metric {name!r}: a name has no line break, no empty part between slashes and no "
               "space at the ends of a part" for name in names if not _is_path(name)]
-    return found + [f"the metrics {above!r} and {name!r} exclude each other: a log holds names with slashes as paths"
-                    for name in names for above in names if name.startswith(f"{above}/")]
+    there = set(names)
+    return found + [f"the metrics {name[:end.start()]!r} and {name!r} exclude each other: a log holds names with slashes "
+                    "as paths" for name in names for end in re.finditer("/", name) if name[:end.start()] in there]
 
 
 def _is_path(name: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import UsageError
-from ..log import schema
+from ..log import directions
 from ..log.reader import Log
 from ..log.schema import LARGER, SMALLER
 from ..target import Target
@@ -25,7 +25,7 @@ def better(column: str, sources: Sequence[Log | Study]) -> str:
     declared = {spec.better for spec in specs if spec} - {""}
     if len(declared) == 1:
         return declared.pop()
-    return "" if declared else schema.better(column)
+    return "" if declared else directions.better(column)
 
 
 def best_value(values: np.ndarray, minimizes: bool) -> float:

@@ -20,12 +20,13 @@ from ..exchange.parquet_tables import export_parquet
 from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
 from ..exchange.runs.into_log import settle, shown
 from ..exchange.runs.into_log import write as write_runs
-from ..exchange.runs.mapping import Source, guess, read_lines, read_mapping
+from ..exchange.runs.mapping import PERS, Source, given_settings, guess, read_lines, read_mapping
 from ..exchange.tensorboard_events import export_events
 from ..exchange.unpacking import COMPRESSED
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
+from ..system.inputs import open_input, refusal
 from .common import echo, format_counts, take_over_option
 from .completion import paths
 
@@ -71,10 +72,13 @@ class WorkerCount(click.ParamType):
 @click.option("--model", help="runs, rcp, mllog: the name of the model")
 @click.option("--optimizer", help="runs, rcp, mllog: the name of the optimizer")
 @click.option("--workers", type=WorkerCount(), help="runs, mllog: workers of each run, or nodes x workers: 16x8")
+@click.option("--batch", metavar="N", type=click.IntRange(1, 2**53), help="runs: the batch of each run")
+@click.option("--batch-per", type=click.Choice(PERS), help="runs: whose the batch is: of a step over all workers, or a "
+              "worker's")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
 @take_over_option
-def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit, train_examples, workers, overwrite,
-               take_over, **names):
+def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit, train_examples, workers, batch,
+               batch_per, overwrite, take_over, **names):
     """Import RUNS, files or folders, into the new log LOG, which is created only on success.
 
     \b
@@ -95,14 +99,17 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
     names = {name: value for name, value in names.items() if value}
     _refuse_for_others(kind, skip_broken=(skip_broken, "runs, archive, csv, mllog"), overlap=(overlap, "runs, csv"),
                        workers=(workers, "runs, mllog"), map=(map_file, "runs"), dry_run=(dry_run, "runs"),
+                       batch=(batch, "runs"), batch_per=(batch_per, "runs"),
                        **{name: (value, "runs, rcp, mllog") for name, value in {
                            "unit": unit, "set_size": train_examples, **names}.items()})
     if kind == "runs":
-        given = {"step_unit": unit, "train_examples": train_examples, "keep": overlap}
+        given = {"step_unit": unit, "train_examples": train_examples, "keep": overlap, "batch_per": batch_per}
+        names |= {name: value for name, value in (("batch", batch), ("workers", workers and workers[0]),
+                                                  ("nodes", workers and workers[1] and workers[0] // workers[1])) if value}
         left_out = [] if skip_broken else None
         runs = read_runs(sources, lines, left_out)
         _report_left_out(left_out or (), ())
-        return _import_runs(runs, sources, out, map_file, dry_run, given, workers, names, how)
+        return _import_runs(runs, sources, out, map_file, dry_run, given, names, how)
     if len(sources) > 1:
         raise UsageError(f"an import of kind {kind} takes one source, and there are {len(sources)}; import each, and "
                          "report on the logs together")
@@ -120,20 +127,19 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
         echo(ASSUMED.format("a reference point"), err=True)
 
 
-def _import_runs(runs, sources, out, map_file, dry_run, given, workers, names, how):
+def _import_runs(runs, sources, out, map_file, dry_run, given, settings, how):
     mapping = guess(runs)
     if map_file:
         mapping = read_mapping(map_file, mapping, runs)
-    nodes = {"nodes": workers[0] // workers[1]} if workers and workers[1] else {}
-    settings = {**names, **({"workers": workers[0]} if workers else {}), **nodes}
-    mapping = replace(mapping, settings={**mapping.settings, **{k: Source(v) for k, v in settings.items()}},
+    mapping = replace(mapping, **given_settings(mapping, {name: Source(value) for name, value in settings.items()},
+                                                given["batch_per"]),
                       **{name: value for name, value in given.items() if value})
     try:
         trials = settle(runs, mapping)
     except LogError:
         echo(mapping.as_toml(), err=not dry_run)
         raise
-    echo(shown(trials, mapping), err=not dry_run)
+    echo(shown(trials, mapping, dry_run), err=not dry_run)
     if not dry_run:
         _report_left_out((), write_runs(trials, out, mapping, sources, **how))
         echo(f"{out}: {counted(len(trials), 'trial')}, {byte_size(os.path.getsize(out))}")
@@ -248,10 +254,10 @@ def _kind_of(source) -> str:
         asked = {"csv": is_tables, "mllog": is_mllog, "archive": is_archive}
         return next((kind for kind, is_kind in asked.items() if is_kind(source)), "runs")
     try:
-        with open(source, "rb") as file:
+        with open_input(source) as file:
             head = file.read(512)
     except OSError as error:
-        raise UsageError(f"{source}: cannot be opened: {error.strerror}") from error
+        raise UsageError(f"{source}: {refusal(error)}") from error
     if head.startswith(SIGNATURE):
         raise UsageError(f"{source}: is HDF5; if it is a log, it needs no import")
     if head.lstrip()[:1] == b"{" and not has_runs(source):

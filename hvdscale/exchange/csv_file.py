@@ -1,180 +1,280 @@
-"""One table's CSV file.
+"""CSV in, by one reader: a table of numbers at once, else cell by cell, which finds what is wrong and where.
 
-    file = CsvFile("mine", "trials", LeftOut(None))         the header: separator, names
-    rows = file.read({"id": "int", ...})                    a CsvRows: columns, and the line of each row
+    table = CsvText(read_input("a.csv"), "a.csv")           header, separator, and the bytes of whole lines
+    table.numbers()                                         float64, shape (rows, columns); None: some cell is none
+    table.columns(["int", "float"], wrong)                  columns by name, and the line of each row
 
+Large tables are read by pyarrow where it is installed, else by numpy: to the same bits, in up to five times the time.
 The separator is a comma, or a semicolon or tab where the header has no comma. A byte-order mark is skipped. Integers
 may be written as 32.0, as pandas does, or 1e3; flags among metaparameters and metrics as True, False, yes or no.
 """
 from __future__ import annotations
 
 import csv
-import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import io
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
+from importlib.util import find_spec
 
 import numpy as np
 
 from ..formatting.escaping import of_cell
+from ..formatting.numbers import counted
+from ..log.check import Rows
 from ..log.schema import UNKNOWN_SEED, Status
-from .cells import SEPARATORS, integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
-from .csv_rules import CsvRows, LeftOut
 from .files import LARGEST_INT, WrongFile, cut_off_message
 
-ROWS = 1 << 15                  # read at a time
-LONGEST_HEADER = 4 << 20        # characters
+SEPARATORS = (",", ";", "\t")
+LARGEST = 1 << 34               # bytes of a file
+LONGEST_CELL = 1 << 28          # characters; a plan can be long
+EXACT = 2**53                   # integers below it are exact as floats
+LARGE = 1 << 16                 # bytes; a smaller table is read before pyarrow is imported
+NAN = re.compile(rb"nan", re.I)
 STATUSES = {status.name: status for status in Status}
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
-TYPES = {"int": np.int64, "float": np.float64, "status": np.int8, "text": object}
+TYPES = {"int": np.int64, "float": np.float64, "loose": np.float64, "status": np.int8, "text": object}
 
 
-class CsvFile:
-    """One table's file; no rows if it does not exist. done: characters that have been read."""
+class CsvText:
+    """A CSV file: its header, and the bytes of its rows.
 
-    def __init__(self, source: str, table: str, left: LeftOut):
-        self._left = left
-        self.table, self.path = table, os.path.join(source, f"{table}.csv")
-        self.exists = os.path.lexists(self.path)
-        self.size = os.path.getsize(self.path) if self.exists else 0
-        self.done, self.header, self._separator = 0, (), ","
-        if not self.exists:
-            return
-        if not os.path.isfile(self.path):
-            raise WrongFile(f"{self.path}: is not a regular file")
-        with self._open() as file:
-            head = file.readline(LONGEST_HEADER)
-            self._separator = next((mark for mark in SEPARATORS if mark in head), ",")
-            self.rename(map(of_cell, next(csv.reader([head], strict=True, delimiter=self._separator), ())))
+    lines       whole lines without the header;  rows: their number
+    cut         a last line without an end, which may not be whole;  last_line: its number
+    """
 
-    def rename(self, header: Iterable[str]) -> None:
-        """Name the columns; raises WrongFile where two have one name."""
-        self.header = tuple(header)
-        twice = [name for at, name in enumerate(self.header) if name in self.header[:at]]
-        if twice:
-            raise WrongFile(f"{self.path}:1: two columns are named {twice[0]!r}")
-
-    def require(self, names):
-        """Raise WrongFile unless the file has exactly these columns."""
-        if self.exists and sorted(names) != sorted(self.header):
-            differ = sorted(set(names) ^ set(self.header))[0]
-            raise WrongFile(f"{self.path}:1: {differ!r} is not both a column here and in log.json")
-
-    def read(self, types: Mapping[str, str], tell: Callable[[], object]) -> CsvRows:
-        """All rows; tell: called after each piece."""
-        kinds = [types[name] for name in self.header]
-        pieces = [self._read_cells((), kinds)]
-        if self.exists:
-            with self._open() as file:
-                for piece in self._pieces(self._lines(file), kinds):
-                    pieces.append(piece)
-                    tell()
-        columns = {name: np.concatenate([values.pop(name) for values, _ in pieces]) for name in self.header}
-        return CsvRows(self.table, self.path, columns, np.concatenate([lines for _, lines in pieces]))
-
-    def _open(self):
-        return open(self.path, encoding="utf-8-sig", newline="", errors="strict")
-
-    def _lines(self, file) -> Iterator[str]:
-        """The file's lines, tracking progress; a last one without a line end is left out or refused."""
-        number, before = 0, ""
+    def __init__(self, data: bytes, name: str) -> None:
+        data = data.removeprefix(b"\xef\xbb\xbf")
+        if b"\n" not in data:
+            data = data.replace(b"\r", b"\n")                   # as old spreadsheets end lines
+        end = data.find(b"\n") + 1 or len(data)
+        self.name, head = name, self._text_of(data[:end], 1, name)
+        self.separator = next((mark for mark in SEPARATORS if mark in head), ",")
         try:
-            for number, line in enumerate(file, 1):
-                self.done += len(line)
-                if line.endswith(("\n", "\r")):
-                    before = line
-                    yield line
-                else:
-                    whole, others = (next(csv.reader([text], delimiter=self._separator), []) for text in (line, before))
-                    trial = self._trial_of(whole[:-1], self._trial_of(others))      # its last cell may be cut off
-                    self._left.add(trial, cut_off_message(self.path, number, line))
-        except UnicodeDecodeError as error:
-            raise WrongFile(f"{self.path}:{number + 1}: is not UTF-8 text: {error}") from None
+            self.header = tuple(map(of_cell, next(csv.reader([head], strict=True, delimiter=self.separator), ())))
+        except csv.Error as error:
+            raise WrongFile(f"{name}:1: is not CSV: {error}") from None
+        last = data.rfind(b"\n") + 1
+        self.lines, self.cut = memoryview(data)[end:max(end, last)], data[last:]
+        self.rows = max(0, data.count(b"\n") - 1)
+        self.last_line = data.count(b"\n") + 1
 
-    def _pieces(self, lines: Iterator[str], kinds) -> Iterator[tuple[dict, np.ndarray]]:
-        """Some rows at a time: of a table of numbers at once, where each cell is one; else cell by cell."""
-        rows = read_rows(lines, len(kinds), 0, self._separator)
-        next(rows, None)
-        if not all(kind in ("int", "float") for kind in kinds):
-            while some := list(itertools.islice(rows, ROWS)):
-                yield self._read_cells(some, kinds)
-            return
-        before = 1
-        while texts := list(itertools.islice(lines, ROWS)):
-            yield self._read_numbers(texts, kinds, before) or self._read_cells(
-                read_rows(texts, len(kinds), before, self._separator), kinds)
-            before += len(texts)
+    def end_last_line(self) -> None:
+        """Take the last line for a whole one, unless it has fewer cells than the header, as a torn one has."""
+        if self.last_line > 1 and self.cut.count(self.separator.encode()) >= len(self.header) - 1:
+            self.lines, self.rows = memoryview(bytes(self.lines) + self.cut + b"\n"), self.rows + 1
+        self.cut = b""
 
-    def _read_numbers(self, lines: list[str], kinds, before: int) -> tuple[dict, np.ndarray] | None:
-        found = table_of_numbers("".join(lines).replace(self._separator, ","), len(lines), len(kinds))
-        if found is None:
-            return None
-        values = {name: whole_numbers(column) if kind == "int" else column.copy()      # a view would keep them all
-                  for name, kind, column in zip(self.header, kinds, found.T)}
-        if any(column is None for column in values.values()):
-            return None
-        return values, np.arange(before + 1, before + 1 + len(lines))
+    def has_nan(self) -> bool:
+        """Whether a cell may be written as NaN, which an empty one is not."""
+        return NAN.search(self.lines) is not None
 
-    def _read_cells(self, rows, kinds) -> tuple[dict, np.ndarray]:
-        """The rows without those that are wrong, of which the first cell that is wrong is named."""
-        converts = [{"int": self._integer, "float": self._float, "status": self._status, "text": _text}[kind]
-                    for kind in kinds]
-        good, lines = [], []
-        for line, row, wrong in rows:
+    def numbers(self) -> np.ndarray | None:
+        """All cells as numbers, see ``table_of_numbers``."""
+        return table_of_numbers(self.lines, self.rows, len(self.header), self.separator)
+
+    def read_rows(self) -> Iterator[tuple[int, list[str], str]]:
+        """Each row: the number of its last line, its cells, and what is wrong with it as CSV, or ""."""
+        csv.field_size_limit(LONGEST_CELL)
+        text = self._text_of(self.lines, 2, self.name)
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=self.separator)
+        while True:
+            row, wrong = [], ""
             try:
-                if wrong:
-                    raise WrongFile(wrong)
+                row = next(reader)
+                if len(row) != len(self.header):
+                    wrong = f"has {counted(len(row), 'cell')} where the header has {len(self.header)}"
+            except csv.Error as error:
+                wrong = f"is not CSV: {error}"
+            except StopIteration:
+                return
+            yield 1 + reader.line_num, row, wrong
+
+    def columns(self, kinds: Sequence[str], wrong: Callable[[int, list[str], str], object]
+                ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The columns by name, and the line of each row.
+
+        kinds   of the columns: int, float, loose (NaN for what is no number), status or text
+        wrong   takes the line, the cells and the fault of a row, which is then left out
+        """
+        found = self.numbers() if {*kinds} <= {"int", "float", "loose"} else None
+        if found is not None:
+            values = [whole_numbers(column) if kind == "int" else column for kind, column in zip(kinds, found.T)]
+            if all(column is not None for column in values):
+                return dict(zip(self.header, values)), np.arange(2, 2 + self.rows)
+        converts, good, lines = [CONVERTERS[kind] for kind in kinds], [], []
+        for line, row, fault in self.read_rows():
+            try:
+                if fault:
+                    raise WrongFile(fault)
                 good.append([convert(text, name) for convert, text, name in zip(converts, row, self.header)])
                 lines.append(line)
             except WrongFile as error:
-                self._left.add(self._trial_of(row), f"{self.path}:{line}: {error}")
+                wrong(line, row, f"{self.name}:{line}: {error}")
         columns = zip(*good) if good else [()] * len(kinds)
         return {name: np.array(column, TYPES[kind]) for name, kind, column in zip(self.header, kinds, columns)}, \
             np.array(lines, int)
 
-    def _trial_of(self, row, otherwise=None) -> int | None:
+    def cut_off(self) -> str:
+        """The message that the last line may not be whole."""
+        return cut_off_message(self.name, self.last_line, self.cut.decode("utf-8", "replace"))
+
+    @staticmethod
+    def _text_of(data: bytes | memoryview, line: int, name: str) -> str:
         try:
-            trial = integer_of(row[self.header.index("id" if self.table == "trials" else "trial")])
-        except (IndexError, ValueError):
-            return otherwise
-        return trial if abs(trial) <= LARGEST_INT else None
-
-    def _integer(self, text: str, name: str) -> int:
-        if name in GAPS and is_missing(text):
-            return GAPS[name]
-        try:
-            value = integer_of(text)
-        except ValueError:
-            raise _wrong(name, text, "an integer") from None
-        if not -LARGEST_INT - 1 <= value <= LARGEST_INT:
-            raise _wrong(name, text, "an integer of 64 bits")
-        return value
-
-    def _float(self, text: str, name: str) -> float:
-        if text.lower() == "nan" and name.startswith("metaparameters/"):
-            raise _wrong(name, text, "a number; a cell is empty where it is not known")
-        if "/" in name and text.strip().lower() in FLAGS:
-            return float(FLAGS[text.strip().lower()])
-        try:
-            return number_of(text) if text.strip() else np.nan
-        except OverflowError:
-            raise _wrong(name, text, "a number of 64 bits, which end at 1.8e308") from None
-        except ValueError:
-            point = "; decimals have a point" if "," in text else ""
-            raise _wrong(name, text, f"a number{point}") from None
-
-    def _status(self, text: str, name: str) -> int:
-        if text not in STATUSES:
-            raise _wrong(name, text, f"a status ({', '.join(STATUSES)})")
-        return int(STATUSES[text])
+            return str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            line += bytes(data[:error.start]).count(b"\n")
+            raise WrongFile(f"{name}:{line}: is not text in UTF-8: {error}") from None
 
 
-def _text(text: str, name: str) -> str:
-    return of_cell(text)
+def table_of_numbers(lines: bytes | memoryview, rows: int, columns: int, separator: str = ",") -> np.ndarray | None:
+    """The numbers of some lines, each as float() reads it, NaN for an empty cell: float64, shape (rows, columns).
+
+    None where some cell may be none, or quoted, or beyond float64, and where a line has another number of cells.
+    """
+    lines = memoryview(lines)
+    if not rows:
+        return np.empty((0, columns))
+    fast = len(lines) >= LARGE and find_spec("pyarrow") is not None
+    try:
+        found = _read_by_pyarrow(lines, columns, separator) if fast else _read_by_numpy(lines, columns, separator)
+    except ValueError:
+        return None
+    return found if found.shape == (rows, columns) and not any(np.isinf(column).any() for column in found.T) else None
+
+
+def _read_by_pyarrow(lines: memoryview, columns: int, separator: str) -> np.ndarray:
+    import pyarrow
+    from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
+    names = list(map(str, range(columns)))
+    types = dict.fromkeys(names, pyarrow.float64())
+    options = (ReadOptions(use_threads=False, column_names=names),
+               ParseOptions(delimiter=separator, quote_char=False, ignore_empty_lines=columns > 1),
+               ConvertOptions(column_types=types, null_values=[""]))
+    table = read_csv(pyarrow.py_buffer(lines), *options)
+    found = np.empty((columns, table.num_rows))
+    for at, column in enumerate(table.itercolumns()):
+        found[at] = column.to_numpy()
+    return found.T
+
+
+def _read_by_numpy(lines: memoryview, columns: int, separator: str) -> np.ndarray:
+    mark, text = separator.encode(), b"\n" + bytes(lines).replace(b"\r\n", b"\n")
+    if b'"' in text or columns < 2 and b"\n\n" in text or text.isspace():
+        raise ValueError
+    # what an empty cell is written as; twice, as two of them share a separator
+    for gap in (mark * 2, mark * 2, mark + b"\n", b"\n" + mark):
+        text = text.replace(gap, gap[:1] + b"nan" + gap[1:])
+    return np.loadtxt(io.TextIOWrapper(io.BytesIO(text), "utf-8"), delimiter=separator, comments=None, ndmin=2)
+
+
+def whole_numbers(values: np.ndarray) -> np.ndarray | None:
+    """The values as int64; None where one is no integer, or so large that its float may be that of another."""
+    if not (np.abs(values) < EXACT).all():
+        return None
+    whole = values.astype(np.int64)
+    return whole if (whole == values).all() else None
+
+
+def is_missing(text: str) -> bool:
+    """Whether a cell is empty or NaN: not measured, or diverged."""
+    return text.strip().lower().lstrip("+-") in ("", "nan")
+
+
+def number_of(text: str) -> float:
+    """The number in a text; raises ValueError if there is none, OverflowError if it is beyond float64."""
+    number = float(_refuse_underscores(text))
+    if math.isinf(number) and "inf" not in text.lower():
+        raise OverflowError
+    return number
+
+
+def integer_of(text: str) -> int:
+    """The integer in a text, also of 1e3 or 100.0; raises ValueError if there is none."""
+    try:
+        return int(_refuse_underscores(text))
+    except ValueError:
+        if not abs(float(text)) < 2**64:
+            raise
+        whole = Decimal(_refuse_underscores(text))
+        if whole != int(whole):
+            raise
+        return int(whole)
+
+
+def _refuse_underscores(text: str) -> str:
+    """The text; raises ValueError for underscores between digits, which Python accepts."""
+    if "_" in text:
+        raise ValueError
+    return text
+
+
+def _integer(text: str, name: str) -> int:
+    if name in GAPS and is_missing(text):
+        return GAPS[name]
+    try:
+        value = integer_of(text)
+    except ValueError:
+        raise _wrong(name, text, "an integer") from None
+    if not -LARGEST_INT - 1 <= value <= LARGEST_INT:
+        raise _wrong(name, text, "an integer of 64 bits")
+    return value
+
+
+def _float(text: str, name: str) -> float:
+    if text.lower() == "nan" and name.startswith("metaparameters/"):
+        raise _wrong(name, text, "a number; a cell is empty where it is not known")
+    if "/" in name and text.strip().lower() in FLAGS:
+        return float(FLAGS[text.strip().lower()])
+    try:
+        return math.nan if is_missing(text) else number_of(text)
+    except OverflowError:
+        raise _wrong(name, text, "a number of 64 bits, which end at 1.8e308") from None
+    except ValueError:
+        point = "; decimals have a point" if "," in text else ""
+        raise _wrong(name, text, f"a number{point}") from None
+
+
+def _loose(text: str, name: str) -> float:
+    try:
+        return _float(text, name)
+    except WrongFile:
+        return math.nan
+
+
+def _status(text: str, name: str) -> int:
+    if text not in STATUSES:
+        raise _wrong(name, text, f"a status ({', '.join(STATUSES)})")
+    return int(STATUSES[text])
 
 
 def _wrong(name: str, text: str, kind: str) -> WrongFile:
     return WrongFile(f"{name} is {text[:40]!r}, not {kind}")
+
+
+CONVERTERS = {"int": _integer, "float": _float, "loose": _loose, "status": _status,
+              "text": lambda text, name: of_cell(text)}
+
+
+class CsvRows(Rows):
+    """A table as it was read: arrays by column, and the line of each row."""
+
+    def __init__(self, name: str, path: str, columns: Mapping[str, np.ndarray], lines: np.ndarray):
+        super().__init__(name, len(lines), columns)
+        self.path, self.lines = path, lines
+
+    def keep(self, rows: np.ndarray):
+        """Drop the rows where a bool array is False."""
+        self.update({name: values[rows] for name, values in self.items()})
+        self.lines, self.rows = self.lines[rows], int(rows.sum())
+
+    def drop(self, trials: Collection[int]):
+        """Drop the rows of some trials."""
+        if trials and self.rows:
+            self.keep(~np.isin(self["id" if self.name == "trials" else "trial"], list(trials)))
 
 
 def repeats(trial: np.ndarray, step: np.ndarray, keep: str) -> np.ndarray:

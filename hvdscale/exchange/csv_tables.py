@@ -17,30 +17,36 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 
 from ..errors import LogError
 from ..formatting.escaping import as_cell
 from ..formatting.numbers import list_first, listed
+from ..log.check import Ends, Fault, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
+from ..log.directions import better
 from ..log.reader import Log, LogTable
-from ..log.schema import (SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, better, metaparameter_column,
+from ..log.schema import (SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, metaparameter_column,
                           metric_column)
 from ..plan.values import did_you_mean
 from ..target import SPLITS, logged_name, metric_faults
-from .csv_file import FLAGS, GAPS, ROWS, TYPES, CsvFile, repeats
-from .csv_rules import CsvRows, LeftOut, apply_rules
+from .csv_file import FLAGS, GAPS, LARGEST, TYPES, CsvRows, CsvText, integer_of, repeats
 from .exported import exporting
-from .files import LARGEST_INT, WrongFile, json_object
+from .files import LARGEST_INT, WrongFile, file_bytes, json_object
 from .imported import BulkLog, beyond_errors, skipped_note, widen
 from .runs.run import RunPath
 
 FORMAT = "hvdscale-csv"
+ROWS = 1 << 15                  # written at a time
+LONGEST_LINE = 1 << 16          # bytes of the line before one that is cut off
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "restarts": ("trial", "workers"),
           "evaluations": ("trial", "step"), "steps": ("trial", "step")}
 OVERLAPS = ("first", "last")
+OVERLAP = "; --overlap first or last says which rows stay where steps are repeated"
 SOURCE_OF_ROWS = {"path": "trials.csv", "imported": "csv"}
 SEARCH = "search"
 COPIED = {"local_batch": "global_batch", "source_trial": "id"}      # a column that lacks is that other one
@@ -130,7 +136,7 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
     """
     source, left = os.fspath(source), LeftOut(left_out)
     try:
-        files = [CsvFile(source, table, left) for table in TABLES]
+        files = [TableFile(source, table) for table in TABLES]
         attributes, specs = _read_description(source, files)
         tables, said = _read(files, specs, attributes, left, overlap, progress)
         apply_rules(tables, left)
@@ -147,13 +153,105 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
                 log.note("skipped", _skipped(attributes, left.messages))
     except WrongFile as error:
         raise LogError(str(error)) from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise LogError(f"{source}: its tables are not CSV in UTF-8: {error}") from error
     except OSError as error:
         raise LogError(f"{error.filename or source}: cannot be read: {error.strerror or error}") from error
     for text in (*said, *beyond_errors(errors)):
         note(text)
     return {table.name: table.rows for table in tables.values()}
+
+
+class LeftOut:
+    """Trials that an import skips, and the messages about them and about lines without a known trial.
+
+    messages  a list to extend; None: skipping is not allowed, and the first message is raised as WrongFile
+    """
+
+    def __init__(self, messages: list[str] | None):
+        self.trials: set[int] = set()
+        self.messages = messages
+
+    def add(self, trial: int | None, message: str):
+        """Skip a trial; None: only the line that the message names."""
+        if self.messages is None:
+            raise WrongFile(f"{message}; --skip-broken leaves out what is wrong")
+        if trial in self.trials:
+            return
+        self.messages.append(message)
+        if trial is not None:
+            self.trials.add(trial)
+
+
+class TableFile(CsvText):
+    """One table's file; no rows if it does not exist."""
+
+    def __init__(self, source: str, table: str):
+        self.table, self.path = table, os.path.join(source, f"{table}.csv")
+        self.exists = os.path.lexists(self.path)
+        super().__init__(file_bytes(self.path, self.path, LARGEST, follow=True) if self.exists else b"", self.path)
+        self.rename(self.header)
+
+    def rename(self, header: Iterable[str]) -> None:
+        """Name the columns; raises WrongFile where two have one name."""
+        self.header = tuple(header)
+        twice = [name for name, count in Counter(self.header).items() if count > 1]
+        if twice:
+            raise WrongFile(f"{self.path}:1: two columns are named {twice[0]!r}")
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raise WrongFile unless the file has exactly these columns."""
+        if self.exists and sorted(names) != sorted(self.header):
+            differ = sorted(set(names) ^ set(self.header))[0]
+            raise WrongFile(f"{self.path}:1: {differ!r} is not both a column here and in log.json")
+
+    def read(self, types: Mapping[str, str], left: LeftOut) -> CsvRows:
+        """All rows but those that are left out, as one without a line end is."""
+        kinds = [types[name] for name in self.header]
+        columns, lines = self.columns(kinds, lambda line, row, fault: left.add(self._trial_of(row), fault))
+        if self.cut and self.header:
+            texts = str(bytes(self.lines[-LONGEST_LINE:]) + self.cut, "utf-8", "replace").splitlines()[-2:]
+            *before, last = (next(csv.reader([text], delimiter=self.separator), []) for text in texts)
+            trial = self._trial_of(last[:-1], self._trial_of(before[0]) if before else None)    # its last cell is cut
+            left.add(trial, self.cut_off())
+        return CsvRows(self.table, self.path, columns, lines)
+
+    def _trial_of(self, row: Sequence[str], otherwise: int | None = None) -> int | None:
+        try:
+            trial = integer_of(row[self.header.index("id" if self.table == "trials" else "trial")])
+        except (IndexError, ValueError):
+            return otherwise
+        return trial if abs(trial) <= LARGEST_INT else None
+
+
+def apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
+    """Leave out, or refuse, each trial that breaks a rule."""
+    trials, evaluations = tables["trials"], tables["evaluations"]
+    for table in tables.values():
+        table.drop(left.trials)
+    _leave_out(tables, left, trials, faults_of_trials(trials))
+    for table in (evaluations, tables["restarts"], tables["steps"]):
+        _leave_out(tables, left, table, faults_of_rows(SimpleNamespace(trials=trials, evaluations=evaluations), table))
+    ends = Ends(trials["id"])
+    places, rows = ends.add(evaluations["trial"], evaluations["step"])
+    last = dict(zip(places.tolist(), rows.tolist()))
+
+    def value_at(row: int, column: str) -> float:
+        return float(evaluations[column][last[row]]) if column in evaluations else np.nan
+    _leave_out(tables, left, evaluations, [
+        *unfinished(trials, ends, np.isin(trials["id"], tables["steps"]["trial"]), value_at),
+        *unstarted(trials, tables["restarts"]["trial"])])
+
+
+def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, table: CsvRows, faults: Iterable[Fault]):
+    """Leave out the trials of faults that are met in a table."""
+    known = len(left.trials)
+    repeated = np.sort(disordered(table, "step", True)) if table.name in ("evaluations", "steps") else None
+    for fault in faults:
+        hint = OVERLAP if repeated is not None and np.array_equal(repeated, fault.rows) else ""
+        for row in fault.rows.tolist():
+            place = f"{table.path}:{table.lines[row]}" if fault.table is table else table.path
+            left.add(fault.trial(row), f"{place}: trial {fault.trial(row)}{fault.say(row, '')}{hint}")
+    for other in tables.values() if len(left.trials) > known else ():
+        other.drop(left.trials)
 
 
 def _skipped(attributes, messages) -> dict:
@@ -173,8 +271,7 @@ def _read_description(source, files) -> tuple[dict, dict[str, tuple[LogColumn, .
     if not os.path.exists(path):
         _refuse_lacking(files)
         return {"imported": {"kind": "csv", "from": source}}, {file.table: _guess_columns(file) for file in files}
-    with open(path, "rb") as file:
-        about, _ = json_object(file.read(), path)
+    about, _ = json_object(file_bytes(path, path, LARGEST, follow=True), path)
     if about.get("format") != FORMAT or about.get("version") != 1:
         raise WrongFile(f"{path}: is not of the format {FORMAT}, version 1")
     attributes, columns = about.get("attributes"), about.get("columns")
@@ -271,9 +368,11 @@ def _as_logged(name: str) -> str:
 
 def _read(files, specs, attributes, left, overlap, progress) -> tuple[dict[str, CsvRows], list[str]]:
     """(the tables with all columns of a log; what was guessed, assumed or left out), also noted in ``attributes``."""
-    total = max(1, sum(file.size for file in files))
-    tables = {file.table: file.read({SEARCH: "text", **{column.name: column.type for column in specs[file.table]}},
-                                    lambda: progress(sum(file.done for file in files) / total)) for file in files}
+    tables = {}
+    for done, file in enumerate(files, 1):
+        types = {SEARCH: "text", **{column.name: column.type for column in specs[file.table]}}
+        tables[file.table] = file.read(types, left)
+        progress(done / len(files))
     for table in tables.values():
         table.drop(left.trials)
     trials, restarts = tables["trials"], tables["restarts"]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
-import stat
+from typing import Any
 
 from ..errors import LogError
 from ..log.plan_text import MOST, format_value, is_deeper
+from ..system.inputs import read_input, refusal
 
 LARGEST_INT = 2**63 - 1
 DEEPEST = 30                        # nesting of a study; with the plan around it at most plan_text.DEEPEST
@@ -25,34 +25,49 @@ class WrongFile(LogError):
     """An invalid file from elsewhere."""
 
 
-def file_bytes(content: bytes | str | None, name: str, most: int) -> bytes:
+def file_bytes(content: bytes | str | None, name: str, most: int, follow: bool = False) -> bytes:
     """A file's content; raises WrongFile if it is missing, too large, a link or not a regular file.
 
     content  bytes, or the path of the file;  name: for messages
     most     largest size in bytes
+    follow   whether a link is followed: one in an archive from elsewhere must not lead out of it
     """
     if content is None:
         raise WrongFile(f"{name}: is missing")
     if isinstance(content, bytes):
         return content
     try:
-        # do not wait for a pipe, nor follow a link out of the archive
-        descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            state = os.fstat(descriptor)
-            if not stat.S_ISREG(state.st_mode):
-                raise WrongFile(f"{name}: is not a regular file")
-            refuse_large(state.st_size, name, most)
-            with open(descriptor, "rb", buffering=0, closefd=False) as file:
-                return file.readall()
-        finally:
-            os.close(descriptor)
+        return read_input(content, most, follow)
     except FileNotFoundError:
         raise WrongFile(f"{name}: is missing") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise WrongFile(f"{name}: is not a regular file, but a link; put what it leads to in its place") from None
-        raise WrongFile(f"{name}: cannot be read: {error.strerror}") from error
+        raise WrongFile(f"{name}: {refusal(error)}") from error
+
+
+def text_of(path: str, most: int = 1 << 30) -> str:
+    """A text file in UTF-8; raises WrongFile, naming the file."""
+    try:
+        return str(file_bytes(path, path, most, follow=True), "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise WrongFile(f"{path}: is not text in UTF-8: {error}") from None
+
+
+def json_of(path: str) -> Any:
+    """What a file of JSON holds; raises WrongFile, naming the file."""
+    try:
+        return json.loads(text_of(path))
+    except (ValueError, RecursionError) as error:
+        raise WrongFile(f"{path}: is not JSON: {error}") from None
+
+
+def as_float(value: Any, where: str) -> float:
+    """A number, flag or text of one as a float; raises WrongFile, which names the place, for anything else."""
+    try:
+        return float(value.decode() if isinstance(value, bytes) else value)
+    except (OverflowError, TypeError, ValueError):
+        raise WrongFile(f"{where} is {repr(value)[:40]}, not a number that a float can hold") from None
 
 
 def refuse_large(size: int, name: str, most: int):

@@ -31,14 +31,6 @@ class Status(IntEnum):
 
 SMALLER, LARGER = "smaller", "larger"
 DIRECTIONS = {"min": SMALLER, "max": LARGER}        # as workloads and loops declare which way a metric gets better
-# which way metrics of these names get better, where a log does not say
-BETTER = {**dict.fromkeys(("error", "cross_entropy", "loss", "perplexity", "top5_error"), SMALLER),
-          **dict.fromkeys(("accuracy", "average_precision", "bleu", "converged", "top5_accuracy"), LARGER)}
-
-
-def better(column: str) -> str:
-    """Which way the metric of a column ``split/metric`` gets better, by its name: SMALLER, LARGER, or "" (unknown)."""
-    return BETTER.get(column.partition("/")[2], "")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from .view import View
 MAIN = 2                            # figures of a workload that are drawn unless all are asked for
 REPORT = "Scaling report"
 # what an import says of trials
-IMPORTED = ("search", "repeats", "workers", "steps", "overlap", "batch", "times", "metric")
+IMPORTED = ("search", "repeats", "workers", "steps", "overlap", "batch", "times", "metric", "ways", "tags")
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,12 @@ def read_input(path: str | os.PathLike[str], most: int = LARGEST, follow: bool =
         return file.read()
 
 
+def refusal(error: OSError) -> str:
+    """Why a file was not read, in words that follow its name."""
+    return error.strerror if error.strerror and error.strerror.startswith(("is ", "has ")) else (
+        f"cannot be read: {error.strerror or error}")
+
+
 def input_text(path: str | os.PathLike[str], most: int = LARGEST) -> str:
     """A file's text in UTF-8; raises OSError as ``read_input`` does, and UnicodeDecodeError."""
     return read_input(path, most).decode("utf-8")

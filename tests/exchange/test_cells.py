@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from hvdscale.exchange import cells
-from hvdscale.exchange.cells import integer_of, is_missing, number_of, table_of_numbers
+from hvdscale.exchange import csv_file
+from hvdscale.exchange.csv_file import integer_of, is_missing, number_of, table_of_numbers
 
 READABLE = ["1", "0", "1.", "-1.5", "1e5", "1e-05", "nan", "NaN", "", "-nan", ".5", "00.5", "1.50", "-0.0",
             "12345678.5", "0.00001", "9007199254740993.0", "+1.0", " 1.0", "0.1234567890123456789", "5e-324",
@@ -20,7 +20,7 @@ NO_NUMBERS = ["1_0", "abc", "1.2.3", "..", ".", "1e400", "0x10", "1,5", "1 5", "
 @pytest.fixture(params=["numpy", "pyarrow"])
 def reader(request, monkeypatch):
     """Whichever package reads the tables."""
-    monkeypatch.setattr(cells, "LARGE", 0)
+    monkeypatch.setattr(csv_file, "LARGE", 0)
     if request.param == "pyarrow":
         pytest.importorskip("pyarrow", reason="needs pyarrow: pip install '.[parquet]'")
     else:
@@ -30,7 +30,7 @@ def reader(request, monkeypatch):
 def check(texts):
     """Both columns of a table of these texts and their reverse are what float() makes of each."""
     rows = list(zip(texts, reversed(texts)))
-    found = table_of_numbers("".join(",".join(row) + "\n" for row in rows), len(rows), 2)
+    found = table_of_numbers("".join(",".join(row) + "\n" for row in rows).encode(), len(rows), 2)
     wanted = np.array([[float(text or "nan") for text in row] for row in rows])
     there = ~np.isnan(wanted)
     np.testing.assert_array_equal(np.isnan(found), ~there)
@@ -57,17 +57,17 @@ def test_what_repr_writes_is_read_back(scale, reader):
 
 @pytest.mark.parametrize("text", NO_NUMBERS)
 def test_a_cell_without_a_number_is_left_to_who_names_it(text, reader):
-    assert table_of_numbers(f"1,2\n3,{text}\n", 2, 2) is None
+    assert table_of_numbers(f"1,2\n3,{text}\n".encode(), 2, 2) is None
 
 
 @pytest.mark.parametrize("lines, rows", [("1,2\n3\n4,5\n", 3), ("1,2\n3,4,5\n", 2), ("1\n2,3\n", 2), ("\n\n", 2),
                                          ("1,2\n\n3,4\n", 3), ("1,2,3\n4,5,6\n", 2)])
 def test_a_line_of_other_length_is_left_to_who_names_it(lines, rows, reader):
-    assert table_of_numbers(lines, rows, 2) is None
+    assert table_of_numbers(lines.encode(), rows, 2) is None
 
 
 def test_no_lines_are_no_rows(reader):
-    assert table_of_numbers("", 0, 3).shape == (0, 3)
+    assert table_of_numbers(b"", 0, 3).shape == (0, 3)
 
 
 def test_infinity_is_a_number_and_what_is_beyond_float64_is_none():

@@ -192,7 +192,7 @@ WRONG_TABLES = {
                  f"csv:3: step {10**18} is more than 64 bits can"),
     "status": (dict(trials=TRIALS.replace("global_batch", "global_batch,status").replace(",32,", ",32,done,").replace(
         ",64,", ",64,COMPLETE,")), "trials.csv:2: status is 'done', not a status"),
-    "bytes": (dict(trials=TRIALS.encode() + b"\xff"), "utf-8"),
+    "bytes": (dict(trials=TRIALS.encode() + b"\xff\n"), "trials.csv:4: is not text in UTF-8"),
     "quote": (dict(trials=TRIALS + '3,"x'), "trials.csv:"),
     "no worker": (dict(trials=TRIALS.replace("global_batch", "global_batch,workers").replace(",32,", ",32,2,").replace(
         ",64,", ",64,0,")), "trials.csv:3: trial 2: trials/workers is 0, and must be at least 1"),
@@ -266,8 +266,7 @@ def test_a_trial_that_stopped_at_its_target_or_after_its_seconds_is_whole(tmp_pa
     assert "trial 0 is COMPLETE and its budget is 1000" in call("import", tmp_path / "more", tmp_path / "more.h5")[1]
 
 
-def test_rows_of_a_trial_that_lie_far_apart_are_held_to_the_rules(tmp_path, monkeypatch):
-    monkeypatch.setattr("hvdscale.exchange.csv_file.ROWS", 1)
+def test_rows_of_a_trial_that_lie_far_apart_are_held_to_the_rules(tmp_path):
     tables(tmp_path / "mine", evaluations="trial,step,val/error\n7,0,0.9\n2,0,1\n7,20,0.5\n2,10,1\n7,10,0.25\n")
     for words in ((), ("--skip-broken",)):
         code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", *words)

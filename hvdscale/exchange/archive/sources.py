@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ...errors import LogError, UsageError
+from ...system.inputs import open_input, refusal
 from ..files import WrongFile, refuse_large
 from ..unpacking import unpacked
 from .trial_files import LARGEST, TrialFiles
@@ -127,9 +128,9 @@ class Tar:
     def __init__(self, path: str):
         self.path, self.others = path, []
         try:
-            self._raw = open(path, "rb")
+            self._raw = open_input(path)
         except OSError as error:
-            raise UsageError(f"{path}: cannot be opened: {error.strerror}") from error
+            raise UsageError(f"{path}: {refusal(error)}") from error
         self._size = os.path.getsize(path)
 
     def share(self, done: int) -> float:

@@ -7,12 +7,10 @@ A wrong file is an entry of ``batch.wrong``, not an error.
 """
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -23,9 +21,8 @@ from ...log.check import Ends, Rows, faults_of_rows, unfinished
 from ...log.plan_text import MOST, format_value
 from ...log.schema import Status
 from ...target import ALIASES, SPLITS
-from ..cells import integer_of, is_missing, number_of, read_rows, table_of_numbers, whole_numbers
-from ..files import (LARGEST_INT, NAME, RENAMED, WrongFile, cut_off_message, file_bytes, json_object, parameter_name,
-                     whole_number)
+from ..csv_file import CsvText, table_of_numbers, whole_numbers
+from ..files import LARGEST_INT, NAME, RENAMED, WrongFile, file_bytes, json_object, parameter_name, whole_number
 
 BLOCK_BYTES = 1 << 19               # of files parsed together: fits a core's cache
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
@@ -162,69 +159,46 @@ def column_names(header: tuple[str, ...]) -> list[str]:
     return found
 
 
-class _Table:
+class _Table(CsvText):
     """One measurements.csv.
 
-    lines, rows     its lines without the header, and their number;  wrong: what is wrong with it, or ""
+    wrong           what is wrong with it, or ""
     step, values    set by _parse: int64, and float64 by column of the log
     """
 
     def __init__(self, trial: TrialFiles):
-        self.name = f"{trial.folder}/measurements.csv"
-        data = file_bytes(trial.measurements, self.name, LARGEST["measurements.csv"])
+        data = file_bytes(trial.measurements, f"{trial.folder}/measurements.csv", LARGEST["measurements.csv"])
+        super().__init__(data, f"{trial.folder}/measurements.csv")
         self.size, self.wrong = len(data), ""
         if not data.strip():
             raise WrongFile(f"{self.name}: is empty, without even a header")
+        if self.cut:
+            raise WrongFile(self.cut_off())
         try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            raise WrongFile(f"{self.name}: is not UTF-8 text: {error}") from None
-        if not text.endswith("\n"):
-            before, _, last = text.rpartition("\n")
-            raise WrongFile(cut_off_message(self.name, 1 + len(before.splitlines()), last))
-        head, _, self.lines = text.partition("\n")
-        self.rows = self.lines.count("\n")
-        try:
-            self.header = tuple(next(csv.reader([head.rstrip("\r")], strict=True), ()))
             self.names = column_names(self.header)
-        except (csv.Error, WrongFile) as error:
+        except WrongFile as error:
             raise WrongFile(f"{self.name}:1: {error}") from None
         if "step" not in self.names:
             raise WrongFile(f"{self.name}:1: there is no column step")
         self.step, self.values = np.empty(0, np.int64), {}
 
-    def take(self, step: np.ndarray, columns: np.ndarray):
-        """Take the rows; columns: float64, one row a column of the file."""
+    def take(self, step: np.ndarray, columns: Iterable[np.ndarray]):
+        """Take the rows; columns: float64, one a column of the file."""
         self.step, self.rows = step, len(step)
         self.values = {name: values for name, values in zip(self.names, columns) if name != "step"}
 
     def read_cells(self):
         """Take the rows, read cell by cell; note the first cell that does not fit its column."""
-        at, step, cells = self.names.index("step"), [], []
-        for line, row, wrong in read_rows(io.StringIO(self.lines, newline=""), len(self.names), before=1):
-            try:
-                if wrong:
-                    raise WrongFile(wrong)
-                cells.append(list(map(self._number, range(len(row)), row)))
-                step.append(int(cells[-1][at]))
-            except WrongFile as error:
-                self.wrong = f"{self.name}:{line}: {error}"
-                return
-        self.take(np.array(step, np.int64), np.array(cells, float).reshape(-1, len(self.names)).T)
-
-    def _number(self, at: int, text: str) -> float:
-        """The number in a cell; a step as an int, NaN for text in a column that is no metric."""
-        name = self.names[at]
+        kinds = ["int" if name == "step" else "loose" if name.startswith(OTHER) else "float" for name in self.names]
         try:
-            if name != "step":
-                return math.nan if is_missing(text) else number_of(text)
-            if abs(step := integer_of(text)) <= LARGEST_INT:
-                return step
-        except (OverflowError, ValueError):
-            if name.startswith(OTHER):
-                return math.nan
-        what = "a number of steps" if name == "step" else "a number, empty or NaN"
-        raise WrongFile(f"{self.header[at]} is {text[:40]!r}, not {what}")
+            columns, _ = self.columns(kinds, _refuse)
+            self.take(columns["step"], columns.values())
+        except WrongFile as error:
+            self.wrong = str(error)
+
+
+def _refuse(line: int, row: Sequence[str], fault: str):
+    raise WrongFile(fault)
 
 
 def _group_by_header(tables: list[_Table]):
@@ -243,8 +217,8 @@ def _group_by_header(tables: list[_Table]):
 def _parse(tables: list[_Table]):
     """Read the numbers of files with the same header together; where some cell may be wrong, each file by itself."""
     names = tables[0].names
-    lines = "".join(table.lines for table in tables)
-    numbers = table_of_numbers(lines, sum(table.rows for table in tables), len(names))
+    lines = b"".join(table.lines for table in tables)
+    numbers = table_of_numbers(lines, sum(table.rows for table in tables), len(names), tables[0].separator)
     step = None if numbers is None else whole_numbers(numbers[:, names.index("step")])
     if step is None and len(tables) > 1:
         for table in tables:

@@ -29,6 +29,7 @@ import numpy as np
 from ...errors import LogError
 from ...formatting.numbers import list_first
 from ...log.schema import UNKNOWN_SEED, Status
+from ...system.inputs import open_input
 from ..files import WrongFile
 from ..imported import ImportedLog
 from .mllog_lines import LONGEST, TOKEN, MllogRun, read_run
@@ -53,8 +54,8 @@ def is_mllog(path: str) -> bool:
     """Whether a file has such lines near its start, or a directory holds files named like results."""
     if os.path.isdir(path):
         return any(RESULT.fullmatch(name) for _, _, names in os.walk(path) for name in names)
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return TOKEN in file.read(LONGEST)
+    with open_input(path) as file:
+        return TOKEN.encode() in file.read(LONGEST)
 
 
 def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = False, overwrite: bool = False,

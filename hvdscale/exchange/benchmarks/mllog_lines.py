@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...system.inputs import open_input, refusal
 from ..files import WrongFile
 
 TOKEN = ":::MLLOG "
@@ -126,12 +127,13 @@ def _values(where: str, key: str, value: Any, about: Mapping[str, Any]) -> dict[
 def _lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(file and line for messages, the object) of each line, whatever precedes it."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for number, text in enumerate(iter(lambda: file.readline(LONGEST), ""), 1):
+        with open_input(path) as file:
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
+                text = str(line, "utf-8", "replace")
                 if TOKEN in text:
                     yield f"{path}:{number}", _object(f"{path}:{number}", text.partition(TOKEN)[2])
     except OSError as error:
-        raise WrongFile(f"{path}: cannot be read: {error.strerror}") from None
+        raise WrongFile(f"{path}: {refusal(error)}") from None
 
 
 def _object(where: str, text: str) -> dict[str, Any]:

@@ -1,26 +1,44 @@
 """TensorBoard's event files: each folder with some is a run. Needs tensorboard.
 
 Folders in it that are named like a split, as Keras' callback makes them, or have a series of torch's add_scalars are of
-the same run. Every scalar is read; by default tensorboard keeps 10,000 points of a tag, drawn at random.
+the same run. Every scalar is read, and every event is held against its checksum.
 """
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from ...system.extras import import_extra
+from ...system.inputs import open_input
 from ..files import WrongFile
-from .run import STEP, FoundRun, rows_by_step
+from .run import STEP, FoundRun, rows_by_step, series_of
 
 NAME = "event files"
 NEED = "reading TensorBoard's event files"
 EVENTS = "events.out.tfevents."
 SPLITS = ("train", "training", "validation", "valid", "val", "eval", "evaluation", "test")      # names of folders
 OF_EPOCH, AT_STEP = "epoch_", re.compile(r".*/evaluation_(.+)_vs_iterations")       # of Keras' tags
+HPARAMS = "hparams"             # the plugin whose summaries are settings
 Point = tuple[str, float, float, float]                 # tag, value, time in seconds, step
+
+
+@dataclass
+class Events:
+    """What the event files of a folder have.
+
+    scalars     by tag, (value, time, step)
+    others      the kind of what is no scalar, by tag
+    cut         where a file ends within an event; ""
+    """
+
+    scalars: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    cut: str = ""
 
 
 def recognises(path: str) -> bool:
@@ -44,12 +62,11 @@ def parts_of(path: str) -> list[str]:
     return [name for name in inner if name in splits or _series_of(os.path.join(path, name), name)]
 
 
-@lru_cache(maxsize=1000)
 def _series_of(folder: str, name: str) -> str:
     """The tag of add_scalars, with the key behind it, of which a folder of this name has the series; "" of any other.
     """
     try:
-        tags = [*_scalars(_opened(folder))]
+        tags = [*_events_of(folder).scalars]
     except WrongFile:                           # which reading it says
         return ""
     key = name.removeprefix(f"{tags[0].replace('/', '_')}_") if len(tags) == 1 else name
@@ -57,21 +74,26 @@ def _series_of(folder: str, name: str) -> str:
 
 
 def read(path: str) -> Iterator[FoundRun]:
-    """The folder's run; raises UsageError without tensorboard, WrongFile for files without events."""
+    """The folder's run; raises UsageError without tensorboard, WrongFile for files without events, or damaged ones."""
     parts = parts_of(path) if os.path.isdir(path) else []
-    points, settings = [], {}
+    points: list[Point] = []
+    settings, others, cut = {}, {}, ""
     for name in ["", *parts] if not parts or _has_events(path) else parts:
-        opened = _opened(os.path.join(path, name) if name else path)
-        settings |= _hparams(opened)
-        for tag, events in _scalars(opened).items():
+        found = _events_of(os.path.join(path, name) if name else path)
+        settings |= found.settings
+        cut = cut or found.cut
+        for tag, events in (*found.scalars.items(), *((tag, None) for tag in found.others)):
             if name:
                 tag = f"{name.lower()}/{tag}" if name.lower() in SPLITS else _series_of(os.path.join(path, name), name)
-            points += [(tag, value, event.wall_time, event.step) for event, value in events]
+            if events is None:
+                others[tag] = "no scalar"
+            points += [(tag, *event) for event in events or ()]
     start = min((time for _, _, time, _ in points), default=0.0)
     points, count = _of_keras(sorted(points, key=lambda point: point[2]))
     rows = rows_by_step((tag, value, time - start, step) for tag, value, time, step in points)
-    yield FoundRun(path, NAME, settings, [{count if tag == STEP else tag: value for tag, value in row.items()}
-                                          for row in rows])
+    series = series_of(rows, path)
+    yield FoundRun(path, NAME, settings, {count if tag == STEP else tag: found for tag, found in series.items()},
+                   unfinished=cut, left_out=others)
 
 
 def _of_keras(points: Sequence[Point]) -> tuple[Sequence[Point], str]:
@@ -85,41 +107,79 @@ def _of_keras(points: Sequence[Point]) -> tuple[Sequence[Point], str]:
         evaluated = AT_STEP.fullmatch(tag)
         if evaluated:
             found.append((f"val/{evaluated[1]}", value, time, step))
-        elif name.startswith(OF_EPOCH) and (not ends or split.startswith("train") and step < len(ends)):
+        elif name.startswith(OF_EPOCH) and (not ends or split.startswith("train") and 0 <= step < len(ends)):
             found.append((f"{split}/{name.removeprefix(OF_EPOCH)}", value, time, ends[int(step)] if ends else step))
     return found, STEP if ends else "epoch"
 
 
-def _opened(folder: str) -> Any:
-    """What tensorboard has read of a folder, or of a file."""
-    module: Any = import_extra("tensorboard.backend.event_processing.event_accumulator", NEED)
-    accumulator = module.EventAccumulator(folder, size_guidance={module.SCALARS: 0, module.TENSORS: 0})
-    try:
-        accumulator.Reload()
-        accumulator.FirstEventTimestamp()
-    except Exception as error:                  # tensorboard's own, of many types
-        raise WrongFile(f"{folder}: its event files cannot be read: {error or type(error).__name__}") from None
-    return accumulator
-
-
-def _scalars(accumulator: Any) -> dict[str, list[tuple[Any, float]]]:
-    """By tag, events with their values: scalars, and what TensorFlow 2 writes as tensors of one element."""
-    tags = accumulator.Tags()
-    found = {tag: [(event, event.value) for event in accumulator.Scalars(tag)] for tag in tags["scalars"]}
-    for tag in tags["tensors"]:
-        if accumulator.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
-            from tensorboard.util.tensor_util import make_ndarray
-            found[tag] = [(event, float(make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(tag)]
+@lru_cache(maxsize=8)
+def _events_of(path: str) -> Events:
+    """What the event files of a folder, or a file, have; raises WrongFile where there is nothing, or it is damaged."""
+    event: Any = import_extra("tensorboard.compat.proto.event_pb2", NEED).Event
+    names = [name for name in sorted(os.listdir(path)) if name.startswith(EVENTS)] if os.path.isdir(path) else [""]
+    found, plugins = Events(), {}
+    for file in (os.path.join(path, name) if name else path for name in names):
+        count = 0
+        try:
+            for count, record in enumerate(_records(file), 1):
+                _take(found, plugins, event.FromString(record), file)
+        except WrongFile:
+            raise
+        except Exception as error:                  # of tensorboard and protobuf, of many types
+            if "truncated" not in str(error) or not count:
+                raise WrongFile(f"{file}: is damaged in event {count + 1:,}, which its checksum does not fit or which is "
+                                f"none ({error or type(error).__name__}); copy the file again, or leave the run out "
+                                "with --skip-broken") from None
+            found.cut = f"cut off within event {count + 1:,} of {os.path.basename(file)}"
+    if not plugins and not found.settings:
+        raise WrongFile(f"{path}: its event files have no whole event with a summary")
     return found
 
 
-def _hparams(accumulator: Any) -> dict[str, Any]:
-    """What the hparams plugin has of the run."""
-    from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+def _records(path: str) -> Iterator[bytes]:
+    """The events of a file, each held against its checksum; raises what tensorboard raises, and OSError for no file."""
+    reader: Any = import_extra("tensorboard.compat.tensorflow_stub.pywrap_tensorflow", NEED)
+    errors: Any = import_extra("tensorboard.compat.tensorflow_stub.errors", NEED)
+    open_input(path).close()
+    found = reader.PyRecordReader_New(path)
+    while True:
+        try:
+            found.GetNext()
+        except errors.OutOfRangeError:
+            return
+        yield found.record()
+
+
+def _take(found: Events, plugins: dict[str, str], event: Any, file: str) -> None:
+    """Take in an event: scalars, and what TensorFlow 2 writes as tensors of one element."""
+    for value in event.summary.value:
+        kind, tag = value.WhichOneof("value"), value.tag
+        plugin = plugins.setdefault(tag, value.metadata.plugin_data.plugin_name)
+        number = value.simple_value if kind == "simple_value" else None
+        if kind == "tensor" and plugin == HPARAMS:
+            found.settings |= _hparams(value.metadata.plugin_data.content)
+            continue
+        if kind == "tensor" and plugin == "scalars":
+            number = _scalar(value.tensor)
+        if number is None:
+            found.others[tag] = plugin or kind or "nothing"
+        else:
+            found.scalars.setdefault(tag, []).append((number, event.wall_time, event.step))
+
+
+def _scalar(tensor: Any) -> float | None:
+    """A tensor's number; None where it is not one number."""
+    from tensorboard.util.tensor_util import make_ndarray
     try:
-        contents = accumulator.PluginTagToContent(metadata.PLUGIN_NAME)
-    except KeyError:
-        return {}
-    starts = [plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info for content in contents.values()]
-    return {name: getattr(value, value.WhichOneof("kind")) for start in starts for name, value in start.hparams.items()
+        found = make_ndarray(tensor)
+        return float(found.reshape(())) if found.dtype.kind in "fiub" else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _hparams(content: bytes) -> dict[str, Any]:
+    """What the hparams plugin has of the run."""
+    from tensorboard.plugins.hparams import plugin_data_pb2
+    start = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
+    return {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()
             if value.WhichOneof("kind")}

@@ -3,17 +3,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
 
 from ...errors import LogError
+from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
-from .run import FoundRun, RunPath, settings_beside
+from .run import FoundRun, RunPath
+from .settings import NAME, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
 FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines
 SETTLED = event_files, wide_csv, json_lines, text_lines         # whose settings may lie in files beside a run
+# files that programs write beside other forms of the same run: they alone are read of their folder
+MAIN = ("results.csv", "summary.csv", "metrics.csv", "progress.csv", "scalars.json", "metrics.json", "metrics.jsonl",
+        "training.log", "trainer_log.jsonl")
+BESIDE = ("vis_data",)      # folders of such a file, beside which other forms of the same run lie
+FILES = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".out")
 DEEPEST = 8                 # of folders in folders
 KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, CSV files with a "
          "row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
@@ -22,29 +29,62 @@ NONE = (f"no run in a known format: {KNOWN}; lines of another form need a file f
         r"'it (?P<step>\d+) .* loss (?P<val_loss>\S+)'. Nor are there tables (trials.csv) or an archive (study.json)")
 
 
-def find(path: str, lines: re.Pattern | None = None) -> Iterator[tuple[ModuleType, str]]:
-    """(format, path) of what lies at a path and below, in order of names; raises LogError for what cannot be read.
+def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None = None
+         ) -> Iterator[tuple[ModuleType, str, dict[str, str]]]:
+    """(format, path, other forms of the same run with the reason why they are not read) of what lies at a path and
+    below, in order of names; raises LogError for what cannot be read.
 
-    lines   a pattern that the lines of text files have
+    lines       a pattern that the lines of text files have
+    left_out    takes what is wrong with a path, which is then passed over
     """
+    yield from _find(RunPath(path), 0, lines, left_out)
+
+
+def _find(path: RunPath, depth: int, lines: re.Pattern | None, left_out: list[str] | None
+          ) -> Iterator[tuple[ModuleType, str, dict[str, str]]]:
     try:
-        yield from _find(RunPath(path), 0, lines)
-    except OSError as error:
-        raise LogError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
+        found, names = _form_of(path, lines), sorted(os.listdir(path)) if os.path.isdir(path) else []
+        kept = _one_of(path, names) if found in (None, event_files) and not lines else []
+        if found and not kept:
+            kept = [(found, path, {})]
+        if found not in (None, event_files) or depth >= DEEPEST:
+            names = []
+        of_run = event_files.parts_of(path) if found is event_files and names else []
+    except (OSError, LogError) as error:
+        message = str(error) if isinstance(error, LogError) else f"{error.filename or path}: {refusal(error)}"
+        if left_out is None:
+            raise LogError(message) from None
+        left_out.append(message)
+        return
+    yield from kept
+    for name in names:
+        inner = RunPath(os.path.join(path, name))
+        if not (name.startswith((".", event_files.EVENTS)) or name in of_run or os.path.islink(inner) or (
+                kept and name in (*BESIDE, *kept[0][2], os.path.basename(kept[0][1])))):
+            yield from _find(inner, depth + 1, lines, left_out)
 
 
-def _find(path: RunPath, depth: int, lines: re.Pattern | None) -> Iterator[tuple[ModuleType, str]]:
+def _form_of(path: RunPath, lines: re.Pattern | None) -> ModuleType | None:
     found = next((form for form in FORMATS if form.recognises(path)), None)
-    if lines and text_lines.recognises(path, lines):
-        found = text_lines
-    if found:
-        yield found, path
-    if os.path.isdir(path) and depth < DEEPEST and found in (None, event_files):
-        of_run = event_files.parts_of(path) if found else []
-        for name in sorted(set(os.listdir(path)) - {*of_run}):
-            inner = RunPath(os.path.join(path, name))
-            if not name.startswith((".", event_files.EVENTS)) and not os.path.islink(inner):
-                yield from _find(inner, depth + 1, lines)
+    return text_lines if lines and text_lines.recognises(path, lines) else found
+
+
+def _one_of(folder: str, names: Sequence[str]) -> list[tuple[ModuleType, str, dict[str, str]]]:
+    """The file that is read of a folder with one run in several forms: one that programs write for that, else the only
+    one in its format beside the only ones in others."""
+    there = [*names, *(os.path.join(below, name) for below in BESIDE for name in MAIN)]
+    there = [name for name in there if name.lower().endswith(FILES) and os.path.isfile(os.path.join(folder, name))]
+    chosen = next((name for main in MAIN for name in there if os.path.basename(name) == main), None)
+    if not chosen and len(there) > 1:
+        forms = {name: form for name in there if not NAME.fullmatch(name)
+                 and (form := _form_of(RunPath(os.path.join(folder, name)), None))}
+        if len({*forms.values()}) == len(forms) > 1:
+            chosen = min(forms, key=lambda name: FORMATS.index(forms[name]))
+    path = RunPath(os.path.join(folder, chosen or ""))
+    form = _form_of(path, None) if chosen else None
+    others = {name: f"another form of the run in {chosen}" for name in names
+              if name != chosen and (name in there or name.startswith(event_files.EVENTS)) and not NAME.fullmatch(name)}
+    return [(form, path, others)] if form else []
 
 
 def is_archive(path: str) -> bool:
@@ -65,16 +105,32 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
     left_out    takes what is wrong with a file, which is then left out
     """
     paths, runs = list(paths), []
-    for form, place in (found for path in paths for found in find(path, lines)):
-        try:
-            folder = place if os.path.isdir(place) else os.path.dirname(place)
-            beside = settings_beside(folder) if form in SETTLED else {}
-            found = form.read(place, lines) if lines and form is text_lines else form.read(place)
-            runs += [replace(run, parameters={**beside, **run.parameters}) for run in found if run.rows]
-        except LogError as error:
-            if left_out is None:
-                raise
-            left_out.append(str(error))
+    for source in paths:
+        for form, place, others in find(source, lines, left_out):
+            runs += [replace(run, left_out={**(run.left_out or {}), **others})
+                     for run in _read(form, place, source, lines, left_out)]
     if not runs:
         raise LogError("\n".join([f"{', '.join(paths)}: {NONE}", *(left_out or ())]))
     return runs
+
+
+def _read(form: ModuleType, place: str, source: str, lines: re.Pattern | None, left_out: list[str] | None
+          ) -> Iterator[FoundRun]:
+    """The runs of a path, with the settings beside them: in their folder, else in the one above it."""
+    try:
+        folder = place if os.path.isdir(place) else os.path.dirname(place)
+        beside, files = settings_beside(folder) if form in SETTLED else ({}, ())
+        above = os.path.dirname(folder)
+        if form in SETTLED and not files and len(os.path.abspath(above)) >= len(os.path.abspath(source)):
+            beside, files = settings_beside(above)
+        for run in form.read(place, lines) if lines and form is text_lines else form.read(place):
+            if isinstance(run, LogError):
+                raise run
+            if run.series:
+                yield replace(run, parameters={**beside, **with_short_names(run.parameters)}, files=files)
+    except LogError as error:
+        if left_out is None:
+            raise
+        left_out.append(str(error))
+    except OSError as error:
+        raise LogError(f"{error.filename or place}: {refusal(error)}") from None

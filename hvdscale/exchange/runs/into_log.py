@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,14 +25,25 @@ from ...log.plan_text import MOST, is_whole
 from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
+from ..csv_file import repeats
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
 from .formats import read_runs
-from .mapping import LOSS, RATE, REPORTS, SETTINGS, TIMED, UNKNOWN, WORKER_BATCH, RunMapping, guess, way_of
-from .run import FoundRun
+from .mapping import (LEFT_OUT, LOSS, RATE, SETTINGS, STAMP, TIME_UNITS, UNKNOWN, WORKER_BATCH, RunMapping, accounts, guess,
+                      way_of)
+from .names import REPORTS, TIMED
+from .run import FoundRun, is_number
 
+Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
 COUNTS, NAMES = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
+MOST_SHOWN = 80         # letters of a tag
+LARGEST = 1e300         # of a metaparameter
+MOST_RESTARTS = 0.1     # of a clock, as a share of its times
+RESTARTED = "the clock starts again where a run was resumed, and is continued there"
+UNSTEADY = "the times fall so often that they are of no clock since the start: they are left out"
+OTHERWISE = "--batch-per worker says otherwise"
 SHOWN = 3               # runs of which it is said how they are read
+NONE: Points = (np.empty(0, np.int64), np.empty(0))
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
 PROPORTIONAL = "seconds are in proportion to steps, from the time of the whole training without its evaluations"
 
@@ -40,17 +52,20 @@ PROPORTIONAL = "seconds are in proportion to steps, from the time of the whole t
 class FoundTrial:
     """A run as a trial.
 
-    evaluations  by column, values by step;  steps: the same of loss and lr, and of the seconds of a step
+    evaluations  by column, (steps, values), by rising steps;  steps: the same of loss, lr and the seconds of a step
     repeats      rows that were left out, as their run went back over their steps
+    seconds      (steps, seconds since the start), of the steps at which a time was logged
+    restarted    whether the clock began again
     """
 
     run: FoundRun
     settings: Mapping[str, Any]
     points: Mapping[str, float]
-    evaluations: dict[str, dict[int, float]] = field(default_factory=dict)
-    steps: dict[str, dict[int, float]] = field(default_factory=dict)
-    seconds: Callable[[int], float] = lambda step: math.nan
+    evaluations: dict[str, Points] = field(default_factory=dict)
+    steps: dict[str, Points] = field(default_factory=dict)
+    seconds: Points = NONE
     repeats: int = 0
+    restarted: str = ""
 
     @property
     def batch(self) -> int:
@@ -58,30 +73,30 @@ class FoundTrial:
         return int(self.settings["batch"])
 
     @property
-    def evaluated(self) -> list[int]:
+    def evaluated(self) -> np.ndarray:
         """Steps at which anything was measured."""
-        return sorted({step for found in self.evaluations.values() for step in found})
+        return np.unique(np.concatenate([NONE[0], *(steps for steps, _ in self.evaluations.values())]))
 
     def describe(self) -> str:
         """How the run is read, in a line."""
         seed, workers = self.settings.get("seed"), self.settings.get("workers")
-        values = [f"{column} {_ends(list(found.values()), 'g')}" for column, found in self.evaluations.items() if found]
+        values = [f"{column} {_ends(found, 'g')}" for column, (_, found) in self.evaluations.items()]
         steps, at = self.evaluated, ""
-        if steps:
+        if len(steps):
             at = f" at {'steps' if len(steps) > 1 else 'step'} {_ends(steps, ',')}: {list_first(values, 3)}"
-        return (f"{self.run.path} ({self.run.format}): batch {self.batch}, "
+        return (f"{self.run.path} ({self.run.format}): batch {self.batch:,}, "
                 f"{counted(workers, 'worker') if workers else 'workers unknown'}, "
                 f"seed {UNKNOWN if seed is None else seed}; {counted(len(steps), 'evaluation')}{at}")
 
 
-def _ends(values: Sequence[float], write: str) -> str:
-    return " to ".join(format(value, write) for value in dict.fromkeys((values[0], values[-1])))
+def _ends(values: np.ndarray, write: str) -> str:
+    return " to ".join(format(value, write) for value in dict.fromkeys((values[0].item(), values[-1].item())))
 
 
 def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
     """The trials. Raises LogError that names, all at once, what the mapping lacks, with the nearest names."""
     settings = [{name: mapping.settings[name].of(run) for name in SETTINGS if name in mapping.settings} for run in runs]
-    lacks = [*_lacking_tags(runs, mapping), *_lacking_settings(runs, settings), *_lacking_sizes(mapping)]
+    lacks = [*_lacking_tags(runs, mapping), *_lacking_settings(runs, settings), *_lacking_sizes(runs, mapping)]
     if lacks:
         raise LogError("\n".join(["these runs do not say all; hvdscale-log import RUNS LOG --dry-run prints what was "
                                   "guessed as a file, and --map takes it, edited. It lacks:", *lacks]))
@@ -105,7 +120,7 @@ def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str
     if not mapping.tags:
         yield f"  tags: none is named like a metric of a split, such as val/error or eval_loss: {there}"
     columns = [metric.column for metric in mapping.tags.values()]
-    for column in sorted({one for one in columns if columns.count(one) > 1}):
+    for column in sorted(name for name, count in Counter(columns).items() if count > 1):
         same = [tag for tag, metric in mapping.tags.items() if metric.column == column]
         yield f"  tags: {', '.join(map(repr, same))} all are {column}; name one of them under [tags]"
     for split in SPLITS:
@@ -122,12 +137,13 @@ def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, 
         if wrong:
             run, value = wrong[0]
             what = "not known" if value is None else f"{value!r}, not a whole number, 1 or more,"
-            near = did_you_mean("batch_size", parameters, there) if name == "batch" else there
+            near = f"{did_you_mean('batch_size', parameters, there)}; --batch N says it" if name == "batch" else there
             yield f"  {name}: {what} of {counted(len(wrong), 'run')}, such as {run.path}: {near}"
 
 
-def _lacking_sizes(mapping: RunMapping) -> Iterable[str]:
-    if mapping.step_unit == "epochs" and not mapping.train_examples:
+def _lacking_sizes(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
+    if mapping.step_unit == "epochs" and not mapping.train_examples and not (
+            mapping.within and all(run.epoch_steps for run in runs)):
         yield "  train_examples: steps are in epochs; how many examples has the training set? --set-size N says it, too"
     if mapping.step_unit == "tokens" and not mapping.tokens_per_example:
         yield "  tokens_per_example: steps are in tokens; how many has an example?"
@@ -135,88 +151,105 @@ def _lacking_sizes(mapping: RunMapping) -> Iterable[str]:
 
 def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -> FoundTrial:
     points = {name: value for name, source in mapping.metaparameters.items()
-              if isinstance(value := source.of(run), (int, float))}
+              if is_number(value := source.of(run)) and abs(value) < LARGEST}
     trial = FoundTrial(run, settings, {name: float(value) for name, value in points.items()})
-    at = [_steps_done(run, row, mapping, trial.batch) for row in run.rows]
+    steps = _StepsDone(run, mapping, trial.batch)
 
-    def series(tag: str) -> dict[int, float]:
-        found, repeats = _series(((step, row[tag]) for step, row in zip(at, run.rows)
-                                  if step is not None and tag in row), mapping.keep)
-        trial.repeats += repeats
-        return found
+    def series(tag: str, scale: float = 1.0) -> Points | None:
+        at, values = steps.at(tag) if tag in run.series else NONE
+        if not len(at):
+            return None
+        back = repeats(np.zeros(len(at), int), at, mapping.keep) if (np.diff(at) <= 0).any() else np.zeros(len(at), bool)
+        trial.repeats += int(back.sum())
+        return at[~back], values[~back] * scale
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
     trial.steps = {name: found for name, tag in mapping.steps.items() if (found := series(tag))}
-    if mapping.step_seconds:
-        trial.steps["step_seconds"] = series(mapping.step_seconds)
-    trial.seconds = _times(run, at, mapping, trial.steps.get("step_seconds"))
+    scale = TIME_UNITS[mapping.time_unit]
+    if mapping.step_seconds and (each := series(mapping.step_seconds, scale)):
+        trial.steps["step_seconds"] = each
+    elif mapping.seconds in run.series:
+        at, times = steps.at(mapping.seconds)
+        times, trial.restarted = _continued(times * scale)
+        first = np.unique(at, return_index=True)[1]
+        trial.seconds = at[first], times[first]
     return trial
 
 
-def _steps_done(run: FoundRun, row: Mapping[str, float], mapping: RunMapping, batch: int) -> int | None:
-    """The steps done when a row was logged; None where it does not say. Raises LogError for a number that is none."""
-    logged = row.get(mapping.step) if isinstance(mapping.step, str) else mapping.step
-    if logged is None:
-        return None
-    count = logged + mapping.step_offset
-    if not 0 <= count <= MOST:
-        raise LogError(f"{run.path}: {mapping.step} is {logged:g}, not a count from 0 to {MOST:,}")
-    if mapping.step_unit == "epochs":
-        return round(count * math.ceil((mapping.train_examples or 0) / batch))
-    if mapping.step_unit != "steps":
-        return math.ceil(count / batch / ((mapping.tokens_per_example or 1) if mapping.step_unit == "tokens" else 1))
-    if count != int(count):
-        raise LogError(f"{run.path}: {mapping.step} is {logged:g}, not a whole number of steps; step_unit "
-                       "says what it counts")
-    return int(count)
+def _continued(times: np.ndarray) -> tuple[np.ndarray, str]:
+    """(times since the start, what a fall in them was taken for): those of a run that was resumed go on from the last
+    before it; where they fall more often, they are of no clock, and unknown."""
+    times = times - (times[0] if len(times) and times[0] > STAMP else 0)
+    falls = np.diff(times) < 0
+    if falls.sum() > max(1, MOST_RESTARTS * len(falls)):
+        return np.full(len(times), np.nan), UNSTEADY
+    before = np.where(falls, times[:-1], 0.0)
+    return times + np.concatenate([[0.0], np.cumsum(before)])[:len(times)], RESTARTED if falls.any() else ""
 
 
-def _series(points: Iterable[tuple[int, float]], keep: str) -> tuple[dict[int, float], int]:
-    """Values by rising step, and how many were left out where the points go back."""
-    found: dict[int, float] = {}
-    last, repeats = -1, 0
-    for step, value in points:
-        if step <= last:
-            repeats += 1
-            if keep == "first":
-                continue
-            while found and next(reversed(found)) >= step:
-                found.popitem()
-        found[step], last = value, step
-    return found, repeats
+class _StepsDone:
+    """The steps done at each row of a run; raises LogError for a count that is none.
 
+    An evaluation in a row with a counter within its epoch is at the epoch's end, unless the epoch has several.
+    """
 
-def _times(run: FoundRun, at: Sequence[int | None], mapping: RunMapping, each: Mapping[int, float] | None
-           ) -> Callable[[int], float]:
-    """Seconds until a step: from the times of single steps, else the first time at which the step was logged."""
-    if each:
-        steps, seconds = np.array([0, *each]), np.array([0.0, *np.cumsum(np.diff([0, *each]) * list(each.values()))])
-        rate = list(each.values())[-1]
-        return lambda step: float(np.interp(step, steps, seconds) + max(0, step - steps[-1]) * rate)
-    times: dict[int, float] = {}
-    for step, row in zip(at, run.rows):
-        if step is not None and mapping.seconds in row:
-            times.setdefault(step, row[mapping.seconds])
-    return lambda step: times.get(step, math.nan)
+    def __init__(self, run: FoundRun, mapping: RunMapping, batch: int) -> None:
+        self.run, self.mapping = run, mapping
+        self.each = {"examples": batch, "tokens": batch * (mapping.tokens_per_example or 1)}.get(mapping.step_unit, 1)
+        self.length = run.epoch_steps if mapping.within else None
+        if mapping.step_unit == "epochs":
+            self.length = self.length or math.ceil((mapping.train_examples or 0) / batch)
+        self.counts = run.spread(mapping.step) if isinstance(mapping.step, str) else np.full(
+            run.rows, float(mapping.step))
+
+    def at(self, tag: str) -> Points:
+        """(steps, values) of a tag, in the order of rows, as far as the rows say a step."""
+        rows, values = self.run.series[tag]
+        logged, mapping = self.counts[rows], self.mapping
+        known = ~np.isnan(logged)
+        rows, values, logged = rows[known], values[known], logged[known]
+        count = logged + mapping.step_offset
+        wrong = ~((count >= 0) & (count <= MOST))
+        if mapping.step_unit == "steps":
+            wrong |= count != np.floor(count)
+        if wrong.any():
+            self._refuse(float(logged[wrong][0]))
+        if mapping.step_unit != "epochs":
+            return np.ceil(count / self.each).astype(np.int64), values
+        steps = count * self.length
+        column = mapping.tags[tag].column if tag in mapping.tags else "train/"
+        if mapping.within and (column.startswith("train/") or len(np.unique(count)) < len(count)):
+            inner = self.run.spread(mapping.within)[rows]
+            steps = np.where(np.isnan(inner), steps, (count - 1) * self.length + inner)
+        return np.maximum(np.rint(steps), 0).astype(np.int64), values
+
+    def _refuse(self, logged: float) -> None:
+        name = f"{self.run.path}: {self.mapping.step} is {logged:g}"
+        if not 0 <= logged + self.mapping.step_offset <= MOST:
+            raise LogError(f"{name}, not a count from 0 to {MOST:,}")
+        raise LogError(f"{name}, not a whole number of steps; step_unit says what it counts")
 
 
 def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]:
     """What was guessed, assumed and left out, by what it is about."""
     said = {}
     if "workers" not in mapping.settings:
+        loaders = mapping.evidence.get("loaders", "")
         said["workers"] = ASSUMED.replace("a column workers in trials.csv says otherwise",
-                                          "workers in the mapping says otherwise")
+                                          f"{loaders + '; ' if loaders else ''}--workers says otherwise")
     if mapping.step in REPORTS and mapping.step_unit == "steps":
         said["steps"] = (f"{mapping.step} counts reports, which are taken for steps; step_unit in the mapping says "
                          "otherwise, such as epochs")
     batches, counts = ({trial.settings.get(name) for trial in trials} for name in ("batch", "workers"))
+    why = mapping.evidence.get("batch", "")
+    said["batch"] = f"batch: {why}" if why else ""
     if mapping.batch_per == WORKER_BATCH:
         assumed = [name for name in ("workers", "accumulation") if name not in mapping.settings]
         ones = f"; 1 is assumed of {' and '.join(assumed)}" if assumed else ""
-        said["batch"] = (f"batch is {mapping.settings['batch'].parameter or 'that'} of a worker, times workers and "
-                         f"accumulation{ones}; the mapping says otherwise")
-    elif len(batches) == 1 and len(counts) > 1:
+        said["batch"] = (f"batch: {why or 'that of a worker'}, times workers and accumulation{ones}; --batch-per global "
+                         "says otherwise")
+    elif len(batches) == 1 and len(counts) > 1 and not why.endswith(OTHERWISE):
         said["batch"] = ("the batch is taken for that of a step over all workers, the same at every worker count; "
-                         f'batch_per = "{WORKER_BATCH}" in the mapping takes it for that of a worker')
+                         "--batch-per worker takes it for that of a worker")
     if mapping.search is None and _searched(trials):
         said["search"] = ("a search, guessed: metaparameters vary within a batch; search = false in the mapping says "
                           "otherwise")
@@ -233,7 +266,18 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
         said["overlap"] = f"left out: {repeats:,} values that repeat steps of their run (keep = {mapping.keep!r})"
     if mapping.seconds and not mapping.step_seconds and mapping.seconds not in TIMED:
         said["times"] = PROPORTIONAL if trials[0].run.counts_done and mapping.seconds == "seconds" else WALL
-    return said
+        said["times"] = "; ".join(dict.fromkeys([said["times"], *(one.restarted for one in trials if one.restarted)]))
+    if mapping.within:
+        said["steps"] = (f"{mapping.within} counts the steps of an epoch: evaluations are at the end of their epoch, unless "
+                         "it has several")
+    unclear = [metric.column for metric in mapping.tags.values() if not way_of(metric)]
+    if unclear:
+        said["ways"] = (f"which way is better is not known of {list_first(unclear, 5)}: [tags] in a mapping says it with min "
+                        "or max")
+    left = [tag for tag, use in accounts([trial.run for trial in trials], mapping).items() if use.startswith(LEFT_OUT)]
+    if left:
+        said["tags"] = f"left out: {list_first(left, 8)}; --dry-run has the reason of each"
+    return {name: text for name, text in said.items() if text}
 
 
 def _searched(trials: Sequence[FoundTrial]) -> set[tuple]:
@@ -272,7 +316,7 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
             **({"search": True} if search else {})}
     assumed = {} if trial.settings.get("workers") else {"workers": None}
     source = {"path": trial.run.path, "imported": "runs", **assumed}
-    loss = next(reversed(trial.steps.get(LOSS, {0: 0.0}).values()))
+    loss = trial.steps.get(LOSS, ((), [0.0]))[1][-1]
     status = Status.INCOMPLETE if trial.run.unfinished else Status.COMPLETE
     if not math.isfinite(loss):
         status = Status.INFEASIBLE
@@ -286,19 +330,34 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
         **{name: str(trial.settings[name]) for name in NAMES},
         "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": 0, "workers": workers,
         "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)}, [trial.points])
-    steps = np.array(trial.evaluated, np.int64)
-    seconds = np.array([trial.seconds(step) for step in steps.tolist()], float)
-    rising = np.where(np.isnan(seconds), np.nan, np.fmax.accumulate(seconds))       # those of a resumed run might fall
+    steps = trial.evaluated
     log.evaluations(ids, [len(steps)], steps, steps * trial.batch, {
-        column: _column(found, steps) for column, found in trial.evaluations.items()}, rising)
-    rows = np.array(sorted(step for step in trial.steps.get(LOSS, ()) if step > 0), np.int64)
+        column: _column(found, steps) for column, found in trial.evaluations.items()}, _seconds(trial, steps))
+    rows = trial.steps.get(LOSS, NONE)[0]
+    rows = rows[rows > 0]
     for name, values in {"trial": np.repeat(ids, len(rows)), "step": rows, **{
-            name: _column(trial.steps.get(name, {}), rows) for name in (LOSS, RATE, "step_seconds")}}.items():
+            name: _column(trial.steps.get(name, NONE), rows) for name in (LOSS, RATE, "step_seconds")}}.items():
         log.add("steps", name, values)
 
 
-def _column(found: Mapping[int, float], steps: np.ndarray) -> np.ndarray:
-    return np.array([found.get(step, math.nan) for step in steps.tolist()], float)
+def _column(found: Points, steps: np.ndarray) -> np.ndarray:
+    """The values at some steps, NaN where there is none."""
+    at, values = found
+    if not len(at):
+        return np.full(len(steps), np.nan)
+    place = np.minimum(np.searchsorted(at, steps), len(at) - 1)
+    return np.where(at[place] == steps, values[place], np.nan)
+
+
+def _seconds(trial: FoundTrial, steps: np.ndarray) -> np.ndarray:
+    """Seconds until some steps: from the times of single steps, else the first time at which the step was logged."""
+    at, each = trial.steps.get("step_seconds", NONE)
+    if not len(at):
+        found = _column(trial.seconds, steps)
+        falling = np.fmax.accumulate(found) > found                 # such as those of steps that were taken again
+        return np.where(falling, np.nan, found)
+    ends = np.concatenate([[0.0], np.cumsum(np.diff(at, prepend=0) * each)])
+    return np.interp(steps, np.concatenate([[0], at]), ends) + np.maximum(0, steps - at[-1]) * each[-1]
 
 
 def import_runs(sources: Sequence[str], out: str | os.PathLike[str]) -> list[str]:
@@ -311,9 +370,13 @@ def import_runs(sources: Sequence[str], out: str | os.PathLike[str]) -> list[str
     return write(settle(runs, mapping), out, mapping, sources)
 
 
-def shown(trials: Sequence[FoundTrial], mapping: RunMapping) -> str:
-    """How the first runs are read, and the mapping as a file to edit."""
+def shown(trials: Sequence[FoundTrial], mapping: RunMapping, whole: bool = False) -> str:
+    """How the first runs are read, what became of their tags, and the mapping as a file to edit.
+
+    whole   with every tag, rather than those that are left out
+    """
     lines = [f"# {trial.describe()}" for trial in trials[:SHOWN]]
     if len(trials) > SHOWN:
         lines.append(f"# and {counted(len(trials) - SHOWN, 'more run')}")
-    return "\n".join([*lines, "", mapping.as_toml()])
+    found = accounts([trial.run for trial in trials], mapping) if whole else {}
+    return "\n".join([*lines, "", mapping.as_toml(), *("# %s: %s" % (tag[:MOST_SHOWN], use) for tag, use in found.items())])

@@ -11,17 +11,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..files import WrongFile
-from .run import STEP, FoundRun, RunPath, constants, is_number, number, text_of
+from ..files import WrongFile, as_float, text_of
+from .run import EPOCH, STEP, FoundRun, RunPath, constants, is_number, number, series_of
 
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out")
 WHOLE = ENDS[:2]            # of files in which every line is an object
 OF_SPLIT = re.compile("^(train|valid)_(?=num_updates$)")        # fairseq counts steps by split
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
+DEEPEST = 32                # of objects in objects
 COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
-CLOCK = re.compile(r"(?:(?P<days>\d+) days?, )?(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d+)?)")
+CLOCK = re.compile(r"(?:(?P<days>\d{1,9}) days?, )?(?P<hours>\d{1,9}):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d{0,9})?)")
 
 
 def recognises(path: RunPath) -> bool:
@@ -33,14 +34,17 @@ def recognises(path: RunPath) -> bool:
 def read(path: str) -> Iterator[FoundRun]:
     """The file's run; what never changes is a parameter, too. Raises WrongFile, naming file and line."""
     lines = text_of(path).splitlines()
-    found = [_object_of(line) for line in lines]
-    if path.endswith(WHOLE):                            # but for the last line, which a killed writer leaves torn
-        for at, (line, one) in enumerate(zip(lines[:-1], found), 1):
-            if line.strip() and one is None:
-                raise WrongFile(f"{path}:{at}: is no object of JSON")
-    objects = [one for one in found if one]
-    rows = [{OF_SPLIT.sub("", tag): float(value) for tag, value in one.items() if is_number(value)} for one in objects]
-    yield FoundRun(path, NAME, constants(objects), _by_steps(path, rows))
+    objects, places = [], []
+    for at, line in enumerate(lines, 1):
+        found = _object_of(line)
+        if found:
+            objects.append(found)
+            places.append(at)
+        elif path.endswith(WHOLE) and found is None and line.strip() and at < len(lines):
+            raise WrongFile(f"{path}:{at}: is no object of JSON")      # the last one a killed writer leaves torn
+    rows = [{OF_SPLIT.sub("", tag): as_float(value, f"{path}:{at}: {tag}") for tag, value in one.items()
+             if is_number(value)} for at, one in zip(places, objects)]
+    yield FoundRun(path, NAME, constants(objects), series_of(_by_steps(path, rows)))
 
 
 def _object_of(line: str) -> dict[str, Any] | None:
@@ -60,10 +64,11 @@ def _object_of(line: str) -> dict[str, Any] | None:
     return dict(scalars(found)) if isinstance(found, dict) else None
 
 
-def scalars(found: Mapping, above: str = "") -> Iterator[tuple[str, Any]]:
+def scalars(found: Mapping, above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The numbers and texts of objects, those of inner ones as outer/inner, clocks as seconds."""
     for key, value in found.items():
-        if isinstance(value, dict):
-            yield from scalars(value, above if key in SETTINGS else f"{above}{key}/")
+        if isinstance(value, dict) and depth < DEEPEST:
+            yield from scalars(value, above if key in SETTINGS else f"{above}{key}/", depth + 1)
         elif is_number(value):
             yield f"{above}{key}", value
         elif isinstance(value, str):
@@ -77,16 +82,16 @@ def scalars(found: Mapping, above: str = "") -> Iterator[tuple[str, Any]]:
 def _by_steps(path: str, rows: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
     """The rows, with evaluations in steps where MMEngine counts them in epochs: of each epoch the first row comes as
     late as that of the first one. Raises WrongFile where the rows leave open how many steps an epoch has."""
-    trained = [row for row in rows if {STEP, "iter", "epoch"} <= row.keys() and row[STEP] == row["iter"]
-               and row["epoch"] >= 1]
-    epochs = max((row["epoch"] for row in trained), default=0)
+    trained = [row for row in rows if {STEP, "iter", EPOCH} <= row.keys() and row[STEP] == row["iter"]
+               and row[EPOCH] >= 1]
+    epochs = max((row[EPOCH] for row in trained), default=0)
     counted = [row for row in rows if STEP in row and "iter" not in row]
     if not counted or not trained or max(row[STEP] for row in counted) > epochs:
         return rows
-    least = max(math.ceil(row[STEP] / row["epoch"]) for row in trained)
-    ends = [math.ceil(row[STEP] / (row["epoch"] - 1)) - 1 for row in trained if row["epoch"] > 1]
+    least = max(math.ceil(row[STEP] / row[EPOCH]) for row in trained)
+    ends = [math.ceil(row[STEP] / (row[EPOCH] - 1)) - 1 for row in trained if row[EPOCH] > 1]
     most = min(ends, default=math.inf)
-    first = {row["epoch"]: row[STEP] for row in reversed(trained)}
+    first = {row[EPOCH]: row[STEP] for row in reversed(trained)}
     each = {(step - first[1]) / (epoch - 1) for epoch, step in first.items() if epoch > 1} if 1 in first else set()
     if len(each) == 1 and least <= (even := each.pop()) <= most and even == int(even):
         least = most = int(even)

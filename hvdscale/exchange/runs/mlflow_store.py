@@ -2,14 +2,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from ..files import WrongFile
-from .run import FoundRun, number, rows_by_step, text_of, value_of, yaml_parameters
+from ...system.inputs import open_input
+from ..files import WrongFile, as_float, text_of
+from .run import FoundRun, number, rows_by_step, series_of, value_of
+from .settings import read_settings
 
 NAME = "MLflow"
 _SQLITE = b"SQLite format 3\0"
@@ -22,9 +25,7 @@ def recognises(path: str) -> bool:
     """Whether it is a run's folder in a file store, or an SQLite database."""
     if os.path.isdir(path):
         return os.path.isfile(os.path.join(path, "meta.yaml")) and os.path.isdir(os.path.join(path, "metrics"))
-    if not os.path.isfile(path):
-        return False
-    with open(path, "rb") as file:
+    with open_input(path, buffering=0) as file:
         return file.read(len(_SQLITE)) == _SQLITE
 
 
@@ -36,18 +37,17 @@ def read(path: str) -> Iterator[FoundRun]:
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as base:
             for run, name, start, experiment in base.execute(_RUNS).fetchall():
-                parameters = {key: value_of(value) for key, value in base.execute(
+                parameters = {str(key): value_of(str(value)) for key, value in base.execute(
                     "SELECT key, value FROM params WHERE run_uuid = ?", (run,))}
-                points = [(key, float("nan") if is_nan else value, time, step)
+                points = [(str(key), math.nan if is_nan else value, time, step)
                           for key, value, time, step, is_nan in base.execute(_POINTS, (run,))]
-                yield FoundRun(f"{path}:{name or run}", NAME, {"experiment": experiment, **parameters},
-                               _rows(points, start))
-    except sqlite3.Error as error:
+                yield _run_of(f"{path}:{name or run}", {"experiment": experiment, **parameters}, points, start)
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         raise WrongFile(f"{path}: is no database of MLflow: {error}") from None
 
 
 def _of_folder(path: str) -> FoundRun:
-    about = yaml_parameters(path, "meta.yaml")
+    about = read_settings(os.path.join(path, "meta.yaml"), "yaml")
     parameters = {name: value_of(text_of(file)) for name, file in _files(os.path.join(path, "params"))}
     points = []
     for name, file in _files(os.path.join(path, "metrics")):
@@ -56,9 +56,10 @@ def _of_folder(path: str) -> FoundRun:
             if len(cells) < 3 or None in cells:
                 raise WrongFile(f"{file}:{line}: is {text[:40]!r}, not time, value and step")
             points.append((name, cells[1], cells[0], cells[2]))
-    experiment = yaml_parameters(os.path.dirname(path), "meta.yaml").get("name")
-    return FoundRun(f"{path}:{about.get('run_name', '')}", NAME, {"experiment": experiment, **parameters},
-                    _rows(sorted(points, key=lambda point: point[2]), about.get("start_time")))
+    above = os.path.join(os.path.dirname(path), "meta.yaml")
+    experiment = read_settings(above, "yaml").get("name") if os.path.isfile(above) else None
+    return _run_of(f"{path}:{about.get('run_name', '')}", {"experiment": experiment, **parameters}, points,
+                   about.get("start_time"))
 
 
 def _files(folder: str) -> Iterator[tuple[str, str]]:
@@ -69,8 +70,13 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
             yield os.path.relpath(path, folder), path
 
 
-def _rows(points: Iterable[tuple[str, Any, Any, Any]], start: Any) -> list[dict[str, float]]:
-    """The rows of (metric, value, milliseconds, step); the seconds are since the start, where it is known."""
+def _run_of(path: str, parameters: dict[str, Any], points: Iterable[tuple[str, Any, Any, Any]], start: Any) -> FoundRun:
+    """The run of points (metric, value, milliseconds, step); the seconds are since the start, where it is known."""
     known = isinstance(start, (int, float))
-    return rows_by_step((tag, float(value), (time - start) / 1000 if known else None, step)
-                        for tag, value, time, step in points)
+    found = []
+    for tag, *numbers in points:
+        value, time, step = (as_float(one, f"{path}: {name} of {tag}") for one, name in zip(
+            numbers, ("a value", "a timestamp", "a step")))
+        found.append((tag, value, (time - start) / 1000 if known else None, step))
+    found.sort(key=lambda point: point[3] if point[2] is None else point[2])
+    return FoundRun(path, NAME, parameters, series_of(rows_by_step(found)))

@@ -1,21 +1,33 @@
 """A run as a reader of a format gives it, before anything is known about what its tags mean."""
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..cells import SEPARATORS, other_count, read_rows
-from ..files import WrongFile
+import numpy as np
 
-HEAD = 1 << 16                          # characters of a file by which its format is known
-_JSON = ("params.json", "flags.json", "config.json", "args.json", "hparams.json")           # of settings
-_YAML = ("hparams.yaml", "args.yaml", "params.yaml", "config.yaml", os.path.join(".hydra", "config.yaml"))
-STEP, SECONDS = "step", "seconds"       # tags of formats that have steps and times of their own
+from ...system.inputs import open_input
+from ..files import WrongFile, as_float
+
+HEAD = 1 << 18                          # bytes of a file by which its format is known
+STEP, SECONDS, EPOCH = "step", "seconds", "epoch"       # tags of formats that have steps and times of their own
+WITHIN = "step of the epoch"            # a tag of formats that count steps within an epoch, and no others
+LONGEST_TAG = 200                       # characters; a log names columns after tags
+
+
+class Series(NamedTuple):
+    """What was logged under a tag.
+
+    rows    numbers of the rows in which it was, rising: int64, shape (points,)
+    values  float64, shape (points,)
+    """
+
+    rows: np.ndarray
+    values: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -25,30 +37,65 @@ class FoundRun:
     path        where it is, which names it
     format      the name of the format
     parameters  what was set: numbers, texts, flags
-    rows        in the order in which they were logged: values by tag. Where a format has them, STEP is the step and
-                SECONDS the seconds since the run's start, evaluations included
+    series      by tag; the rows are in the order in which they were logged. Where a format has them, STEP is the step
+                and SECONDS the seconds since the run's start, evaluations included
     counts_done whether the format's steps count those done; otherwise that is not known
     unfinished  the state of a run that is said not to have finished, such as crashed
+    files       names of the files with settings that lie beside it
+    epoch_steps the steps of an epoch, where the format says them
+    left_out    what was not read of it, by name, with the reason
     """
 
     path: str
     format: str
     parameters: Mapping[str, Any]
-    rows: Sequence[Mapping[str, float]]
+    series: Mapping[str, Series]
     counts_done: bool = False
     unfinished: str = ""
+    files: tuple[str, ...] = ()
+    epoch_steps: int | None = None
+    left_out: Mapping[str, str] | None = None
 
     @property
     def tags(self) -> tuple[str, ...]:
         """All tags, in the order in which they first appear."""
-        return tuple(dict.fromkeys(tag for row in self.rows for tag in row))
+        return tuple(self.series)
+
+    @cached_property
+    def rows(self) -> int:
+        """The number of rows."""
+        return int(max((series.rows[-1] for series in self.series.values() if len(series.rows)), default=-1)) + 1
+
+    def spread(self, tag: str) -> np.ndarray:
+        """The tag's value in each row, NaN where it has none: float64, shape (rows,)."""
+        found = np.full(self.rows, np.nan)
+        if tag in self.series:
+            found[self.series[tag].rows] = self.series[tag].values
+        return found
+
+
+def series_of(rows: Iterable[Mapping[str, Any]], where: str = "") -> dict[str, Series]:
+    """The series of rows, values by tag; raises WrongFile, naming place and tag, for what no float can hold."""
+    found: dict[str, tuple[list[int], list[float]]] = {}
+    for at, row in enumerate(rows):
+        for tag, value in row.items():
+            numbers, values = found.setdefault(tag, ([], []))
+            numbers.append(at)
+            values.append(value if type(value) is float else as_float(value, f"{where}: {tag}"))
+    return {tag: Series(np.array(numbers, np.int64), np.array(values)) for tag, (numbers, values) in found.items()}
+
+
+def constants_of(series: Mapping[str, Series]) -> dict[str, float]:
+    """The values of tags that never change."""
+    return {tag: float(found.values[0]) for tag, found in series.items()
+            if len(found.values) and (found.values == found.values[0]).all()}
 
 
 def number(text: Any) -> float | None:
     """A number written as a text; None where it is none."""
     try:
         return float(text) if "_" not in str(text) else None
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         return None
 
 
@@ -59,11 +106,13 @@ def is_number(value: Any) -> bool:
 
 def constants(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The values that never change in all rows."""
-    found: dict[str, set] = {}
+    found: dict[str, Any] = {}
+    changed: set[str] = set()
     for row in rows:
         for tag, value in row.items():
-            found.setdefault(tag, set()).add(value)
-    return {tag: next(iter(values)) for tag, values in found.items() if len(values) == 1}
+            if tag not in changed and found.setdefault(tag, value) != value:
+                changed.add(tag)
+    return {tag: value for tag, value in found.items() if tag not in changed}
 
 
 def value_of(text: str) -> Any:
@@ -75,93 +124,19 @@ def value_of(text: str) -> Any:
     return flags.get(text.strip().lower(), text.strip().strip("'\""))
 
 
-def yaml_parameters(folder: str, name: str) -> dict[str, Any]:
-    """The scalars of a YAML file of mappings, such as Lightning's hparams.yaml, those of inner ones as outer.inner, and
-    W&B's ``value`` by the name above it; {} where there is none."""
-    path = os.path.join(folder, name)
-    found: dict[str, Any] = {}
-    above: list[tuple[int, str]] = []           # (indent, key) of the mappings that a line is in
-    for line in text_of(path).splitlines() if os.path.isfile(path) else ():
-        key, colon, value = line.partition(" #")[0].strip().partition(":")
-        indent = len(line) - len(line.lstrip())
-        if colon and key[:1] not in ("#", "-"):
-            above = [(at, name) for at, name in above if at < indent] + [(indent, key.strip())]
-            if value.strip():
-                found[".".join(name for _, name in above).removesuffix(".value")] = value_of(value)
-    return found
-
-
-def settings_beside(folder: str) -> dict[str, Any]:
-    """The scalars of the files with settings that lie in a run's folder; of one that is alone in having its last name,
-    by that name, too."""
-    found = {key: value for name in _YAML for key, value in yaml_parameters(folder, name).items()}
-    for path in (os.path.join(folder, name) for name in _JSON):
-        data = json_of(path) if os.path.isfile(path) else None
-        found |= _flat(data) if isinstance(data, dict) else {}
-    short = [key.rpartition(".")[2] for key in found]
-    return {name: value for name, value in zip(short, found.values()) if short.count(name) == 1} | found
-
-
-def _flat(found: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """The scalars in objects of JSON, those of inner ones as outer.inner."""
-    flat: dict[str, Any] = {}
-    for key, value in found.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{above}{key}.")
-        elif isinstance(value, (int, float, str)):
-            flat[f"{above}{key}"] = value
-    return flat
-
-
-def text_of(path: str, most: int = 1 << 30) -> str:
-    """A text file in UTF-8; raises WrongFile, naming the file."""
-    try:
-        if os.path.getsize(path) > most:
-            raise WrongFile(f"{path}: is larger than {most:,} bytes")
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            return file.read()
-    except OSError as error:
-        raise WrongFile(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise WrongFile(f"{path}: is not text in UTF-8: {error}") from None
-
-
-def json_of(path: str) -> Any:
-    """What a file of JSON holds; raises WrongFile, naming the file."""
-    try:
-        return json.loads(text_of(path))
-    except (ValueError, RecursionError) as error:
-        raise WrongFile(f"{path}: is not JSON: {error}") from None
-
-
 class RunPath(str):
     """A path at which a run may be; the first lines of a file are read once, whatever formats are tried."""
 
     def head(self, ends: tuple[str, ...]) -> list[str]:
         """The first lines of a file whose name has one of these ends; [] of any other path."""
-        return self._head if self.endswith(ends) else []
+        return self._head if self.lower().endswith(ends) else []
 
     @cached_property
     def _head(self) -> list[str]:
-        if not os.path.isfile(self):
+        if os.path.isdir(self):
             return []
-        with open(self, encoding="utf-8", errors="replace") as file:
-            return file.read(HEAD).splitlines()
-
-
-def csv_rows(path: str) -> tuple[list[str], list[list[str]]]:
-    """Header and lines of a CSV file; raises WrongFile, naming file and line."""
-    text = text_of(path)
-    mark = next((mark for mark in SEPARATORS if mark in text.partition("\n")[0]), ",")
-    rows: list[list[str]] = []
-    for line, row, wrong in read_rows(text.splitlines(keepends=True), None, 0, mark):
-        if wrong or rows and row and len(row) != len(rows[0]):
-            raise WrongFile(f"{path}:{line}: {wrong or other_count(row, len(rows[0]))}")
-        if row:
-            rows.append(row)
-    if not rows:
-        raise WrongFile(f"{path}: is empty")
-    return [name.strip() for name in rows[0]], rows[1:]
+        with open_input(self) as file:
+            return str(file.read(HEAD), "utf-8", "replace").removeprefix("\ufeff").splitlines()
 
 
 def rows_by_step(points: Iterable[tuple[str, float, float | None, float]]) -> list[dict[str, float]]:
@@ -177,3 +152,10 @@ def rows_by_step(points: Iterable[tuple[str, float, float | None, float]]) -> li
             found[step].setdefault(SECONDS, seconds)
         found[step][tag] = value
     return rows
+
+
+def refuse_gaps(rows: Sequence[Mapping[str, Any]], tag: str, where: str) -> None:
+    """Raise WrongFile where a row lacks a tag."""
+    for row in rows:
+        if tag not in row:
+            raise WrongFile(f"{where} has no {tag}")

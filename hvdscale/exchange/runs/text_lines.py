@@ -1,90 +1,260 @@
-"""Logs of lines such as ``step 250: train loss 2.51, val loss 2.63``: of nanoGPT and its kin, Megatron-LM, torchtitan,
+r"""Logs of lines such as ``step 250: train loss 2.51, val loss 2.63``: of nanoGPT and its kin, Megatron-LM, torchtitan,
 fairseq, DeepSpeed; or ``Epoch 3: train loss 0.21, test acc 97.1`` where no line names a step. Lines with an indent
 below such a line, as OLMo and Composer print them, are of the same step.
 
 Evaluations there count the steps done; nanoGPT's loss of ``iter 0`` is that of the first step, which is left out. Where
 no such line has a metric of validation or test, a line that names one is of the step, or the epoch, before it.
+
+A line is split at its numbers, and lines that differ in nothing else have one form, whose names are looked at once: the
+time is linear in the size of the file.
 """
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any
 
-from .run import STEP, FoundRun, RunPath, constants, number, text_of, value_of
+import numpy as np
+
+from ...system.inputs import open_input, refusal
+from ..files import WrongFile
+from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, constants_of, number, series_of, value_of
 
 NAME = "lines"
-_LINE = r"^(?P<before>(?:.*[\s|\[])?)(?:{})[ :=#\[]+(?P<step>\d+)(?:\s*/\s*\d+)?\]?\s*[:|,]?\s*(?P<rest>.*)$"
-LINE = re.compile(_LINE.format(r"steps?|iter(?:ation)?|num_updates|(?<!eval )batch(?==)"), re.I)
-EPOCH = re.compile(_LINE.format("epoch"), re.I)
-NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf"
-PAIR = re.compile(rf"([A-Za-z_][\w/@ ]*?)(?: \((ms|s)\))?\s*[ :=]\s*({NUMBER})(?: ?(ms)\b)?(?![\w./])", re.I)
-SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?)|test)\b", re.I)
-NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|test)(?=[_/ ])", re.I)      # a tag with its split
+ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
+NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
+                    r"[-+]?(?:nan|inf)(?!\w))", re.I)
+COUNTED = re.compile(r"(?:^|[\s|\[(\-,]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )(?P<counter>"
+                     r"steps?|iter(?:ation)?s?|(?:num_)?updates?|(?<!eval )batch(?==)|epochs?)[ :=#\[]+$", re.I)
+NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
+GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
+UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
+IN_BRACKETS = re.compile(r"\(([^()]{0,20})\)$")
+CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a program's text, not a name
+LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
+SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev)|test(?:ing)?)\b", re.I)
+NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
 PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
 SUMMARY = " * "             # begins what torch's ImageNet example prints at its end
-SETTING = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$", re.M)         # of Megatron-LM's arguments
+DOTTED = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$")                # of Megatron-LM's arguments
+SETTING = re.compile(r"^\W*(?P<name>[A-Za-z][\w.]{0,60})\"? ?[:=] ?(?P<value>[\w.+\-/\"']{1,100})\"?,?\s*$")
+GIVEN = re.compile(r"(?P<name>\w{1,60})=(?P<value>'[^']{0,200}'|\"[^\"]{0,200}\"|[^\s,()=]{1,200})")   # of Namespace(...)
+PREAMBLE = 5000             # lines in which settings are looked for
+BLOCK = 1 << 12             # lines whose numbers are kept as texts
+
+
+class Form:
+    """The lines that differ in their numbers alone.
+
+    step, epoch     the place of that counter among the numbers; None: there is none
+    within          that of a counter within the epoch;  total: that of the steps of a run or an epoch
+    tags            (name, place, scale) of the other numbers that have a name
+    aside           how the same are named in a line that belongs to the step before it; {} where none is of a split
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.step, self.epoch, self.within, self.total = None, None, None, None
+        self.indented = texts[0][:1].isspace()
+        self.lines, self.heads, self.blocks, self._last = array("q"), array("q"), [], []
+        self._count(texts)
+        names = list(_names(texts))
+        counters = {place for place in (self.step, self.epoch, self.within, self.total) if place is not None}
+        first = self.epoch if self.step is None else self.step
+        before = "" if first is None else "".join(texts[:1 + first])
+        self.tags = [(name, place, scale) for name, place, scale in _of_split(names, before) if place not in counters]
+        whole = "0".join(texts)
+        named = whole if not whole.startswith(SUMMARY) else "val"
+        self.aside = _of_split(names, named) if not PROGRESS.search(whole) else []
+        if not any(NAMED.match(name) for name, *_ in self.aside):
+            self.aside = []
+        self.used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
+        self._take = itemgetter(*self.used) if self.used else None
+
+    def _count(self, texts: Sequence[str]) -> None:
+        for place, text in enumerate(texts[:-1]):
+            if place == self.total:
+                continue
+            after = texts[place + 1]
+            found = COUNTED.search(text[-LONGEST_TAG:])
+            counter = found["counter"].lower() if found else ""
+            of_total = after.strip() == "/" and place + 2 < len(texts)
+            if counter.startswith("epoch"):
+                if self.epoch is None:
+                    self.epoch = place
+            elif counter and self.step is None:
+                self.step = place
+                self.total = place + 1 if of_total else None
+            elif text.strip() == "][" and place and place - 1 == self.epoch and of_total:
+                self.within, self.total = place, place + 1
+
+    def add(self, line: int, head: int, numbers: Sequence[str]) -> None:
+        """Takes a line: its number, and that of the line that it is below."""
+        self.lines.append(line)
+        self.heads.append(head)
+        self._last.append(self._take(numbers))
+        if len(self._last) == BLOCK:
+            self.close()
+
+    def close(self) -> None:
+        """Turns texts into numbers."""
+        if self._last:
+            try:
+                block = np.array(self._last, float)
+            except ValueError:                      # 12,340
+                plain = [[text.replace(",", "") for text in ([row] if isinstance(row, str) else row)]
+                         for row in self._last]
+                block = np.array(plain, float)
+            self.blocks.append(block.reshape(len(self._last), -1))
+            self._last = []
+
+    def column(self, place: int) -> np.ndarray:
+        """The numbers at a place of all lines."""
+        return np.concatenate([block[:, self.used.index(place)] for block in self.blocks])
+
+
+def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
+    """(name, place, scale) of the numbers of a line that have a name; a time has its unit as the scale, in seconds."""
+    for place, text in enumerate(texts[:-1]):
+        glued = GLUED.match(texts[place + 1])[0]
+        if not text or text[-1] not in " :=\t" or glued and glued not in (*UNITS, "%", ".") or (
+                texts[place + 1].strip() in (":", "-", "/") and place + 2 < len(texts)):       # a date, a share
+            continue
+        after = texts[place + 1][:4].split()
+        unit = glued or (after[0].rstrip(",;|") if after else "")
+        left = text[-2 * LONGEST_TAG:] if not place else text[len(GLUED.match(text)[0]):][-2 * LONGEST_TAG:]
+        left = left.rstrip(" :=\t")
+        if found := IN_BRACKETS.search(left):
+            unit, left = found[1] if found[1] in UNITS else unit, left[:found.start()].rstrip()
+        name = left[len(left.rstrip(NAMED_BY)):].rpartition(" - ")[2]
+        name = LEVEL.sub("", name).lstrip("0123456789_/@.+-% \t").rstrip(".-+% ")
+        if name and len(name) <= LONGEST_TAG and not CODE.search(name):
+            timed = unit in UNITS and (glued or found or unit == "ms")
+            yield (f"{name} step_seconds", place, UNITS[unit]) if timed else (name, place, 1.0)
+
+
+def _of_split(names: Sequence[tuple[str, int, float]], before: str) -> list[tuple[str, int, float]]:
+    """The names, of the split that a text names."""
+    found = SPLIT.search(before)
+    prefix = ""
+    if found:
+        prefix = "val " if found["val"] else "test "
+    return [(name if NAMED.match(name) or scale != 1.0 or name.endswith("step_seconds") else prefix + name, place, scale)
+            for name, place, scale in names]
 
 
 def recognises(path: RunPath, line: re.Pattern | None = None) -> bool:
     """Whether a text file has such a line near its start."""
-    forms = (line,) if line else (LINE, EPOCH)
-    return any(form.search(text) for text in path.head((".log", ".txt", ".out")) for form in forms)
+    if line:
+        return any(map(line.search, path.head(ENDS)))
+    return any(form.step is not None or form.epoch is not None
+               for form in (Form(NUMBER.split(text)[::2]) for text in path.head(ENDS) if any(map(str.isdigit, text))))
 
 
 def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
-    """The file's run: each name before a number is a tag, a time in ms becomes seconds of the step.
+    """The file's run: each name before a number is a tag, a time with its unit becomes seconds of the step.
 
     line    another pattern than these lines have: its groups are the tags, as far as they are numbers
     """
-    text = text_of(path)
-    lines = text.splitlines()
-    steps = line is None and any(map(LINE.search, lines))
-    if line:
-        rows = [_groups(found) for found in map(line.search, lines) if found]
-    else:
-        rows = _rows(lines, *((LINE, STEP) if steps else (EPOCH, "epoch")))
-    given = {name: value_of(value) for name, value in SETTING.findall(text)}
-    yield FoundRun(path, NAME, {**constants(rows), **given}, rows, steps)
+    try:
+        with open_input(path) as file:
+            lines = (str(text, "utf-8", "replace").rstrip("\r\n") for text in file)
+            if line:
+                series, epoch_steps, given = series_of(_groups(found) for found in map(line.search, lines) if found), None, {}
+                steps = False
+            else:
+                series, epoch_steps, given = _read_forms(lines)
+                steps = STEP in series
+    except OSError as error:
+        raise WrongFile(f"{path}: {refusal(error)}") from None
+    yield FoundRun(path, NAME, {**given, **constants_of(series)}, series, steps, epoch_steps=epoch_steps)
 
 
-def _rows(lines: Sequence[str], form: re.Pattern, tag: str) -> list[dict[str, float]]:
-    matches = [form.search(text) for text in lines]
-    rows = [found and {tag: float(found["step"]), **_pairs(found)} for found in matches]
-    above: dict[str, float] | None = None
-    for text, row in zip(lines, rows):
-        above = row or (above if text[:1].isspace() else None)
-        if above and not row:
-            above |= _named(text, "")
-    names = {name for row in rows if row for name in row}
-    if not any(map(NAMED.match, names)):
-        at: dict[str, float] = {}
-        for place, (text, row) in enumerate(zip(lines, rows)):
-            if row:
-                at = {tag: row[tag]}
-            elif at and not PROGRESS.search(text):
-                more = _named(text, "val" if text.startswith(SUMMARY) else text)
-                rows[place] = {**at, **more} if any(map(NAMED.match, more)) else None
-    return [row for row in rows if row]
+def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, dict[str, Any]]:
+    forms: dict[tuple[str, ...], Form | None] = {}
+    given: dict[str, Any] = {}
+    head, begun = 0, False
+    for at, text in enumerate(lines):
+        pieces = NUMBER.split(text)
+        if not begun and at < PREAMBLE:
+            given |= _settings(text)
+        if text[:1] not in " \t":
+            head = at
+        if len(pieces) == 1:
+            continue
+        key = tuple(pieces[::2])
+        if key not in forms:
+            made = Form(key)
+            forms[key] = made if made.used else None
+        if form := forms[key]:
+            begun = begun or form.step is not None or form.epoch is not None
+            form.add(at, head, pieces[1::2])
+    found = [form for form in forms.values() if form]
+    for form in found:
+        form.close()
+    return (*_series(found), given)
 
 
-def _pairs(found: re.Match) -> dict[str, float]:
-    return _named(f"{found['before']}\n{found['rest']}", found["before"])
+def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
+    """The series of the lines that name a step, or else an epoch, and of those that belong to them."""
+    steps = any(form.step is not None for form in forms)
+    own = [form for form in forms if (form.step if steps else form.epoch) is not None]
+    if not own:
+        return {}, None
+    rows = np.sort(np.concatenate([np.frombuffer(form.lines, np.int64) for form in own]))
+    points: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    totals: list[np.ndarray] = []
+
+    def add(form: Form, at: np.ndarray, tags: Sequence[tuple[str, int, float]], which: np.ndarray | slice) -> None:
+        for name, place, scale in tags if len(at) else ():
+            points.setdefault(name, []).append((at, form.column(place)[which] * scale))
+    asides = []
+    for form in forms:
+        at, heads = (np.frombuffer(numbers, np.int64) for numbers in (form.lines, form.heads))
+        if form in own:
+            counters = [(STEP, form.step, 1.0), (EPOCH, form.epoch, 1.0), (WITHIN, form.within, 1.0)]
+            add(form, at, [counter for counter in counters if counter[1] is not None], slice(None))
+            add(form, at, form.tags, slice(None))
+            if form.total is not None and form.epoch is not None:
+                totals.append(form.column(form.total))
+            continue
+        below = np.isin(heads, rows) if form.indented else np.zeros(len(at), bool)
+        add(form, heads[below], form.tags, below)
+        asides.append((form, ~below))
+    if not any(map(NAMED.match, points)):
+        counters = {tag: _joined(points[tag]) for tag in (STEP, EPOCH) if tag in points}
+        for form, which in asides:
+            at = np.frombuffer(form.lines, np.int64)
+            which = which & (at > rows[0]) if form.aside else np.zeros(len(at), bool)
+            add(form, at[which], form.aside, which)
+            for tag, series in counters.items():
+                before = np.searchsorted(series.rows, at[which]) - 1
+                points[tag].append((at[which][before >= 0], series.values[before[before >= 0]]))
+    lengths = {float(one) for total in totals for one in total}
+    return {tag: _joined(found) for tag, found in points.items() if sum(len(at) for at, _ in found)}, \
+        int(lengths.pop()) if len(lengths) == 1 else None
 
 
-def _named(text: str, before: str) -> dict[str, float]:
-    """The numbers of a line by their names, of the split that is named before them."""
-    row = {}
-    split = SPLIT.search(before)
-    of_split = ""
-    if split:
-        of_split = "val " if split["val"] else "test "
-    for name, unit, digits, ms in PAIR.findall(text):
-        value, name = number(digits.replace(",", "")), name.strip()
-        if unit or ms:
-            row[f"{name} step_seconds"] = (value or 0.0) / (1 if unit == "s" else 1000)
-        else:
-            row[name if NAMED.match(name) else of_split + name] = value
-    return row
+def _joined(found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Series:
+    """One series of several, in order of rows; of two points of a row the later."""
+    at, values = (np.concatenate(parts) for parts in zip(*found))
+    order = np.argsort(at, kind="stable")
+    at, values = at[order], values[order]
+    last = np.append(at[1:] != at[:-1], True)
+    return Series(at[last], values[last])
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """What a line before the first step says of settings."""
+    if len(text) > 10_000:
+        return {}
+    if found := DOTTED.match(text):
+        return {found[1]: value_of(found[2])}
+    if "(" in text and text.count("=") > 1:
+        return {found["name"]: value_of(found["value"]) for found in GIVEN.finditer(text)}
+    found = SETTING.match(text)
+    return {found["name"]: value_of(found["value"].strip("\"'"))} if found else {}
 
 
 def _groups(found: re.Match) -> dict[str, float]:

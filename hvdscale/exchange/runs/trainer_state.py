@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..files import WrongFile
-from .run import SECONDS, STEP, FoundRun, json_of
+from ..files import WrongFile, as_float, json_of
+from .run import SECONDS, STEP, FoundRun, series_of
 
 NAME = "trainer_state.json"
 SETTINGS = {"train_batch_size": "per_device_train_batch_size", "max_steps": "max_steps",
@@ -30,22 +30,23 @@ def read(path: str) -> Iterator[FoundRun]:
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
         raise WrongFile(f"{file}: has no log_history, a list of what was logged")
-    rows = [{tag: float(value) for tag, value in row.items() if isinstance(value, (int, float))} for row in history]
+    rows = [{tag: as_float(value, f"{file}: entry {at} of log_history: {tag}") for tag, value in row.items()
+             if isinstance(value, (int, float))} for at, row in enumerate(history)]
     if not all(STEP in row for row in rows):
         raise WrongFile(f"{file}: an entry of its log_history has no step")
     parameters = {name: state[key] for key, name in SETTINGS.items() if isinstance(state.get(key), (int, float))}
-    yield FoundRun(path, NAME, parameters, _timed(rows), True)
+    yield FoundRun(path, NAME, parameters, series_of(_timed(rows)), True)
 
 
 def _file_of(path: str) -> str:
     """The file of a path; "" where there is none."""
     if not os.path.isdir(path):
         return path if os.path.basename(path) == NAME else ""
-    if os.path.isfile(os.path.join(path, NAME)):
+    if os.path.lexists(os.path.join(path, NAME)):
         return os.path.join(path, NAME)
     found = [(int(match[1]), os.path.join(path, match[0], NAME)) for name in os.listdir(path)
              if (match := re.fullmatch(r"checkpoint-(\d+)", name))]
-    return max([(step, name) for step, name in found if os.path.isfile(name)], default=(0, ""))[1]
+    return max([(step, name) for step, name in found if os.path.lexists(name)], default=(0, ""))[1]
 
 
 def _timed(rows: Sequence[dict[str, float]]) -> list[Mapping[str, Any]]:

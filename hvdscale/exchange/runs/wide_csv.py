@@ -6,90 +6,164 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
+
+import numpy as np
 
 from ...analysis.grouping import group_by
-from .mapping import BATCH_NAMES, EPOCH_NAMES, REPORTS, STEP_NAMES
-from .run import FoundRun, RunPath, constants, csv_rows, number, rows_by_step, value_of
+from ..csv_file import LARGEST, CsvText
+from ..files import WrongFile, file_bytes
+from .names import BATCH_NAMES, EPOCH_NAMES, REPORTS, STEP_NAMES, TRIAL_NAMES
+from .run import FoundRun, RunPath, Series, constants_of, number, rows_by_step, series_of, value_of
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
-_CHART = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+?)(?P<end>__MIN|__MAX)?")        # of W&B's charts
+_ENDS_OF_CHART = ("__MIN", "__MAX")                # of W&B's charts
 _EXPORT = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv")                     # a file a tag of TensorBoard's
-_POINT = ["Wall time", "Step", "Value"]
+_POINT = ("Wall time", "Step", "Value")
 _RUN = ("run", "run_id", "run_name", "name", "trial", "trial_id", "id", "number", "experiment", "tags.mlflow.runname")
 _STATE = ("state", "status")
 _WHOLE = ("", "finished", "complete", "completed", "terminated", "success", "succeeded", "done")
 _GROUP = re.compile(r"(?:params?|config|hparams|hyperparameters|metrics|summary|user_attrs)[./_](?=.)")
+_HEADER = re.compile(r"[\w/@. ()%-]+")
+
+
+@dataclass
+class _Table:
+    """A CSV file's columns.
+
+    values  numbers, NaN where a cell has none;  there: where it has one; None: wherever the value is not NaN
+    texts   the cells of columns with a cell that is no number
+    """
+
+    path: str
+    names: tuple[str, ...]
+    rows: int
+    values: Mapping[str, np.ndarray]
+    there: Mapping[str, np.ndarray]
+    texts: Mapping[str, Sequence[str]]
+
+    def series(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Series]:
+        """The columns of some rows, as series."""
+        found = {name: (self.values[name][rows], self.there[name][rows]) for name in self.values if name}
+        return {name: Series(np.flatnonzero(there), values[there]) for name, (values, there) in found.items()
+                if there.any()}
+
+    def constants(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
+        """What never changes in some rows, by column."""
+        found: dict[str, Any] = {}
+        for name, texts in self.texts.items():
+            given = set(texts) if isinstance(rows, slice) else {texts[row] for row in rows.tolist()}
+            if len(given) == 1 and name and (text := given.pop()):
+                found[name] = value_of(text)
+        numbers = constants_of({name: series for name, series in self.series(rows).items() if name not in self.texts})
+        return {**{name: int(value) if value.is_integer() else value for name, value in numbers.items()}, **found}
 
 
 def recognises(path: RunPath) -> bool:
     """Whether it is a CSV file, by its name or, of a log, by its first two lines; what the columns mean is not looked
     at."""
-    if path.endswith(ENDS):
-        return os.path.isfile(path)
+    if path.lower().endswith(ENDS):
+        return not os.path.isdir(path)
     header, row = (line.strip().split(",") for line in (*path.head(LOGS), "", "")[:2])
     return (1 < len(header) == len(row) and not any(map(number, header)) and any(
-        number(cell) is not None for cell in row) and all(re.fullmatch(r"\s*[\w/@. -]+\s*", name) for name in header))
+        number(cell) is not None for cell in row) and all(_HEADER.fullmatch(name.strip()) for name in header))
 
 
 def read(path: str) -> Iterator[FoundRun]:
     """The file's run, or the runs of a chart. Raises WrongFile, naming file and line."""
-    header, lines = csv_rows(path)
-    if header == _POINT and _EXPORT.fullmatch(os.path.basename(path)):
+    text = CsvText(file_bytes(path, path, LARGEST, follow=True), path)
+    if tuple(text.header) == _POINT and _EXPORT.fullmatch(os.path.basename(path)):
         yield from _run_of_tags(path)
         return
-    charted = [_CHART.fullmatch(name) for name in header]
+    table = _table_of(text)
+    charted = [_charted(name) for name in table.names]
     if any(charted) and all(charted[1:]):
-        yield from _runs_of_chart(path, header[0], charted, lines)
+        yield from _runs_of_chart(table, charted)
         return
-    cells = [[number(cell) for cell in line] for line in lines]
-    names = _runs_of_rows(header, lines, cells)
-    if len(set(names)) > 1:
-        yield from _runs_of_table(path, header, lines, cells, names)
+    rows = _rows_of_runs(table)
+    if rows:
+        yield from _runs_of_table(table, rows)
         return
-    texts = {name: line[at] for line in lines[:1] for at, name in enumerate(header)
-             if name and line[at] and all(row[at] is None for row in cells)}
-    yield FoundRun(path, NAME, {name: value_of(text) for name, text in texts.items()},
-                   [_known(header, row) for row in cells])
+    yield FoundRun(path, NAME, table.constants(), table.series())
 
 
-def _known(header: Sequence[str], row: Sequence[float | None]) -> dict[str, float]:
-    return {name: value for name, value in zip(header, row) if name and value is not None}
+def _table_of(text: CsvText) -> _Table:
+    """The columns of a file; raises WrongFile for a row that is longer or shorter."""
+    if not text.header:
+        raise WrongFile(f"{text.name}: is empty")
+    often: Counter[str] = Counter()
+    names = []
+    for name in map(str.strip, text.header):            # twice one name: the second has a number, as pandas gives it
+        names.append(f"{name}.{often[name]}" if often[name] else name)
+        often[name] += 1
+    if text.cut:                                # as a writer that was killed leaves it, or without a line end
+        text.end_last_line()
+    found = text.numbers()
+    if found is not None and not text.has_nan():
+        there = [~np.isnan(column) for column in found.T]
+        return _Table(text.name, tuple(names), text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
+    rows: list[list[str]] = []
+    for line, row, wrong in text.read_rows():
+        if row and wrong:
+            raise WrongFile(f"{text.name}:{line}: {wrong}")
+        if row:
+            rows.append(row)
+    columns = list(zip(*rows)) or [()] * len(names)
+    read = [[number(cell) for cell in column] for column in columns]
+    there = [np.array([one is not None for one in column], bool) for column in read]
+    values = [np.array([np.nan if one is None else one for one in column], float) for column in read]
+    texts = {name: column for name, column, known in zip(names, columns, there) if any(
+        cell.strip() for cell, one in zip(column, known) if not one)}
+    return _Table(text.name, tuple(names), len(rows), dict(zip(names, values)), dict(zip(names, there)), texts)
 
 
-def _runs_of_rows(header: Sequence[str], lines: Sequence[Sequence[str]], cells: Sequence[Sequence[float | None]]
-                  ) -> list[str]:
-    """The name of each row's run: by a column that names runs or, where the batch changes though no step rises, by the
-    row's number; "" of all rows of one run."""
-    rising = any(_rises([row[at] for row in cells]) for at, name in enumerate(header)
-                 if name in (*STEP_NAMES, *EPOCH_NAMES, *REPORTS))
-    for at in (at for at, name in enumerate(header) if name.lower().replace(" ", "_") in _RUN):
-        found, numbered = [line[at] for line in lines], any(row[at] is not None for row in cells)
-        if all(found) and not (rising and numbered):
-            return found
-    varies = any(len({row[at] for row in cells}) > 1 for at, name in enumerate(header)
-                 if _GROUP.sub("", name) in BATCH_NAMES)
-    return [str(at) for at in range(len(lines))] if varies and not rising else [""] * len(lines)
+def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
+    """The rows of each run by its name: of a column that names runs or, where the batch changes though no step rises,
+    of rows alike in all settings within which the step rises, else of each row; {} of one run alone.
+
+    Raises WrongFile where that is left open.
+    """
+    counters = [name for name in table.names if name in (*STEP_NAMES, *EPOCH_NAMES, *REPORTS)]
+    rising = any(_rises(table.values[name][table.there[name]]) for name in counters)
+    for name in (name for name in table.names if name.lower().replace(" ", "_") in _RUN):
+        cells = table.texts.get(name) or [f"{value:.12g}" for value in table.values[name].tolist()]
+        if all(map(str.strip, cells)) and "nan" not in cells and not (rising and name not in table.texts):
+            found = group_by(enumerate(cells), itemgetter(1))
+            return {run: np.array([row for row, _ in own]) for run, own in found.items()} if len(found) > 1 else {}
+    settings = [name for name in table.names if _GROUP.sub("", name, count=1).lower() in TRIAL_NAMES]
+    if rising or not any(_GROUP.sub("", name, count=1) in BATCH_NAMES and len(set(table.values[name].tolist())) > 1
+                         for name in settings):
+        return {}
+    cells = list(zip(*(table.texts.get(name) or table.values[name].tolist() for name in settings)))
+    found = group_by(enumerate(cells), itemgetter(1))
+    groups = [np.array([row for row, _ in own]) for own in found.values()]
+    if counters and any(len(own) > 1 for own in groups):
+        if not any(all(_rises(table.values[name][own]) for own in groups if len(own) > 1) for name in counters):
+            raise WrongFile(f"{table.path}: has rows of several runs, and no column names the run of each: {', '.join(counters)} "
+                            f"falls among rows alike in {', '.join(settings)}; add a column run")
+        return {" ".join(f"{name}={value}" for name, value in zip(settings, key)): own for key, own in zip(found, groups)}
+    return {str(row): np.array([row]) for row in range(table.rows)}
 
 
-def _rises(column: Sequence[float | None]) -> bool:
-    found = [value for value in column if value is not None]
-    return len(found) > 1 and all(one < other for one, other in zip(found, found[1:]))
+def _rises(column: np.ndarray) -> bool:
+    return len(column) > 1 and bool((np.diff(column) > 0).all())
 
 
-def _runs_of_table(path: str, header: Sequence[str], lines: Sequence[Sequence[str]],
-                   cells: Sequence[Sequence[float | None]], names: Sequence[str]) -> Iterator[FoundRun]:
+def _runs_of_table(table: _Table, runs: Mapping[str, np.ndarray]) -> Iterator[FoundRun]:
     """The runs of a table of several: what never changes in a run's rows is a parameter of it, too."""
-    short = [_GROUP.sub("", name, count=1) for name in header]
-    header = short if len(set(short)) == len(short) else header
-    for run, own in group_by(zip(names, lines, cells), itemgetter(0)).items():
-        texts = constants(dict(zip(header, line)) for _, line, _ in own)
-        parameters = {name: value_of(text) for name, text in texts.items() if name and text}
-        state = next((str(parameters[name]) for name in header if name.lower() in _STATE and name in parameters), "")
-        yield FoundRun(f"{path}:{run}", NAME, parameters, [_known(header, row) for *_, row in own],
-                       unfinished="" if state.lower() in _WHOLE else state)
+    short = [_GROUP.sub("", name, count=1) for name in table.names]
+    renamed = dict(zip(table.names, short if len(set(short)) == len(short) else table.names))
+    for run, rows in runs.items():
+        parameters = {renamed[name]: value for name, value in table.constants(rows).items()}
+        state = next((str(value) for name, value in parameters.items() if name.lower() in _STATE), "")
+        yield FoundRun(f"{table.path}:{run}", NAME, parameters, {
+            renamed[name]: series for name, series in table.series(rows).items()},
+            unfinished="" if state.lower() in _WHOLE else state)
 
 
 def _run_of_tags(path: str) -> Iterator[FoundRun]:
@@ -99,21 +173,31 @@ def _run_of_tags(path: str) -> Iterator[FoundRun]:
     files = [found for name in sorted(os.listdir(folder or ".")) if (found := _EXPORT.fullmatch(name))
              and found["run"] == run]
     if own == files[0][0]:
-        lines = [(found["tag"], *map(number, line)) for found in files
-                 for line in csv_rows(os.path.join(folder, found[0]))[1]]
-        points = sorted((line for line in lines if None not in line), key=itemgetter(1))
-        yield FoundRun(os.path.join(folder, run), NAME, {}, rows_by_step(
-            (tag, value, time - points[0][1], step) for tag, time, step, value in points))
+        points = []
+        for found in files:
+            file = os.path.join(folder, found[0])
+            table = _table_of(CsvText(file_bytes(file, file, LARGEST, follow=True), file))
+            points += [(found["tag"], value, time, step) for time, step, value in zip(*(
+                table.values[name].tolist() for name in _POINT)) if value == value and time == time and step == step]
+        points.sort(key=itemgetter(2))
+        yield FoundRun(os.path.join(folder, run), NAME, {}, series_of(rows_by_step(
+            (tag, value, time - points[0][2], step) for tag, value, time, step in points), path))
 
 
-def _runs_of_chart(path: str, axis: str, charted: Sequence[re.Match[str] | None], lines: Sequence[Sequence[str]]
-                   ) -> Iterator[FoundRun]:
-    found: dict[str, list[tuple[int, str]]] = {}
-    for at, match in enumerate(charted):
-        if match and not match["end"]:
-            found.setdefault(match["run"], []).append((at, match["tag"]))
+def _charted(name: str) -> tuple[str, str] | None:
+    """(run, tag) of a column of a chart; None of any other."""
+    run, mark, tag = name.rpartition(" - ")
+    return (run, tag) if mark and run and tag and "-" not in tag else None
+
+
+def _runs_of_chart(table: _Table, charted: Sequence[tuple[str, str] | None]) -> Iterator[FoundRun]:
+    axis, found = table.names[0], {}
+    for name, match in zip(table.names, charted):
+        if match and not name.endswith(_ENDS_OF_CHART):
+            found.setdefault(match[0], {})[match[1]] = name
     for run, columns in found.items():
-        rows = [{axis: number(line[0]), **{tag: number(line[at]) for at, tag in columns}} for line in lines]
-        yield FoundRun(f"{path}:{run}", NAME, {}, [
-            {tag: value for tag, value in row.items() if value is not None} for row in rows
-            if any(row[tag] is not None for _, tag in columns)])
+        rows = np.logical_or.reduce([table.there[name] for name in columns.values()])
+        names = {axis: axis, **{name: tag for tag, name in columns.items()}}
+        series = table.series(np.flatnonzero(rows))
+        yield FoundRun(f"{table.path}:{run}", NAME, {}, {
+            tag: series[name] for name, tag in names.items() if name in series})

@@ -26,7 +26,7 @@ def test_what_is_guessed_is_printed_before_as_the_file_that_says_so(tmp_path):
     assert dry.stdout.count("(CSV): batch ") == 3 and f"and {len(RUNS) - 3} more runs" in dry.stdout
     (tmp_path / "runs.toml").write_text(dry.stdout)
     done = invoke("import", source, tmp_path / "a.h5")
-    assert done.exit_code == 0 and dry.stdout in done.stderr
+    assert done.exit_code == 0 and dry.stdout.partition("\n# ")[0] in done.stderr
     assert invoke("import", source, tmp_path / "b.h5", "--map", tmp_path / "runs.toml").exit_code == 0
     with read_log(tmp_path / "a.h5") as one, read_log(tmp_path / "b.h5") as two:
         assert one.trials["seed"].tolist() == two.trials["seed"].tolist()
@@ -60,8 +60,8 @@ def test_runs_that_are_alike_in_all_that_is_read_are_said_to_be_taken_for_repeat
 
 @pytest.mark.parametrize("name, key, more, batches, said", [
     ("batch_size", "", "", [64, 64], "taken for that of a step over all workers"),
-    ("batch_size", 'batch_per = "worker"', "", [64, 128], "batch_size of a worker"),
-    ("per_device_train_batch_size", "", "gradient_accumulation_steps: 2\n", [128, 256], "a worker, times workers")])
+    ("batch_size", 'batch_per = "worker"', "", [64, 128], "that of a worker, times workers"),
+    ("per_device_train_batch_size", "", "gradient_accumulation_steps: 2\n", [128, 256], "by its name, times workers")])
 def test_a_batch_is_that_of_a_worker_if_its_name_or_the_mapping_says_so(name, key, more, batches, said, tmp_path):
     for workers in (1, 2):
         folder = write(tmp_path / f"resnet_{workers}gpus", "log", ("step", "val/error"), [(1, 0.5)])
@@ -82,13 +82,13 @@ def test_a_report_takes_a_file_of_runs_as_it_is(tmp_path):
 
 def test_all_that_lacks_is_named_at_once(tmp_path):
     source = write(tmp_path / "made", "one", ("stp", "epoch_time", "my_err"), [(1, 2, 0.5)])
-    (source / "config.json").write_text('{"batchsize": 32}')
+    (source / "config.json").write_text('{"batch_sz": 32}')
     done = invoke("import", source, tmp_path / "log.h5")
     assert done.exit_code == 1 and not (tmp_path / "log.h5").exists()
     for message in ("step: no tag is named like a step: did you mean stp?", "tags: none is named like a metric",
-                    "batch: not known of 1 run", "did you mean batchsize?"):
+                    "batch: not known of 1 run", "did you mean batch_sz?"):
         assert message in done.stderr
-    (tmp_path / "runs.toml").write_text("batch = {parameter = 'batchsize'}\nstep = 'stp'\n"
+    (tmp_path / "runs.toml").write_text("batch = {parameter = 'batch_sz'}\nstep = 'stp'\n"
                                         "[tags]\nmy_err = 'val/error min'\n")
     assert call("import", source, tmp_path / "log.h5", "--map", tmp_path / "runs.toml")[0] == 0
     with check(tmp_path / "log.h5") as log:

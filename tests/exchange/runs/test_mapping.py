@@ -3,13 +3,13 @@ import pytest
 
 from hvdscale.errors import UsageError
 from hvdscale.exchange.runs.mapping import _KEYS, Metric, Source, guess, read_mapping
-from hvdscale.exchange.runs.run import FoundRun
+from hvdscale.exchange.runs.run import FoundRun, series_of
 from hvdscale.plan.settings import read_toml
 from tests import guides
 
 
 def found(path="runs/w4-b32-s1", rows=({"step": 1.0, "val/error": 0.5},), **parameters):
-    return FoundRun(path, "CSV", parameters, rows)
+    return FoundRun(path, "CSV", parameters, series_of(rows))
 
 
 def test_a_setting_is_a_parameter_that_all_runs_have_else_a_pattern_of_their_paths():
@@ -98,7 +98,7 @@ def test_every_wrong_key_of_a_file_is_named_at_once_with_the_nearest(tmp_path):
 
 
 def test_the_guide_shows_every_key(tmp_path):
-    path, tags = tmp_path / "runs.toml", ("global_step", "_runtime", "train/step_time", "train/loss", "train/lr",
+    path, tags = tmp_path / "runs.toml", ("global_step", "iter", "_runtime", "train/step_time", "train/loss", "train/lr",
                                           "eval/loss", "eval/acc")
     path.write_text(guides.block("hvdscale/exchange/runs/README.rst", "toml"))
     runs = [found(rows=[dict.fromkeys(tags, 1.0)])]
