@@ -274,7 +274,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if unclear:
         said["ways"] = (f"which way is better is not known of {list_first(unclear, 5)}: [tags] in a mapping says it with min "
                         "or max")
-    left = [tag for tag, use in accounts([trial.run for trial in trials], mapping).items() if use.startswith(LEFT_OUT)]
+    left = [tag for tag, use in accounts([trial.run for trial in trials], mapping, False).items() if use.startswith(LEFT_OUT)]
     if left:
         said["tags"] = f"left out: {list_first(left, 8)}; --dry-run has the reason of each"
     return {name: text for name, text in said.items() if text}

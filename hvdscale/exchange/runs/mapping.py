@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
 from ...plan.values import did_you_mean
 from ...target import SPLITS, logged_name, metric_faults
-from .names import (ACCUMULATION, EPOCH_NAMES, EPOCHS, EXAMPLES, GLOBAL, LENGTHS, LOADERS, LOSSES, NODES, PER_NODE,
+from .names import (ACCUMULATION, EPOCH_NAMES, EPOCHS, EXAMPLES, GLOBAL, KNOWN, LENGTHS, LOADERS, LOSSES, NODES, PER_NODE,
                     PER_WORKER, PLAIN, POINTS, RATES, REPORTS, STEP_NAMES, STEP_TIMES, TIMED, TIMES, TOKENS, WORKERS,
                     programs)
 from .names import SETTINGS as NAMED_SETTINGS
@@ -164,7 +165,7 @@ class RunMapping:
 
 def guess(runs: Sequence[FoundRun]) -> RunMapping:
     """What the runs' names, parameters, programs and tags say; what they leave open is missing."""
-    tags = tuple(dict.fromkeys(tag for run in runs for tag in run.tags))
+    tags = dict.fromkeys(tag for run in runs for tag in run.tags)
     settings, per, evidence = _guess_counts(runs)
     settings |= {name: source for name in NAMED_SETTINGS if (source := _guess_setting(name, NAMED_SETTINGS[name], runs))}
     folder = os.path.commonpath([os.path.abspath(run.path) for run in runs])
@@ -176,12 +177,13 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
     rate = _first(RATES, tags) or next((tag for tag in tags if tag.startswith("lr-") or tag.endswith("/lr")), "")
     seconds, time_unit = _guess_clock(runs, [tag for tag in tags if tag != step])
     used = {loss, rate, step, within, seconds}
-    metrics = {tag: metric for tag in tags if tag not in used and (metric := _guess_metric(tag, tags))}
+    metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (metric := _guess_metric(tag, tags))),
+                          MOST_METRICS))
     if unit == "epochs" and not loss and (plain := _first(("loss", "Loss"), tags)):
         metrics[plain] = Metric("train/loss", "min")
     elif loss and not metrics:
         metrics[loss] = Metric("train/loss", "min")
-    metrics = dict(list(_without_sums(metrics, runs).items())[:MOST_METRICS])
+    metrics = _without_sums(metrics, runs)
     mapping = RunMapping(settings, per, step, unit, 0, within, seconds=seconds, time_unit=time_unit,
                          step_seconds=_first(STEP_TIMES, tags), tags=metrics, metaparameters=_guess_points(runs),
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag}, evidence=evidence)
@@ -290,7 +292,7 @@ def _guess_examples(runs: Sequence[FoundRun]) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _guess_step(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, str, str]:
+def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, str, str]:
     """(the tag that counts, its unit, the tag that counts the steps within an epoch): one that falls back whenever the
     epoch rises counts no steps of the run."""
     epoch = _first(EPOCH_NAMES, tags)
@@ -324,7 +326,8 @@ def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, st
         return known, "s"
     for tag in tags:
         words = [word for word in _WORD.split(tag[:100]) if word]
-        if words and all(word.lower() in (_OF_CLOCK | _UNIT_NAMES.keys()) for word in words) and all(
+        if any(len(word) > 2 for word in words) and all(
+                word.lower() in _OF_CLOCK or word.lower() in _UNIT_NAMES for word in words) and all(
                 _is_clock(run.series[tag].values) for run in runs if tag in run.series):
             return tag, _UNIT_NAMES.get(words[-1].lower(), "s")
     return "", "s"
@@ -335,8 +338,10 @@ def _is_clock(values: np.ndarray) -> bool:
         np.nanmax(values) >= 1.5 * values[0] or values[0] > STAMP))
 
 
-def _guess_metric(tag: str, tags: Sequence[str]) -> Metric | None:
+def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
     """The column of a tag that names a split, or is known to be of an evaluation, and its better way by its name."""
+    if tag in KNOWN:
+        return Metric(KNOWN[tag], "min")
     parts = _PARTS.split(tag)               # names, and what separates them
     splits = [_SPLITS[part.lower()] for part in parts[::2] if part.lower() in _SPLITS]
     split = next(iter(splits), "")
@@ -504,8 +509,11 @@ def way_of(metric: Metric) -> str:
     return DIRECTIONS.get(metric.way, better(metric.column))
 
 
-def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:
-    """What every tag, column and file of the runs is used for, or why it is left out, by its name."""
+def accounts(runs: Sequence[FoundRun], mapping: RunMapping, reasons: bool = True) -> dict[str, str]:
+    """What every tag, column and file of the runs is used for, or why it is left out, by its name.
+
+    reasons  why, too, which takes a while for many tags
+    """
     used = {mapping.step: "step", mapping.within: "step within the epoch", mapping.seconds: "seconds since the start",
             mapping.step_seconds: "seconds of a step", **{tag: f"steps/{name}" for name, tag in mapping.steps.items()}}
     sources = [*mapping.settings.items(), *mapping.metaparameters.items()]
@@ -520,7 +528,7 @@ def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:
         elif tag in of_settings:
             found[tag] = f"the setting {of_settings[tag]}"
         else:
-            found[tag] = f"{LEFT_OUT}{_why_left_out(tag)}"
+            found[tag] = f"{LEFT_OUT}{_why_left_out(tag) if reasons else ''}"
     found |= {name: LEFT_OUT + why for run in runs for name, why in (run.left_out or {}).items() if name not in found}
     return found
 

@@ -45,7 +45,8 @@ STEP_TIMES = ("step_seconds", "step_time", "time_per_step", "train/step_time", "
 LOSSES = ("loss", "train/loss", "train_loss", "train_loss_step", "training_loss", "train/loss_step", "Train/loss",
           "Loss/train", "loss/train", "loss/train/total", "Train loss/train/total", "lm loss", "total_loss",
           "train/CrossEntropyLoss", "train/loss_total", "Loss/train_batch", "Loss", "training/loss", "losses/train",
-          "loss_metrics/global_avg_loss")
+          "loss_metrics/global_avg_loss", "trl")
+KNOWN = {"tel": "val/loss", "trl": "train/loss"}        # of llm.c
 RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate", "opt/lr", "LR", "learning rate", "lr/group0", "lr/pg0",
          "Train/lr", "optim/learning_rate_group0")
 SETTINGS = {

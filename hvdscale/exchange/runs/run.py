@@ -13,7 +13,7 @@ import numpy as np
 from ...system.inputs import open_input
 from ..files import WrongFile, as_float
 
-HEAD = 1 << 18                          # bytes of a file by which its format is known
+HEAD, LONGEST_LINE = 1 << 18, 1 << 26   # bytes of a file by which its format is known, and of a line at their end
 STEP, SECONDS, EPOCH = "step", "seconds", "epoch"       # tags of formats that have steps and times of their own
 WITHIN = "step of the epoch"            # a tag of formats that count steps within an epoch, and no others
 LONGEST_TAG = 200                       # characters; a log names columns after tags
@@ -136,7 +136,8 @@ class RunPath(str):
         if os.path.isdir(self):
             return []
         with open_input(self) as file:
-            return str(file.read(HEAD), "utf-8", "replace").removeprefix("\ufeff").splitlines()
+            head = file.read(HEAD) + file.readline(LONGEST_LINE) + file.readline(LONGEST_LINE)
+            return str(head, "utf-8", "replace").removeprefix("\ufeff").splitlines()
 
 
 def rows_by_step(points: Iterable[tuple[str, float, float | None, float]]) -> list[dict[str, float]]:

@@ -27,7 +27,7 @@ ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
 NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
                     r"[-+]?(?:nan|inf)(?!\w))", re.I)
 COUNTED = re.compile(r"(?:^|[\s|\[(\-,]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )(?P<counter>"
-                     r"steps?|iter(?:ation)?s?|(?:num_)?updates?|(?<!eval )batch(?==)|epochs?)[ :=#\[]+$", re.I)
+                     r"steps?|iter(?:ation)?s?|(?:num_)?updates?|(?<!eval )batch(?==)|^s(?=:$)|epochs?)[ :=#\[]+$", re.I)
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
 UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
@@ -69,8 +69,9 @@ class Form:
         self.aside = _of_split(names, named) if not PROGRESS.search(whole) else []
         if not any(NAMED.match(name) for name, *_ in self.aside):
             self.aside = []
-        self.used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
-        self._take = itemgetter(*self.used) if self.used else None
+        used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
+        self.used = {place: at for at, place in enumerate(used)}
+        self._take = itemgetter(*used) if used else None
 
     def _count(self, texts: Sequence[str]) -> None:
         for place, text in enumerate(texts[:-1]):
@@ -111,7 +112,7 @@ class Form:
 
     def column(self, place: int) -> np.ndarray:
         """The numbers at a place of all lines."""
-        return np.concatenate([block[:, self.used.index(place)] for block in self.blocks])
+        return np.concatenate([block[:, self.used[place]] for block in self.blocks])
 
 
 def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
@@ -140,8 +141,9 @@ def _of_split(names: Sequence[tuple[str, int, float]], before: str) -> list[tupl
     prefix = ""
     if found:
         prefix = "val " if found["val"] else "test "
-    return [(name if NAMED.match(name) or scale != 1.0 or name.endswith("step_seconds") else prefix + name, place, scale)
-            for name, place, scale in names]
+    found = {name if NAMED.match(name) or name.endswith("step_seconds") else prefix + name: (place, scale)
+             for name, place, scale in names}
+    return [(name, *where) for name, where in found.items()]
 
 
 def recognises(path: RunPath, line: re.Pattern | None = None) -> bool:
