@@ -167,14 +167,19 @@ class Recording:
 
         Raises UsageError for a metric that was not declared, and where this step was evaluated before.
         """
-        self._read_losses()                     # which waits for a GPU's steps, in their time
-        started = self._clock()
-        seconds = self._seconds + started - self._since
-        self.flush()
-        seen: dict[str, SupportsFloat] = {}
-        try:
+        with self.pause() as seconds:
+            self.flush()
+            seen: dict[str, SupportsFloat] = {}
             yield seen
             self._add_evaluation(seen, seconds)
+
+    @contextmanager
+    def pause(self) -> Iterator[float]:
+        """Time that is not counted, such as that of saving a checkpoint; gives the seconds of training before it."""
+        self._read_losses()                     # which waits for a GPU's steps, in their time
+        started = self._clock()
+        try:
+            yield self._seconds + started - self._since
         finally:
             self._since += self._clock() - started
             self._due = self._clock() + self._flush_seconds

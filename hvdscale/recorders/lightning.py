@@ -10,14 +10,17 @@ of the first. A run that resumes from a checkpoint continues its log.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..log.record import Recording, record
+from .harmless import harmless
 
 
+@harmless
 class Recorder(Callback):
     """Writes the log of a run; ``path`` and ``about`` are those of ``hvdscale.record``, which reads the optimizer, its
     rate, rank and workers from the trainer."""
@@ -25,6 +28,7 @@ class Recorder(Callback):
     def __init__(self, path: str | os.PathLike[str], **about: Any) -> None:
         self._path, self._about, self._open = path, about, ExitStack()
         self._run: Recording | None = None
+        self._saving = False
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         optimizer, step = trainer.optimizers[0], trainer.global_step
@@ -33,20 +37,26 @@ class Recorder(Callback):
                      workers=trainer.world_size, first_step=step or None)
         self._run = record(self._path, **{**found, **self._about})
         self._losses: list[Any] = []
+        self._rate, self._evaluated = None, -1
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any,
                            batch_idx: int) -> None:
-        self._losses.append(outputs["loss"])
+        self._losses.append(outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
         if trainer.global_step > self._run.steps:
-            self._run.step(sum(self._losses), self._rate)       # each is divided by the batches that are accumulated
+            known = None not in self._losses                    # of a batch that is skipped there is none
+            self._run.step(sum(self._losses) if known else None, self._rate)    # each is its share of the accumulated
             self._losses = []
+        while trainer.global_step > self._run.steps:            # manual optimization may take several in a batch
+            self._run.step(None, self._rate)
 
     def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Any) -> None:
         self._rate = optimizer.param_groups[0]["lr"]
 
     def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
         if self._run and not trainer.sanity_checking:
-            self._seen = self._open.enter_context(self._run.evaluation())
+            again, self._evaluated = self._evaluated == self._run.steps, self._run.steps
+            entered = self._open.enter_context(self._run.pause() if again else self._run.evaluation())
+            self._seen = {} if again else entered
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         if self._run and not trainer.sanity_checking:
@@ -55,7 +65,16 @@ class Recorder(Callback):
             self._seen.update({name: logged[key] for name, key in names.items() if key in logged})
             self._open.close()
 
+    def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: Any) -> None:
+        if self._run and not trainer.sanity_checking and not self._saving:
+            self._saving = self._open.enter_context(self._run.pause()) >= 0         # until the next batch
+
+    def on_train_batch_start(self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._open.close()
+        self._saving = False
+
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        self._open.close()
         self._run.close()
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:

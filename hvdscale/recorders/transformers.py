@@ -17,8 +17,10 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ..log.record import Recording, record
+from .harmless import harmless
 
 
+@harmless
 class Recorder(TrainerCallback):
     """Writes the log of a run; ``path`` and ``about`` are those of ``hvdscale.record``, which reads batch, optimizer,
     rate, seed, budget, rank and workers from the trainer."""
@@ -37,6 +39,7 @@ class Recorder(TrainerCallback):
         self._run = record(self._path, **{**found, **self._about})
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._end_pause()                       # of the evaluations, of one validation set or more, and of saving
         self._rate = given["optimizer"].param_groups[0]["lr"]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -55,11 +58,14 @@ class Recorder(TrainerCallback):
         if self._seen is not None:
             found = {f"val/{name.removeprefix('eval_')}": value for name, value in (metrics or {}).items()}
             self._seen.update({name: found[name] for name in self._about["metrics"] if name in found})
-            self._open.close()
-            self._seen = None
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._end_pause()
         self._run.close()
+
+    def _end_pause(self) -> None:
+        self._open.close()
+        self._seen = None
 
     def _add(self, state: Any, control: Any, loss: float | None = None) -> None:
         """Adds the step, unless it is there; an evaluation that the trainer is about to make begins."""
@@ -67,3 +73,5 @@ class Recorder(TrainerCallback):
             self._run.step(loss, self._rate)
         if control.should_evaluate and self._seen is None:
             self._seen = self._open.enter_context(self._run.evaluation())
+        elif control.should_save and self._seen is None:
+            self._open.enter_context(self._run.pause())

@@ -11,7 +11,7 @@ import hvdscale
 
 PACKAGE = Path(hvdscale.__file__).parent
 ROOMS = ("errors", "target", "formatting", "system", "workers", "watch", "plan", "log", "data", "modules", "workload",
-         "workloads", "recorders", "update", "analysis", "training", "exchange", "report", "sweep", "scaling", "doctor",
+         "workloads", "update", "analysis", "training", "exchange", "recorders", "report", "sweep", "scaling", "doctor",
          "cli")                                                                                             # upwards
 # what few people need: a folder or file, and the one that reaches it, beside those of the same name in other rooms
 SPECIAL = {
