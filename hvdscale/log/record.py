@@ -314,7 +314,8 @@ def _whole_numbers(**given: Any) -> dict[str, int]:
 def _number(name: str, value: Any, finite: bool = True) -> float:
     """The value as a float; raises UsageError naming what it is of."""
     try:
-        found = math.nan if isinstance(value, (str, bytes)) else float(value)
+        found = math.nan if isinstance(value, (str, bytes)) else float(
+            value.detach() if hasattr(value, "detach") else value)         # a tensor that needs a gradient
         if isinstance(value, (str, bytes)) or finite and not math.isfinite(found):
             raise ValueError
         return found
