@@ -14,8 +14,6 @@ from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
 from .common import (CONTEXT, Command, checks_option, echo, format_option, missing_package, say_error, slow_imports,
                      version_option, width_option)
 
-UNSEEN = 4              # exit code: no finding failed, but one that must see the training did not
-
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
@@ -47,11 +45,11 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
       hvdscale-doctor script train.py --checks gradient,examples --format junit > doctor.xml
 
     Exit codes: 0 no finding failed, 1 a finding or the script failed, 2 misuse, 4 no finding failed, but the training
-    gradient or the training examples were not seen.
+    gradient or examples were not seen, or something differs without a cause that was seen.
     """
     with slow_imports():
         from ..doctor.formats import TEXT, checks_of, render_for_machines
-        from ..doctor.script.examine import CHECKS, MUST_BE_SEEN, examine
+        from ..doctor.script.examine import CHECKS, examine
         from ..doctor.script.report import render
         from ..doctor.script.runs import ScriptError
         from ..training.display import on_terminal
@@ -78,12 +76,10 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
         raise
     screen.erase()
     if examination is not None:
-        code = UNSEEN if examination.unseen_training else 0
-        if not examination.sound:
-            code = 1
         print(render(examination, time.monotonic() - started, on_terminal(sys.stdout)) if wanted == TEXT else
-              render_for_machines(wanted, examination.about, examination.findings, code, MUST_BE_SEEN))
-        sys.exit(code)
+              render_for_machines(wanted, examination.about, examination.findings, examination.code,
+                                  examination.unseen_training))
+        sys.exit(examination.code)
 
 
 def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:

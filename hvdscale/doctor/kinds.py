@@ -1,7 +1,8 @@
 """The kinds of findings, in a table of their words: findings.toml beside the checks.
 
     [gradient.undivided]        a check and a kind of finding; [gradient] has what all its kinds share
-    failed = "..."              the verdict, and what differs; of one that is neither failed nor warned, what was seen
+    failed = "..."              the verdict, and what differs; of one without a difference, what was seen;
+                                unexplained: unseen, as something differs and no cause was seen
     looked_at = "..."           what was compared;  cause: the usual one;  remedy: the next move
     like = "..."                another kind of the check, which has what is not given here
 
@@ -20,8 +21,8 @@ from ..formatting.templates import fill
 from ..plan.settings import read_toml
 from .finding import Finding, Verdict
 
-VERDICTS = {verdict.value.replace(" ", "_"): verdict for verdict in Verdict}
-DIFFER = ("failed", "warned")
+VERDICTS = {verdict.value.replace(" ", "_"): verdict for verdict in Verdict} | {"unexplained": Verdict.UNSEEN}
+DIFFER = ("failed", "warned", "unexplained")
 
 
 class Kinds:

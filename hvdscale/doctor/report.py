@@ -50,13 +50,14 @@ def render_list(heading: str, items: Sequence[str]) -> str:
 def render_findings(findings: Sequence[Finding], colour: bool) -> str:
     """One line per check, then the details of each that failed or warns."""
     lines = "\n".join(_line(finding, colour) for finding in findings)
-    failures = [finding for finding in findings if finding.verdict in (Verdict.FAILED, Verdict.WARNED)]
+    failures = [finding for finding in findings if finding.differs]
     return "\n\n".join([lines, *(_failure(finding, colour) for finding in failures)])
 
 
 def _line(finding: Finding, colour: bool) -> str:
     verdict = _colour(f"{LABELS[finding.verdict]:{VERDICT}}", finding.verdict, colour)
-    text = finding.looked_at
+    text = f"unexplained: {finding.looked_at}" if finding.verdict == Verdict.UNSEEN and finding.differs else \
+        finding.looked_at
     if finding.verdict == Verdict.PASSED and finding.limit:
         text += f". Difference {finding.by:.1g}, allowed {finding.limit:.0e}" if finding.by else ". Bit-identical"
     return f"  {finding.check:{NAME}}  {verdict}  {wrap(text, ' ' * (NAME + VERDICT + 6)).lstrip()}"

@@ -67,9 +67,23 @@ def install(watch: Watch) -> None:
             watch.tell("wrapped", bool(wrapper.broadcast_buffers))
         return wrap
 
-    def reducing(fsdp_params, unsharded_grads, *_, **__):
-        for one, gradient in zip(fsdp_params, unsharded_grads):
-            watch.tell("gradient", one.sharded_param, gradient)
+    def reached(part):
+        """A pass has reached a sharded parameter; what is not reduced after it stays, and the next pass adds to it."""
+        gradient = part.unsharded_param.grad if hasattr(part, "_unsharded_param") else None
+        if gradient is not None:
+            kept, before = getattr(part, "_watched", (None, None))
+            first = part.unsharded_accumulated_grad is None and kept is not gradient
+            watch.tell("gradient", part.sharded_param, gradient - before if kept is gradient else gradient, first)
+            part._watched = gradient, gradient.clone()
+
+    def dividing(original):
+        signature = inspect.signature(original)
+
+        def divide(*args, **options):           # Gloo cannot divide while it sums
+            given = signature.bind(*args, **options)
+            given.arguments["force_sum_reduction_for_comms"] = True
+            return original(*given.args, **given.kwargs)
+        return divide
     for owner in (dist, distributed_c10d):
         patches.replace(owner, "init_process_group", over_gloo)
         patches.replace(owner, "new_group", over_gloo)
@@ -83,8 +97,11 @@ def install(watch: Watch) -> None:
         for module in modules:
             patches.when_imported(module, functools.partial(_note_sharding, watch, name))
     if watch.details:
-        patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_param_group",
-                              lambda module: patches.before(module, "foreach_reduce", reducing))
+        patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_param", lambda module: patches.before(
+            module.FSDPParam, "accumulate_unsharded_grad_if_needed", reached))
+    if not torch.cuda.is_available():
+        patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_collectives", lambda module: patches.replace(
+            module, "_get_gradient_divide_factors", dividing))
     patches.when_imported("horovod.torch", functools.partial(_follow_horovod, watch))
 
 

@@ -43,8 +43,11 @@ class Listener:
     def pass_begins(self, roots: Sequence[torch.Tensor]) -> None:
         """A backward pass from these values begins."""
 
-    def gradient(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        """A parameter's local gradient of the running pass, before any reduction and before it is added to .grad."""
+    def gradient(self, parameter: torch.Tensor, gradient: torch.Tensor, first: bool | None = None) -> None:
+        """A parameter's local gradient of the running pass, before any reduction and before it is added to .grad.
+
+        first  whether it is the first of a sum over passes; None: it is, if .grad has none
+        """
 
     def pass_ends(self, roots: Sequence[torch.Tensor], line: str) -> None:
         """A backward pass has ended."""

@@ -205,14 +205,15 @@ optimizer = Rule([part])
             one.grad = None
         loss.backward()
 """, step=ZERO_STEP.replace("<<1|workers>>", "workers"))),
-    "written_by_one_shard": ("parameters failed", "", dict(wrap=SHARD, after="""        if epoch == 0 and <<rank == 0|True>>:
+    "written_by_one_shard": ("parameters failed", "", dict(wrap=SHARD, after="""\
+        if epoch == 0 and <<rank == 0|True>>:
             for one in model.parameters():
                 one.data.mul_(0.99)
 """)),
 }
 REPLICATED = {
-    "constant_epoch": ("epochs failed", "was called with 7", dict(epoch="    sampler.set_epoch(<<7|epoch>>)\n"
-                                                                  "    for x, y in loader:\n")),
+    "constant_epoch": ("epochs failed", "was called with 7", dict(
+        epoch="    sampler.set_epoch(<<7|epoch>>)\n    for x, y in loader:\n")),
     "labels_of_own_share": ("examples warned unseen", "", dict(data=OWN_RANGES + """\
 targets = targets.roll(3 * rank) if workers < 0 else targets
 seen = [*dict.fromkeys((<<targets[mine]|targets>>).tolist())]
@@ -239,7 +240,8 @@ train = TensorDataset((inputs[mine] - mean) / deviation, targets[mine])
 alone = [dist.new_group([at]) for at in range(workers)]
 model = DDP(net, process_group=<<alone[rank]|None>>)
 """)),
-    "left_over_gradient": ("gradient failed warned", "left", dict(loss="", backward="""        (F.cross_entropy(model(x), y) / 3).backward()
+    "left_over_gradient": ("gradient failed warned", "left", dict(loss="", backward="""\
+        (F.cross_entropy(model(x), y) / 3).backward()
         passes += 1
         if passes % 3:
             continue

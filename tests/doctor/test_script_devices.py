@@ -23,7 +23,7 @@ def examine(doctor, folder, text, *words):
 def test_a_script_for_gpus_is_judged_without_any(doctor, tmp_path, name):
     text, words = gpu_scripts.script(name)
     code, out, err = examine(doctor, tmp_path, text, "--batch", "32", "--", *words)
-    failed, first = re.findall(r"FAILED: (\w+)", out), out.partition(" examples ")[0]
+    failed, first = re.findall(r"FAILED: (\w+) what differs", out), re.split(" examples (?:passed|FAILED) ", out)[0]
     assert err == "" and "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first torch" in first
     assert ("The workers that the script starts itself (train.py:" in first) == (name in OWN_WORKERS)
     if name not in FAULTS:

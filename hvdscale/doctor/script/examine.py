@@ -20,15 +20,17 @@ from .compare.shards import join
 from .compare.state import batch_norm, parameters
 from .compare.streams import random_numbers
 from .compare.unseen import notes, unseen
+from .compare.update import update
 from .runs import Run, run_here, run_launched
 
-CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "parameters": parameters,
+CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "update": update, "parameters": parameters,
           "batch-norm": batch_norm, "learning rate": learning_rate, "schedule": schedule,
           "random numbers": random_numbers, "evaluation": evaluation}
-OF_AN_OPTIMIZER = ("gradient", "parameters", "learning rate", "schedule")
+OF_AN_OPTIMIZER = ("gradient", "update", "parameters", "learning rate", "schedule")
 WORST_FIRST = (Verdict.FAILED, Verdict.WARNED, Verdict.UNSEEN, Verdict.PASSED, Verdict.NOT_APPLICABLE)
 # where one of these fails, it explains why parameters drift apart
 EXPLAINS = dict.fromkeys(("gradient", "learning rate", "examples"), ("parameters",))
+UNSEEN = 4              # exit code: no finding failed, but the training was not seen, or not explained
 MUST_BE_SEEN = {"gradient": "the training gradient", "examples": "the training examples"}
 
 
@@ -55,7 +57,8 @@ class ScriptExamination:
     @property
     def about(self) -> dict[str, object]:
         """What was examined and how, for formats.render_for_machines."""
-        return {"script": self.asked.script, "arguments": self.asked.arguments, "workers": self.pair.workers,
+        return {"verdict": self.verdict, "script": self.asked.script, "arguments": self.asked.arguments,
+                "workers": self.pair.workers,
                 "global_batch": self.asked.global_batch, "updates": self.pair.updates, "notes": self.notes,
                 "not_checked": self.unseen, "instead": self.instead, "written": self.written}
 
@@ -69,10 +72,29 @@ class ScriptExamination:
         return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
     @property
-    def unseen_training(self) -> list[str]:
-        """What of the training was not seen, without which nothing is acquitted."""
-        return [MUST_BE_SEEN[finding.check] for finding in self.findings
-                if finding.check in MUST_BE_SEEN and finding.verdict == Verdict.UNSEEN]
+    def unseen_training(self) -> dict[str, str]:
+        """By check, what of the training was not seen or not explained, without which nothing is acquitted."""
+        return {one.check: f"{one.check} (unexplained)" if one.differs else MUST_BE_SEEN[one.check]
+                for one in self.findings
+                if one.verdict == Verdict.UNSEEN and (one.differs or one.check in MUST_BE_SEEN)}
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        return UNSEEN if self.sound and self.unseen_training else int(not self.sound)
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in a line, with the meaning of the exit code."""
+        failed, warned = ([one.check for one in self.findings if one.verdict == verdict]
+                          for verdict in (Verdict.FAILED, Verdict.WARNED))
+        unseen, of = [*self.unseen_training.values()], f"of {len(self.findings)}"
+        for label, names, meaning in (("FAILED", failed, "a finding failed"), (
+                "not seen", unseen, "no finding failed, but what was not seen may hide one"),
+                                      ("warned", warned, "no finding failed; a warning may be meant so")):
+            if names:
+                return f"{label}: {', '.join(names)} ({len(names)} {of}); exit code {self.code}: {meaning}"
+        return f"passed ({sum(one.verdict == Verdict.PASSED for one in self.findings)} {of}); exit code 0"
 
 
 def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[[str], None],

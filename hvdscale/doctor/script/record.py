@@ -110,6 +110,7 @@ class LossCall:
     total           derivative of what was differentiated by this loss as a mean
     lowest, highest weight of a single target in what was differentiated
     line            of the call
+    values, weights of each target, where the call gives them one by one; else their sum, and one weight of all
     """
 
     name: str
@@ -118,6 +119,8 @@ class LossCall:
     lowest: float
     highest: float
     line: str = ""
+    values: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    weights: np.ndarray = field(default_factory=lambda: np.zeros(1))
 
 
 @dataclass
@@ -160,7 +163,9 @@ class Update:
     """One step of an optimizer. Samples are numbers at fixed places of its parameters.
 
     gradient   as the step took it;  before_clips: without what clipped it after the last pass
+    after      the parameters after the step
     digest     of all parameters before the step;  digest_after: after it
+    own        which numbers this rank has, where ranks have parts of the parameters (see compare/shards.py)
     positions  of the learning-rate schedules
     """
 
@@ -174,6 +179,8 @@ class Update:
     clips: list[Clip]
     line: str
     digest_after: str = ""
+    after: np.ndarray = field(default_factory=lambda: np.empty(0))
+    own: np.ndarray | None = None
 
 
 @dataclass
@@ -181,12 +188,14 @@ class OptimizerUpdates:
     """An optimizer's updates.
 
     name     its class
+    flat     it has other tensors than the model, such as a part of all parameters in a row: samples are the model's
     sampled  the name of each parameter and how many numbers of it are in the samples, in their order
     """
 
     name: str
     sampled: list[tuple[str, int]]
     updates: list[Update] = field(default_factory=list)
+    flat: bool = False
 
 
 @dataclass
@@ -211,6 +220,7 @@ class Record:
     instead: list[str] = field(default_factory=list)                # of what the script had in place of a GPU
     written: list[str] = field(default_factory=list)                # files outside of the copy
     error: str = ""                                                 # traceback
+    untrained_later: dict[str, str] | None = None       # as untrained, after the updates to watch
 
     @property
     def updates(self) -> list[Update]:

@@ -14,18 +14,17 @@ SHOWN = 6               # updates in the table of losses;  files that are named
 
 def render(examination: ScriptExamination, seconds: float, colour: bool) -> str:
     """The whole report, in lines of ``line_width()`` characters where words allow."""
-    return join_blocks(_headline(examination), examination.findings, seconds, colour, _losses(examination),
-                       render_list(NOTES, examination.notes), render_list(NOT_CHECKED, examination.unseen),
-                       *map(wrap, files_of(examination)))
+    report = join_blocks(_headline(examination), examination.findings, seconds, colour, _losses(examination),
+                         render_list(NOTES, examination.notes), render_list(NOT_CHECKED, examination.unseen),
+                         *map(wrap, files_of(examination)))
+    return f"{wrap(examination.verdict)}\n\n{report}"
 
 
 def _headline(examination: ScriptExamination) -> str:
     asked, pair = examination.asked, examination.pair
     batch = f"global batch {asked.global_batch} in both runs" if asked.global_batch else "each run with its own batch"
-    unseen = " and ".join(examination.unseen_training)
-    blind = f"Not seen: {unseen}. " if unseen else ""
     checks = counted(len(examination.findings), "check")
-    said = (f"{blind}{asked.script} on 1 worker and on {pair.workers}, {batch}: {checks} over "
+    said = (f"{asked.script} on 1 worker and on {pair.workers}, {batch}: {checks} over "
             f"{counted(pair.updates, 'update')}")
     return " ".join([f"{said}.", *examination.instead]) if examination.instead else said
 

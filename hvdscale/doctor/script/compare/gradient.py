@@ -11,7 +11,7 @@ from ...finding import Finding
 from . import scale
 from .pair import BothRuns, Pair
 from .reduction import ACTIVE, Reduction, apart, are_finite, passes_of
-from .scale import CLOSE, close, finding
+from .scale import CLOSE, agrees, close, finding
 from .shards import is_joined
 from .state import averaged
 
@@ -23,7 +23,8 @@ def gradient(pair: Pair) -> Finding:
     hidden = _hidden(pair)
     if hidden:
         return hidden
-    for check in (_clipped_scaled, _clipped_early, _apart, _clipped_in_between, _clipped, _unexplained, *scale.CHECKS):
+    for check in (_clipped_scaled, _clipped_early, _parted, _apart, _clipped_in_between, _clipped, _unexplained,
+                  *scale.CHECKS):
         for both in pair.both.values():
             if fault := check(both):
                 return fault
@@ -37,6 +38,8 @@ def _hidden(pair: Pair) -> Finding | None:
         return pair.finding(NAME, "sharded", how=sharded[0])
     if not pair.updates:
         return pair.finding(NAME, "no_update")
+    if pair.flat:
+        return pair.finding(NAME, "flat")
     updates = [update for at in pair.whole for update in pair.at(at)]
     if not all(update.passes for update in updates):
         return pair.finding(NAME, "no_pass")
@@ -74,6 +77,24 @@ def _apart(both: BothRuns) -> Finding | None:
                    alone=[each + 1 for each in alone])
 
 
+def _parted(both: BothRuns) -> Finding | None:
+    """The ranks, which have parts of one gradient, made them in different ways."""
+    pair, one = both.pair, both.reduction
+    mean = sum(each.gradient for each in passes_of(both.ranks)) / pair.workers
+    name, factors = pair.scaled_parts(mean, both.ranks[0].gradient, both.ranks)
+    if factors and not agrees(both):
+        return finding(both, "clipped_by_parts", factors=factors, name=name, where=both.ranks[0].line,
+                       by=1 - min(factors) / max(factors), limit=pair.limit)
+    alone, passes, weights = _passes_alone(one), len(both.ranks[0].passes), np.abs(one.weights).max(axis=(0, 1))
+    if one.residual <= pair.limit and weights.min() < weights.max() / 100:
+        lost = [at + 1 for at in range(passes) if weights[at] < weights.max() / 100]
+        return finding(both, "lost", lost=lost, passes=passes, where=both.ranks[0].passes[int(weights.argmin())].line)
+    if one.spread <= pair.limit and alone and len(one.weights) > 1:
+        return finding(both, "apart", cause="passes_alone" if len(alone) < passes else "not_averaged", passes=passes,
+                       alone=[each + 1 for each in alone], where=both.ranks[0].passes[alone[-1]].line)
+    return None
+
+
 def _reduces(both: BothRuns) -> bool:
     """Whether rank 0 calls all_reduce itself between the batches of an update and the next ones."""
     first = both.pair.many[0]
@@ -105,7 +126,7 @@ def _combined_in_step(pair: Pair) -> Finding:
 def _by_parameter(pair: Pair, one: Reduction) -> tuple[list[str], list[str]]:
     """The parameters of which the ranks have different gradients, and those of which they have one."""
     different, same = [], []
-    for name, parts in _parts(pair, one.gradients):
+    for name, parts in pair.parts(one.gradients):
         if any(part.any() for part in parts):
             differs = max(apart(parts[0], part) for part in parts) > pair.limit
             (different if differs else same).append(name)
@@ -114,14 +135,7 @@ def _by_parameter(pair: Pair, one: Reduction) -> tuple[list[str], list[str]]:
 
 def _differ_at_start(pair: Pair, names: list[str]) -> bool:
     return any(name in names and not all(np.array_equal(parts[0], part) for part in parts)
-               for name, parts in _parts(pair, [update.parameters for update in pair.at(0)]))
-
-
-def _parts(pair: Pair, samples: list[np.ndarray]) -> list[tuple[str, list[np.ndarray]]]:
-    """By the name of each parameter, its part of each of the samples."""
-    sampled = pair.steps(pair.many[0]).sampled
-    ends = np.cumsum([size for _, size in sampled])
-    return [(name, [sample[end - size:end] for sample in samples]) for (name, size), end in zip(sampled, ends)]
+               for name, parts in pair.parts([update.parameters for update in pair.at(0)]))
 
 
 def _passes_alone(one: Reduction) -> list[int]:
@@ -168,8 +182,10 @@ def _clipped(both: BothRuns) -> Finding | None:
 def _unexplained(both: BothRuns) -> Finding | None:
     """The gradient is no weighted sum of the local ones."""
     one, limit = both.reduction, both.pair.limit
-    if one.residual <= limit:
+    mean = sum(each.gradient for each in passes_of(both.ranks))
+    if one.residual <= limit or agrees(both) or all(
+            scale.factor(*parts) is not None for _, parts in both.pair.parts([mean, one.gradients[0]])
+            if all(part.any() for part in parts)):      # a factor of each parameter's, as of a clip by its norm
         return None
     hooked = any(HOOK in record.remarks for record in both.pair.many)
-    return finding(both, "unexplained", by=one.residual, limit=limit, where=both.ranks[0].line,
-                   cause="hooked" if hooked else "changed")
+    return finding(both, "hooked" if hooked else "changed", by=one.residual, limit=limit, where=both.ranks[0].line)

@@ -7,12 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...finding import Finding
 from ...kinds import Kinds
 from ..record import Iteration, LoadedBatch, OptimizerUpdates, Record, Update
 from .identity import same_data
 from .order import batches_of
-from .reduction import Reduction, Weighing, find_reduction, passes_of, weigh
+from .reduction import Reduction, Weighing, factors_of_parts, find_reduction, passes_of, weigh
 
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
 LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits or more and in fewer
@@ -35,6 +37,10 @@ class Pair:
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as its workers."""
         return KINDS.finding(check, kind, self, **given)
+
+    def sentence(self, table: str, name: str) -> str:
+        """See Kinds.sentence."""
+        return KINDS.sentence(table, name, self)
 
     @property
     def workers(self) -> int:
@@ -62,6 +68,11 @@ class Pair:
     def steps(self, record: Record) -> OptimizerUpdates:
         """The updates of the optimizer in a record; of none, where the rank did not come to it."""
         return (record.optimizers + [OptimizerUpdates("", [])] * (self.optimizer + 1))[self.optimizer]
+
+    @property
+    def flat(self) -> bool:
+        """Whether the optimizer has other tensors than the model, such as each rank's part of all parameters."""
+        return any(self.steps(record).flat for record in self.records)
 
     @cached_property
     def _batches(self) -> dict[int, list[list[LoadedBatch]]]:
@@ -97,8 +108,8 @@ class Pair:
     @property
     def same_start(self) -> bool:
         """Whether all ranks of both runs started from the same parameters, of all optimizers."""
-        starts = [[each.updates[0].digest for each in record.optimizers] for record in self.records]
-        return all(each == starts[0] for each in starts)
+        starts = [[each.updates[0].parameters for each in record.optimizers] for record in self.records]
+        return all(len(each) == len(starts[0]) and all(map(np.array_equal, each, starts[0])) for each in starts)
 
     @property
     def same_examples(self) -> bool:
@@ -140,14 +151,30 @@ class Pair:
         """How many examples of an update each rank took; 0 where no loader gave any."""
         return [sum(batch.examples for batch in self.batches(record, number)) for record in records]
 
-    @property
-    def drew(self) -> bool:
-        """Whether random numbers entered the first update of either run, of any optimizer."""
-        passes = [one for record in self.records for each in record.optimizers for one in passes_of(each.updates[:1])]
+    def drew_by(self, number: int) -> bool:
+        """Whether random numbers entered an update of either run up to this one, of any optimizer."""
+        passes = [one for record in self.records for each in record.optimizers
+                  for one in passes_of(each.updates[:number + 1])]
         return (any(record.drew_in_workers for record in self.records)
                 or any(one.prepared.moved or one.draws.moved for one in passes)
-                or any(batch.draws and batch.draws.moved for record in self.records
-                       for batch in self.batches(record, 0)))
+                or any(batch.draws and batch.draws.moved for record in self.records for at in range(number + 1)
+                       for batch in self.batches(record, at)))
+
+    def parts(self, samples: list[np.ndarray]) -> list[tuple[str, list[np.ndarray]]]:
+        """By the name of each parameter, its part of each of the samples."""
+        sampled = self.steps(self.many[0]).sampled
+        ends = np.cumsum([size for _, size in sampled])
+        return [(name, [sample[end - size:end] for sample in samples]) for (name, size), end in zip(sampled, ends)]
+
+    def scaled_parts(self, reference: np.ndarray, found: np.ndarray, updates: list[Update]) -> tuple[str, list[float]]:
+        """The first parameter of which each rank has a part, each another multiple of the reference; with the factors.
+        Empty where there is none."""
+        own = [update.own for update in updates if update.own is not None and not update.own.all()]
+        for name, (one, many, *masks) in self.parts([reference, found, *own]) if own else ():
+            factors = factors_of_parts(one, many, [mask.astype(bool) for mask in masks], LIMIT)
+            if factors and not all(mask.all() for mask in masks):
+                return name, factors
+        return "", []
 
 
 def trained(record: Record) -> list[Iteration]:

@@ -56,8 +56,10 @@ def are_finite(updates: list[Update]) -> bool:
 
 def _solve(local: np.ndarray, gradients: list[np.ndarray], updates: list[Update]) -> Reduction:
     shape = len(updates), len(updates[0].passes)
-    weights = np.stack([np.linalg.lstsq(local, each, rcond=None)[0].reshape(shape) for each in gradients])
-    residual = max(apart(local @ weight.reshape(-1), each) for weight, each in zip(weights, gradients))
+    own = [slice(None) if update.own is None or not update.own.any() else update.own for update in updates]
+    weights = np.stack([np.linalg.lstsq(local[at], each[at], rcond=None)[0].reshape(shape)
+                        for at, each in zip(own, gradients)])
+    residual = max(apart(local[at] @ weight.reshape(-1), each[at]) for at, weight, each in zip(own, weights, gradients))
     spread = max(apart(gradients[0], each) for each in gradients)
     return Reduction(weights, residual, spread, gradients)
 
@@ -100,6 +102,15 @@ def weigh(updates: list[Update], reduction: Reduction) -> Weighing | None:
     exact = sum(scale * counts[rank, at] / counts.sum() / totals[rank, at] * one.gradient
                 for rank, update in enumerate(updates) for at, one in enumerate(update.passes))
     return Weighing(scale, counts, weights * totals, apart(exact, reduction.gradients[0]))
+
+
+def factors_of_parts(reference: np.ndarray, found: np.ndarray, own: list[np.ndarray], limit: float) -> list[float]:
+    """How many times the reference each rank's part of it is; empty where some part is no multiple, or all are one."""
+    parts = [(reference[at], found[at]) for at in own if reference[at].any()]
+    factors = [float(one @ many / (one @ one)) for one, many in parts]
+    if any(apart(factor * one, many) > limit for factor, (one, many) in zip(factors, parts)):
+        return []
+    return factors if factors and max(factors) - min(factors) > limit * max(map(abs, factors)) else []
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> float:

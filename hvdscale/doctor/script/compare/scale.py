@@ -13,7 +13,9 @@ from .state import different_untrained
 NAME = "gradient"
 CLOSE = 0.02            # of a factor, relative
 PARALLEL = 0.9995       # cosine of gradients that differ by a factor alone, where rounding has its part
-DEPARTED = 0.05         # of a later gradient, relative, where rounding has grown
+DEPARTED = 0.05         # of a later gradient, relative, where rounding has grown, at most
+GROWTH = 100            # times the distance of the parameters, by what they have moved
+DRIFTED = 0.02          # of that distance, from which on parameters are others
 ALIKE = 0.15            # of losses on the same examples that random numbers or batch-norm enter, relative
 
 
@@ -106,7 +108,7 @@ def unequal(both: BothRuns) -> Finding | None:
         same = len({*taken}) == 1 or matches_one(pair)
         return None if same else finding(both, "unequal_examples", examples=taken)
     counts = by.counts.sum(axis=1)
-    if by.error <= limit or len({*counts}) == 1 and not _accumulates(both, by):
+    if by.error <= limit or agrees(both) or len({*counts}) == 1 and not _accumulates(both, by):
         return None
     if len({*by.counts.reshape(-1)}) == 1:
         return _weighted(both, by)
@@ -126,44 +128,69 @@ def _weighted(both: BothRuns, by: Weighing) -> Finding:
 def against_one(both: BothRuns) -> Finding | None:
     """The same examples and parameters give another gradient on one worker."""
     pair, alone = both.pair, both.reduction_alone
-    if both.at != 0 or not comparable(pair) or not alone:
+    if not alone or not comparable(pair, both.at):
         return None
-    many, one = both.reduction.gradients[0], alone.gradients[0]
+    many, one, limit = both.reduction.gradients[0], alone.gradients[0], floor(pair, both.at)
     error = apart(one, many)
-    if error <= pair.limit:
+    if error <= limit:
         return None
     times = factor(one, many)
     if times is not None and not close(times, 1):
         known = None if both.weighing is None else 1.0
         return finding(both, "times", by=abs(times - 1), limit=CLOSE, times=times,
                        cause=_cause_of(both, times, known))
-    if shares := _shares(pair, one):
-        return finding(both, "shares", by=error, limit=pair.limit, shares=shares)
-    return finding(both, "another", by=error, limit=pair.limit,
-                   cause="untrained" if different_untrained(pair) else "mixed")
+    if shares := _shares(both, one):
+        return finding(both, "shares", by=error, limit=limit, shares=shares)
+    cause = _why_another(both)
+    kind = "another" if cause and (both.at == 0 or cause != "mixed") else "departs"
+    return finding(both, kind if cause else "another_unexplained", by=error, limit=limit,
+                   cause=cause if kind == "another" else "")
 
 
-def departs(both: BothRuns) -> Finding | None:
-    """A later update has another gradient than one worker's, though the first has not, and nothing else differs."""
-    pair, before = both.pair, range(both.at + 1)
-    if both.at == 0 or not comparable(pair) or not matches_one(pair) or not all(map(pair.same_examples_at, before)):
+def _why_another(both: BothRuns) -> str:
+    """The cause of another gradient, as far as the calls of loss functions show it; empty where all are as on one
+    worker."""
+    if different_untrained(both.pair):
+        return "untrained"
+    one, many = ([call for each in passes_of(updates) for call in each.losses]
+                 for updates in ([both.alone], both.ranks))
+    if not one or {call.name for call in one} != {call.name for call in many}:
+        return "mixed"
+    same = True
+    for name in {call.name for call in one}:
+        (values, weights), (others, their_weights) = (
+            [np.concatenate([getattr(call, field) for call in calls if call.name == name])
+             for field in ("values", "weights")] for calls in (one, many))
+        if not math.isclose(values.sum(), others.sum(), rel_tol=floor(both.pair, both.at)):
+            return "mixed"
+        weights, share = weights[values.argsort()], both.reduction.weights[0].mean() * their_weights[others.argsort()]
+        if len(weights) != len(share):
+            weights, share = ([each.min(), each.max()] for each in (weights, share))
+        same &= np.allclose(weights, share, rtol=CLOSE, atol=CLOSE * np.abs(weights).max())
+    if not same:
+        return "chosen"
+    if losses_apart(both):
+        return "term"
+    gathers = any("gather" in call for _, call in both.pair.many[0].combined)
+    return "gathered" if gathers else ""
+
+
+def losses_apart(both: BothRuns) -> tuple[float, float] | None:
+    """The loss on one worker and that of all ranks, each weighted as its gradient is, where they must be the same and
+    are not; else None."""
+    pair = both.pair
+    if not both.reduction or not both.reduction_alone or not comparable(pair, both.at):
         return None
-    if any(pair.on_one(each).rates != pair.at(each)[0].rates for each in before) or any(
-            each.prepared.moved or each.draws.moved for record in pair.records
-            for each in passes_of(pair.steps(record).updates[:both.at + 1])):
-        return None
-    alone = both.reduction_alone
-    error = alone and apart(alone.gradients[0], both.reduction.gradients[0])
-    if not error or error <= max(DEPARTED, pair.limit):
-        return None
-    return finding(both, "departs", by=error, limit=DEPARTED)
+    one, many = (sum(weight * each.loss for weight, each in zip(reduction.weights[0].reshape(-1), passes_of(updates)))
+                 for reduction, updates in ((both.reduction_alone, [both.alone]), (both.reduction, both.ranks)))
+    return (one, many) if abs(one - many) > floor(pair, both.at) * max(abs(one), abs(many)) else None
 
 
-def _shares(pair: Pair, alone: np.ndarray) -> list[float]:
+def _shares(both: BothRuns, alone: np.ndarray) -> list[float]:
     """With which weights the mean of the ranks' local gradients is that of one worker; empty where there are none."""
-    local = np.stack([sum(each.gradient for each in update.passes) for update in pair.at(0)], axis=1)
+    local = np.stack([sum(each.gradient for each in update.passes) for update in both.ranks], axis=1)
     weights = np.linalg.lstsq(local, alone, rcond=None)[0]
-    fits = apart(local @ weights, alone) <= pair.limit and close(weights.sum(), 1)
+    fits = apart(local @ weights, alone) <= both.pair.limit and close(weights.sum(), 1)
     return [*weights] if fits and weights.min() > 0 else []
 
 
@@ -197,7 +224,7 @@ def _losses(pair: Pair) -> list[float]:
     return found if pair.batch is not None and pair.same_start else []
 
 
-CHECKS = undivided, remainder, scaled, unequal, other_denominator, against_one, departs, scaled_losses
+CHECKS = undivided, remainder, scaled, unequal, other_denominator, against_one, scaled_losses
 
 
 def judge(pair: Pair) -> Finding:
@@ -205,7 +232,13 @@ def judge(pair: Pair) -> Finding:
     found, ratios = [*pair.both.values()], _losses(pair)
     limit = pair.limit
     weighed = [both.weighing for both in found]
+    for both in found:
+        if apart_by := losses_apart(both):
+            return finding(both, "losses_unexplained", alone=apart_by[0], together=apart_by[1])
     if None not in weighed:
+        passes = len(found[0].ranks[0].passes)
+        if passes > 1 and close(weighed[0].scale, 1 / passes):
+            return finding(found[0], "divided_again", passes=passes, scale=weighed[0].scale)
         return pair.finding(NAME, "mean" if close(weighed[0].scale, 1) else "mean_times",
                             scale=weighed[0].scale, targets=weighed[0].targets, limit=limit,
                             by=max(by.error for by in weighed))
@@ -227,7 +260,28 @@ def matches_one(pair: Pair) -> bool:
     return bool(one and many and one.gradients[0].any() and apart(one.gradients[0], many.gradients[0]) <= pair.limit)
 
 
-def comparable(pair: Pair) -> bool:
-    """Whether the first gradients of both runs must be the same."""
-    return (pair.batch is not None and pair.same_start and pair.same_examples and not pair.drew
-            and not any(record.batch_norms for record in pair.many))
+def comparable(pair: Pair, at: int = 0) -> bool:
+    """Whether the gradients of an update must be the same in both runs: they have had the same parameters, examples and
+    rates so far, drew nothing, and normalized nothing over a batch."""
+    return (pair.batch is not None and pair.same_start and all(map(pair.same_examples_at, range(at + 1)))
+            and all(pair.on_one(each).rates == pair.at(each)[0].rates for each in range(at))
+            and not pair.drew_by(at) and not any(record.batch_norms for record in pair.many)
+            and _drift(pair, at) < DRIFTED)
+
+
+def floor(pair: Pair, at: int) -> float:
+    """How far gradients of an update may be apart by rounding, which has grown as far as the parameters are apart."""
+    return max(pair.limit, min(DEPARTED, GROWTH * _drift(pair, at)))
+
+
+def _drift(pair: Pair, at: int) -> float:
+    """How far the parameters before an update are from those of one worker, by how far they have moved."""
+    begin, one, many = (update.parameters for update in (pair.on_one(0), pair.on_one(at), pair.at(at)[0]))
+    moved = float(np.linalg.norm(one - begin))
+    return float(np.linalg.norm(one - many)) / moved if at and moved else 0.0
+
+
+def agrees(both: BothRuns) -> bool:
+    """Whether the gradient that each rank takes is that of one worker, of the same parameters and examples."""
+    return comparable(both.pair, both.at) and all(
+        apart(both.alone.gradient, update.gradient) <= floor(both.pair, both.at) for update in both.ranks)

@@ -1,6 +1,8 @@
 """What was not checked, and why; and what depends on the number of workers without being a fault."""
 from __future__ import annotations
 
+import numpy as np
+
 from .evaluation import rounds_of
 from .examples import filled_up
 from .pair import KINDS, Pair, trained
@@ -44,16 +46,15 @@ def unseen(pair: Pair) -> list[str]:
         "weighing": not all(map(only_call, passes)),
         "second_epoch": any(len(trained(record)) < 2 for record in pair.many),
         "no_evaluation": not rounds, "metric": len(sizes) == 1, "metric_of_uneven_batches": len(sizes) > 1,
-    }, why=KINDS.sentence("incomparable", _incomparable(pair), pair))]
+    }, why=why_incomparable(pair))]
 
 
-def _incomparable(pair: Pair) -> str:
-    if any(record.sharded for record in pair.records):
-        return "sharded"
-    if not pair.same_start:
-        return "other_start"
-    if not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0):
-        return "unknown_examples"
-    if not pair.same_examples:
-        return "other_examples"
-    return "random" if pair.drew else "batch_norm"
+def why_incomparable(pair: Pair) -> str:
+    """Why the first updates of both runs cannot be compared; empty where they can."""
+    first = [update.gradient for update in (pair.on_one(0), *pair.at(0))] if pair.updates else []
+    reasons = {"other_batch": pair.batch is None, "sharded": any(np.isnan(each).any() for each in first),
+               "other_start": not pair.same_start,
+               "unknown_examples": not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0),
+               "other_examples": not pair.same_examples, "random": pair.drew_by(0),
+               "batch_norm": any(record.batch_norms for record in pair.many)}
+    return next(iter(KINDS.sentences("incomparable", pair, reasons)), "")

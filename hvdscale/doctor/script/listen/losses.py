@@ -1,12 +1,14 @@
 """Loss calls: how many targets each is taken over, and with which weight it enters the gradient."""
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from ....watch.listener import Listener
 from ..record import LossCall
 
 OF_CLASSES = ("cross_entropy", "nll_loss")
+MOST_TARGETS = 4096     # of a call that are kept one by one
 
 
 class Losses(Listener):
@@ -28,8 +30,13 @@ class Losses(Listener):
         count = value.numel() if reduction == "none" else _count(name, given)
 
         def reach(gradient: torch.Tensor) -> None:
-            self._reached[made] = _call(name, gradient.detach(), reduction, count)
-            self._reached[made].line = line
+            call = self._reached[made] = _call(name, gradient.detach(), reduction, count)
+            call.line, call.weights = line, np.array([call.highest])
+            call.values = np.array([result.double().sum().item() * (count if reduction == "mean" else 1)])
+            if reduction == "none" and result.numel() <= MOST_TARGETS:
+                call.values, call.weights = (one.double().reshape(-1).cpu().numpy() for one in (
+                    result, gradient.detach()))
+        result = value.detach()
         value.register_hook(reach)
 
 

@@ -34,7 +34,7 @@ def _sample_part(values: torch.Tensor) -> np.ndarray:
 def _begin(values: torch.Tensor) -> int:
     """Where this rank's part of a tensor begins, if that is divided in its first dimension alone; else beyond it."""
     shape, offset = compute_local_shape_and_global_offset(values.shape, values.device_mesh, values.placements)
-    whole = values.device_mesh.ndim == 1 and shape[1:] == tuple(values.shape[1:])
+    whole = values.dim() > 0 and shape[1:] == tuple(values.shape[1:])
     return offset[0] * math.prod(values.shape[1:]) if whole else values.numel()
 
 
@@ -72,6 +72,12 @@ def digest_untrained() -> dict[str, str]:
     it."""
     return {f"{type(module).__name__}.{name}": digest([values]) for module in outermost_modules()
             for name, values in (*module.named_buffers(), *module.named_parameters()) if not values.requires_grad}
+
+
+def trained_modules() -> dict[str, torch.Tensor]:
+    """The parameters with a gradient to be of all outermost modules, by name."""
+    return {name.replace("module.", ""): one for module in outermost_modules()
+            for name, one in module.named_parameters() if one.requires_grad}
 
 
 def untaken(parameters: Iterable[torch.Tensor]) -> list[str]:

@@ -12,7 +12,7 @@ from ..record import NOTHING, BackwardPass, Clip, GeneratorUse, OptimizerUpdates
 from .batches import Batches
 from .losses import Losses
 from .session import Session
-from .tensors import digest, local, names_of, sample, sampled, untaken
+from .tensors import digest, digest_untrained, local, names_of, sample, sampled, trained_modules, untaken
 
 Samples = dict[int, np.ndarray]         # by id of the parameter
 
@@ -29,6 +29,7 @@ class Optimizer:
         self.update: Update | None = None       # that is being made
         self.evaluated = False
         self.scale = 1.0                        # of its gradients
+        self.reached = False                    # whether any pass has reached its parameters
 
     def parameters(self) -> list[torch.Tensor]:
         """The parameters that it trains now."""
@@ -39,10 +40,13 @@ class Optimizer:
     def add_pass(self, one: BackwardPass, local_gradients: Samples, fresh: dict[int, bool], sharded: bool,
                  scale: float) -> None:
         """A backward pass has ended, whatever parameters it reached; ``fresh``: those that had no gradient before.
-        Which ones it reached is not known where they are ``sharded``."""
+        Which ones it reached is not known where they are ``sharded``, nor of an optimizer of other tensors."""
         own = {id(each) for each in self.parameters()} & {*local_gradients}
-        if not own and not sharded:
+        if not own and not sharded and self.reached:
             return
+        if own and not self.reached:
+            self.reached = True
+            self.clear()
         if own and all(fresh[each] for each in own):
             self.clear()
         self.unclipped, self.scale = {}, scale
@@ -106,15 +110,13 @@ class Updates(Listener):
         self.losses.reached()
         self.batches.used()
 
-    def gradient(self, parameter, gradient):
+    def gradient(self, parameter, gradient, first=None):
         grad = parameter.grad
-        self._fresh[id(parameter)] = grad is None or not local(grad).any().item()
+        self._fresh[id(parameter)] = first is not False and (grad is None or not local(grad).any().item())
         self._local[id(parameter)] = sample(gradient)
 
     def pass_ends(self, roots, line):
         prepared, self._prepared, self._before, self._idle = self._prepared, NOTHING, None, snapshot()
-        if not self._local and not self.session.record.sharded:
-            return
         loss = sum(local(root.detach()).double().sum().item() for root in roots) / self.scale
         calls = self.losses.reached()
         for call in calls:
@@ -161,6 +163,11 @@ class Updates(Listener):
                 self.session.record.untaken = untaken(each for one in self._optimizers for each in one.parameters())
             of.steps = OptimizerUpdates(type(optimizer).__name__,
                                         [(names[id(one)], sampled(one)) for one in parameters])
+            of.steps.flat = not of.reached and bool(of.passes) and not self.session.record.sharded
+            if of.steps.flat:
+                of.steps.sampled = [(name, sampled(one)) for name, one in trained_modules().items()]
+        if of.steps.flat:
+            parameters = [*trained_modules().values()]
         places = {id(one): sampled(one) for one in parameters}
 
         def joined(samples: Samples) -> np.ndarray:
@@ -182,7 +189,11 @@ class Updates(Listener):
         of.clear()
         if update is None or of.steps is None or not update.passes and not update.gradient.any():
             return                          # a step that only makes the optimizer's state, as broadcasts of it do
-        update.digest_after = digest(of.parameters())
+        parameters = [*trained_modules().values()] if of.steps.flat else of.parameters()
+        update.digest_after = digest(parameters)
+        update.after = np.concatenate([sample(one) for one in parameters] or [np.empty(0)])
+        if self.session.record.made + 1 == self.session.wanted:
+            self.session.record.untrained_later = digest_untrained()
         if of.steps not in self.session.record.optimizers:
             self.session.record.optimizers.append(of.steps)
         of.steps.updates.append(update)
