@@ -16,8 +16,9 @@ from .common import (CONTEXT, Command, checks_option, echo, format_option, missi
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("-m", "--module", is_flag=True, help="SCRIPT is the name of a module, as of python -m")
 @click.option("--batch", type=click.IntRange(min=1), help="the global batch of both runs; in the script's arguments "
               "{local} becomes a worker's share of it, and {global} the whole")
 @click.option("--workers", type=click.IntRange(min=2), default=2, show_default=True,
@@ -26,17 +27,20 @@ from .common import (CONTEXT, Command, checks_option, echo, format_option, missi
               help="updates to watch before the epoch is cut short, so that evaluation and the next epoch are seen")
 @click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True,
               help="time limit of each of the two runs")
+@click.option("--seed/--no-seed", default=True, show_default=True,
+              help="seed each rank's generators by its rank before the script begins, for a script that does not")
 @checks_option
 @format_option
 @width_option
 @version_option
-def command(script, arguments, batch, workers, updates, seconds, checks, wanted):
+def command(script, arguments, module, batch, workers, updates, seconds, seed, checks, wanted):
     """Find out why the loss of SCRIPT, a training script with DistributedDataParallel, changes with the number of
     workers: run it unmodified on one worker and on several, watch, and compare.
 
     Alone, the doctor starts the workers as torchrun would; or start it by torchrun, mpirun, srun or horovodrun. The
-    script's own arguments come after --, in which {workers} becomes the number of workers. The script runs in a copy of
-    the working folder, for a few updates; where torch sees no GPU, what it asks of CUDA runs on the CPU.
+    script's own arguments come after --, in which {workers} becomes the number of workers and {rank} the rank. The
+    script runs in a copy of the working folder, for a few updates; where torch sees no GPU, what it asks of CUDA runs
+    on the CPU.
 
     \b
       hvdscale-doctor script train.py
@@ -61,11 +65,12 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
     if process.size == 1:
         refuse_too_many(workers, "torchrun", None, {})
     workers = process.size if process.size > 1 else workers
+    script = _path_of(script, module)
     _check(arguments, batch, workers)
     checked = checks_of(checks, tuple(CHECKS))
     started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and process.rank == 0, (0.0, 0.0))
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, process.local_size)),
-                          global_batch=batch)
+                          global_batch=batch, seeded=seed, module=module)
     try:
         examination = examine(asked, workers, process, lambda what: screen.line(what, time.monotonic())
                               if screen.terminal else None, checked)
@@ -80,6 +85,17 @@ def command(script, arguments, batch, workers, updates, seconds, checks, wanted)
               render_for_machines(wanted, examination.about, examination.findings, examination.code,
                                   examination.unseen_training))
         sys.exit(examination.code)
+
+
+def _path_of(script: str, module: bool) -> str:
+    """The script's file; raises UsageError where there is none."""
+    base = script.replace(".", "/")
+    wanted = [f"{base}.py", f"{base}/__main__.py"] if module else [script]
+    found = next((one for one in wanted if Path(one).is_file()), None)
+    if found is None:
+        why = "; a module is looked for from the working folder" if module else ""
+        raise UsageError(f"{script}: there is no file {' or '.join(wanted)}{why}")
+    return found
 
 
 def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:

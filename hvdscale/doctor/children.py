@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import HvdscaleError
 from ..system.parent import ending_with_this_process
+from ..system.load import describe_load
 from ..system.run_module import module_command
 from ..workers.launch import find_launcher, launch_command, launch_environment, without_launcher
 from .communication import refusing_collectives
@@ -145,6 +146,8 @@ class StallTest:
         ended = self._child.ended(PATIENCE)
         output = re.sub(r"\[\d+(,\d+)?\]<std(out|err)>:", "", self._child.output)        # horovodrun marks lines
         reason = re.search(f"has waited {STALL_SECONDS:g} s for the other workers|a worker was lost", output)
+        if (load := describe_load()) and (JOINED not in output or not ended or not reason):
+            return JOB.finding("stall", "busy", load=load)
         if JOINED not in output:
             lines = output.strip().splitlines() or ["no output"]
             return JOB.finding("stall", "not_started", line=lines[-1][:200])

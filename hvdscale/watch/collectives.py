@@ -12,11 +12,12 @@ from types import ModuleType
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.algorithms import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from .devices import without_gpus
 from .listener import Watch
-from .remarks import ALONE, HOOK, TENSOR_PARALLEL
+from .remarks import ALONE, HOOK, JOINED, JOINED_BY_ACTIVE, TENSOR_PARALLEL
 
 COMBINE = ("all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "gather_object",
            "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_reduce_coalesced",
@@ -64,8 +65,11 @@ def install(watch: Watch) -> None:
         def wrap(wrapper, *args, **options):
             given = without_gpus(original, (wrapper, *args), options)
             original(*given.args, **given.kwargs)
-            watch.tell("wrapped", bool(wrapper.broadcast_buffers))
+            watch.tell("wrapped", bool(wrapper.broadcast_buffers), wrapper.process_group.size())
         return wrap
+
+    def joining(_, joinables, enable=True, throw_on_early_termination=False, **options):
+        watch.tell("remark", JOINED if options.get("divide_by_initial_world_size", True) else JOINED_BY_ACTIVE)
 
     def reached(part):
         """A pass has reached a sharded parameter; what is not reduced after it stays, and the next pass adds to it."""
@@ -92,6 +96,7 @@ def install(watch: Watch) -> None:
             if hasattr(owner, name):
                 patches.replace(owner, name, counting(watch))
     patches.replace(DistributedDataParallel, "__init__", noting_wrapper)
+    patches.before(Join, "__init__", joining)
     patches.before(DistributedDataParallel, "register_comm_hook", lambda *_, **__: watch.tell("remark", HOOK))
     for name, modules in SHARDING.items():
         for module in modules:

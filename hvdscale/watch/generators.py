@@ -47,6 +47,13 @@ def install(watch: Watch) -> None:
         patches.replace(random.Random, name, counting)
 
 
+def seed_all(seed: int) -> None:
+    """Seed the global generators, for a script that does not."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
 def states() -> dict[str, str]:
     """A digest of the state of each global generator."""
     kind, words, *rest = np.random.get_state()

@@ -99,8 +99,9 @@ class Listener:
     def batch_norm(self, examples: int) -> None:
         """Batch-norm took statistics over this many examples, in training."""
 
-    def wrapped(self, broadcast_buffers: bool) -> None:
-        """DistributedDataParallel wraps a model, and broadcasts its buffers before each forward pass or not."""
+    def wrapped(self, broadcast_buffers: bool, ranks: int) -> None:
+        """DistributedDataParallel wraps a model, and broadcasts its buffers before each forward pass or not; ``ranks``:
+        of its process group."""
 
     def combined(self, call: str) -> None:
         """A collective is about to combine what the ranks have."""

@@ -6,7 +6,7 @@ from collections import deque
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import dataloader
+from torch.utils.data import DistributedSampler, dataloader
 from torch.utils.data._utils import fetch
 
 from .listener import Watch
@@ -59,6 +59,10 @@ def install(watch: Watch) -> None:
                 fetcher.collate_fn = collate
                 watch.tell("reading", False)
         return fetch_batch
+
+    def noting_epoch(sampler, epoch, *_, **__):
+        sampler._watched = epoch, watch.line_of_call()
+    patches.before(DistributedSampler, "set_epoch", noting_epoch)
     iterator = dataloader._BaseDataLoaderIter
     patches.before(iterator, "_reset", lambda iterator, *_, **__: _begin(watch, iterator))
     patches.replace(iterator, "_next_index", noting_index)

@@ -20,8 +20,9 @@ from typing import NoReturn
 import torch._dynamo  # noqa: F401  as the first optimizer would, for a second
 
 from ..workers.launch import place
+from . import generators
 from .listener import Listener
-from .runner import read_task, stack_of
+from .runner import RANK, read_task, stack_of
 from .script import failure_of, run_script
 from .watch import watching
 
@@ -33,8 +34,9 @@ class Rank:
     """This process, as a rank of the script that its command names."""
 
     def __init__(self) -> None:
-        self.place, self.script, self.arguments = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+        self.place, self.script = Path(sys.argv[1]), sys.argv[2]
         self.task, self.process = read_task(self.place), place()
+        self.arguments = [one.replace(RANK, str(self.process.local_rank)) for one in sys.argv[3:]]
 
     def run(self, listeners: Sequence[Listener], save: Callable[[str, str], None], details: bool = True,
             is_cut: Callable[[], bool] = lambda: False) -> NoReturn:
@@ -45,8 +47,10 @@ class Rank:
         """
         faulthandler.register(signal.SIGUSR1, open(stack_of(self.place, self.process.rank), "w"))
         save(RUNNING, "")
+        if self.task.get("seeded"):         # another one by rank, so that a broadcast that is missing shows
+            generators.seed_all(self.process.rank)
         with watching(listeners, self.process.local_size, self.process.size, details):
-            ended = run_script(self.script, self.arguments)
+            ended = run_script(self.script, self.arguments, bool(self.task.get("module")))
             if isinstance(ended, StopIteration) and is_cut():
                 state, error = STOPPED, ""
             else:
@@ -65,7 +69,9 @@ class Rank:
 
 
 def _exit(code: int) -> NoReturn:
-    """End without what the script left to do at exit."""
+    """End without what the script left to do at exit, but for MPI, whose launcher takes that for a failure."""
+    if not code and "mpi4py.MPI" in sys.modules and not sys.modules["mpi4py.MPI"].Is_finalized():
+        sys.modules["mpi4py.MPI"].Finalize()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,6 +1,10 @@
 """Words of a record that its reader asks for, apart from what imports torch."""
 ALONE = ("Horovod made a group of one for each worker, so they trained alone: start the doctor as the script is "
          "started, by horovodrun or mpirun")
+JOINED = ("ranks that have ended an epoch join in (Join), and what the others then reduce is divided by the number of "
+          "all ranks")
+JOINED_BY_ACTIVE = ("ranks that have ended an epoch join in (Join), and what the others then reduce is divided by the "
+                    "number of those that still train")
 HOOK = "DistributedDataParallel has a communication hook"
 PROCESSES = "the processes that the script starts itself"
 TENSOR_PARALLEL = "parallelize_module"          # by which a model is divided

@@ -31,6 +31,7 @@ from ..system.run_module import module_command
 from ..workers.launch import Process, without_launcher
 
 LOCAL, GLOBAL, WORKERS = "{local}", "{global}", "{workers}"
+RANK = "{rank}"                 # which each rank has for itself: see rank.py
 TASK = "task.json"
 GRACE_SECONDS = 15.0            # that the other ranks have once one has ended, and a launcher to end its workers
 STACK_SECONDS = 0.5             # that a rank has to write where it stands
@@ -45,6 +46,8 @@ class ScriptRequest:
     updates    to watch after the first ``warm_up``
     seconds    that a run may take;  threads  of each worker
     batch      examples of a worker's update;  global_batch  those of all; at most one is given
+    module     the script runs as python -m would run it
+    seeded     each rank's generators are seeded by its rank before the script begins
     """
 
     script: str
@@ -55,6 +58,8 @@ class ScriptRequest:
     warm_up: int = 0
     batch: int | None = None
     global_batch: int | None = None
+    seeded: bool = False
+    module: bool = False
 
     def local_batch(self, workers: int) -> int | None:
         return self.global_batch // workers if self.global_batch else self.batch
@@ -89,7 +94,7 @@ def threads_of(workers: int) -> int:
 
 def write_task(asked: ScriptRequest, place: Path, **more: int) -> None:
     """Write what the ranks are to do, so that they may begin."""
-    task = {"warm_up": asked.warm_up, "updates": asked.updates, **more}
+    task = {"warm_up": asked.warm_up, "updates": asked.updates, "seeded": asked.seeded, "module": asked.module, **more}
     write_whole(place / TASK, json.dumps(task), sync=False)
 
 

@@ -18,13 +18,20 @@ OURS = (*(os.path.join(PACKAGE, room, "") for room in ROOMS), runpy.__file__, "<
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-def run_script(script: str, arguments: Sequence[str]) -> BaseException | None:
-    """Run the script to its end; the error that it ended with, if any. sys.argv and sys.path become the script's."""
+def run_script(script: str, arguments: Sequence[str], module: bool = False) -> BaseException | None:
+    """Run the script to its end; the error that it ended with, if any. sys.argv and sys.path become the script's.
+
+    module  as python -m would, from the working folder
+    """
     path = os.path.abspath(script)
     sys.argv = [script, *arguments]
-    sys.path[:] = [os.path.dirname(path), *(one for one in sys.path if one)]
+    sys.path[:] = [os.getcwd() if module else os.path.dirname(path), *(one for one in sys.path if one)]
     try:
-        runpy.run_path(path, run_name="__main__")
+        if module:
+            name = script.removesuffix(".py").removesuffix("/__main__").replace("/", ".")
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(path, run_name="__main__")
     except BaseException as error:
         return error
     return None

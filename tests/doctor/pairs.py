@@ -286,14 +286,14 @@ warnings.simplefilter("ignore")
         every[rank] = other|every = all_gather(other)>>
         loss = F.cross_entropy(own @ torch.cat([*every]).T * 5, torch.arange(len(x)) + rank * len(x))
 """)),
-    "sorted_shares": ("examples warned unseen", "", dict(loader="""\
+    "sorted_shares": ("epochs warned", "", dict(loader="""\
 sampler = DistributedSampler(train, shuffle=<<False|True>>) if workers > 1 else None
 loader = DataLoader(train, batch, sampler=sampler, shuffle=sampler is None)
 """, epoch="""    if sampler:
         sampler.set_epoch(epoch)
     for x, y in loader:
 """)),
-    "other_copy_trained": ("gradient failed unseen", "", dict(optimizer="""import copy
+    "other_copy_trained": ("gradient failed", "other tensors", dict(optimizer="""import copy
 optimizer = torch.optim.SGD((<<copy.deepcopy(net)|net>>).parameters(), 0.1)
 """)),
     "loss_of_the_remainder": ("update unseen failed", "", dict(after="""        for one in net.parameters():

@@ -6,6 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from ...errors import UsageError
@@ -13,6 +14,7 @@ from ...errors import UsageError
 LARGEST = 512 << 20                     # bytes that are copied, at most
 LEFT_OUT = (".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")  # linked to
 
+MOST_BESIDE = 1000                      # files and folders beside it that are linked to
 ABOVE = 2                               # folders above it from which the script may import
 
 State = dict[str, tuple[int, int]]      # path -> bytes, time of the last change in ns
@@ -39,8 +41,9 @@ class Workplace:
 def make_workplace(original: Path, place: Path) -> Workplace:
     """A copy of the folder at a new place; the folder itself where it is larger than LARGEST.
 
-    Links stay links, so large data may be linked to; so may .git and .venv, which are not copied. What Python can
-    import from the folders above is linked to. Raises UsageError where something cannot be copied.
+    Links stay links, so large data may be linked to; so may .git and .venv, which are not copied. What lies beside the
+    folder is linked to, and what Python can import from the folders above. Raises UsageError where something cannot be
+    copied.
     """
     before = _state(original)
     if sum(size for size, _ in before.values()) > LARGEST:
@@ -57,8 +60,10 @@ def make_workplace(original: Path, place: Path) -> Workplace:
             (folder / name).symlink_to(original / name)
     for above, copy in zip(original.parents[:ABOVE], folder.parents):
         with contextlib.suppress(OSError):
-            for one in os.scandir(above):
-                if not (copy / one.name).exists() and (one.name.endswith(".py") or _is_package(one)):
+            beside = islice(os.scandir(above), MOST_BESIDE)
+            for one in beside:
+                if not (copy / one.name).exists() and (above == original.parent and not one.name.startswith(".")
+                                                       or one.name.endswith(".py") or _is_package(one)):
                     (copy / one.name).symlink_to(one.path)
     return Workplace(original, folder, True, _state(folder))
 

@@ -22,9 +22,10 @@ def main() -> NoReturn:
     session = Session(record, rank.place, rank.task["updates"], rank.leave)
 
     def save(state: str, error: str) -> None:
-        record.state, record.error = state, error
-        session.save()
+        record.error = error
+        session.end(state)
     batches, losses = Batches(session), Losses()
+    session.at_end = batches.hold
     rank.run((batches, losses, Updates(session, batches, losses), Calls(session, Path.cwd())), save,
              is_cut=lambda: record.was_cut)
 

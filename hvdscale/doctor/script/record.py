@@ -52,7 +52,7 @@ class LoadedBatch:
 class Sampling:
     """The sampler of a loader; None where it has no such attribute.
 
-    settable  it has a method set_epoch
+    settable  it has a method set_epoch;  epoch, line  what that of a DistributedSampler was last given, and where
     """
 
     name: str
@@ -64,6 +64,8 @@ class Sampling:
     left_out: int           # examples that it drops an epoch
     drops_last: bool        # the loader drops an incomplete batch
     settable: bool = False
+    epoch: int | None = None
+    line: str = ""
 
 
 @dataclass
@@ -220,6 +222,8 @@ class Record:
     instead: list[str] = field(default_factory=list)                # of what the script had in place of a GPU
     written: list[str] = field(default_factory=list)                # files outside of the copy
     error: str = ""                                                 # traceback
+    held: list[str] = field(default_factory=list)       # contents of the data set that is trained on, if it is small
+    group: int = 0                                      # ranks of the smallest group of a wrapper; 0: none wraps
     untrained_later: dict[str, str] | None = None       # as untrained, after the updates to watch
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...errors import HvdscaleError
 from ...formatting.numbers import counted, listed
+from ...system.load import describe_load
 from ...watch import runner
 from ...watch.lines import is_own
 from ...watch.place import SHARE, await_path
@@ -106,6 +107,9 @@ def _collect(asked: ScriptRequest, workers: int, workplace: Workplace, folder: P
         if any(record.state == ENDED for record in records):
             last += f". Another rank had ended: {OF_OTHERS}"
         said = failed.error if failed.error.startswith("Traceback") else output_of(folder, failed.rank)
+        if "FileNotFoundError" in last and workplace.copied:
+            last += (f". The script ran in a copy of {workplace.original}, with what lies beside it; start the "
+                     "doctor in a folder above that has all its files")
         raise ScriptError(describe_failure(asked, workers, failed.rank, failed.made, last),
                           said.replace(str(workplace.folder), str(workplace.original)))
     on = f"{asked.script} on {counted(workers, 'worker')}"
@@ -117,6 +121,9 @@ def _collect(asked: ScriptRequest, workers: int, workplace: Workplace, folder: P
         counts = ", ".join(f"rank {record.rank} made {len(record.updates)}" for record in records)
         why = f"within {asked.seconds:g} s ({counts}); --seconds allows more" if late else \
             "before it ended: no torch.optim.Optimizer made a step"
+        printed = [*filter(str.strip, (_text_of(folder / "rank0.stdout") + output_of(folder, 0)).splitlines())][-1:]
+        why += f"; the last that it printed: {printed[0].strip()[:200]!r}" if printed else ""
+        why += f"; {busy}" if late and (busy := describe_load()) else ""
         own = next((f"; not followed: {one}" for one in records[0].remarks if one.startswith(PROCESSES)), "")
         raise ScriptError(f"{on} made no update {why}{own}", output_of(folder, 0))
     return Run(records, workplace, workplace.written(), late)

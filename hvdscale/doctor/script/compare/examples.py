@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
 from ....formatting.numbers import counted, percent
 from ....watch.remarks import TENSOR_PARALLEL
-from ...finding import Finding
+from ...finding import Finding, Verdict
 from ..record import MOST_INDICES, Iteration, Record
 from .pair import Pair, trained
 from .scale import matches_one
@@ -24,6 +25,11 @@ def examples(pair: Pair) -> Finding:
     splits = different_splits(pair)
     if splits:
         return splits
+    loaders = dict.fromkeys(one.data for record in pair.many for one in trained(record))
+    if len(loaders) > 1 and all({one.data for one in trained(record)} == {*loaders} for record in pair.records):
+        found = [examples(replace(pair, one=_only(pair.one, data), many=[_only(each, data) for each in pair.many]))
+                 for data in loaders]
+        return min(found, key=lambda one: one.verdict == Verdict.PASSED)
     keys = [pair.keys(pair.many, number) for number in range(pair.updates)]
     if not all(keys):
         return pair.finding(NAME, "not_distinguished")
@@ -35,9 +41,27 @@ def examples(pair: Pair) -> Finding:
     if pair.batch is not None and all(map(pair.same_examples_at, range(pair.updates))):
         as_on_one = ", and each update has those it has on one worker"
     return (_by_loader_workers(pair, first) or _over_the_epoch(pair, first) or _shared(pair, first, keys)
-            or _whole(pair, first) or _skipped(pair, first) or _other_batch(pair, first)
+            or _others(pair, first) or _whole(pair, first) or _skipped(pair, first) or _other_batch(pair, first)
             or pair.finding(NAME, "apart", apart="each rank draws its own" if _replaces(pair) else
                             "no two ranks took the same one", as_on_one=as_on_one))
+
+
+def _only(record: Record, data: tuple[str, int]) -> Record:
+    """The record of a rank that trains on this data set alone."""
+    return replace(record, iterations=[replace(one, trained=one.trained and one.data == data)
+                                       for one in record.iterations])
+
+
+def _others(pair: Pair, first: Iteration) -> Finding | None:
+    """A warning, where the ranks' own data sets hold what is not in that of one worker."""
+    if pair.known_by_index and first.data == trained(pair.one)[0].data or not all(one.held for one in pair.records):
+        return None
+    whole, held = {*pair.one.held}, [one for record in pair.many for one in record.held]
+    others = [one for one in held if one not in whole]
+    parts = {one.partition(".")[0] for one in whole}
+    known = sum(one.partition(".")[0] in parts for one in others)
+    return pair.finding(NAME, "others", others=len(others), held=len(held), where=first.line,
+                        cause="labels" if known == len(others) else "inputs") if others else None
 
 
 def _without_loader(pair: Pair) -> Finding:

@@ -39,7 +39,8 @@ def _hidden(pair: Pair) -> Finding | None:
     if not pair.updates:
         return pair.finding(NAME, "no_update")
     if pair.flat:
-        return pair.finding(NAME, "flat")
+        moved = any(not np.array_equal(pair.at(at)[0].parameters, pair.at(0)[0].parameters) for at in pair.whole)
+        return pair.finding(NAME, "flat" if moved or pair.updates < 2 else "of_others", where=pair.at(0)[0].line)
     updates = [update for at in pair.whole for update in pair.at(at)]
     if not all(update.passes for update in updates):
         return pair.finding(NAME, "no_pass")
@@ -70,10 +71,14 @@ def _apart(both: BothRuns) -> Finding | None:
         cause = "passes_alone"
     elif averaged(pair) is not None:
         kind, cause = "apart_if_meant", "local_steps"
+    elif 0 < pair.many[0].group < pair.workers:
+        cause = "own_group"
     else:
         cause = "not_awaited" if _reduces(both) else "not_averaged"
-    return finding(both, kind, by=one.spread, limit=pair.limit, cause=cause, where=passes[(alone or [-1])[-1]].line,
-                   names=list_first(not_reduced, 4), parameters=len(not_reduced) + len(reduced), passes=len(passes),
+    where = passes[(alone or [-1])[-1]].line
+    return finding(both, kind, by=one.spread, limit=pair.limit, cause=cause, where=where,
+                   names=list_first(not_reduced, 4), group=pair.many[0].group,
+                   parameters=len(not_reduced) + len(reduced), passes=len(passes),
                    alone=[each + 1 for each in alone])
 
 

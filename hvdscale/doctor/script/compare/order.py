@@ -16,7 +16,7 @@ def batches_of(record: Record, optimizer: OptimizerUpdates) -> list[list[LoadedB
     """
     found: list[list[LoadedBatch]] = [[] for _ in optimizer.updates]
     for at, iteration in enumerate(record.iterations):
-        seen = _seen(optimizer, at)
+        seen = _seen(optimizer, at) if iteration.trained else []
         begin = 0
         for (update, *_), end in zip(seen, _ends(iteration, seen)):
             found[update] += iteration.batches[begin:end]

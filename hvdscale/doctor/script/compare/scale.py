@@ -232,6 +232,12 @@ def judge(pair: Pair) -> Finding:
     found, ratios = [*pair.both.values()], _losses(pair)
     limit = pair.limit
     weighed = [both.weighing for both in found]
+    for at in range(1, pair.updates):
+        (*_, before), passes = (pair.at(each)[0].passes for each in (at - 1, at))
+        earlier = [one for one in passes if one.fetched.keys() != passes[-1].fetched.keys()]
+        if earlier and len(passes) > len(pair.at(at - 1)[0].passes):
+            return pair.finding(NAME, "left_over", update=at + 1, passes=len(passes), before=len(earlier),
+                                where=passes[-1].line)
     for both in found:
         if apart_by := losses_apart(both):
             return finding(both, "losses_unexplained", alone=apart_by[0], together=apart_by[1])

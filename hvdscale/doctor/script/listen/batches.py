@@ -1,6 +1,7 @@
 """Loaders and their samplers: which examples each batch has, and whether they were trained on or evaluated."""
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import weakref
 from typing import Any
@@ -18,6 +19,7 @@ from ..record import MOST_INDICES, GeneratorUse, Iteration, LoadedBatch, Samplin
 from .session import Session
 from .tensors import digest, digest_statistics, digest_untrained
 
+MOST_HELD = 4096                # examples of a data set that are all read in the end
 LARGEST = 1 << 26               # bytes of a batch whose contents are digested
 
 
@@ -31,6 +33,8 @@ class Batches(Listener):
         self._evaluated: list[weakref.ref] = []                 # models that were called without gradients
         self._before = snapshot()
         self._noted: frozenset[str] = frozenset()               # generators that this loader worker has drawn from
+        self._until: dict[int, int] = {}                        # by id of an iteration that is cut: its batches
+        self._data: weakref.ref | None = None                   # the data set that was trained on first
         self._loaders: dict[int, int] = {}                      # by id of an iteration: what its loader samples by
         # that returned a batch since the last backward pass, by whether the model was in evaluation mode
         self._since: dict[bool, list[Iteration]] = {False: [], True: []}
@@ -68,6 +72,16 @@ class Batches(Listener):
         self._loaders[id(iteration)] = id(iterator._index_sampler)
         self._evaluated = []
         self.session.record.iterations.append(iteration)
+        if self._data is None and not iteration.iterable:
+            self._data = weakref.ref(iterator._dataset)
+
+    def hold(self) -> None:
+        """Read the examples of the first data set, once the script has ended: ranks may have prepared their own."""
+        dataset, before = self._data and self._data(), snapshot()
+        if 0 < (_length(dataset) or 0) <= MOST_HELD:
+            with contextlib.suppress(Exception):
+                held = digests_of([dataset[at] for at in range(len(dataset))])
+                self.session.record.held = [] if moved_since(before) else held
 
     def _subset_of(self, dataset: Any) -> int | None:
         """The place of the subset's indices in the data set below all subsets, up to MOST_INDICES, among those of the
@@ -85,6 +99,8 @@ class Batches(Listener):
         iteration = iterator._iteration
         made, wanted = self.session.record.made, self.session.wanted
         if not iteration.trained or not iteration.updates < wanted <= made:
+            return False
+        if len(iteration.batches) < self._until.setdefault(id(iteration), _last_batch(iterator, made)):
             return False
         if iteration.cut is None:
             iteration.cut = made
@@ -149,6 +165,13 @@ def _length(value: Any) -> int | None:
         return None
 
 
+def _last_batch(iterator: Any, made: int) -> int:
+    """How many batches an epoch has that is cut now: as many more as the whole one has after its last update."""
+    batches, updates, length = len(iterator._iteration.batches), made - iterator._iteration.updates, _length(iterator)
+    each = max(1, batches // max(1, updates))
+    return batches + (length % each if length is not None and length - batches >= each else 0)
+
+
 def _bottom(dataset: Any) -> tuple[str, int]:
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
@@ -174,13 +197,15 @@ def _resolve(dataset: Any, index: Any) -> int | str:
 def _sampling(iterator: Any) -> Sampling:
     batches = iterator._index_sampler
     sampler = getattr(batches, "sampler", batches)
+    inner = getattr(getattr(batches, "batch_sampler", None), "sampler", sampler)        # of accelerate's shards
     distributed = isinstance(sampler, DistributedSampler)
+    epoch, line = getattr(inner, "_watched", (None, ""))
     spare = sampler.total_size - len(sampler.dataset) if distributed else 0
     shuffle = bool(sampler.shuffle) if distributed else isinstance(sampler, RandomSampler) or None
     replacement = isinstance(sampler, WeightedRandomSampler) or bool(getattr(sampler, "replacement", False))
-    return Sampling(type(sampler).__name__, _length(sampler), sampler.num_replicas if distributed else None, shuffle,
+    return Sampling(type(sampler).__name__, _length(sampler), getattr(inner, "num_replicas", None), shuffle,
                     replacement, max(spare, 0), max(-spare, 0), bool(getattr(batches, "drop_last", False)),
-                    callable(getattr(sampler, "set_epoch", None)))
+                    callable(getattr(sampler, "set_epoch", None)), epoch, line)
 
 
 def digests_of(examples: list) -> list[str]:

@@ -17,8 +17,9 @@ class Calls(Listener):
         self._left_out = tuple(os.path.join(os.path.realpath(folder), "") for folder in (
             inside, session.folder, tempfile.gettempdir(), "/dev", "/proc", Path.home() / ".cache"))
 
-    def wrapped(self, broadcast_buffers):
+    def wrapped(self, broadcast_buffers, ranks):
         self.record.broadcasts_buffers |= broadcast_buffers
+        self.record.group = min(ranks, self.record.group or ranks)
 
     def combined(self, call):
         self.record.combined.append((self.record.fetched, call))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..record import STOPPED, Record
+from ..record import RUNNING, STOPPED, Record
 
 EVERY = 1.0             # seconds between records of batches; an update is always recorded
 AFTER_THE_CUT = 3       # updates at most, while the next epoch has not begun
@@ -21,7 +21,15 @@ class Session:
 
     def __init__(self, record: Record, folder: Path, updates: int, leave: Callable[[], None]):
         self.record, self.folder, self.wanted = record, folder, updates
+        self.at_end: Callable[[], None] = lambda: None          # reads what only the end of a script allows
         self._leave, self._saved, self._process = leave, 0.0, os.getpid()
+
+    def end(self, state: str) -> None:
+        """Save what was seen in all."""
+        if state != RUNNING:
+            self.at_end()
+        self.record.state = state
+        self.save()
 
     @property
     def here(self) -> bool:
@@ -41,7 +49,6 @@ class Session:
         if made > self.wanted:
             trained = [one for one in self.record.iterations if one.trained]
             if not trained or trained[-1].updates >= self.wanted or made > self.wanted + AFTER_THE_CUT:
-                self.record.state = STOPPED
-                self.save()
+                self.end(STOPPED)
                 self._leave()
         self.save()
