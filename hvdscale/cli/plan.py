@@ -131,7 +131,7 @@ def main(context, logs, targets, out, formats, full, skip_broken, network, bandw
     links, network_said = links_of(context, network, bandwidth, latency, parameters)
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
               formats=formats_of(formats), skip_broken=skip_broken, links=links,
-              notes=[network_said] * bool(network_said), noise_scale=noise_scale, trials=trials,
+              notes=[network_said] if network_said else [], noise_scale=noise_scale, trials=trials,
               given=steps_of(steps) if steps else None, whole=full, echo=echo, batch_schedule=(
                   schedule_of(batch_schedule) if batch_schedule else None), times_from=times_from)
 

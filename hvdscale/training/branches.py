@@ -262,7 +262,7 @@ class Branching:
             return
         paths = [self.places.log(branch.name) for branch in branches if branch.name not in merged]
         if paths:
-            merge([self.places.all_branches] * bool(merged) + paths, self.places.all_branches, overwrite=True)
+            merge([*([self.places.all_branches] if merged else []), *paths], self.places.all_branches, overwrite=True)
             for path in paths:
                 os.unlink(path)
 
@@ -283,7 +283,8 @@ class Branching:
 
     def _introduce(self, own: list[Branch], count: int) -> None:
         record = own[0].record
-        self._say(f"branches: {counted(len(own), 'branch', 'branches')}{f' of {count}' * (len(own) < count)}, "
+        whole = f" of {count}" if len(own) < count else ""
+        self._say(f"branches: {counted(len(own), 'branch', 'branches')}{whole}, "
                   f"{record['length']:,} examples each, at {', '.join(map(str, self.asked.factors))} times batch "
                   f"{record['base_batch']}; rate by the rule {record['rule']}; {record['metric']} within "
                   f"{record['tolerance']}")

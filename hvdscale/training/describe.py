@@ -112,9 +112,9 @@ def _optimizer(plan):
         parts.append(f"updates scaled by {plan.muon_scale}, AdamW beside it at {plan.adamw_lr:g}")
     if plan.lr_in_velocity:
         parts.append(f"rate in the velocity {'with' if plan.momentum_correction else 'without'} momentum correction")
-    parts += [f"weight decay {plan.weight_decay:g}"] * (plan.weight_decay > 0)
-    parts += [f"gradient norm at most {plan.clip_norm:g}"] if plan.clip_norm is not None else []
-    parts += [f"label smoothing {plan.label_smoothing:g}"] * (plan.label_smoothing > 0)
+    parts += [f"{what} {value:g}" for what, value in (
+        ("weight decay", plan.weight_decay), ("gradient norm at most", plan.clip_norm),
+        ("label smoothing", plan.label_smoothing)) if value]
     parts += [f"{name} {value}" for name, value in plan.optimizer_args.items()]
     parts += [f"{name.replace('_', ' ')} by batch {', '.join(f'{value:.6g}' for value in values)}"
               for name, values in (plan.batch_updates or {}).items()]
@@ -135,8 +135,11 @@ def _decay_timescale(plan):
     epochs = decay_timescale_of(plan.weight_decay, plan.peak_lr, plan.batches.first, plan.train_examples)
     steps = 1 / (plan.peak_lr * plan.weight_decay)
     share = f", {steps / plan.budget_steps:.3g} of the budget" if plan.budget_steps else ""
-    length = f"{epochs:.4g} epoch{'s' * (f'{epochs:.4g}' != '1')}"
-    return f"follows the learning rate; time scale {steps:.4g} steps = {length}{share}"
+    return f"follows the learning rate; time scale {steps:.4g} steps = {_epochs(f'{epochs:.4g}')}{share}"
+
+
+def _epochs(number):
+    return f"{number} epoch{'' if number == '1' else 's'}"
 
 
 def _half_lives(plan):
@@ -158,7 +161,7 @@ def _average(plan):
 
 def _budget(plan):
     epochs = plan.stream.examples_before(plan.budget_steps) / plan.train_examples
-    size = f"{plan.budget_steps} steps ({epochs:.3g} epoch{'s' * (epochs != 1)} of {plan.train_examples} examples"
+    size = f"{plan.budget_steps} steps ({_epochs(f'{epochs:.3g}')} of {plan.train_examples} examples"
     size += f"{_in_tokens(plan, plan.stream.examples_before(plan.budget_steps))})"
     if plan.budget_seconds:
         size = f"{plan.budget_seconds:g} s of steps; evaluations, checkpoints and start-up are not counted"

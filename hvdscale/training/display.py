@@ -1,6 +1,7 @@
 """Rank 0's output while training: a progress bar on a terminal, lines elsewhere."""
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -56,7 +57,7 @@ class Display:
         shown = self._select(measured)
         self._first = step if self._first is None else self._first
         self._seen.update([*shown])
-        for name in [name for name, value in shown.items() if value != value]:
+        for name in [name for name, value in shown.items() if math.isnan(value)]:
             if name not in self._nans:
                 never = ", which never meets the target" if self._plan.target and name == self._column else ""
                 self.say(f"  note: {name} is NaN at step {step}{never}")

@@ -56,4 +56,4 @@ class Job:
             if workers.rank == 0:
                 with self.average.applied() if self.average else evaluation_weights(self.model, self.optimizer):
                     save_weights(self.model, path)
-        return f"model: {path}{', the averaged weights' * bool(self.average)}"
+        return f"model: {path}{', the averaged weights' if self.average else ''}"

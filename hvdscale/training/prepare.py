@@ -88,7 +88,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
         splits = data.evaluated(plan.train_eval_examples)
         first = next((name for name in plan.eval_splits if len(splits[name])), None)
     if plan.eval_every and first:
-        with workers.together(f"the evaluation of {'unaugmented ' * (first == 'train')}{first} examples"):
+        with workers.together(f"the evaluation of {'unaugmented ' if first == 'train' else ''}{first} examples"):
             try_measuring(workload, splits[first], model, plan.precision, device)
     average = WeightAverage(plan, model) if plan.average else None
     return Job(name, plan, settings, workload, data, device, model, optimizer, reason, average)

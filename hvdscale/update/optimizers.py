@@ -88,9 +88,8 @@ def parameter_groups(problem: Problem, model: nn.Module) -> list[dict]:
     groups: dict[str, list[nn.Parameter]] = {"weights": [], "embeddings": [], "norms and biases": []}
     for parameter in model.parameters():
         if parameter.requires_grad:
-            kind = ("norms and biases" if id(parameter) in apart else
-                    "embeddings" if id(parameter) in embeddings else "weights")
-            groups[kind].append(parameter)
+            kind = "embeddings" if id(parameter) in embeddings else "weights"
+            groups["norms and biases" if id(parameter) in apart else kind].append(parameter)
     return [{"params": members, "weight_decay": problem.weight_decay
              if kind != "norms and biases" or problem.decay_norm_and_bias else 0.0,
              **_of_optimizer(problem, kind == "weights")} for kind, members in groups.items() if members]

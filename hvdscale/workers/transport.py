@@ -46,5 +46,5 @@ def choose(transport: str, launcher: str) -> str:
         return only or ("torch" if importlib.util.find_spec("horovod") is None else "horovod")
     if only not in (None, transport):
         raise WorkersError(f"transport = {transport!r} does not join the processes of {launcher}: set auto, or start "
-                           f"them with {'torchrun, ' * (transport == 'torch')}mpirun or srun")
+                           f"them with {'torchrun, ' if transport == 'torch' else ''}mpirun or srun")
     return transport
