@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from importlib.util import find_spec
@@ -31,7 +30,6 @@ LARGEST = 1 << 34               # bytes of a file
 LONGEST_CELL = 1 << 28          # characters; a plan can be long
 EXACT = 2**53                   # integers below it are exact as floats
 LARGE = 1 << 16                 # bytes; a smaller table is read before pyarrow is imported
-NAN = re.compile(rb"nan", re.I)
 STATUSES = {status.name: status for status in Status}
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
@@ -49,6 +47,7 @@ class CsvText:
         data = data.removeprefix(b"\xef\xbb\xbf")
         if b"\n" not in data:
             data = data.replace(b"\r", b"\n")                   # as old spreadsheets end lines
+        self._data, lines = data, data.count(b"\n")
         end = data.find(b"\n") + 1 or len(data)
         self.name, head = name, self._text_of(data[:end], 1, name)
         self.separator = next((mark for mark in SEPARATORS if mark in head), ",")
@@ -58,8 +57,7 @@ class CsvText:
             raise WrongFile(f"{name}:1: is not CSV: {error}") from None
         last = data.rfind(b"\n") + 1
         self.lines, self.cut = memoryview(data)[end:max(end, last)], data[last:]
-        self.rows = max(0, data.count(b"\n") - 1)
-        self.last_line = data.count(b"\n") + 1
+        self.rows, self.last_line = max(0, lines - 1), lines + 1
 
     def end_last_line(self) -> None:
         """Take the last line for a whole one, unless it has fewer cells than the header, as a torn one has."""
@@ -69,7 +67,7 @@ class CsvText:
 
     def has_nan(self) -> bool:
         """Whether a cell may be written as NaN, which an empty one is not."""
-        return NAN.search(self.lines) is not None
+        return any(text in self._data for text in (b"nan", b"NaN", b"NAN", b"Nan"))
 
     def numbers(self) -> np.ndarray | None:
         """All cells as numbers, see ``table_of_numbers``."""

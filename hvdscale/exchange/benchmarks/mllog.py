@@ -32,7 +32,7 @@ from ...log.schema import UNKNOWN_SEED, Status
 from ...system.inputs import open_input
 from ..files import WrongFile
 from ..imported import ImportedLog
-from .mllog_lines import LONGEST, TOKEN, MllogRun, read_run
+from .mllog_lines import LONGEST, OLDER, TOKEN, MllogRun, read_run
 from .mllog_measured import Measured, Wanted, as_whole
 from .mlperf_rcp import TARGET
 from .table import optimizer_of
@@ -55,7 +55,8 @@ def is_mllog(path: str) -> bool:
     if os.path.isdir(path):
         return any(RESULT.fullmatch(name) for _, _, names in os.walk(path) for name in names)
     with open_input(path) as file:
-        return TOKEN.encode() in file.read(LONGEST)
+        head = file.read(LONGEST)
+        return any(token.encode() in head for token in (TOKEN, OLDER))
 
 
 def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = False, overwrite: bool = False,

@@ -15,7 +15,7 @@ from typing import Any
 from ...system.inputs import open_input, refusal
 from ..files import WrongFile
 
-TOKEN = ":::MLLOG "
+TOKEN, OLDER = ":::MLLOG ", ":::MLPv0."
 EVALUATED = ("eval_accuracy", "eval_error")
 COUNTERS = ("samples_count", "step_num", "epoch_num")
 LONGEST = 1 << 20                   # characters of a line
@@ -130,6 +130,9 @@ def _lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         with open_input(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
                 text = str(line, "utf-8", "replace")
+                if OLDER in text:
+                    raise WrongFile(f"{path}:{number}: is in the line format of rounds 0.5 and 0.6 ({OLDER}...), which is "
+                                    f"older than {TOKEN}and is not read")
                 if TOKEN in text:
                     yield f"{path}:{number}", _object(f"{path}:{number}", text.partition(TOKEN)[2])
     except OSError as error:

@@ -64,6 +64,9 @@ class Measured:
         if run.attempts > 1:
             self.notes.append(f"has {run.attempts} lines run_start, as after a restart; only the last attempt that was "
                               "evaluated or ended counts")
+        if run.given.get("submission_benchmark") == "minigo":
+            raise WrongFile(f"{run.path}: minigo is not read: it learns from games that it plays, so that it has no training "
+                            "set; --skip-broken leaves the file out")
         self.batch = whole_number(run.given.get("global_batch_size"), 1, run.path, "global_batch_size")
         self.said_size = _size(run.given.get("train_samples"))
         self.epochs = [one.about["epoch_num"] for one in run.evaluations if _counter(one)[0] == "epoch_num"]
@@ -158,10 +161,10 @@ class Measured:
             examples = self._examples_at(one, name, value)
             values = {self._column(one.key, metric, keys): number for metric, number in one.values.items()}
             row, time = rows.get(examples), self.run.reached.get((name, value), one.time)
+            before = row.values if row else {}
             if row and any(not _are_same(number, row.values.get(metric, number)) for metric, number in values.items()):
                 repeated, row, time = repeated + 1, None, one.time
             seconds = row.seconds if row else self.run.train_seconds(time)
-            before = row.values if row else {}
             rows[examples] = EvaluatedRow(self._step_at(one, examples), examples, seconds, {**before, **values})
         if repeated:
             self.notes.append(f"{counted(repeated, 'evaluation')} at a place that had one before; the last counts")

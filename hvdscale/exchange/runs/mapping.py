@@ -379,8 +379,8 @@ def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
 
 def _before_round(steps: np.ndarray) -> int:
     """1 where a tag was logged at steps such as 49 and 99, -1 at such as 50 and 100, 0: neither."""
-    found = np.unique(steps[np.isfinite(steps) & (abs(steps) < 2**53)].astype(np.int64))
-    if len(found) < 2:
+    found = steps[np.isfinite(steps) & (abs(steps) < 2**53)].astype(np.int64)
+    if not len(found) or found.min() == found.max():
         return 0
     before, at = np.gcd.reduce(found + 1), np.gcd.reduce(found)
     return int(before > at) - int(at > before)

@@ -10,6 +10,7 @@ time is linear in the size of the file.
 """
 from __future__ import annotations
 
+import io
 import re
 from array import array
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,8 @@ SETTING = re.compile(r"^\W*(?P<name>[A-Za-z][\w.]{0,60})\"? ?[:=] ?(?P<value>[\w
 GIVEN = re.compile(r"(?P<name>\w{1,60})=(?P<value>'[^']{0,200}'|\"[^\"]{0,200}\"|[^\s,()=]{1,200})")   # of Namespace(...)
 PREAMBLE = 5000             # lines in which settings are looked for
 BLOCK = 1 << 12             # lines whose numbers are kept as texts
+OFTEN, MOST_NUMBERS = 32, 50        # lines of a form from which its own pattern is faster, and numbers up to which
+ANY = r"([-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 
 
 class Form:
@@ -57,7 +60,8 @@ class Form:
     def __init__(self, texts: Sequence[str]) -> None:
         self.step, self.epoch, self.within, self.total = None, None, None, None
         self.indented = texts[0][:1].isspace()
-        self.lines, self.heads, self.blocks, self._last = array("q"), array("q"), [], []
+        self.lines, self.heads, self.blocks, self.last = array("q"), array("q"), [], []
+        self.texts, self.pattern = texts, None
         self._count(texts)
         names = list(_names(texts))
         counters = {place for place in (self.step, self.epoch, self.within, self.total) if place is not None}
@@ -71,7 +75,7 @@ class Form:
             self.aside = []
         used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
         self.used = {place: at for at, place in enumerate(used)}
-        self._take = itemgetter(*used) if used else None
+        self.take = itemgetter(*used) if used else None
 
     def _count(self, texts: Sequence[str]) -> None:
         for place, text in enumerate(texts[:-1]):
@@ -90,25 +94,19 @@ class Form:
             elif text.strip() == "][" and place and place - 1 == self.epoch and of_total:
                 self.within, self.total = place, place + 1
 
-    def add(self, line: int, head: int, numbers: Sequence[str]) -> None:
-        """Takes a line: its number, and that of the line that it is below."""
-        self.lines.append(line)
-        self.heads.append(head)
-        self._last.append(self._take(numbers))
-        if len(self._last) == BLOCK:
-            self.close()
-
     def close(self) -> None:
         """Turns texts into numbers."""
-        if self._last:
+        if len(self.lines) > OFTEN and not self.pattern and len(self.texts) <= MOST_NUMBERS:
+            self.pattern = re.compile(ANY.join(map(re.escape, self.texts)) + r"\s*").fullmatch
+        if self.last:
             try:
-                block = np.array(self._last, float)
+                block = np.array(self.last, float)
             except ValueError:                      # 12,340
                 plain = [[text.replace(",", "") for text in ([row] if isinstance(row, str) else row)]
-                         for row in self._last]
+                         for row in self.last]
                 block = np.array(plain, float)
-            self.blocks.append(block.reshape(len(self._last), -1))
-            self._last = []
+            self.blocks.append(block.reshape(len(self.last), -1))
+            self.last = []
 
     def column(self, place: int) -> np.ndarray:
         """The numbers at a place of all lines."""
@@ -161,7 +159,7 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
     """
     try:
         with open_input(path) as file:
-            lines = (str(text, "utf-8", "replace").rstrip("\r\n") for text in file)
+            lines = io.TextIOWrapper(file, "utf-8", "replace")
             if line:
                 series, epoch_steps, given = series_of(_groups(found) for found in map(line.search, lines) if found), None, {}
                 steps = False
@@ -176,22 +174,31 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
 def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, dict[str, Any]]:
     forms: dict[tuple[str, ...], Form | None] = {}
     given: dict[str, Any] = {}
-    head, begun = 0, False
+    head, begun, form, matched = 0, False, None, None
     for at, text in enumerate(lines):
-        pieces = NUMBER.split(text)
-        if not begun and at < PREAMBLE:
-            given |= _settings(text)
         if text[:1] not in " \t":
             head = at
-        if len(pieces) == 1:
-            continue
-        key = tuple(pieces[::2])
-        if key not in forms:
-            made = Form(key)
-            forms[key] = made if made.used else None
-        if form := forms[key]:
+        if form and form.pattern and (matched := form.pattern(text)):
+            numbers = matched.groups()
+        else:
+            pieces = NUMBER.split(text.rstrip("\n"))
+            if not begun and at < PREAMBLE:
+                given |= _settings(text)
+            if len(pieces) == 1:
+                continue
+            key = tuple(pieces[::2])
+            if key not in forms:
+                made = Form(key)
+                forms[key] = made if made.used else None
+            form, numbers = forms[key], pieces[1::2]
+        if form:
             begun = begun or form.step is not None or form.epoch is not None
-            form.add(at, head, pieces[1::2])
+            form.lines.append(at)
+            form.last.append(form.take(numbers))
+            if form.indented:
+                form.heads.append(head)
+            if len(form.last) in (OFTEN, BLOCK):
+                form.close()
     found = [form for form in forms.values() if form]
     for form in found:
         form.close()
@@ -213,7 +220,7 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
             points.setdefault(name, []).append((at, form.column(place)[which] * scale))
     asides = []
     for form in forms:
-        at, heads = (np.frombuffer(numbers, np.int64) for numbers in (form.lines, form.heads))
+        at = np.frombuffer(form.lines, np.int64)
         if form in own:
             counters = [(STEP, form.step, 1.0), (EPOCH, form.epoch, 1.0), (WITHIN, form.within, 1.0)]
             add(form, at, [counter for counter in counters if counter[1] is not None], slice(None))
@@ -221,7 +228,8 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
             if form.total is not None and form.epoch is not None:
                 totals.append(form.column(form.total))
             continue
-        below = np.isin(heads, rows) if form.indented else np.zeros(len(at), bool)
+        heads = np.frombuffer(form.heads, np.int64) if form.indented else at
+        below = np.isin(heads, rows) & form.indented
         add(form, heads[below], form.tags, below)
         asides.append((form, ~below))
     if not any(map(NAMED.match, points)):
