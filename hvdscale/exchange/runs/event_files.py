@@ -66,7 +66,7 @@ def _series_of(folder: str, name: str) -> str:
     """The tag of add_scalars, with the key behind it, of which a folder of this name has the series; "" of any other.
     """
     try:
-        tags = [*_events_of(folder).scalars]
+        tags = [*events_of(folder).scalars]
     except WrongFile:                           # which reading it says
         return ""
     key = name.removeprefix(f"{tags[0].replace('/', '_')}_") if len(tags) == 1 else name
@@ -79,7 +79,7 @@ def read(path: str) -> Iterator[FoundRun]:
     points: list[Point] = []
     settings, others, cut = {}, {}, ""
     for name in ["", *parts] if not parts or _has_events(path) else parts:
-        found = _events_of(os.path.join(path, name) if name else path)
+        found = events_of(os.path.join(path, name) if name else path)
         settings |= found.settings
         cut = cut or found.cut
         for tag, events in (*found.scalars.items(), *((tag, None) for tag in found.others)):
@@ -113,7 +113,7 @@ def _of_keras(points: Sequence[Point]) -> tuple[Sequence[Point], str]:
 
 
 @lru_cache(maxsize=8)
-def _events_of(path: str) -> Events:
+def events_of(path: str) -> Events:
     """What the event files of a folder, or a file, have; raises WrongFile where there is nothing, or it is damaged."""
     event: Any = import_extra("tensorboard.compat.proto.event_pb2", NEED).Event
     names = [name for name in sorted(os.listdir(path)) if name.startswith(EVENTS)] if os.path.isdir(path) else [""]

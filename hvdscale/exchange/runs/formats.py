@@ -105,6 +105,8 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
     left_out    takes what is wrong with a file, which is then left out
     """
     paths, runs = list(paths), []
+    for cached in (settings_beside, event_files.events_of):     # of files that may have changed since
+        cached.cache_clear()
     for source in paths:
         for form, place, others in find(source, lines, left_out):
             runs += [replace(run, left_out={**(run.left_out or {}), **others})
