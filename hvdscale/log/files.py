@@ -94,7 +94,7 @@ def refuse_taken(path: str, overwrite: bool = True) -> None:
         raise LogError(f"{path}: exists already; choose another name, or --overwrite it")
     refuse_foreign(path, LOG, LogError)
     try:
-        open_file(path, tolerant=True).close()
+        open_file(path).close()
     except ForeignFile:
         raise
     except (LogError, FileNotFoundError):

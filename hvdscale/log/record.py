@@ -84,7 +84,7 @@ def record(path: str | os.PathLike[str], *, dataset: str, model: str, optimizer:
     for name in ("dataset", "model", "optimizer"):
         if not isinstance(row[name], str):
             raise UsageError(f"{name} = {row[name]!r} is not text")
-    plan = json.dumps({"problem": {"train_examples": examples} if examples is not None else {},
+    plan = json.dumps({"problem": {"train_examples": examples} if examples else {},
                        "measurement": {"target": str(goal)} if goal else {}, **({"search": True} if search else {})})
     trial = dict(id=TRIAL, status=Status.RUNNING, stop_reason="", plan=plan, **row)
     refuse_row("trials", **trial)

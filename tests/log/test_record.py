@@ -157,6 +157,53 @@ def test_metrics_and_target_that_mean_nothing_are_refused_before_there_is_a_log(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name, value", [
+    *[(name, value) for name in ("global_batch", "workers", "accumulation") for value in (
+        0, -4, 32.5, "8", 2**70, True)],
+    *[(name, value) for name in ("budget_steps", "train_examples", "first_step", "seed") for value in (-1, 2**70, "x")],
+    ("global_batch", 2**60), ("global_batch", None), ("lr", float("nan")), ("lr", float("inf")),
+    ("lr", "0.1"), ("lr", None), ("dataset", None), ("model", 3), ("optimizer", b"sgd"), ("metrics", {1: "min"}),
+    ("metrics", {"val/error": ["min"]}), ("target", 0.1), ("metaparameters", {"a/b": 1.0}), ("metaparameters", {"": 1}),
+    ("metaparameters", {"momentum": "x"}), ("metaparameters", [1]), ("flush_seconds", "x")])
+def test_what_check_would_refuse_is_refused_at_the_call_before_there_is_a_file(name, value, tmp_path):
+    """Nor is anything locked: the corrected call is carried out."""
+    with pytest.raises(UsageError, match=name.removeprefix("train_").rstrip("s")):
+        record(tmp_path / "w.h5", **{name: value})
+    assert not list(tmp_path.iterdir())
+    with record(tmp_path / "w.h5") as run:
+        run.step(0.5)
+    check(tmp_path / "w.h5").close()
+
+
+def test_numbers_of_numpy_and_torch_are_taken_for_what_they_are(tmp_path):
+    with record(tmp_path / "w.h5", global_batch=np.int32(8), lr=np.float32(0.5), seed=np.int64(3)) as run:
+        run.step(np.float64(0.5), lr=np.float32(0.25))
+    with check(tmp_path / "w.h5") as log:
+        assert (log.trials["global_batch"][0], log.trials["seed"][0], log.steps["lr"][0]) == (8, 3, 0.25)
+
+
+@pytest.mark.parametrize("act", [lambda run: run.step("x"), lambda run: run.step(np.ones(2)), lambda run: run.step(
+    0.5, lr=float("nan")), lambda run: evaluate(run, "x"), lambda run: run.step(Unreadable()) or run.flush()])
+def test_an_error_within_a_recording_lets_go_of_the_lock(act, tmp_path):
+    with pytest.raises((UsageError, RuntimeError)):
+        with record(tmp_path / "w.h5") as run:
+            act(run)
+    record(tmp_path / "w.h5", overwrite=True).close()
+
+
+class Unreadable:
+    def detach(self):
+        return self
+
+    def __float__(self):
+        raise RuntimeError("device-side assert")
+
+
+def test_a_log_that_this_process_writes_already_says_so(tmp_path):
+    with record(tmp_path / "w.h5"), pytest.raises(LogError, match="which is this one: close that run first"):
+        record(tmp_path / "w.h5", overwrite=True)
+
+
 def test_an_undeclared_metric_is_refused_with_the_nearest_and_a_step_is_evaluated_once(tmp_path):
     with record(tmp_path / "w.h5") as run:
         run.step(0.5)

@@ -1,10 +1,16 @@
 """Files and folders are written whole or not at all, kept by the disk, and removed on failure."""
+import errno
 import os
+import pathlib
+import subprocess
+import sys
 
 import pytest
 
 from hvdscale.errors import DataError
-from hvdscale.system.files import whole_file, whole_folder, write_whole, writing
+from hvdscale.system import files
+from hvdscale.system.files import (clear_leavings, own_folder, temporary_name, whole_file, whole_folder, write_whole,
+                                   writing)
 
 
 def test_a_file_whose_writing_fails_leaves_what_was_there(tmp_path):
@@ -51,3 +57,53 @@ def test_a_folder_may_be_read_by_whom_the_umask_lets(tmp_path):
 def test_a_name_that_is_not_valid_text_is_written_as_escapes(tmp_path):
     write_whole(tmp_path / "file", f"log: {os.fsdecode(bytes([0xff]))}.h5 é")
     assert (tmp_path / "file").read_bytes() == "log: \\udcff.h5 é".encode()
+
+
+def leave(path, number, folder=False):
+    """What a process of this number leaves at a temporary name of the path, locked by nobody."""
+    name = temporary_name(path).replace(f"-{os.getpid():x}-", f"-{number:x}-")
+    (os.mkdir if folder else pathlib.Path.touch)(pathlib.Path(name))
+    clear_leavings.cache_clear()
+    return name
+
+
+@pytest.mark.parametrize("write", [lambda path: write_whole(path, "x"), lambda path: leave_nothing(path)])
+def test_the_next_process_clears_what_a_dead_one_left(write, tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for folder in (False, True):
+        leave(tmp_path / "file", dead.pid, folder)
+    (tmp_path / "notes.tmp").touch()
+    write(tmp_path / "other")
+    assert sorted(os.listdir(tmp_path)) == ["notes.tmp", "other"]
+
+
+def leave_nothing(path):
+    with whole_folder(path):
+        pass
+
+
+def test_what_a_living_process_works_on_stays(tmp_path):
+    alive = leave(tmp_path / "file", os.getppid())
+    with own_folder(temporary_name(tmp_path / "folder")) as locked:
+        clear_leavings.cache_clear()
+        write_whole(tmp_path / "other", "x")
+        assert os.path.exists(alive) and os.path.exists(locked)
+    assert not os.path.exists(locked)
+
+
+def test_another_hosts_file_stays_while_it_is_young_and_where_locks_are_refused_all_stays(tmp_path, monkeypatch):
+    kept = tmp_path / f".a.{'0' * 8}-400001-{'0' * 8}.tmp"
+    kept.touch()
+    folder = leave(tmp_path / "b", 2**22 + 1, folder=True)
+    monkeypatch.setattr(files, "flock", lambda *_, **__: errno.ENOLCK)
+    clear_leavings(tmp_path)
+    assert kept.exists() and os.path.exists(folder)
+    monkeypatch.undo()
+    clear_leavings.cache_clear()
+    clear_leavings(tmp_path)
+    assert kept.exists() and not os.path.exists(folder)
+    os.utime(kept, (0, 0))
+    clear_leavings.cache_clear()
+    clear_leavings(tmp_path)
+    assert not kept.exists()
