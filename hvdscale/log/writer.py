@@ -28,7 +28,7 @@ import numpy as np
 
 from ..errors import LogError
 from ..system.files import remove, sync_directory, temporary_name
-from ..system.lock import Lock
+from ..system.lock import Lock, is_file
 from . import segments
 from .closed_file import finish_segments
 from .files import BOUNDS, create, create_column, first_line, make_directory, refuse_taken, save
@@ -164,6 +164,8 @@ class LogWriter:
         """
         self.flush()
         with self._writing():
+            if not is_file(self._descriptor, self.segment_path):
+                raise OSError("another process has replaced it, so this file system keeps no locks between hosts")
             self._file.close()
             self._file, self._datasets = None, {}
             finish_segments(self.path)

@@ -3,6 +3,7 @@ import errno
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from hvdscale.log.schema import Status
 from hvdscale.system.lock import Lock
 from hvdscale.workers.group import Workers
 from hvdscale.workers.horovod import HorovodWorkers
-from tests.conftest import GOLDEN
+from tests.conftest import GOLDEN, command_environment
 
 LAYER = {"log": "w.h5", "checkpoint": "ck", "steps": 20, "eval_every": 20, "target": "none"}
 
@@ -131,3 +132,22 @@ def test_runs_of_a_series_are_printed_in_any_locale(run, tmp_path):
                "Läufe", "--set", "threads=1", **LOCALE)
     assert r"L\udcc3\udca4ufe/report/report.html" in done.stdout and "Traceback" not in done.stderr
     assert (tmp_path / "Läufe/w1-r1.h5").exists() and "Läufe/w1-r1.h5" in (tmp_path / "Läufe/w1-r1.out").read_text()
+
+
+@pytest.mark.parametrize("command", ["ls", "--help"])
+@pytest.mark.parametrize("where, code, said", [
+    (">/dev/full", 1, "No space left on device"), (">&-", 1, "Bad file descriptor"), ("| (exec <&-; sleep 1)", 0, "")])
+def test_output_that_nobody_can_take_is_one_line_or_none(command, where, code, said, tmp_path):
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -c 'from hvdscale.cli.start import log; log()' {command} "
+                           f"{GOLDEN / 'v1.h5'} {where}"], env=command_environment(), capture_output=True, text=True)
+    assert done.returncode == code and done.stderr.count("\n") == bool(said) and said in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", [">/dev/full", ">&-"])
+def test_a_training_run_outlives_its_output_and_no_file_takes_its_place(where, tmp_path):
+    done = subprocess.run(["bash", "-c", f"hvdscale-train digits/fc --steps 3 --log-file w.h5 {where}"], cwd=tmp_path,
+                          env=command_environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and "the run continues without it" in done.stderr
+    with read_log(tmp_path / "w.h5") as log:
+        assert log.trials["status"].tolist() == [Status.COMPLETE]

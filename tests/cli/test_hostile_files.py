@@ -7,7 +7,9 @@ import json
 import lzma
 import os
 import shutil
+import sys
 import tracemalloc
+import unicodedata
 from pathlib import Path
 
 import h5py
@@ -176,6 +178,19 @@ def test_names_do_not_steer_the_terminal(tmp_path):
         shown = said(*command)
         assert "evil" in shown and printable(shown) == shown, command
     assert printable("é\t\n\x1b\u202e\udcff") == "é\t\n\\x1b\\u202e\\udcff"
+    assert printable("a\tb\n", lines=False) == "a\\tb\\n"
+
+
+def test_every_control_and_format_character_is_shown_as_an_escape_on_the_terminal_and_the_page(tmp_path):
+    hidden = "".join(letter for letter in map(chr, range(sys.maxunicode + 1))
+                     if unicodedata.category(letter) in ("Cc", "Cf", "Zl", "Zp") and letter not in "\n\t\0")
+    assert len(hidden) > 200 and printable(hidden).isascii() and printable(f"x{hidden}\ufe0f\u3164", False).isascii()
+    save(made_log(trial(0, dataset=f"evil{hidden}")), tmp_path / "w.h5")
+    shown = [said(log.main, "ls", tmp_path / "w.h5"), said(log.main, "show", tmp_path / "w.h5"),
+             said(report.main, tmp_path / "w.h5", "--out", tmp_path / "out", "--format", "html"),
+             (tmp_path / "out/report.html").read_text()]
+    for text in shown:
+        assert "evil" in text and not set(hidden) & set(text)
 
 
 def test_reasons_and_names_do_not_steer_the_terminal_of_those_that_are_at_work():

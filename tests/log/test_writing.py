@@ -400,3 +400,35 @@ def test_attributes_of_any_kind_come_back(tmp_path):
     read = read_log(tmp_path / "w.h5").attributes
     assert {name: read[name] for name in given} == given
     assert json.loads(json.dumps(read)) == read
+
+
+def test_where_locks_exclude_nobody_a_log_that_was_replaced_is_an_error_and_not_lost_in_silence(tmp_path, monkeypatch):
+    """As where flock holds within a host alone: two hosts take it."""
+    monkeypatch.setattr("hvdscale.system.lock.flock", lambda *_, **__: None)
+    first, second = (open_log(tmp_path / "w.h5", overwrite=True) for _ in range(2))
+    with pytest.raises(LogError, match="another process has replaced it"):
+        first.finish()
+    second.finish()
+    read_log(tmp_path / "w.h5").close()
+    assert os.listdir(tmp_path) == ["w.h5"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_on_an_overlay_a_log_of_the_lower_layer_is_locked_continued_and_replaced(tmp_path):
+    for name in ("lower", "upper", "work", "all"):
+        (tmp_path / name).mkdir()
+    open_log(tmp_path / "lower/w.h5").abandon()             # as a killed process leaves it
+    options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    if subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, tmp_path / "all"],
+                      capture_output=True).returncode:
+        pytest.skip("no overlay can be mounted here")
+    try:
+        log = open_log(tmp_path / "all/w.h5", resume=True)
+        assert log.segment_path.endswith("w.1.h5")
+        with pytest.raises(LogError, match="is being written"):
+            open_log(tmp_path / "all/w.h5", resume=True)
+        log.finish()
+        assert os.listdir(tmp_path / "all") == ["w.h5"]
+        open_log(tmp_path / "all/w.h5", overwrite=True).finish()
+    finally:
+        subprocess.run(["umount", tmp_path / "all"], check=True)

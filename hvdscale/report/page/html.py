@@ -49,7 +49,7 @@ def with_figures(page: str, document: Document, drawn: Mapping[Figure, bytes]) -
             for shown in document.shown for figure in shown.figures
             for anchor in [f"{shown.slug}-{figure.name}"]}
     page = page.replace(PALETTE, _palette(svgs.values()), 1)
-    return re.sub(PLACE.format("(.*?)"), lambda found: svgs[found[1]], page)
+    return printable(re.sub(PLACE.format("(.*?)"), lambda found: svgs[found[1]], page))
 
 
 def without_figures(document: Document, tell: Tell = quiet) -> str:
@@ -70,17 +70,11 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
 @lru_cache(maxsize=1)
 def environment() -> Environment:
     """Where templates are found; every text in them is escaped unless it is Markup."""
-    environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined,
-                              finalize=_printable)
+    environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
     environment.globals |= {"by_subject": _by_subject, "cells_of": _cells_of, "counted": counted,
                             "first_sentence": _first_sentence, "listed": listed, "trials_of": _trials_of,
                             "unbroken": _unbroken, "unsaid": _unsaid, "with_dash": _with_dash}
     return environment
-
-
-def _printable(value: object) -> object:
-    """A value as a template writes it: a name from elsewhere hides nothing."""
-    return type(value)(printable(value)) if isinstance(value, str) else value
 
 
 def _packaged(name: str) -> str:

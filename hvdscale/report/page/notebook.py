@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...formatting.escaping import printable
 from ...formatting.numbers import counted
 from ..document import Document
 from ..drawing import Figure, render
@@ -78,4 +79,4 @@ def _shown(value: Any) -> str:
 
 
 def _render(part: str, **values: Any) -> str:
-    return environment().get_template("notebook.html").render(part=part, **values).strip()
+    return printable(environment().get_template("notebook.html").render(part=part, **values).strip())
