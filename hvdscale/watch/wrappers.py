@@ -14,6 +14,7 @@ CONNECTORS = {"lightning.pytorch.trainer.connectors.accelerator_connector": "_Ac
               "pytorch_lightning.trainer.connectors.accelerator_connector": "_AcceleratorConnector",
               "lightning.fabric.connector": "_Connector", "lightning_fabric.connector": "_Connector"}
 OF_GPUS = ("gpu", "cuda")
+SHARED_MEMORY = "DeepSpeed's op for shared memory, which compiles for minutes, was set aside for Gloo"
 DEVICES = "Lightning's devices={!r} and num_nodes={!r} were {} and {}, as the run has {} in all"
 ACCELERATOR = "Lightning's accelerator={!r} ({}) was 'cpu', as torch sees no GPU here."
 
@@ -44,6 +45,13 @@ def install(watch: Watch) -> None:
             getattr(module, connector), "__init__", choosing))
     watch.patches.when_imported("accelerate.accelerator", lambda module: watch.patches.replace(
         module.Accelerator, WITHOUT_REPEATS, counting(watch)))
+
+    def set_aside(original):
+        def build():
+            watch.tell("remark", SHARED_MEMORY)
+        return build
+    watch.patches.when_imported("deepspeed.comm.torch",
+                                lambda module: watch.patches.replace(module, "build_shm_op", set_aside))
     if missing():
         watch.patches.when_imported("accelerate.state", lambda module: watch.patches.replace(
             module.PartialState, "__init__", _joining_on_cpu))

@@ -306,17 +306,82 @@ plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, pati
         plateau.step(value)
 """)),
 }
+# right scripts of unusual layout, which raise no alarm
+SEQUENCES = """lengths = torch.randint(2, 9, (160,))
+sequences = torch.randn(160, 8, 5)
+train = TensorDataset(sequences, targets, lengths)
+"""
+OF_SEQUENCES = """    sampler.set_epoch(epoch)
+    for x, y, length in loader:
+"""
+RECURRENT = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.GRU(5, 8, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, x, length):
+        packed = nn.utils.rnn.pack_padded_sequence(x, length, batch_first=True, enforce_sorted=False)
+        return self.head(PART)
+
+
+net = Net()
+"""
+EVERY_STEP = """        packed = nn.utils.rnn.pack_padded_sequence(
+            y[:, None].expand(-1, 8), length, batch_first=True, enforce_sorted=False)
+        count = length.sum()
+        dist.all_reduce(count)
+        losses = F.cross_entropy(model(x, length), packed.data, reduction="none")
+        loss = (losses * WEIGHTS).sum() * workers / count
+"""
+RIGHT = {
+    "packed_last": dict(model=RECURRENT.replace("PART", "self.cell(packed)[1][0]"), data=SEQUENCES, epoch=OF_SEQUENCES,
+                        loss="        loss = F.cross_entropy(model(x, length), y)\n"),
+    "packed_every_step": dict(model=RECURRENT.replace("PART", "self.cell(packed)[0].data"), data=SEQUENCES,
+                              epoch=OF_SEQUENCES, loss=EVERY_STEP.replace("WEIGHTS", "1")),
+    "packed_weighted": dict(model=RECURRENT.replace("PART", "self.cell(packed)[0].data"), data=SEQUENCES,
+                            epoch=OF_SEQUENCES, loss=EVERY_STEP.replace("WEIGHTS", "(1 + packed.data) * 0.3")),
+    "time_major": dict(loss="        x = x.view(len(x), 4, 3).transpose(0, 1).contiguous()\n"
+                            "        scores = model(x.transpose(0, 1).reshape(-1, 12))\n"
+                            "        loss = F.cross_entropy(scores, y)\n"),
+    "clipped_each_by_hand": dict(clip="""        for one in net.parameters():
+            one.grad.mul_((0.02 / (one.grad.norm() + 1e-6)).clamp(max=1))
+"""),
+    "shortest_of_the_ranks": dict(data=OWN_RANGES + """size = torch.tensor(160 // workers - 8 * rank)
+dist.all_reduce(size, dist.ReduceOp.MIN)
+mine = slice(mine.start, mine.start + int(size))
+train = TensorDataset(inputs[mine], targets[mine])
+""", loader="loader = DataLoader(train, batch, shuffle=True, drop_last=True)\n", epoch="    for x, y in loader:\n"),
+    "nested": dict(loss="""        parts = torch.nested.nested_tensor([one[None] for one in x], layout=torch.jagged)
+        loss = F.cross_entropy(model(parts.values()), y)
+"""),
+    "block_diagonal": dict(loss="""\
+        blocks = torch.block_diag(*x.view(len(x), 1, 12)).view(len(x), len(x), 12).sum(1)
+        loss = F.cross_entropy(model(blocks), y)
+"""),
+    "graphs": dict(data="train = TensorDataset(inputs, targets, torch.randint(2, 6, (160,)))\n", epoch="""\
+    sampler.set_epoch(epoch)
+    for x, y, size in loader:
+""", loss="""        owner = torch.repeat_interleave(torch.arange(len(x)), size)
+        sums = torch.zeros_like(x).index_add(0, owner, x[owner])
+        loss = F.cross_entropy(model(sums / size[:, None]), y)
+"""),
+    "averaged_by_hand": dict(wrap="model = net\n", clip="""        for one in net.parameters():
+            dist.all_reduce(one.grad)
+            one.grad /= workers
+"""),
+}
 PAIRS = {**SHARDED, **REPLICATED}
 
 
 def workers_of(name):
     """How many workers a pair needs."""
-    return PAIRS[name][2].get("workers", 2)
+    return PAIRS[name][2].get("workers", 2) if name in PAIRS else 2
 
 
 def text(name, faulty):
-    """The faulty or the right script of a pair."""
-    parts = {at: part for at, part in PAIRS[name][2].items() if at != "workers"}
+    """The faulty or the right script of a pair, or one of RIGHT."""
+    whole = RIGHT[name] if name in RIGHT else PAIRS[name][2]
+    parts = {at: part for at, part in whole.items() if at != "workers"}
     found, kept = [], True
     for line in BASE.splitlines(keepends=True):
         if line.startswith("#"):

@@ -179,7 +179,8 @@ def losses_apart(both: BothRuns) -> tuple[float, float] | None:
     """The loss on one worker and that of all ranks, each weighted as its gradient is, where they must be the same and
     are not; else None."""
     pair = both.pair
-    if not both.reduction or not both.reduction_alone or not comparable(pair, both.at):
+    if not both.reduction or not both.reduction_alone or not comparable(pair, both.at) or max(
+            both.reduction.residual, both.reduction_alone.residual) > pair.limit:
         return None
     one, many = (sum(weight * each.loss for weight, each in zip(reduction.weights[0].reshape(-1), passes_of(updates)))
                  for reduction, updates in ((both.reduction_alone, [both.alone]), (both.reduction, both.ranks)))
