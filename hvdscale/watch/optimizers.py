@@ -53,8 +53,8 @@ def install(watch: Watch) -> None:
     steps, patches = RunningSteps(watch), watch.patches
     patches.on_undo(optimizers.register_optimizer_step_pre_hook(steps.begin).remove)
     patches.on_undo(optimizers.register_optimizer_step_post_hook(steps.end).remove)
-    patches.after(lr_scheduler.LRScheduler, "__init__",
-                  lambda _, schedule, *args, **options: watch.tell("schedule_made", schedule))
+    for kind in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau):         # which makes itself
+        patches.after(kind, "__init__", lambda _, schedule, *args, **options: watch.tell("schedule_made", schedule))
     running: list[str] = []
     for name, limit in CLIP.items():
         watched = _note_clips(watch, getattr(torch.nn.utils, name), limit, running)

@@ -53,7 +53,13 @@ def run_here(asked: ScriptRequest, workers: int, place: Path) -> Run:
     place.mkdir()
     workplace = make_workplace(Path.cwd(), place / "folder")
     end = runner.run_here(asked, workers, RANK, place, workplace.folder)
-    return _collect(asked, workers, workplace, place, end.late)
+    try:
+        return _collect(asked, workers, workplace, place, end.late)
+    except ScriptError as error:
+        if workers > 1 and "mpi4py" in _text_of(Path(asked.script)):
+            raise ScriptError(f"{error}. The script asks MPI for its ranks, which made a world of one of each: start "
+                              f"it by mpirun -np {workers} hvdscale-doctor script ...", error.traceback) from None
+        raise
 
 
 def run_launched(asked: ScriptRequest, process: Process, place: Path) -> Run | None:

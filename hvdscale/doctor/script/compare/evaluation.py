@@ -56,6 +56,9 @@ def evaluation(pair: Pair) -> Finding:
     for each in rounds:
         if same_data(pair.records, each.key[1]) is False:
             return _of_own_data(pair, each)
+        others = [one for one in rounds_of([pair.one]) if one.key[0] == each.key[0] and one.ended]
+        if each.key not in on_one and others and others[0].key[1] != each.key[1]:
+            return _of_own_data(pair, each, others[0])
         expected = set(on_one.get(each.key) or range(each.key[1][1]))
         fault = _fault(pair, each, expected)
         if fault is not None:
@@ -93,14 +96,15 @@ def _is_evaluation(one: Iteration) -> bool:
     return not (one.trained or one.listed or one.iterable) and bool(one.batches) and one.data[1] >= 0
 
 
-def _of_own_data(pair: Pair, each: Round) -> Finding:
+def _of_own_data(pair: Pair, each: Round, alone: Round | None = None) -> Finding:
     """The finding of ranks with validation sets of their own, which together may be that of one worker."""
     whole = next((one.examples for one in rounds_of([pair.one]) if one.key[0] == each.key[0] and one.ended), 0)
     rounds = [one for one in rounds_of(pair.many) if one.key[0] == each.key[0]]
     sizes = [sum(len(_taken(one.ranks[rank])) for one in rounds) for rank in range(pair.workers)]
     if sum(sizes) != whole or min(sizes) == 0 or any(
             _combining(record, one) for record, rank in zip(pair.many, each.ranks) for one in rank):
-        return pair.finding(NAME, "own_data")
+        return pair.finding(NAME, "own_data") if alone is None else each.finding(
+            pair, "other_data", where="", size=each.key[1][1], alone=alone.key[1][1])
     return each.finding(pair, "own_share", rank=0, own=sizes[0], expected=whole, share=percent(sizes[0] / whole),
                         takers=pair.workers)
 

@@ -27,7 +27,8 @@ def learning_rate(pair: Pair) -> Finding:
         shown = list_first([number(rate) for rate in dict.fromkeys(pair.at(0)[0].rates)], 3)
         return pair.finding(RATE, "as_on_one" if pair.batch is not None else "as_on_one_of_any_batch", rates=shown)
     if pair.batch is None:
-        return pair.finding(RATE, "larger", ratio=ratio)
+        kind = "larger" if ratio <= pair.workers * (1 + CLOSE) else "larger_than_batch"
+        return pair.finding(RATE, kind, ratio=ratio, where="" if kind == "larger" else pair.at(0)[0].line)
     return pair.finding(RATE, "scaled", ratio=ratio, where=pair.at(0)[0].line)
 
 
