@@ -89,8 +89,8 @@ def record(path: str | os.PathLike[str], *, dataset: str, model: str, optimizer:
     trial = dict(id=TRIAL, status=Status.RUNNING, stop_reason="", plan=plan, **row)
     refuse_row("trials", **trial)
     refuse_row("steps", trial=TRIAL, step=start + 1, lr=lr, step_seconds=0.0)
-    how = (goal, lr, start, counts["global_batch"], counts["budget_steps"], _number("flush_seconds", flush_seconds),
-           clock)
+    how = (goal, lr, start, counts["global_batch"], counts["budget_steps"],
+           _number("flush_seconds", flush_seconds, finite=False), clock)
     if rank:
         return Recording(None, columns, 0.0, *how)
     seconds, previous_end = _continued(path, first_step, row)
@@ -313,12 +313,11 @@ def _whole_numbers(**given: Any) -> dict[str, int]:
 
 def _number(name: str, value: Any, finite: bool = True) -> float:
     """The value as a float; raises UsageError naming what it is of."""
+    given = value.detach() if hasattr(value, "detach") else value          # a tensor that needs a gradient
     try:
-        found = math.nan if isinstance(value, (str, bytes)) else float(
-            value.detach() if hasattr(value, "detach") else value)         # a tensor that needs a gradient
-        if isinstance(value, (str, bytes)) or finite and not math.isfinite(found):
+        if isinstance(given, (str, bytes)) or finite and not math.isfinite(float(given)):
             raise ValueError
-        return found
+        return float(given)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise UsageError(f"{name} = {value!r} is not a {'finite ' if finite else ''}number") from None
 
