@@ -21,12 +21,10 @@ from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, finite, listed, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
 from ..target import Target
-from .columns import BATCH
 from .differences import how_they_differ
-from .table import Cell, Table, TrialKeys, as_values, count_cell, number_cell
-from .texts import Cells, Texts
+from .table import BATCH, Cell, Table, TrialKeys, as_values, count_cell, number_cell
+from .texts import COMPARE, Cells
 
-COMPARE = Texts("compare")
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio", BEST: "best_difference"}
 GOALS = (STEPS, SECONDS)        # measured up to the target

@@ -19,10 +19,8 @@ from ..formatting.progress import Tell, quiet
 from ..system.collecting import uncollected
 from ..system.files import write_whole
 from ..system.forked import map_on_cores
-from .defaults import FORMATS
-from .document import Document, Page
-from .file_names import LONGEST_FILE, Path, cut
-from .findings import MOST, Finding
+from . import FORMATS
+from .document import LONGEST_FILE, MOST, Document, Finding, Page, Path, cut
 from .table import as_csv, as_text
 from .values import as_json
 

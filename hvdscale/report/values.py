@@ -6,9 +6,8 @@ from ..analysis.intervals import OWN_FROM
 from ..analysis.report_data import Section
 from ..analysis.search import Search
 from ..formatting.numbers import finite
-from .document import Chapter, Document, Page
-from .findings import plain_value
-from .search.words import lines
+from .document import Chapter, Document, Page, plain_value
+from .views.searches import lines
 from .table import as_values, trial_list
 
 

@@ -24,7 +24,7 @@ from ..log.compact_file import CompactFile
 from ..log.merge import joined, source_of
 from ..log.reader import Log, LogTable, absent, current_rows, read_log
 from ..log.schema import SOURCE, TABLES, LogColumn, columns
-from ..report.search.words import lines
+from ..report.views.searches import lines
 from ..system.files import TEMPORARY, writing
 from ..system.lock import WAIT_SECONDS, Lock
 from .farm import SweepState

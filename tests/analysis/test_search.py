@@ -13,20 +13,17 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import PRUNED, Status
 from hvdscale.plan.search_space import DrawEnd, Parameter, discrete
-from hvdscale.report.findings import sentences_of
+from hvdscale.report.document import sentences_of
 from hvdscale.report.pages import document_of
 from hvdscale.report.values import as_json
 from hvdscale.report.drawing import render
 from hvdscale.report.page.html import as_html
-from hvdscale.report.scaling.figures import figures_of
-from hvdscale.report.scaling.tables import tables_of
-from hvdscale.report.scaling.words import findings, left_out, summary
-from hvdscale.report.search.tables import tables_of_searches
-from hvdscale.report.search.words import hygiene, lines
-from hvdscale.report.search.words import find_next
+from hvdscale.report.views.trials import left_out
+from hvdscale.report.views.searches import find_next, hygiene, lines, tables_of_searches
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
+from tests.factories.shown import figures_of, findings, summary, tables_of
 from tests.factories.studies import BUDGET, SPACE, drawn, realistic, studied
 
 STRICT, EASY = Target.parse("val/error<0.1"), Target.parse("val/error<0.2")
@@ -50,7 +47,7 @@ def section(*trials, target=STRICT, path="nesterov-b256.h5"):
 
 
 def text(section):
-    return "\n".join(map(as_text, (*tables_of(section), *tables_of_searches(section.searches))))
+    return "\n".join(map(as_text, tables_of(section)))
 
 
 # best of n

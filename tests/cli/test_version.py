@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale import __version__
-from hvdscale.system.version import version_line
-from hvdscale.system.version import commit_of
+from hvdscale.system.version import commit_of, version_line
 from tests.conftest import ROOT
 
 COMMANDS = ("train", "scale", "tune", "branch", "doctor", "report", "plan", "log", "data")

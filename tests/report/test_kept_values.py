@@ -8,10 +8,9 @@ import zlib
 import numpy as np
 import pytest
 
-from hvdscale.report.logs import document_of_logs
+from hvdscale.report.runs import document_of_logs, read
 from hvdscale.report.plan.make import make_plan
 from hvdscale.report.request import request_of, targets_of
-from hvdscale.report.runs import read
 from hvdscale.report.values import as_json
 from tests.conftest import GOLDEN, ROOT
 from tests.factories.kept_reports import PLANS, REPORTS, saved, timed

@@ -10,7 +10,8 @@ from ...analysis.growing_batch import GrowingOption, GrowingPlan, Phase, Phases
 from ...analysis.worker_plan import Value
 from ...formatting.numbers import duration, finite, list_first, number, ratio, span, whole
 from ..table import Cell, Column, Table, Write, count_cell, trial_list
-from .words import PLAN, describe_price
+from ..texts import PLAN
+from .words import describe_price
 
 MOST_NAMED = 4
 # of a constant batch over the growing one, and their words

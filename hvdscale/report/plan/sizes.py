@@ -18,16 +18,13 @@ from ...analysis.size.sizes import Size
 from ...errors import LogError
 from ...formatting.numbers import capital, finite, number, whole
 from ...target import Target
-from ..document import Chapter, Document, facts_of
-from ..file_names import Path
-from ..findings import Finding
-from ..opening import open_logs
+from ..document import Chapter, Document, Finding, Path, facts_of, shown_by
+from ..runs import open_logs
 from ..output import refuse_no_folder
-from ..size import cells_table, describe_law, laws_table, view_of_laws
+from ..views.size import describe_law, parts_of_laws
 from ..table import Cell, Table, as_values, interval_cell
-from ..view import present
-from .pages import give_out
-from .words import PLAN
+from .make import give_out
+from ..texts import PLAN
 
 BATCHES = ("overhead", "best_batch")        # the first that is predicted gives the workers
 WRITE = {"best_rate": number}               # others are whole numbers
@@ -59,8 +56,9 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         raise LogError(" ".join(why) or PLAN.say("size_none", sizes=list(wanted)))
     predictions = {key: law.predict(wanted) for key, law in known.items()}
     table = prediction_table(predictions, wanted, local_batch or most, options.confidence)
-    chapter = Chapter(tuple(map(Finding, describe_predictions(predictions, known, wanted))), (table, laws_table(found)),
-                      present(cells_table(found)), lambda: view_of_laws(found).figures, slug="plan",
+    laws = shown_by(parts_of_laws(found))
+    chapter = Chapter(tuple(map(Finding, describe_predictions(predictions, known, wanted))), (table, *laws.tables),
+                      laws.details, laws.finds, slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
     document = Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "Scaling plan")
     give_out(document, lambda: prediction_values(predictions, chapter), out, formats, echo, whole)

@@ -10,9 +10,9 @@ from ...analysis.step_laws import PAUSES, POWERS
 from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, POWER_DETERMINED, StepModel
 from ...analysis.worker_plan import Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
-from ..columns import STATISTICAL, SYSTEM
-from ..table import Cell, Column, Table, Write, count_cell
-from .words import BEYOND, CROWDED, PLAN, ROLES, chance, describe_price, title
+from ..table import STATISTICAL, SYSTEM, Cell, Column, Table, Write, count_cell
+from .words import BEYOND, CROWDED, ROLES, chance, describe_price, title
+from ..texts import PLAN
 
 SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTRAPOLATED: "extrapol."}
 MODEL_WORDS = {

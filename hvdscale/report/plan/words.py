@@ -14,14 +14,13 @@ from ...analysis.step_laws import LAWS
 from ...analysis.step_time import ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, MEASURED, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
 from ...analysis.trials import JobKey
-from ...analysis.worker_plan import (AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, TIMED_ONCE, NoPlan, Option,
+from ...analysis.worker_plan import (AT_ONCE, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, TIMED_ONCE, NoPlan, Option,
                                      Request, Value, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
-from ..columns import MCCANDLISH
-from ..findings import Finding, sentences_of
-from ..texts import Texts
+from ..document import Finding, sentences_of
+from ..table import MCCANDLISH
+from ..texts import PLAN
 
-PLAN = Texts("plan")
 WORKLOAD_FIELDS = {"dataset": "the data set is", "model": "the model is", "model_args": "the model's arguments are",
                    "optimizer": "the optimizer is", "train_examples": "the number of training examples is"}
 BEYOND = "~"            # marks steps at a batch beyond those that met the target

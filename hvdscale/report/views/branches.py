@@ -1,54 +1,53 @@
 """The critical batch along a run, by branches: a chapter with sentences, tables and figures.
 
-    view = view_of_branches(branched, [(target, fit.b_crit)])
+    shown_by(parts_of_branches(branched, [(target, fit.b_crit)]))
 """
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..analysis.branches import NO_RAMP, Branched, BranchPoint, Excess, branched_of, excess_of, ramp_of
-from ..analysis.intervals import Estimate, over
-from ..analysis.noise_against import as_estimate
-from ..formatting.numbers import number, ratio, span, whole
-from ..formatting.templates import written
-from ..target import Target
-from .about import AboutAll
-from .columns import BATCH, NOISE
-from .drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, Figure, arrows, draw_panels, ends_of, explain,
-                      label_axes, log2_axis, mark_estimate, spread_evenly, value_axis)
-from .findings import Finding
-from .scaling.noise import is_bounded
-from .table import Cell, Table, count_cell, interval_cell, keys_of, known_cell, number_cell
-from .texts import Texts
-from .view import View
+from ...analysis.branches import NO_RAMP, BranchPoint, Branched, Excess, branched_of, excess_of, ramp_of
+from ...analysis.intervals import Estimate, over
+from ...analysis.noise_against import as_estimate
+from ...formatting.numbers import number, ratio, span, whole
+from ...formatting.templates import written
+from ...target import Target
+from ..document import Detail, Figures, Finding, Part
+from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, Figure, arrows, draw_panels, ends_of, explain,
+                       label_axes, log2_axis, mark_estimate, spread_evenly, value_axis)
+from ..subject import Whole
+from ..table import BATCH, NOISE, Cell, Table, count_cell, interval_cell, keys_of, known_cell, number_cell
+from ..texts import BRANCHES
+from .noise import is_bounded
 
-BRANCHES = Texts("branches")
 MOST_PANELS = 9
 ASIDE = 1.04                # of the marks of noise scales, beside those of critical batches
 Measured = Sequence[tuple[Target, Estimate]]        # critical batches fitted to steps to a target
 
 
-def chapters_of_branches(whole: AboutAll) -> Iterator[tuple[str, View, str]]:
-    """The title and view of each run with branches, beside the critical batches fitted to steps of the same workload,
+def branched_runs(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
+    """The title and parts of each run with branches, beside the critical batches fitted to steps of the same workload,
     and the id of the run's log."""
     for run in branched_of(whole.branches, whole.asked.branch_tolerance, whole.options.confidence):
-        fits = [(about.target, about.curve.regimes.fit) for about in whole.abouts
-                if about.workload == run.workload and about.curve]
+        fits = [(subject.target, subject.curve.regimes.fit) for subject in whole.subjects
+                if subject.section.workload == run.workload and subject.curve]
         fits += [(section.target, section.batches.regimes.fit) for section in whole.repeats
                  if section.workload == run.workload and section.target and section.batches]
-        yield title_of(run), view_of_branches(run, [(target, fit.b_crit) for target, fit in fits if fit]), run.base
+        yield title_of(run), parts_of_branches(run, [(target, fit.b_crit) for target, fit in fits if fit]), run.base
 
 
-def view_of_branches(found: Branched, measured: Measured = ()) -> View:
+def parts_of_branches(found: Branched, measured: Measured = ()) -> Iterator[Part]:
     """All there is to show of the branches of one run."""
-    return View(tuple(findings(found, measured)), (points_table(found, measured),), (losses_table(found),),
-                lambda: (critical_figure(found, measured), losses_figure(found)))
+    yield from findings(found, measured)
+    yield points_table(found, measured)
+    yield Detail(losses_table(found))
+    yield Figures(lambda: (critical_figure(found, measured), losses_figure(found)))
 
 
 def title_of(found: Branched) -> str:

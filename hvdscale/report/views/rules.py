@@ -1,7 +1,7 @@
 """What a learning-rate rule cost, in tables and sentences.
 
     found = rules_of(curve)
-    print(*sentences_of(find_rules(found)), sep="\\n"); print(as_text(rules_table(found)))
+    print(*sentences_of(find_rules(found)), sep="\n"); print(as_text(rules_table(found)))
 """
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTS
                                Rule, RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
-from ..columns import BATCH, STEPS
-from ..findings import Finding
-from ..table import Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, no_cell, number_cell
-from .words import SEARCH, best_of_interval
+from ..document import Detail, Finding, Part
+from ..subject import Subject
+from ..table import BATCH, STEPS, Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, no_cell, number_cell
+from ..texts import SEARCH
+from .searches import best_of_interval
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
 NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
@@ -32,6 +33,16 @@ HOW = {RUNS: "runs", FITTED: "fit", "base": "base"}
 PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not bracket the best rate",
             OUTSIDE: "outside what was tried", UNTRIED: "no run was made with the rule",
             BEYOND: "the rule leaves a beta no decay"}
+
+
+def rule_costs(subject: Subject) -> Iterator[Part]:
+    """What each rule cost."""
+    found = subject.costs if subject.held else None
+    if found:
+        yield from find_rules(found)
+        yield rules_table(found)
+        yield Detail(points_table(found))
+        yield Detail(missing_table(found))
 
 
 def find_rules(found: RuleCosts) -> tuple[Finding, ...]:
@@ -197,7 +208,7 @@ def _from_fitted(found: RuleCosts) -> list[str]:
     lost = [SEARCH.say("from_fitted_rule", rule=rule_name(cost.rule), batch=None if math.isinf(
         cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
     return [SEARCH.say("from_fitted", batch=found.base_batch, best=found.rates[0].best, rules=lost,
-                       more=percent(found.tolerance))] * bool(lost)
+                       more=percent(found.tolerance))] if lost else []
 
 
 def _formula(found: RuleCosts) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...analysis.base_rates import both_readings
-from ...analysis.best_points import (EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_trials, choices, is_varied, split_by)
+from ...analysis.best_points import EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_trials, choices, is_varied, split_by
 from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, curve_of
 from ...analysis.grouping import group_by
@@ -19,11 +19,12 @@ from ...analysis.studies import Study
 from ...analysis.trials import JobKey
 from ...formatting.numbers import round_number
 from ...target import Target
+from ..document import Figures, section_name, slug
 from ..drawing import Figure
-from ..file_names import section_name, slug
-from .budget_figures import base_rate_figure, best_under_figure
-from .curve_figures import EXAMPLES, NORMALISED, STEPS, curves_figure, heading, plain, targets_figure
-from .figures import best_figure, best_of_figure, budgets_figure, trials_figure
+from ..subject import Whole
+from .budgets import base_rate_figure, best_under_figure
+from .curves import EXAMPLES, NORMALISED, STEPS, curves_figure, heading, plain, targets_figure
+from .metaparameters import best_figure, best_of_figure, budgets_figure, trials_figure
 
 ATTRIBUTES = {"model": "Models", "optimizer": "Optimizers", "dataset": "Data sets",
               "train_examples": "Sizes of the data set"}
@@ -89,6 +90,13 @@ def split_figure(curve: Curve, by: str, options: Options, title: str = "") -> Fi
     curves = {label: one for label, one in found.items() if one is not None}
     return curves_figure(list(curves.values()), labels=list(curves), ordered=True, name=f"{STEPS}-batch-{slug(by)}",
                          title=title or f"Steps to {curve.target} by {word}\n{heading(curve.workload)}")
+
+
+def families(whole: Whole) -> Iterator[tuple[str, list[Figures], str]]:
+    """The chapter of workloads that differ in one thing."""
+    curves = [subject.curve for subject in whole.first.values()]
+    if len(curves) > 1:
+        yield "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""
 
 
 def family_figures(curves: Sequence[Curve]) -> Iterator[Figure]:

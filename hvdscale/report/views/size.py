@@ -1,6 +1,6 @@
 """Laws over size: what the workloads of a report say of larger ones, in findings, tables and a figure.
 
-    view = view_of_laws(laws_of(groups, studies, sizes))
+    shown_by(parts_of_laws(laws_of(groups, studies, sizes)))
 """
 from __future__ import annotations
 
@@ -10,40 +10,48 @@ from functools import partial
 
 import numpy as np
 
-from ..analysis.intervals import Estimate
-from ..analysis.size.borrowed import BorrowedLaw, LawCost, costs_of
-from ..analysis.size.laws import QUANTITIES, CellResult, SizeLaws
-from ..analysis.size.power_law import REACH, PowerLaw
-from ..formatting.numbers import in_brackets, number, ratio
-from ..formatting.templates import format_power
-from .columns import metric_name
-from .drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, Figure, decimal_ticks, is_known, mark_estimate,
-                      value_axis)
-from .findings import Finding
-from .table import Cell, Column, Table, TrialKeys, Write, interval_cell, number_cell
-from .texts import Cells, Texts, power_cell
-from .view import View, present
+from ...analysis.intervals import Estimate
+from ...analysis.size.borrowed import BorrowedLaw, LawCost, costs_of
+from ...analysis.size.laws import QUANTITIES, CellResult, SizeLaws, laws_of
+from ...analysis.size.power_law import REACH, PowerLaw
+from ...formatting.numbers import in_brackets, number, ratio
+from ...formatting.templates import format_power
+from ..document import Detail, Figures, Finding, Part
+from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, Figure, decimal_ticks, is_known, mark_estimate,
+                       value_axis)
+from ..subject import Whole
+from ..table import Cell, Column, Table, TrialKeys, Write, interval_cell, metric_name, number_cell
+from ..texts import SIZE, Cells, power_cell
 
-SIZE = Texts("size")
 AHEAD = 8.0                 # times beyond the largest size that the figure shows
 MOST_NAMED = 6              # cells
 
 
-def view_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> View:
+def laws_over_size(whole: Whole) -> Iterator[Part]:
+    """Of the workloads of a report, and of what rules from elsewhere cost."""
+    budget = next(iter(whole.asked.budgets), None)
+    return parts_of_laws(laws_of(whole.groups, whole.studies, whole.asked.sizes, budget, whole.options),
+                         whole.asked.laws)
+
+
+def parts_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> Iterator[Part]:
     """What there is to show of laws over size, and of what rules from elsewhere cost."""
-    costs = [(rule, costs_of(rule, found)) for rule in rules]
-    findings = [describe_law(key, law) for key, law in found.quantities.items()] or [SIZE.find("none")]
-    findings += [describe_rule(rule, own) for rule, own in costs]
-    tables = [laws_table(found)] * bool(found.quantities) + [
-        costs_table(found, rule, own, at) for at, (rule, own) in enumerate(costs)]
-    return View(tuple(findings), tuple(tables), present(cells_table(found)), partial(_figures, found))
+    yield from [describe_law(key, law) for key, law in found.quantities.items()] or [SIZE.find("none")]
+    if found.quantities:
+        yield laws_table(found)
+    for at, rule in enumerate(rules):
+        costs = costs_of(rule, found)
+        yield describe_rule(rule, costs)
+        yield costs_table(found, rule, costs, at)
+    yield Detail(cells_table(found))
+    yield Figures(partial(_figures, found))
 
 
 def describe_law(key: str, law: PowerLaw) -> Finding:
     """A law, its exponents first."""
     quantity, unit = QUANTITIES[key][:2]
     labels = [f"{one.label} ({', '.join(map(number, one.sizes))})" for one in law.left_out]
-    more = [SIZE.say("left_out", cells=labels[:MOST_NAMED], more=len(labels) > MOST_NAMED)] * bool(labels)
+    more = [SIZE.say("left_out", cells=labels[:MOST_NAMED], more=len(labels) > MOST_NAMED)] if labels else []
     if law.why:
         return SIZE.find("few_cells", None, more, quantity=quantity, cells=len(law.points), one=len(law.points) == 1)
     if law.path:
@@ -58,13 +66,13 @@ def describe_rule(rule: BorrowedLaw, costs: Sequence[LawCost]) -> Finding:
     beyond = [one.cell.cell.label for one in costs if one.outside]
     outside = SIZE.say("outside", cells=beyond[:MOST_NAMED]) if beyond else ""
     of_loss = next((one.loss is not None for one in costs if one.loss or one.examples), False)
-    known = [(one, estimate) for one in costs for estimate in [one.loss if of_loss else one.examples] if estimate]
+    known = [(one, estimate) for one in costs if (estimate := one.loss if of_loss else one.examples)]
     if not known:
         return SIZE.find("rule_unknown", rule=rule.text, outside=outside)
     worst, estimate = max(known, key=lambda one: one[1].value)
     shown = estimate.scaled(100) if of_loss else estimate
     return SIZE.find(
-        "rule_cost", rule=rule.text, cost=number(shown.value, 2), unit="%" * of_loss,
+        "rule_cost", rule=rule.text, cost=number(shown.value, 2), unit="%" if of_loss else "",
         ends=in_brackets(shown.low, shown.high), loss=of_loss, named=worst.value, outside=outside,
         where=f"{worst.cell.cell.label} ({', '.join(map(number, worst.cell.cell.sizes))})",
         best=worst.best.value if worst.best and worst.best.met else None)
@@ -95,8 +103,8 @@ def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at
         cells |= {"steps": lambda one: _estimate(one.steps, ratio),
                   "examples": lambda one: _estimate(one.examples, ratio)}
     return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
-                      file=f"size-rule{f'-{at + 1}' * bool(at)}", notes=[SIZE.say("from_steps")] * steps,
-                      rule=rule.text, text=rule.text, of=rule.of)
+                      file=f"size-rule-{at + 1}" if at else "size-rule",
+                      notes=[SIZE.say("from_steps") if steps else ""], rule=rule.text, text=rule.text, of=rule.of)
 
 
 def laws_table(found: SizeLaws) -> Table:

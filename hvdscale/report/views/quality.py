@@ -1,25 +1,89 @@
 """Whether larger batches reach worse solutions, in findings and a table.
 
-    view = View(find_quality(quality_of(studies, "val/error", True, Budget(5000, "steps"))))
+    print(find_quality(quality_of(studies, "val/error", True, Budget(5000, "steps"))).said)
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from ...analysis.best_batch import Valley
 from ...analysis.best_points import LEARNING_RATE
-from ...analysis.budgets import BudgetPoint, EarlyEnd
-from ...analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality
+from ...analysis.budgets import Budget, BudgetPoint, EarlyEnd, common_budgets, show_ends_alone
+from ...analysis.metric_direction import better
+from ...analysis.quality import (BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality,
+                                 quality_of)
 from ...analysis.shares import Tolerance
+from ...analysis.studies import are_searched, is_measured
 from ...formatting.numbers import capital, in_brackets, listed, percent, span, whole
-from ..columns import BATCH, metric_name
-from ..file_names import column_name
-from ..findings import Finding
-from ..table import Cell, Table, count_cell, number_cell
-from ..texts import Cells
-from .budgets import MARK, at_batches, best_cell, describe_ends, heading
-from .words import SEARCH
+from ...log.schema import SMALLER
+from ..document import Detail, Figures, Finding, Part, column_name, shown_by
+from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_bar, ends_of, label_axes, log2_axis, shade, value_axis
+from ..subject import Subject, shared_by_metric
+from ..table import BATCH, Cell, Table, count_cell, keys_of, metric_name, number_cell
+from ..texts import GENERAL, SEARCH, Cells
+from .budgets import MARK, at_batches, best_cell, describe_ends, parts_of_budgets, within_budget
+from .curves import heading
+
+
+@shared_by_metric
+def by_quality(subject: Subject) -> Iterable[Part]:
+    """Of the target's metric."""
+    return parts_of_quality(subject, subject.target.column, subject.target.minimizes)
+
+
+def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator[Part]:
+    """Within the steps that every batch has run, where that decides; else as long as each trial was to run, else within
+    the epochs that every batch has run. Then under the budgets that were asked for, their tables in files only."""
+    def under(budget: Budget | None) -> Quality | None:
+        return quality_of(subject.studies, column, minimizes, budget, subject.options.confidence)
+    epochs, steps = common_budgets(subject.studies)
+    tried: list[Quality] = []
+    for budget in (steps, None, epochs):
+        found = under(budget)
+        if found is None:               # none has the metric
+            return
+        tried.append(found)
+        if not found.why:
+            break
+    decided, tolerance = not tried[-1].why, subject.options.loss_within
+    first = tried[-1] if decided else tried[1]
+    others = [found for budget in subject.asked.budgets if budget != first.budget and (found := under(budget))]
+    for found in (first, *others):
+        yield from (*find_best_batch(found, tolerance), find_quality(found))
+    if decided:
+        yield quality_table(first)
+    yield from (Detail(quality_table(one, apart=True)) for one in others)
+    yield Figures(lambda: [best_batch_figure(first, tolerance)])
+
+
+def best_of_metrics(subject: Subject) -> Iterator[Part]:
+    """The best of each validation metric of which it is known which way is better, of studies held against no target.
+    """
+    if not subject.best_alone:
+        return
+    studies, budgets = subject.studies, subject.asked.budgets or (None,)
+    columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
+    known = [(column, way == SMALLER) for column in columns
+             if (way := better(column, studies)) and is_measured(studies, column)]
+    objectives = {(study.plan(0).get("sweep") or {}).get("objective") for study in studies if len(study)}
+    told = [one for one in known if one[0] in objectives] or known       # a search's own, or all
+    best, quality = {one: shown_by(parts_of_budgets(subject, *one, budgets)) for one in known}, {}
+    for one in known if len(studies) > 1 else ():
+        found = shown_by(parts_of_quality(subject, *one))
+        if found.tables or are_searched(studies):       # of repeats it is of no interest that no test can be made
+            quality[one] = found
+    shown, rest = ([views[one] for views in (quality, best) for one in metrics if one in views] for metrics in (
+        told, [one for one in known if one not in told]))
+    yield from (found for one in shown for found in one.findings)
+    if show_ends_alone(studies):
+        yield GENERAL.find("ends_alone")
+    yield from (table for one in shown for table in one.tables)
+    yield from map(Detail, [*(table for one in rest for table in one.tables),
+                            *(table for views in (best, quality) for one in views.values() for table in one.details)])
+    yield from (figures for one in (*shown, *rest) for figures in one.finds)
 
 
 def find_quality(found: Quality) -> Finding:
@@ -78,8 +142,9 @@ def _why(found: Quality) -> tuple[str, ...]:
     if found.why == STOPPED:
         ends = set().union(*(point.outcomes.ends(point.outcomes.searched.nonzero()[0].tolist())
                              for point in found.points if point.global_batch in found.short))
-        cures = ["a search with keep_going and prune_keep off, or for the metric itself,"] * bool(
-            ends - {EarlyEnd.OWN_BUDGET}) + ["a search with a larger budget"] * (EarlyEnd.OWN_BUDGET in ends)
+        cures = ["a search with keep_going and prune_keep off, or for the metric itself,"
+                 ] if ends - {EarlyEnd.OWN_BUDGET} else []
+        cures += ["a search with a larger budget"] if EarlyEnd.OWN_BUDGET in ends else []
         return SEARCH.say("quality_stopped", at=at_batches(found.short, found.points),
                           ends=describe_ends(ends, "their")), capital(SEARCH.say("quality_cure", cures=cures))
     if found.why == BATCHES:
@@ -99,7 +164,7 @@ def _p(value: float) -> str:
 
 
 def _within(found: Quality) -> str:
-    return f" {heading(found.budget)}" if found.budget else " within each trial's own budget"
+    return f" {within_budget(found.budget)}" if found.budget else " within each trial's own budget"
 
 
 def _fitted_cells(valley: Valley, minimizes: bool) -> list[Cell]:
@@ -132,3 +197,26 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
         within=_within(found), notes=[SEARCH.say("intervals", confidence=found.confidence)],
         warnings=[SEARCH.say("short_best", mark=MARK, might=True)] * any(
             point.best_is_short for point in found.points))
+
+
+def best_batch_figure(found: Quality, tolerance: Tolerance) -> Figure | None:
+    """The best value at each batch with the valley fitted to them, and which batches do as well; None without one."""
+    if found.valley is None:
+        return None
+    valley, metric, sign = found.valley, metric_name(found.column), 1 if found.minimizes else -1
+    points = [found.points[at] for at in found.compared]
+
+    def draw(axes: Axes) -> None:
+        log2_axis(axes, "x", list(valley.batches), most=TICKS)
+        along = np.geomspace(valley.batches[0], valley.batches[-1], 300)
+        axes.axvspan(*valley.within(tolerance), color=shade(2, 3), alpha=0.2, linewidth=0, label=f"within {tolerance}")
+        for point, value in zip(points, found.best):
+            draw_bar(axes, point.global_batch, point.best.low, point.best.high, MUTED)
+            axes.plot([point.global_batch], [value], linestyle="", marker="o", color=INK, markersize=5.5)
+        axes.plot(along, sign * valley.at(along), color=shade(0, 3), linewidth=1.4, label="fitted")
+        axes.axvline(valley.best.value, color=shade(0, 3), linewidth=1, linestyle=":", label="best batch")
+        value_axis(axes, "y", ends_of(point.best for point in points), TICKS)
+        label_axes(axes, "global batch B (examples)", metric)
+    return SEARCH.figure("best-batch", draw, keys_of(points),
+                         name=column_name(found.column), metric=metric, workload=heading(found.workload), n=found.n,
+                         confidence=found.confidence, tolerance=str(tolerance))

@@ -19,13 +19,12 @@ from ...formatting.numbers import number
 from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
                        draw_panels, ends_of, explain, fraction, is_named, is_positive, label_axes, log2_axis,
                        mark_estimate, shade)
-from .words import SEARCH
+from ..texts import SEARCH
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures
 LONGEST, LONGEST_TITLE = 44, 60     # letters of a label, of a line of a title
 OWN_LINES = 3               # curves without an order that have each a line of perfect scaling of their own
 ASIDE = 0.4                 # of the space between batches, over which the marks of several curves are spread
-
 AXES = {STEPS: "steps to target S", EXAMPLES: "B S over its fewest"}
 NAMES = {STEPS: "Steps to target", NORMALISED: "Steps to target, normalised",
          EXAMPLES: "Examples to target, normalised"}
@@ -43,8 +42,6 @@ SAID = {
     EXAMPLES: "each curve is divided by the fewest examples that it needed at any batch; along the dashed line no "
               "example is wasted",
 }
-
-
 ScaledPoint = tuple[CurvePoint, Estimate]                   # and its steps as this kind of figure shows them
 PerfectLine = tuple[str, Sequence[float], Sequence[float]]  # colour, batches, values
 

@@ -11,38 +11,40 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.best_points import DIVERGED, REACHED
-from ..analysis.intervals import Estimate
-from ..analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, RateLaws, rate_landscapes
-from ..analysis.metric_direction import best_value
-from ..analysis.rules import FEW
-from ..formatting.numbers import exact, number, percent, ratio, span
-from .about import About
-from .columns import BATCH, STEPS, metric_name
-from .drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
-                      draw_panels, ends_of, fraction, is_named, label_axes, log2_axis, mark_estimate, shade,
-                      spread_evenly, value_axis)
-from .findings import Finding
-from .search.curve_figures import heading
-from .table import Cell, Table, TrialKeys, count_cell, interval_cell, no_cell, number_cell, steps_cell
-from .texts import Texts, power_cell
-from .view import View, present
+from ...analysis.best_points import DIVERGED, REACHED
+from ...analysis.intervals import Estimate
+from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, RateLaws, rate_landscapes
+from ...analysis.metric_direction import best_value
+from ...analysis.rules import FEW
+from ...formatting.numbers import exact, number, percent, ratio, span
+from ..document import Detail, Figures, Finding, Part
+from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
+                       draw_panels, ends_of, fraction, is_named, label_axes, log2_axis, mark_estimate, shade,
+                       spread_evenly, value_axis)
+from ..subject import Subject
+from ..table import (BATCH, STEPS, Cell, Table, TrialKeys, count_cell, interval_cell, metric_name, no_cell, number_cell,
+                     steps_cell)
+from ..texts import LANDSCAPES, power_cell
+from .curves import heading
 
-LANDSCAPES = Texts("landscapes")
 NAMES = {"none": "a constant rate", "sqrt": "the square root of the batch", "linear": "the batch",
          ADAM: "adam_sqrt", POWER: "a power of the batch", PEAK: "a peak"}
 MOST_PANELS = 9
 BIN = 2.0                   # rates within this factor are in one row
 WHY = {FEW: "too few met the target"}
+Bin = tuple[RateLandscape, float, Estimate, np.ndarray]         # its rate, the fitted steps there, the trials in it
+LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("--", "linear"), POWER: ("-", "power")}
 
 
-def landscapes(about: About) -> View:
+def landscapes(subject: Subject) -> Iterator[Part]:
     """What there is to show of a workload's studies, whose fits are those of the learning-rate rules."""
-    found = rate_landscapes(about.curve, about.costs)
-    if found is None:
-        return View()
-    return View(find_law(found), (landscapes_table(found), *present(laws_table(found))),
-                (rates_table(found),), partial(landscape_figures, found))
+    found = rate_landscapes(subject.curve, subject.costs) if subject.held else None
+    if found:
+        yield from find_law(found)
+        yield landscapes_table(found)
+        yield laws_table(found)
+        yield Detail(rates_table(found))
+        yield Figures(partial(landscape_figures, found))
 
 
 def rate_name(found: RateLandscapes) -> str:
@@ -103,7 +105,7 @@ def laws_table(found: RateLandscapes) -> Table | None:
     laws = found.laws
     if not laws.laws:
         return None
-    rows: list[RateLaw | None] = [*laws.laws, *[None] * (laws.peak is not None)]
+    rows: list[RateLaw | None] = [*laws.laws, *([] if laws.peak is None else [None])]
     return LANDSCAPES.table("lr-laws", rows, {
         "law": lambda law: Cell(NAMES[law.name if law else PEAK]),
         LANDSCAPES.column("power_of_batch", "power"): lambda law: _power_cell(law, laws.peak),
@@ -133,9 +135,6 @@ def _power_cell(law: RateLaw | None, peak: Estimate | None) -> Cell:
 
 def _keys(batches: Sequence[RateLandscape]) -> TrialKeys:
     return tuple(key for one in batches for key in one.space.keys)
-
-
-Bin = tuple[RateLandscape, float, Estimate, np.ndarray]         # its rate, the fitted steps there, the trials in it
 
 
 def rates_table(found: RateLandscapes) -> Table:
@@ -228,16 +227,13 @@ def _best_rates_figure(found: RateLandscapes, batches: Sequence[RateLandscape]) 
             axes.axvline(found.laws.peak.value, color=GREEN, linewidth=1.2, label="peak")
         for law, (look, label) in ((law, LINES[law.name]) for law in found.laws.laws if law.name in LINES):
             axes.plot(ends, _line(batches, law.power.value, ends), look, color=BLUE if law.name == POWER else MUTED,
-                      linewidth=1.2, label=f"{label}{f' {law.power.value:.2f}' * (law.name == POWER)}")
+                      linewidth=1.2, label=f"{label} {law.power.value:.2f}" if law.name == POWER else label)
         for one in batches:
             mark_estimate(axes, one.global_batch, one.rate.best, BLUE, "o", "best rate, fitted")
         axes.plot([one.global_batch for one in batches], [one.rate.tried for one in batches], linestyle="", marker="x",
                   color=INK, markersize=5, label="best rate tried")
         label_axes(axes, "global batch B (examples)", rate_name(found))
     return _figure(found, "lr-landscape-best", draw, _keys(batches))
-
-
-LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("--", "linear"), POWER: ("-", "power")}
 
 
 def _line(batches: Sequence[RateLandscape], power: float, ends: tuple[int, int]) -> list[float]:

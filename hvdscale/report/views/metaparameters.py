@@ -20,13 +20,13 @@ from ...analysis.search import BestOf
 from ...analysis.studies import Study
 from ...formatting.numbers import counted, exact
 from ...target import Target
+from ..document import slug
 from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
                        draw_bar, draw_line, draw_panels, ends_of, explain, fraction, is_named, is_positive, label_axes,
                        log2_axis, mark_estimate, set_ticks, shade, spread_evenly, value_axis)
-from ..file_names import slug
 from ..table import keys_of
-from .curve_figures import heading, plain
-from .words import SEARCH
+from ..texts import SEARCH
+from .curves import heading, plain
 
 TITLES = {LEARNING_RATE: "learning rate", MOMENTUM: "momentum", EFFECTIVE: "effective learning rate"}
 AXES = {LEARNING_RATE: "learning rate \N{GREEK SMALL LETTER ETA}",
@@ -37,6 +37,11 @@ BUDGET_BATCHES = 3          # panels in a row of budgets_figure
 SPARE = 2                   # the budgets are this many times what the middle batch's best trial needed
 LEAST = 3                   # trials in a panel
 Values = TypeVar("Values", float, np.ndarray)
+MARKS: tuple[tuple[int | None, Look, str], ...] = (     # kind, look, and its name
+    (DIVERGED, {"marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1.1}, "diverged"),
+    (STOPPED, {"marker": ".", "color": MUTED, "markersize": 7, "markeredgewidth": 0}, "stopped by the search"),
+    (None, {"marker": "^", "markeredgecolor": ORANGE, "markerfacecolor": "none", "markersize": 5.5}, "did not meet"),
+    (REACHED, {"marker": "o", "color": BLUE, "markersize": 5.5, "markeredgewidth": 0}, "met the target"))
 
 
 def best_figure(curve: Curve, what: str = EFFECTIVE) -> Figure | None:
@@ -169,13 +174,6 @@ def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *
         "trials", draw_panels(draw, [space for _, space in found], [panel for panel, _ in found]),
         keys_of(space for _, space in found), len(found), name=name, title=title,
         panel=found[0][0] if len(found) == 1 else "", second=y.replace("_", " ") if y else "", momentum=y == MOMENTUM)
-
-
-MARKS: tuple[tuple[int | None, Look, str], ...] = (     # kind, look, and its name
-    (DIVERGED, {"marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1.1}, "diverged"),
-    (STOPPED, {"marker": ".", "color": MUTED, "markersize": 7, "markeredgewidth": 0}, "stopped by the search"),
-    (None, {"marker": "^", "markeredgecolor": ORANGE, "markerfacecolor": "none", "markersize": 5.5}, "did not meet"),
-    (REACHED, {"marker": "o", "color": BLUE, "markersize": 5.5, "markeredgewidth": 0}, "met the target"))
 
 
 def _draw_space(axes: Axes, space: Space, spaces: Sequence[Space], y: str | None) -> None:
