@@ -18,7 +18,8 @@ from pathlib import Path
 from ..errors import UsageError
 from ..formatting.numbers import listed
 from .batch_schedule import RATES
-from .lengths import COUNTED, UNITS, Length, read as read_length
+from .lengths import COUNTED, UNITS, Length
+from .lengths import read as read_length
 from .schedule import DECAYS, FALLING, PLATEAU, STARTED
 from .values import LARGEST_INT, WORDS, check_value, did_you_mean, none_of
 

@@ -19,7 +19,8 @@ from hvdscale.log.schema import Status
 from hvdscale.plan.search_space import discrete
 from tests.golden import make_v1
 from tests.factories.bad_logs import break_log, generator
-from tests.factories.logs import log as made_log, save, study, trial
+from tests.factories.logs import log as made_log
+from tests.factories.logs import save, study, trial
 from tests.factories.studies import SPACE, drawn, realistic, studied
 
 SECONDS = 60                # a case may take, on a busy machine

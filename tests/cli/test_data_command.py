@@ -19,7 +19,8 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli.data import Bar, main
-from hvdscale.data import download as transfer, fetch as bringing
+from hvdscale.data import download as transfer
+from hvdscale.data import fetch as bringing
 from hvdscale.data.download import PublishedFile, download
 from hvdscale.data.published import BY_HAND, DATA_SETS, Archive, DataSet
 from hvdscale.errors import DataError

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale import __version__
-from hvdscale.system.version import commit_of, version_line
+from hvdscale.system.version import version_line
+from hvdscale.system.version import commit_of
 from tests.conftest import ROOT
 
 COMMANDS = ("train", "scale", "tune", "branch", "doctor", "report", "plan", "log", "data")

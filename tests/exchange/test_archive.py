@@ -32,7 +32,9 @@ from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import ALIASES
 from tests.conftest import command_environment, heed_ctrl_c
 from tests.factories.archives import made_studies, published_json, write_archive, write_text
-from tests.factories.logs import log as made_log, save, trial as made_trial
+from tests.factories.logs import log as made_log
+from tests.factories.logs import save
+from tests.factories.logs import trial as made_trial
 
 PLACE = "mnist/simple_cnn_base/sgd/32"
 STUDY = {"batch_size": 32, "dataset": "mnist", "model": "simple_cnn_base", "optimizer": "sgd", "early_stopping": False,

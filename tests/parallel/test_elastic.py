@@ -16,7 +16,8 @@ from hvdscale.log.schema import Status
 from hvdscale.plan.batch_schedule import BatchSchedule
 from hvdscale.plan.shards import Stream
 from tests.conftest import command_environment, launcher_command
-from tests.parallel import test_readme as readme, toy
+from tests.parallel import test_readme as readme
+from tests.parallel import toy
 
 STALL, STEPS, BATCH = 8, 40, 24
 TWO, THREE = "localhost:1\n127.0.0.1:1\n", "localhost:2\n127.0.0.1:1\n"    # hosts of two names, which are one machine
