@@ -18,11 +18,11 @@ from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED,
 from ..analysis.intervals import Estimate
 from ..analysis.steps import SPEED, RunCell
 from ..formatting.lines import wrap
-from ..formatting.numbers import NARROWEST, finite, listed, ratio, span, whole
+from ..formatting.numbers import NARROWEST, listed, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
 from ..target import Target
 from .differences import how_they_differ
-from .table import BATCH, Cell, Table, TrialKeys, as_values, count_cell, number_cell
+from .table import BATCH, Cell, Table, TrialKeys, as_values, count_cell, number_cell, pick
 from .texts import COMPARE, Cells
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
@@ -116,11 +116,9 @@ def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[s
     return {
         "format": "hvdscale-compare", "version": 1, "creator": f"hvdscale {__version__}", "baseline": paths[0],
         "candidate": paths[1], "verdict": verdict_of(comparisons), "said": verdict_line(comparisons),
-        "tolerances": {"steps": tolerances.steps, "time": tolerances.time, "metric": tolerances.metric},
-        "confidence": tolerances.confidence,
+        "tolerances": pick(tolerances, "steps time metric"), "confidence": tolerances.confidence,
         "comparisons": [{
-            "workload": str(comparison.workload), "target": str(comparison.target) if comparison.target else None,
-            "verdict": comparison.verdict, "missing": [_where(key) for key in comparison.missing],
+            **pick(comparison, "workload target verdict"), "missing": [_where(key) for key in comparison.missing],
             "added": [_where(key) for key in comparison.added], "table": as_values(comparison_table(comparison)),
             "tests": [_test_values(cell.workers, cell.global_batch, test)
                       for cell in comparison.cells for test in cell.tests]
@@ -133,9 +131,8 @@ def _where(key: tuple[int, int]) -> dict[str, int]:
 
 
 def _test_values(workers: int | str, batch: int | str, test: Test) -> dict[str, object]:
-    return {"workers": workers, "global_batch": batch, "measure": test.measure, "baseline": finite(test.before),
-            "candidate": finite(test.after), "change": finite(test.change.value), "low": finite(test.change.low),
-            "high": finite(test.change.high), "runs": test.change.runs, "verdict": test.verdict, "reason": test.reason}
+    return {"workers": workers, "global_batch": batch, **pick(test, "measure baseline=before candidate=after"),
+            **pick(test.change, "change=value low high runs"), **pick(test, "verdict reason")}
 
 
 def _met_cell(cell: ComparedCell, target: Target | None) -> Cell:

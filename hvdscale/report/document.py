@@ -14,11 +14,11 @@ import numpy as np
 
 from ..analysis.report_data import JobResults, Section
 from ..analysis.trials import JobKey
-from ..formatting.numbers import counted, finite
+from ..formatting.numbers import counted
 from ..log.reader import Log
 from ..target import Target
 from .drawing import Figure
-from .table import Table
+from .table import Table, encode, pick
 
 VERDICT = 3             # sentences
 MOST = 8                # findings that are shown at once
@@ -51,23 +51,8 @@ class Finding:
 
     def values(self) -> dict[str, object]:
         """For JSON."""
-        ends = _ends(self.estimate) if self.estimate else {}
-        return {"kind": self.kind, "severity": self.severity, "said": self.said, "more": self.more, **ends,
-                "values": {name: plain_value(value) for name, value in self.named.items()}}
-
-
-def _ends(estimate: object) -> dict[str, object]:
-    return {name: finite(getattr(estimate, name)) for name in ("value", "low", "high")}
-
-
-def plain_value(value: object) -> object:
-    """A value as JSON can hold it."""
-    if hasattr(value, "low"):
-        return _ends(value)
-    if isinstance(value, (list, tuple)):
-        return [plain_value(one) for one in value]
-    value = value.item() if isinstance(value, np.generic) else value
-    return finite(value) if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+        return {**pick(self, "kind severity said more"), **(encode(self.estimate) if self.estimate else {}),
+                **pick(self, "values=named")}
 
 
 def sentences_of(findings: Iterable[Finding]) -> tuple[str, ...]:

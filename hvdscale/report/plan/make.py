@@ -24,7 +24,7 @@ from ...analysis.studies import Study
 from ...analysis.trials import JobKey, Trial
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
-from ...formatting.numbers import counted, finite, listed
+from ...formatting.numbers import counted, listed
 from ...log.plan_text import OF_SEARCH
 from ...log.reader import Log
 from ...log.segments import find_logs
@@ -35,8 +35,9 @@ from ..document import (Chapter, Document, Figures, Finding, LogFacts, Page, Pat
                         section_name, shown_by, unique)
 from ..output import on_screen, refuse_no_folder, write
 from ..runs import open_logs
-from ..table import as_values, trial_list
+from ..table import as_values, encode, pick, trial_list
 from ..texts import PLAN
+from ..values import WORKLOAD
 from .figures import EAGER, figures_of_plan
 from .growing import describe_growing, describe_phases, growing_table, growing_values, job_lines, phases_table
 from .tables import model_table, plan_table
@@ -189,53 +190,45 @@ def decision_values(plan: WorkerPlan) -> dict[str, object]:
     found = next_runs(plan)
     return {
         **{name: option and {
-            "workers": option.workers, "global_batch": option.global_batch, "accumulation": option.passes,
-            "expected_loss": plan.decision.loss(option.at, weight),
+            **pick(option, "workers global_batch accumulation=passes"), "expected_loss":
+                plan.decision.loss(option.at, weight),
             **{f"chance_within_{100 * share:.0f}_percent": plan.decision.chance(option.at, share, weight)
                for share in (0.05, WITHIN)}}
            for name, option, weight in (("fastest", plan.fastest, math.inf), ("cheapest", plan.cheapest, 0.0),
                                         ("knee", plan.knee, plan.request.knee))},
         "fastest_at_least_workers": few, "fastest_at_most_workers": many, "most_workers_measured": plan.most_measured,
         "next": found and {
-            "runs": [vars(run) for run in found.runs], "worker_hours": found.worker_hours,
-            "expected_loss": found.loss, "expected_loss_after": found.loss_after, "said": describe_next(found)}}
+            "runs": [vars(run) for run in found.runs],
+            **pick(found, "worker_hours expected_loss=loss expected_loss_after=loss_after"),
+            "said": describe_next(found)}}
 
 
 def plan_values(plan: WorkerPlan) -> dict[str, object]:
     """A plan for JSON: every option with its interval, what to take, and what it is based on."""
     request, workload = plan.request, plan.workload
     return {
-        "workload": workload and {name: getattr(workload, name) for name in (
-            "dataset", "model", "model_args", "optimizer", "train_examples")},
-        "target": str(plan.target) if plan.target else None, "relative": plan.relative,
-        "summary": summary(plan),
-        "request": {"price": request.price, "per_node": request.per_node, "deadline_seconds": request.deadline,
-                    "budget": request.budget, "local_batch": request.local_batch, "global_batch": request.global_batch,
-                    "max_local_batch": request.max_local_batch, "accumulate": request.accumulate,
-                    "knee": request.knee, "confidence": request.confidence, "runs": request.runs,
-                    "power": request.power},
+        "workload": workload and pick(workload, WORKLOAD), **pick(plan, "target relative"), "summary": summary(plan),
+        "request": pick(request, "price per_node deadline_seconds=deadline budget local_batch global_batch "
+                                 "max_local_batch accumulate knee confidence runs power"),
         **{name: option and option.workers for name, option in (
             ("fastest", plan.fastest), ("cheapest", plan.cheapest), ("knee", plan.knee))},
         "pareto_front": [option.workers for option in plan.front],
         "within": [option.workers for option in plan.within()],
         "knee_formula": f"least cost x time^{request.knee:g}; {EAGER}",
         "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan))],
-        "steps": [{"global_batch": point.global_batch, "value": finite(point.steps.value),
-                   "low": finite(point.steps.low), "high": finite(point.steps.high),
-                   "seeds": point.seeds or None, "seeds_met": point.met if point.seeds else None,
+        "steps": [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
+                   "seeds_met": point.met if point.seeds else None,
                    "trials": trial_list(point.trials)} for point in plan.curve.points],
         "critical_batch": None if plan.curve.critical_ends is None else {
-            **dict(zip(("low", "high"), map(finite, plan.curve.critical_ends))),
-            "median": finite(plan.curve.critical_batch), "from": "noise scale" if plan.curve.predicted else "fit"},
+            **dict(zip(("low", "high"), encode(plan.curve.critical_ends))), **pick(plan.curve, "median=critical_batch"),
+            "from": "noise scale" if plan.curve.predicted else "fit"},
         "assumed": plan.assumed, "decision": decision_values(plan),
         "step_times": {
-            "machine": str(plan.times.timings.machine), "misses": finite(plan.times.model.misses),
-            "laws": [{"name": str(fit.law), "refuted": fit.refuted, "misses": finite(fit.misses)}
-                     for fit in plan.times.model.fits],
-            "reach": plan.times.model.reach,
-            "timings": [{"workers": one.workers, "nodes": one.nodes, "global_batch": one.global_batch,
-                         "accumulation": one.passes, "seconds": one.value, "runs": len(one.seconds),
-                         "crowded": one.crowded, "trials": trial_list(one.trials)}
-                        for one in plan.times.timings.found]},
+            **pick(plan.times.timings, "machine"), **pick(plan.times.model, "misses"),
+            "laws": [pick(fit, "name=law refuted misses") for fit in plan.times.model.fits],
+            **pick(plan.times.model, "reach"), "timings": [
+                {**pick(one, "workers nodes global_batch accumulation=passes seconds=value"),
+                 "runs": len(one.seconds), **pick(one, "crowded"), "trials": trial_list(one.trials)}
+                for one in plan.times.timings.found]},
         "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],
     }

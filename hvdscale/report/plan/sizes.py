@@ -16,13 +16,13 @@ from ...analysis.size.laws import QUANTITIES, laws_of
 from ...analysis.size.power_law import REACH, WIDEST, PowerLaw, SizePrediction
 from ...analysis.size.sizes import Size
 from ...errors import LogError
-from ...formatting.numbers import capital, finite, number, whole
+from ...formatting.numbers import capital, number, whole
 from ...target import Target
 from ..document import Chapter, Document, Finding, Path, facts_of, shown_by
 from ..runs import open_logs
 from ..output import refuse_no_folder
 from ..views.size import describe_law, parts_of_laws
-from ..table import Cell, Table, as_values, interval_cell
+from ..table import Cell, Table, as_values, encode, interval_cell
 from .make import give_out
 from ..texts import PLAN
 
@@ -109,6 +109,5 @@ def prediction_values(predictions: Predictions, chapter: Chapter) -> dict[str, o
     """Predictions and tables for JSON."""
     return {
         "predictions": [{"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
-                         **{name: finite(getattr(one.estimate, name)) for name in ("value", "low", "high")}}
-                        for key, one in predictions.items()],
+                         **encode(one.estimate)} for key, one in predictions.items()],
         "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}

@@ -104,27 +104,11 @@ def power_cell(one: Any) -> Cell:
 
 
 SCALING = Texts("scaling")
-
-
 SEARCH = Texts("search")
-
-
 PLAN = Texts("plan")
-
-
 GENERAL = Texts("general")
-
-
 LANDSCAPES = Texts("landscapes")
-
-
 BRANCHES = Texts("branches")
-
-
 SIZE = Texts("size")
-
-
 COMPARE = Texts("compare")
-
-
 PAPERS = Texts("papers")
