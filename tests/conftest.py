@@ -76,6 +76,12 @@ def pytest_addoption(parser):
     parser.addoption("--renew", action="store_true", help="write the texts of tests/golden anew")
 
 
+@pytest.fixture(autouse=True)
+def stopped_progress(monkeypatch):
+    """Nothing takes long by the clock of progress, so that what a command prints is the same on a busy machine."""
+    monkeypatch.setattr("hvdscale.formatting.progress.CLOCK", lambda: 0.0)
+
+
 @pytest.fixture
 def golden(request):
     """Hold a text against tests/golden/NAME.txt, or keep it there under --renew.

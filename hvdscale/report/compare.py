@@ -153,7 +153,7 @@ def _steps(cell: RunCell) -> Cell:
     if not cell.runs:
         return Cell("diverged", math.nan)
     if not steps.met:
-        return Cell(f"> {whole(steps.beyond)}" if steps.beyond == steps.beyond else "n/a", steps.value)
+        return Cell(f"> {whole(steps.beyond)}" if not math.isnan(steps.beyond) else "n/a", steps.value)
     return Cell(whole(steps.value), steps.value)
 
 
@@ -166,7 +166,7 @@ def _change(row: ComparedRow, name: str) -> Cell:
         ends = "" if math.isnan(change.low) else f"{_signed(change.low)}..{_signed(change.high)}"
         return Cell("n/a" if math.isnan(change.value) else _signed(change.value), change.value, change.low, change.high,
                     ends)
-    shown = ratio(change.value) if change.value == change.value else "n/a"
+    shown = ratio(change.value) if not math.isnan(change.value) else "n/a"
     return Cell(shown, change.value, change.low, change.high, _ends(change))
 
 
@@ -243,8 +243,8 @@ def _describe_intervals(tests: Sequence[Test]) -> Iterator[str]:
     single = [math.isnan(test.change.low) for test in tests if "one run" in test.reason]
     if not all(single):
         yield COMPARE.say("one_run")
-    reasons = ["all runs give this ratio to the last digit"] * any(_is_sharp(test.change) for test in tests)
-    reasons += ["either side has one run"] * any(single)
+    reasons = ["all runs give this ratio to the last digit"] if any(_is_sharp(test.change) for test in tests) else []
+    reasons += ["either side has one run"] if any(single) else []
     if reasons:
         yield COMPARE.say("no_interval", reasons=reasons)
 

@@ -57,7 +57,7 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
     if not whole:
         more = sum(len(shown.tables) for shown in document.chapters) + sum(
             len(page.tables[1:]) for _, pages in document.pages for page in pages)
-        yield wrap(capital(f"{counted(more, 'more table')} and " * (more > 0) + MORE)) + "\n"
+        yield wrap(capital(f"{counted(more, 'more table')} and {MORE}" if more else MORE)) + "\n"
     elif document.how_to_read:
         yield titled("How to read this") + bullets(
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
@@ -78,7 +78,7 @@ def _page_text(page: Page, title: str, whole: bool) -> Iterator[str]:
         said.update(warnings)
         if not at:
             more = len(page.findings) - MOST
-            rest = [f"{more} more, in the files of --out."] * (more > 0)
+            rest = [f"{more} more, in the files of --out."] if more > 0 else []
             if page.findings:
                 yield bullets([*(one.said for one in page.findings[:MOST]), *rest])
     if not page.tables:
@@ -104,7 +104,7 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
     name    of its page and of its JSON, which holds ``values()``; by default ``as_json(document)``
     """
     out = os.fspath(out)
-    kinds = ["svg"] * ("svg" in formats or "html" in formats) + ["png"] * ("png" in formats)
+    kinds = [kind for kind in ("svg", "png") if kind in formats or kind == "svg" and "html" in formats]
     figures, svgs = [], {}
     for shown in document.shown if kinds else ():
         tell(f"working out the figures of {shown.slug}")

@@ -106,7 +106,7 @@ def left_out_of(log: Log, most: int = 10) -> list[str]:
         return []
     said = [f"{log.path}: left out when it was imported: {message}" for message in note["first"][:most]]
     rest = note["count"] - len(said)
-    return said + [f"{log.path}: left out when it was imported: {rest:,} more"] * (rest > 0)
+    return said + ([f"{log.path}: left out when it was imported: {rest:,} more"] if rest > 0 else [])
 
 
 def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skipped: Sequence[str] = (),

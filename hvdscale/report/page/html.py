@@ -4,6 +4,7 @@ All is said in words, tables and figures; a script makes the tables sort.
 """
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from base64 import b64encode
@@ -50,9 +51,8 @@ def as_html(document: Document) -> str:
 
 def with_figures(page: str, document: Document, drawn: Mapping[Figure, bytes]) -> str:
     """The page that ``without_figures`` gives, with the SVGs in ``drawn``; others are drawn."""
-    svgs = {anchor: _inline(figure, drawn.get(figure) or render(figure, "svg"), anchor)
-            for shown in document.shown for figure in shown.figures
-            for anchor in [f"{shown.slug}-{figure.name}"]}
+    anchors = ((f"{shown.slug}-{figure.name}", figure) for shown in document.shown for figure in shown.figures)
+    svgs = {anchor: _inline(figure, drawn.get(figure) or render(figure, "svg"), anchor) for anchor, figure in anchors}
     page = page.replace(PALETTE, _palette(svgs.values()), 1)
     return re.sub(PLACE.format("(.*?)"), lambda found: svgs[found[1]], page)
 
@@ -153,7 +153,7 @@ def _sort_key(value: float | str | None) -> str | None:
     """What a cell is sorted by: its number; empty: none, which comes last; None: its text."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return "" if value != value else str(float(value)).replace("inf", "Infinity")
+    return "" if math.isnan(value) else str(float(value)).replace("inf", "Infinity")
 
 
 def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:

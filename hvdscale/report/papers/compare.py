@@ -145,7 +145,7 @@ def _marks_table(name: str, reference: Reference, marks: Iterable[PassMark], rem
     return PAPERS.table("published-marks", rows, {
         "mark": lambda row: Cell(row[1], row[1]), "wanted": lambda row: Cell(row[2], row[0].wanted),
         "found": lambda row: Cell(row[3], row[0].found), "passed": lambda row: _yes(row[0].passed)},
-        file=name, notes=[PAPERS.say("remarks", remarks="; ".join(remarks))] * bool(remarks), target=target,
+        file=name, notes=[PAPERS.say("remarks", remarks="; ".join(remarks)) if remarks else ""], target=target,
         title=reference.title)
 
 

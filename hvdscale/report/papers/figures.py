@@ -113,7 +113,7 @@ class _Found:
                 paper.BEST_UNDER: self._best_under}[sheet.kind]
         panels = []
         for letter, panel in zip(LETTERS, sheet.panels):
-            lines = [(line, curve) for line in panel.lines for curve in [self.curve(sheet, line)] if curve is not None]
+            lines = [(line, curve) for line in panel.lines if (curve := self.curve(sheet, line)) is not None]
             panels += [(letter, panel, lines)] if lines else []
         if sheet.apart:
             found = [(f"{sheet.number}{letter}", draw(sheet, [(panel, lines)])) for letter, panel, lines in panels]

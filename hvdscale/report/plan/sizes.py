@@ -4,6 +4,8 @@
 """
 from __future__ import annotations
 
+import math
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
@@ -67,7 +69,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
 
 def workers_of(batch: Estimate, local_batch: int) -> Estimate:
     """Workers that hold a batch at ``local_batch`` examples each."""
-    return batch.mapped(lambda value: max(1.0, float(-(-value // local_batch))) if value == value else value)
+    return batch.mapped(lambda value: value if math.isnan(value) else max(1.0, float(-(-value // local_batch))))
 
 
 def describe_predictions(predictions: Predictions, laws: Mapping[str, PowerLaw], wanted: Mapping[str, float]

@@ -129,7 +129,7 @@ def notes(found: Branched) -> tuple[str, ...]:
     orders = len(found.points[-1].losses)
     return (BRANCHES.say("branches", batch=found.base_batch, **_words(found)),
             BRANCHES.say("intervals", orders=orders, **_words(found)), BRANCHES.say("depends"),
-            *[BRANCHES.say("one_order")] * (orders < 2))
+            BRANCHES.say("one_order") if orders < 2 else "")
 
 
 def _critical_cell(critical: Estimate) -> Cell:

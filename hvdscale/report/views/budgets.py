@@ -259,7 +259,7 @@ def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
         axes.plot(x, y, color=color, linewidth=1)
         look: Look = {"linestyle": "", "marker": marker, "color": color, "markersize": 5.5}
         for point, across in zip(row, x):
-            if point.best.low == point.best.low and point.best.high > point.best.low:
+            if point.best.high > point.best.low:
                 draw_bar(axes, across, point.best.low, point.best.high, color, 0.6)
             axes.plot([across], [point.best.value], **look,
                       **({"markerfacecolor": "none"} if point.best_is_short else {"markeredgewidth": 0}))
@@ -331,7 +331,7 @@ def _draw_map(axes: Axes, record: BaseRates, scale: _Scale, maps: Sequence[BaseR
     shares = np.array([scale.share(value) if math.isfinite(value) else math.nan for value in record.value])
     marks: dict[tuple[str, int], list[int]] = {}            # of one look: drawn together
     for at in np.argsort(-shares, kind="stable"):           # the better lie on top
-        if is_positive(record.rate[at]) and not lost[at] and shares[at] == shares[at]:
+        if is_positive(record.rate[at]) and not lost[at] and not math.isnan(shares[at]):
             marks.setdefault((scale.at(shares[at]), 5 if record.kind[at] == TrialKind.SHORT else 10), []).append(at)
     for (color, size), rows in marks.items():
         axes.plot(record.global_batch[rows], record.rate[rows], linestyle="", marker=CELL, markeredgewidth=0,

@@ -115,7 +115,7 @@ def _spread_warnings(section: Section, cells: Sequence[RunCell], times: bool) ->
     names = {"steps": "steps", SPEED: "examples per second"} if times else {"steps": "steps"}
     return [SCALING.say("stands_out", what=what, where=[
         f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in found])
-            for name, what in names.items() for found in [stand_out(cells, name)] if found]
+            for name, what in names.items() if (found := stand_out(cells, name))]
 
 
 def degrees_of_freedom(section: Section, times: bool = True) -> dict[str, int]:
@@ -139,7 +139,7 @@ def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
     counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in crowded})
     shared = any(trial.workers < trial.execution["local_workers"] for trial in crowded)
     return [SCALING.say("crowded", mark=CROWDED, shared=shared, counts=[f"{n} on {cores}" for n, cores in counts])
-            ] * bool(crowded)
+            ] if crowded else []
 
 
 def lost_of(cell: RunCell) -> TrialKeys:
@@ -187,7 +187,7 @@ def estimate_cell(estimate: Estimate, cell: RunCell, write: Write = number) -> C
 
 def ratio_cell(value: Estimate, cell: RunCell, baseline: RunCell) -> Cell:
     shown = ratio(value.value)
-    if value.value != value.value:
+    if math.isnan(value.value):
         shown = ("diverged" if not cell.runs else "not met" if math.isinf(cell.steps.value) else
                  "no baseline" if cell is not baseline and not baseline.steps.met else "n/a")
     return Cell(shown, value.value, value.low, value.high, span(value.low, value.high, ratio))

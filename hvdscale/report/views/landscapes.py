@@ -128,7 +128,7 @@ def _power_cell(law: RateLaw | None, peak: Estimate | None) -> Cell:
         return Cell("n/a") if peak is None else Cell(
             f"peak at {exact(peak.value, 0)}", peak.value, peak.low, peak.high, span(peak.low, peak.high))
     power = law.power
-    if power.low == power.low:
+    if not math.isnan(power.low):
         return power_cell(power)
     return Cell(f"{power.value:g}", power.value, math.nan, math.nan)
 

@@ -56,7 +56,7 @@ def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, t
                 name: str = "") -> Figure | None:
     """A panel (title, curve) each; those with fewer than two batches are left out, None where none is left."""
     found = [(panel, curve, points) for panel, curve in panels
-             for points in [_above_zero(best_points(curve, what), what)] if len(points) > 1]
+             if len(points := _above_zero(best_points(curve, what), what)) > 1]
     if not found:
         return None
 

@@ -119,7 +119,7 @@ def _noise_figure(section: Section) -> Figure:
 
 def _windows(noise: Noise) -> list[NoiseScale]:
     """The quarters that have a noise scale to show."""
-    return [quarter for quarter in noise.quarters if is_positive(quarter.noise_scale) and quarter.low == quarter.low]
+    return [quarter for quarter in noise.quarters if is_positive(quarter.noise_scale) and not math.isnan(quarter.low)]
 
 
 def beside_critical(subject: Subject) -> Iterator[Part]:
@@ -139,7 +139,7 @@ def find_noise(found: NoiseAgainst) -> Finding:
     """The two figures and their ratio, in a sentence, and how far to trust the one."""
     if found.chosen is None:
         return SCALING.find("noise_unknown")
-    one_end, sharp = one_ended(found.b_crit), found.ratio.low == found.ratio.low
+    one_end, sharp = one_ended(found.b_crit), not math.isnan(found.ratio.low)
     return SCALING.find(
         "noise_against", scale=as_estimate(found.chosen.noise.whole), batch=found.chosen.global_batch,
         steps=f"the steps to {found.target}" if found.target else "the steps", open=not is_bounded(found.b_crit),
@@ -161,7 +161,7 @@ def one_ended(b_crit: Estimate) -> str:
 
 def _judge(found: Estimate) -> str:
     """What the ratio of the noise scale to the critical batch says of the guess."""
-    if not found.low == found.low:
+    if math.isnan(found.low):
         return "with no interval for the ratio"
     if found.low <= 1 <= found.high:
         return "the intervals leave open whether they differ"

@@ -195,8 +195,8 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
         "short": lambda point: count_cell(point.short)}, lambda point: point.keys,
         file=f"quality-{column_name(found.column)}{own}", n=found.n, metric=metric_name(found.column),
         within=_within(found), notes=[SEARCH.say("intervals", confidence=found.confidence)],
-        warnings=[SEARCH.say("short_best", mark=MARK, might=True)] * any(
-            point.best_is_short for point in found.points))
+        warnings=[SEARCH.say("short_best", mark=MARK, might=True)
+                  if any(point.best_is_short for point in found.points) else ""])
 
 
 def best_batch_figure(found: Quality, tolerance: Tolerance) -> Figure | None:

@@ -227,7 +227,7 @@ def _heading(rule: Rule) -> str:
 def _loss_cell(point: RulePoint) -> Cell:
     loss, mark = point.loss, MARKS[point.verdict]
     outside = "outside" if point.how == OUTSIDE else ""
-    if loss.value != loss.value:
+    if math.isnan(loss.value):
         return no_cell(outside or "n/a")
     if math.isinf(loss.value):
         below = outside or (span(loss.low, loss.high, ratio) if loss.low < loss.beyond else "")

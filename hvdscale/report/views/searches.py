@@ -40,11 +40,11 @@ def describe_trials(search: Search) -> str:
     feasible, share = len(search.feasible), search.saved_share
     diverged, failed, pruned = (len(search.of_kind(kind)) for kind in (DrawEnd.DIVERGED, DrawEnd.FAILED,
                                                                        DrawEnd.PRUNED))
-    lost = [SEARCH.say("study_diverged", trials=diverged, share=search.diverged_share)] * bool(diverged)
-    lost += [SEARCH.say("study_failed", trials=failed)] * bool(failed)
+    lost = [SEARCH.say(kind, trials=count, share=search.diverged_share) for kind, count in (
+        ("study_diverged", diverged), ("study_failed", failed)) if count]
     return SEARCH.say("study_trials", feasible=feasible, wanted=search.wanted if feasible < search.wanted else None,
                       draws=len(search.draws), lost="; ".join(lost), searched=search.prune_keep is not None,
-                      pruned=pruned or None, saved=share if pruned and share == share else None)
+                      pruned=pruned or None, saved=share if pruned and not math.isnan(share) else None)
 
 
 def describe_best(search: Search) -> str:
@@ -65,7 +65,7 @@ def _describe_seeds(search: Search) -> str:
     over = search.over_seeds
     diverged = len(search.repeats) - (over.runs - 1 if over else 0)
     said = [SEARCH.say("seeds_met" if over.met else "seeds_unmet", runs=over.runs, steps=over)] if over else []
-    return " ".join([*said, *[SEARCH.say("seeds_diverged", seeds=diverged)] * (diverged > 0)])
+    return " ".join([*said, SEARCH.say("seeds_diverged", seeds=diverged)] if diverged > 0 else said)
 
 
 def not_by(before: float) -> str:
@@ -94,7 +94,7 @@ def hygiene(search: Search) -> tuple[str, ...]:
     inside = [SEARCH.say("inside_one", name=bound.parameter.name, distance=bound.distance, end=end_name(bound))
               for bound in search.bounds
               if not (bound.near or bound.final or math.isnan(bound.position) or bound.parameter.values)]
-    return (*cut, *[SEARCH.say("inside", distances=", ".join(inside))] * bool(inside), *_describe_more(search))
+    return (*cut, *([SEARCH.say("inside", distances=", ".join(inside))] if inside else ()), *_describe_more(search))
 
 
 def _describe_cut(bound: Bound) -> str:
@@ -287,7 +287,7 @@ def _diverged_of(search: Search) -> TrialKeys:
 
 def _draws(search: Search) -> Cell:
     failed = len(search.of_kind(DrawEnd.FAILED))
-    return count_cell(len(search.draws), f"{failed} failed" * bool(failed))
+    return count_cell(len(search.draws), f"{failed} failed" if failed else "")
 
 
 def _diverged_cell(search: Search) -> Cell:
@@ -297,7 +297,7 @@ def _diverged_cell(search: Search) -> Cell:
 
 def _pruned(search: Search) -> Cell:
     pruned, share = len(search.of_kind(DrawEnd.PRUNED)), search.saved_share
-    saved = f"{percent(share)} saved" if pruned and share == share else ""
+    saved = f"{percent(share)} saved" if pruned and not math.isnan(share) else ""
     return Cell("off", 0) if search.prune_keep is None else count_cell(pruned, saved)
 
 
@@ -324,7 +324,7 @@ def _nearest(search: Search) -> Cell:
 
 def _improving(search: Search) -> Cell:
     share, half = search.lowered, search.half
-    if half is None or share != share or not (half.known or search.improving):
+    if half is None or math.isnan(share) or not (half.known or search.improving):
         return Cell("n/a", math.nan)
     shown = "from none" if math.isinf(half.low) else f"{'' if half.known else 'over '}{percent(share)}"
     return Cell(shown + (f" {FLAG}" if search.improving else ""), share,
@@ -383,7 +383,7 @@ def steps_table(rows: Sequence[SearchResult]) -> Table:
         lambda row: row.keys, workload=str(workload), what=target,
         file=f"steps-to-result-{column_name(target.column)}-{target.value:g}",
         notes=(SEARCH.say("of_complete", pruned=pruned),),
-        warnings=[SEARCH.say("met_then_diverged")] * any(row.met_before_diverging for row in rows))
+        warnings=[SEARCH.say("met_then_diverged") if any(row.met_before_diverging for row in rows) else ""])
 
 
 def _trial_cell(row: SearchResult) -> Cell:

@@ -61,7 +61,7 @@ def by_workers(subject: Subject) -> Iterator[Part]:
 def _find_speedup(section: Section, series: Series, planned: bool) -> Iterator[Finding]:
     """What more workers buy, and at which the target was not met."""
     kind = _kind(section, series)
-    timed = [point for point in series.points if point.time_speedup.value == point.time_speedup.value]
+    timed = [point for point in series.points if not math.isnan(point.time_speedup.value)]
     if len(timed) > 1:
         best, last = min(timed, key=lambda point: point.cell.seconds.value), timed[-1]
         yield SCALING.find("speedup", last.time_speedup, series=kind, first=timed[0].workers, last=last.workers,
@@ -94,7 +94,7 @@ def _greater_loss(point: SpeedupPoint) -> str:
 def _find_throughput(section: Section, series: Series) -> Iterator[Finding]:
     first, last = series.points[0], series.points[-1]
     speedup = last.throughput_speedup
-    if speedup.value == speedup.value:
+    if not math.isnan(speedup.value):
         yield SCALING.find("throughput", speedup, series=_kind(section, series), first=first.workers,
                            last=last.workers, speedup=speedup, efficiency=last.system_efficiency.value,
                            slow=first.cell.examples_per_second.value, fast=last.cell.examples_per_second.value)
@@ -103,7 +103,7 @@ def _find_throughput(section: Section, series: Series) -> Iterator[Finding]:
 def _find_alone(section: Section, cell: RunCell) -> Finding:
     """Of a point that is in no series."""
     where, speed = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}", "no time is known"
-    known = cell.examples_per_second.value == cell.examples_per_second.value
+    known = not math.isnan(cell.examples_per_second.value)
     if known:
         speed = f"{number(cell.examples_per_second.value)} examples per second"
     kind = ("alone_diverged" if not cell.runs else "alone_speed" if not section.target else
@@ -118,7 +118,7 @@ def series_notes(section: Section, series: Series) -> tuple[str, ...]:
     cells = [point.cell for point in series.points]
     paired = len({updates(cell) for cell in cells}) < len(cells)
     return (SCALING.say("series", weak=series.kind == WEAK, workers=series.baseline.workers[0]),
-            *[SCALING.say("paired")] * paired, *cell_notes(section, cells))
+            SCALING.say("paired") if paired else "", *cell_notes(section, cells))
 
 
 def series_warnings(section: Section, series: Series) -> tuple[str, ...]:
@@ -128,8 +128,8 @@ def series_warnings(section: Section, series: Series) -> tuple[str, ...]:
     searched = {one.name for found in tuned.values() for search in found for one in search.space}
     problems = "; ".join(problems_of_points(series.points, searched if len(tuned) == len(cells) else ()))
     unmet = section.target and not series.baseline.steps.met
-    return (*[SCALING.say("problems", problems=problems)] * bool(problems),
-            *[SCALING.say("baseline_unmet", workers=series.baseline.workers[0])] * bool(unmet),
+    return (SCALING.say("problems", problems=problems) if problems else "",
+            SCALING.say("baseline_unmet", workers=series.baseline.workers[0]) if unmet else "",
             *cell_warnings(section, cells))
 
 
@@ -184,7 +184,7 @@ def _batch_table(section: Section, batches: Curve) -> Table:
     tokens: Cells = {TOKENS: lambda point: estimate_cell(point.cell.tokens, point.cell)}
     notes = (SCALING.say("by_batch"),
              SCALING.say("meanings", perfect=section.options.perfect_within, useful=section.options.useful_within),
-             *[SCALING.say("bias")] * (len(cells) > 2), *cell_notes(section, cells, times=False))
+             SCALING.say("bias") if len(cells) > 2 else "", *cell_notes(section, cells, times=False))
     return SCALING.table("batches", batches.measured, {
         BATCH: lambda point: count_cell(point.global_batch),
         SCALING.column("ran_at", "workers"): lambda point: _ran_at(point.cell),
