@@ -17,10 +17,10 @@ from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import JobKey, read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.drawing import render
-from hvdscale.report.papers.compare import beside_published
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
+from tests.factories.shown import beside_published
 from tests.factories.studies import drawn, studied
 
 MARKS = {"read", "dig", "fit", "mem"}

@@ -1,8 +1,9 @@
 """What pages show of a section of trials for which there is no plan, and what it says in sentences."""
-from hvdscale.report.document import sentences_of
+from hvdscale.report.document import sentences_of, shown_by
 from hvdscale.report.pages import measured
+from hvdscale.report.papers import compare
 from hvdscale.report.subject import Subject
-from hvdscale.report.views.trials import schedules
+from hvdscale.report.views import trials
 
 
 def shown(section):
@@ -24,4 +25,18 @@ def findings(section):
 
 
 def summary(section):
-    return (*sentences_of(findings(section)), *schedules(section))
+    return (*sentences_of(findings(section)), *trials.schedules(section))
+
+
+def left_out(section):
+    return tuple(trials.left_out(section))
+
+
+def beside_published(*given):
+    return shown_by(compare.beside_published(*given))
+
+
+def cells_of(table, key):
+    """The cells of a column."""
+    at = [column.key for column in table.columns].index(key)
+    return [row.cells[at] for row in table.rows]

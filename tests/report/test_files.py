@@ -8,12 +8,12 @@ import pytest
 from hvdscale.analysis.trials import JobKey
 from hvdscale.report.document import LONGEST_FILE, section_name, unique
 from hvdscale.report.make import make
-from hvdscale.report.papers.compare import beside_published
 from hvdscale.report.views.study_figures import family_figures
 from hvdscale.target import Target
 from tests.factories.logs import log, save, trial
 from tests.report.test_study_figures import NET, TARGET, curve_of, replace, sweep
 from tests.analysis.test_reference import measured
+from tests.factories.shown import beside_published
 
 LONG = "a_data_set_with_a_long_name", "a_model_with_an_even_longer_name_than_that_of_the_data_set"
 TARGETS = ("val/error<0.01", "val/error<0.3", "val/error<=0.3", "val/error>0.3", "val/error>=0.3", "val/error<-0.3",

@@ -26,12 +26,11 @@ from hvdscale.report.values import as_json
 from hvdscale.report.make import make
 from hvdscale.report.runs import read
 from hvdscale.report.views.cells import cell_warnings
-from hvdscale.report.views.trials import left_out
 from hvdscale.report.table import as_csv, as_text, interval_of
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.factories.logs import log, save, study, trial
-from tests.factories.shown import findings, summary, tables_of
+from tests.factories.shown import findings, left_out, summary, tables_of
 from tests.factories.studies import drawn
 
 
