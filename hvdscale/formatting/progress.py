@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable
 
 CLOCK: Callable[[], float] = time.monotonic     # of what is given no other
-AFTER = 2.0             # seconds, before there is a line
+AFTER, EVERY, MOST = 2.0, 0.2, 30.0     # seconds before a line; share of the time passed, and at most, before another
 Tell = Callable[..., object]        # takes what is being done, and ``long``: it takes long by itself
-EVERY, MOST = 0.2, 30.0  # of the time that has passed, and seconds at most, before there is another
 
 
 class Progress:

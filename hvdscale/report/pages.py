@@ -28,15 +28,18 @@ from .views.branches import branched_runs
 from .views.landscapes import landscapes
 from .views.study_figures import families
 
-# what a page shows, in reading order: of trials at their worker counts, and of studies as wholes
+# what a page shows, in reading order: of trials at their worker counts; beside it of studies held against a target, of
+# repeats, or where there is no target to hold them against
 MEASURED: tuple[View, ...] = (
     searches.of_metrics, batches.steps_by_batch, workers.by_workers, trials.slow_runs, trials.drift, trials.split_seeds,
     batches.early_crossing, trials.unlearned, growing.growing_batch, batches.regimes, searches.next_draws,
     searches.other_targets, step_times.step_parts, step_times.ranks, noise.noise_scales, searches.to_target,
     trials.training)
 STUDIED: tuple[View, ...] = (
-    batches.curve, rules.rule_costs, landscapes, budgets.best_under_budgets, quality.best_of_metrics,
-    quality.by_quality, noise.beside_critical, searches.results, budgets.base_rates, budgets.unused_budgets)
+    batches.curve, rules.rule_costs, landscapes, budgets.best_under_budgets, quality.by_quality, noise.beside_critical,
+    searches.results, budgets.base_rates)
+REPEATED: tuple[View, ...] = (batches.fitted, noise.beside_critical, budgets.unused_budgets)
+UNTARGETED: tuple[View, ...] = (quality.best_of_metrics,)
 
 Titled = tuple[str, Iterable[Part], Hashable]   # a title, what the chapter shows, and what is its own among others
 PLANNED = ("Costs are in worker-hours. The knee is the worker count with the least cost x time. How sure: the share "
@@ -100,8 +103,11 @@ def measured(subject: Subject) -> Shown:
 
 def _page(subject: Subject, taken: set[str]) -> Page:
     """Without a verdict of its own the first findings are it."""
-    section, plan = subject.section, subject.plan
-    studied, ran = shown_by(part for view in STUDIED for part in view(subject)), Shown()
+    section, plan, best_alone = subject.section, subject.plan, subject.best_alone
+    views = STUDIED if subject.held else REPEATED
+    if best_alone:
+        views = UNTARGETED
+    studied, ran = shown_by(part for view in views for part in view(subject)), Shown()
     notes: tuple[str, ...] = ()
     if section.trials and (section.searches or not subject.held):   # of studies from elsewhere it would be untrue
         ran, notes = measured(subject), trials.schedules(section)
@@ -109,10 +115,10 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     if not plan:
         lines = tuple(one.said for one in findings[:VERDICT])
         findings = (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more))
-    best_first = subject.best_alone and not section.searches or show_ends_alone(subject.studies)
+    best_first = best_alone and not section.searches or show_ends_alone(subject.studies)
     first, then = (studied, ran) if best_first else (ran, studied)
     careful = (*cautions(plan), *sentences_of(describe_crowded(plan.times.timings))) if plan else ()
-    title = BEST if subject.best_alone else str(section.target or THROUGHPUT)
+    title = BEST if best_alone else str(section.target or THROUGHPUT)
     name = unique(section_name(section.workload, section.target, "throughput"), (section.workload, section.target),
                   taken)
     return Page(findings, (*first.tables, *then.tables), (*studied.details, *ran.details),

@@ -104,11 +104,9 @@ View = Callable[[Subject], Iterable[Part]]
 
 
 def shared_by_metric(view: View) -> View:
-    """A view of studies that are held against a target, the same for all targets of a metric: worked out once."""
+    """A view that is the same for all targets of a metric, worked out once."""
     @wraps(view)
     def shared(subject: Subject) -> Iterable[Part]:
-        if not subject.held:
-            return ()
         found: Iterable[Part] = subject.once((view, subject.target.column, subject.target.minimizes),
                                              lambda: tuple(view(subject)))
         return found

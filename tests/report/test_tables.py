@@ -141,7 +141,7 @@ def test_a_target_met_at_the_first_evaluation_is_said_to_have_no_lower_end():
     first = trial(id=2, seed=1, steps=(100, 200), error=(0.1, 0.1))
     for trials, said in (([trial(), first], True), ([trial()], False)):
         [section] = [one for group in analyse(read_trials(log(*trials))) for one in group.sections]
-        warnings = cell_warnings(section, section.cells)
+        warnings = tuple(cell_warnings(section, section.cells))
         assert said == any("1 of 2 runs met the target at the first evaluation" in one for one in warnings)
         assert said == (section.cells[0].steps.low == 0)
 

@@ -33,19 +33,21 @@ NEVER = "never measured"
 def curve(subject: Subject) -> Iterator[Part]:
     """Regimes and steps by batch of studies; of searches that hvdscale ran, the section's own words and table have
     them."""
-    section = subject.section
-    if not subject.held:
-        fit = section.batches.regimes.fit if section.batches else None
-        yield Detail(fit_table(fit, section.target, [key for cell in section.cells for key in cell.keys]))
-        return
     found = subject.curve
-    if not section.searches:
+    if not subject.section.searches:
         yield from curve_findings(found)
         yield curve_table(found)
     yield Detail(fit_table(found.regimes.fit, found.target, found.keys))
     yield Figures(lambda: workload_figures(
         [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.options, subject.first,
         subject.asked.budgets))
+
+
+def fitted(subject: Subject) -> Iterator[Part]:
+    """What was fitted to repeats."""
+    section = subject.section
+    fit = section.batches.regimes.fit if section.batches else None
+    yield Detail(fit_table(fit, section.target, [key for cell in section.cells for key in cell.keys]))
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:

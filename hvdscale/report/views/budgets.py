@@ -53,7 +53,7 @@ def base_rates(subject: Subject) -> Iterator[Part]:
 
 def unused_budgets(subject: Subject) -> Iterator[Finding]:
     """That budgets are ignored, of trials that are no draws."""
-    if subject.asked.budgets and not subject.held and not subject.best_alone:
+    if subject.asked.budgets:
         yield GENERAL.find("no_budgets")
 
 

@@ -33,28 +33,22 @@ def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
     return f" ({best_of_each(section.options.confidence)})" if searched else ""
 
 
-def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -> tuple[str, ...]:
+def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
     """How to read a table of these cells."""
     repeated = [cell for cell in cells if not cell.searched]
-    notes = list(_interval_notes(section, repeated, times))
+    yield from _interval_notes(section, repeated, times)
     if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
-        notes.append(SCALING.say("some_unmet"))
-    tuned = tuned_by(section, cells)
+        yield SCALING.say("some_unmet")
+    tuned = [search for found in tuned_by(section, cells).values() for search in found]
     if tuned:
-        notes.append(tuned_at_each([search for found in tuned.values() for search in found],
-                                   section.options.confidence))
+        yield tuned_at_each(tuned, section.options.confidence)
     passes = _untimed_passes(cells) if times else ()
     if passes and max(passes):
-        notes.append(SCALING.say("warmup", passes=spread(passes)))
-    return tuple(notes)
+        yield SCALING.say("warmup", passes=spread(passes))
 
 
-def cell_warnings(section: Section, cells: Sequence[RunCell], times: bool = True) -> tuple[str, ...]:
+def cell_warnings(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
     """Of a table of these cells."""
-    return tuple(_cell_warnings(section, cells, times))
-
-
-def _cell_warnings(section: Section, cells: Sequence[RunCell], times: bool) -> Iterator[str]:
     repeated = [cell for cell in cells if not cell.searched]
     if any(len(cell.samples.seeds) == 1 for cell in repeated):
         yield SCALING.say("one_run", mark=ONE_RUN, target=section.target)

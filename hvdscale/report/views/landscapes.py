@@ -38,7 +38,7 @@ LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("-
 
 def landscapes(subject: Subject) -> Iterator[Part]:
     """What there is to show of a workload's studies, whose fits are those of the learning-rate rules."""
-    found = rate_landscapes(subject.curve, subject.costs) if subject.held else None
+    found = rate_landscapes(subject.curve, subject.costs)
     if found:
         yield from find_law(found)
         yield landscapes_table(found)

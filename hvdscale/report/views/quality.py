@@ -62,8 +62,6 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
 def best_of_metrics(subject: Subject) -> Iterator[Part]:
     """The best of each validation metric of which it is known which way is better, of studies held against no target.
     """
-    if not subject.best_alone:
-        return
     studies, budgets = subject.studies, subject.asked.budgets or (None,)
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
     known = [(column, way == SMALLER) for column in columns

@@ -37,7 +37,7 @@ PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not brack
 
 def rule_costs(subject: Subject) -> Iterator[Part]:
     """What each rule cost."""
-    found = subject.costs if subject.held else None
+    found = subject.costs
     if found:
         yield from find_rules(found)
         yield rules_table(found)

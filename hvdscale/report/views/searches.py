@@ -364,7 +364,7 @@ def other_targets(subject: Subject) -> Iterator[Finding]:
 
 def results(subject: Subject) -> Iterator[Part]:
     """The fewest steps as published; a search's own table has them."""
-    if subject.held and not subject.section.searches and is_measured(subject.studies, subject.target.column):
+    if not subject.section.searches and is_measured(subject.studies, subject.target.column):
         yield steps_table([result_of(study, subject.target) for study in subject.studies
                            if subject.target.column in study.evaluations.columns])
 
