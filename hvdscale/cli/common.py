@@ -22,7 +22,7 @@ from ..errors import ExitCode, HvdscaleError, OutputError, UsageError, WorkersEr
 from ..formatting.escaping import say as echo
 from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
-from ..report.defaults import FORMATS
+from ..report import FORMATS
 from ..system.collecting import uncollected
 from ..system.hangup import end_at_signals, guard_streams, heed, outlive_readers, stop_before_the_steps
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end

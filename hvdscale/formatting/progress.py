@@ -8,17 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-AFTER = 2.0             # seconds, before there is a line
+CLOCK: Callable[[], float] = time.monotonic     # of what is given no other
+AFTER, EVERY, MOST = 2.0, 0.2, 30.0     # seconds before a line; share of the time passed, and at most, before another
 Tell = Callable[..., object]        # takes what is being done, and ``long``: it takes long by itself
-EVERY, MOST = 0.2, 30.0  # of the time that has passed, and seconds at most, before there is another
 
 
 class Progress:
     """Lines that grow rarer as it takes longer; of what takes long by itself, at once."""
 
-    def __init__(self, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
-        self._say, self._clock = say, clock
-        self._start = self._last = clock()
+    def __init__(self, say: Callable[[str], object], clock: Callable[[], float] | None = None) -> None:
+        self._say, self._clock = say, clock or CLOCK
+        self._start = self._last = self._clock()
 
     def __call__(self, what: str, long: bool = False) -> None:
         now = self._clock()

@@ -20,15 +20,13 @@ from ..analysis.intervals import Estimate
 from ..analysis.steps import SPEED, RunCell
 from ..analysis.trials import Trial
 from ..formatting.lines import wrap
-from ..formatting.numbers import NARROWEST, finite, listed, ratio, span, whole
+from ..formatting.numbers import NARROWEST, listed, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
 from ..target import Target
-from .columns import BATCH
 from .differences import how_they_differ
-from .table import Cell, Table, TrialKeys, as_values, count_cell, number_cell
-from .texts import Cells, Texts
+from .table import BATCH, Cell, Table, TrialKeys, as_values, count_cell, number_cell, pick
+from .texts import COMPARE, Cells
 
-COMPARE = Texts("compare")
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio", BEST: "best_difference"}
 GOALS = (STEPS, SECONDS)        # measured up to the target
@@ -119,11 +117,9 @@ def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[s
     tolerances = comparisons[0].tolerances
     return {
         **_json_head(paths, verdict_of(comparisons), verdict_line(comparisons)),
-        "tolerances": {"steps": tolerances.steps, "time": tolerances.time, "metric": tolerances.metric},
-        "confidence": tolerances.confidence,
+        "tolerances": pick(tolerances, "steps time metric"), "confidence": tolerances.confidence,
         "comparisons": [{
-            "workload": str(comparison.workload), "target": str(comparison.target) if comparison.target else None,
-            "verdict": comparison.verdict, "missing": [_where(key) for key in comparison.missing],
+            **pick(comparison, "workload target verdict"), "missing": [_where(key) for key in comparison.missing],
             "added": [_where(key) for key in comparison.added], "table": as_values(comparison_table(comparison)),
             "tests": [_test_values(cell.workers, cell.global_batch, test)
                       for cell in comparison.cells for test in cell.tests]
@@ -161,8 +157,7 @@ def equality_json(pairs: Sequence[Pair], alone: Alone, paths: tuple[str, str]) -
 
 
 def _difference_values(found: Difference | None) -> dict[str, object] | None:
-    return None if found is None else {"step": found.step, "column": found.column, "baseline": finite(found.before),
-                                       "candidate": finite(found.after)}
+    return None if found is None else pick(found, "step column baseline=before candidate=after")
 
 
 def _name(trial: Trial) -> str:
@@ -174,9 +169,8 @@ def _where(key: tuple[int, int]) -> dict[str, int]:
 
 
 def _test_values(workers: int | str, batch: int | str, test: Test) -> dict[str, object]:
-    return {"workers": workers, "global_batch": batch, "measure": test.measure, "baseline": finite(test.before),
-            "candidate": finite(test.after), "change": finite(test.change.value), "low": finite(test.change.low),
-            "high": finite(test.change.high), "runs": test.change.runs, "verdict": test.verdict, "reason": test.reason}
+    return {"workers": workers, "global_batch": batch, **pick(test, "measure baseline=before candidate=after"),
+            **pick(test.change, "change=value low high runs"), **pick(test, "verdict reason")}
 
 
 def _met_cell(cell: ComparedCell, target: Target | None) -> Cell:
@@ -197,7 +191,7 @@ def _steps(cell: RunCell) -> Cell:
     if not cell.runs:
         return Cell("diverged", math.nan)
     if not steps.met:
-        return Cell(f"> {whole(steps.beyond)}" if steps.beyond == steps.beyond else "n/a", steps.value)
+        return Cell(f"> {whole(steps.beyond)}" if not math.isnan(steps.beyond) else "n/a", steps.value)
     return Cell(whole(steps.value), steps.value)
 
 
@@ -210,7 +204,7 @@ def _change(row: ComparedRow, name: str) -> Cell:
         ends = "" if math.isnan(change.low) else f"{_signed(change.low)}..{_signed(change.high)}"
         return Cell("n/a" if math.isnan(change.value) else _signed(change.value), change.value, change.low, change.high,
                     ends)
-    shown = ratio(change.value) if change.value == change.value else "n/a"
+    shown = ratio(change.value) if not math.isnan(change.value) else "n/a"
     return Cell(shown, change.value, change.low, change.high, _ends(change))
 
 
@@ -287,8 +281,8 @@ def _describe_intervals(tests: Sequence[Test]) -> Iterator[str]:
     single = [math.isnan(test.change.low) for test in tests if "one run" in test.reason]
     if not all(single):
         yield COMPARE.say("one_run")
-    reasons = ["all runs give this ratio to the last digit"] * any(_is_sharp(test.change) for test in tests)
-    reasons += ["either side has one run"] * any(single)
+    reasons = ["all runs give this ratio to the last digit"] if any(_is_sharp(test.change) for test in tests) else []
+    reasons += ["either side has one run"] if any(single) else []
     if reasons:
         yield COMPARE.say("no_interval", reasons=reasons)
 

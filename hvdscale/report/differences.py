@@ -125,4 +125,4 @@ def how_they_differ(one: str, other: str) -> str:
     names = dict.fromkeys(name for own in fields for name in own)
     found = [name for name in names if json.dumps(fields[0].get(name)) != json.dumps(fields[1].get(name))]
     said = [f"{name} {_shown(fields[0].get(name))}, then {_shown(fields[1].get(name))}" for name in _leaders(found)]
-    return listed(said[:MOST_VALUES] + [f"{len(said) - MOST_VALUES} more"] * (len(said) > MOST_VALUES))
+    return listed(said[:MOST_VALUES] + ([f"{len(said) - MOST_VALUES} more"] if len(said) > MOST_VALUES else []))

@@ -1,24 +1,162 @@
 """A report as one record: what report.html, report.json and the screen are written from; pages.py makes it."""
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ..analysis.report_data import JobResults, Section
+from ..analysis.trials import JobKey
 from ..formatting.numbers import counted
 from ..log.reader import Log
 from ..target import Target
-from .findings import sentences_of
-from .view import View
+from .drawing import Figure
+from .table import Table, encode, pick
 
+VERDICT = 3             # sentences
+MOST = 8                # findings that are shown at once
+Path = str | os.PathLike[str]
+COMPARED = {"<": "below", "<=": "at-most", ">": "above", ">=": "at-least"}
+LONGEST_WORKLOAD, LONGEST_TARGET, LONGEST_FILE = 80, 60, 200        # letters
+HASHED = 6                  # letters of the hash of what was cut off
 MAIN = 2                            # figures of a workload that are drawn unless all are asked for
 REPORT = "Scaling report"
 # what an import says of trials
 IMPORTED = ("search", "repeats", "workers", "steps", "overlap", "batch", "times", "metric", "ways", "tags")
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """A value with its interval, a verdict and one reason, in a line.
+
+    more        sentences on the same, for the page and the files
+    estimate    what has ``value``, ``low`` and ``high``; None where the finding is no number
+    kind        which template of report/texts said it, and severity: the section of that, finding or warning
+    named       the values that it was filled in with, by name
+    """
+
+    said: str
+    more: tuple[str, ...] = ()
+    estimate: object = None
+    kind: str = ""
+    named: Mapping[str, object] = field(default_factory=dict)
+    severity: str = "finding"
+
+    def values(self) -> dict[str, object]:
+        """For JSON."""
+        return {**pick(self, "kind severity said more"), **(encode(self.estimate) if self.estimate else {}),
+                **pick(self, "values=named")}
+
+
+def sentences_of(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """All that findings say."""
+    return tuple(said for one in findings for said in (one.said, *one.more))
+
+
+@dataclass(frozen=True)
+class Detail:
+    """A table for files only; None: there is none."""
+
+    table: Table | None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures that are worked out one after another, as far as they are asked for, while the logs are open."""
+
+    find: Callable[[], Iterable[Figure | None]]
+
+
+Part = Finding | Table | Detail | Figures | None        # of what a view shows; None: nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Findings, tables, tables for files only, and figures, each as far as there are."""
+
+    findings: tuple[Finding, ...] = ()
+    tables: tuple[Table, ...] = ()
+    details: tuple[Table, ...] = ()
+    finds: tuple[Figures, ...] = ()
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The findings in sentences."""
+        return sentences_of(self.findings)
+
+    def find(self) -> Iterator[Figure]:
+        """One figure after another; of those of one name the first."""
+        names = set()
+        for figure in (one for figures in self.finds for one in figures.find() if one is not None):
+            if figure.name not in names:
+                names.add(figure.name)
+                yield figure
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """All figures, worked out once."""
+        return tuple(self.find())
+
+
+def shown_by(parts: Iterable[Part]) -> Shown:
+    """All of the parts, in their order."""
+    parts = tuple(parts)
+    return Shown(tuple(part for part in parts if isinstance(part, Finding)),
+                 tuple(part for part in parts if isinstance(part, Table)),
+                 tuple(part.table for part in parts if isinstance(part, Detail) and part.table),
+                 tuple(part for part in parts if isinstance(part, Figures)))
+
+
+def slug(text: object) -> str:
+    """Letters, digits, dots, and a dash for all else."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", str(text)).strip("-.")
+
+
+def cut(text: str, longest: int) -> str:
+    """A name of at most that many letters; a hash of the whole keeps shortened names distinct."""
+    return text if len(text) <= longest else f"{text[:longest - HASHED - 1]}-{_hash(text)}"
+
+
+def section_name(workload: JobKey, target: Target | None = None, rest: str = "") -> str:
+    """The name of a workload held against a target, each whole unless it is very long.
+
+    rest  what the name ends with where there is no target
+    """
+    size = f"{workload.train_examples}-examples" if workload.train_examples else ""
+    args = "" if workload.model_args in ("", "{}", "null") else workload.model_args
+    names = slug("-".join(filter(None, (workload.dataset, workload.model, workload.optimizer, size, args))))
+    return "-".join(filter(None, (cut(names, LONGEST_WORKLOAD), target_name(target) if target else rest)))
+
+
+def target_name(target: Target) -> str:
+    """``val-error-below-0.01``; ``at-most`` of ``<=``, ``minus-1`` of ``-1``."""
+    value = str(target).removeprefix(f"{target.column}{target.comparison}")
+    value = re.sub("^-", "minus-", value)
+    return cut(slug(f"{column_name(target.column)}-{COMPARED[target.comparison]}-{value}"), LONGEST_TARGET)
+
+
+def column_name(column: str) -> str:
+    """``val-cross_entropy``; with a hash where the metric's name has more than a file name should."""
+    name = re.sub("[^A-Za-z0-9._-]+", "-", column).strip("-")
+    return name if name == column.replace("/", "-", 1) else f"{name}-{_hash(column)}"
+
+
+def unique(name: str, of: object, taken: set[str]) -> str:
+    """The name, which is then taken; where it is, one with a hash of ``of``: what it is the name of, in full."""
+    found = name if name not in taken else f"{name}-{_hash(str(of))}"
+    taken.add(found)
+    return found
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:HASHED]
 
 
 @dataclass(frozen=True)
@@ -33,7 +171,7 @@ class LogFacts:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Chapter(View):
+class Chapter(Shown):
     """What is about several workloads."""
 
     slug: str                       # for file names and anchors
@@ -77,7 +215,7 @@ class Document:
     def with_main_figures(self) -> Document:
         """The same with the first MAIN figures of each workload alone, beside those of chapters."""
         def cut(page: Page, most: int) -> Page:
-            return replace(page, find=lambda: islice(page.find(), most))
+            return replace(page, finds=(Figures(lambda: islice(page.find(), most)),))
         return replace(self, pages=tuple(
             (group, tuple(cut(page, 0 if at else MAIN) for at, page in enumerate(own))) for group, own in self.pages))
 

@@ -184,7 +184,7 @@ def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: 
     value, low, high = estimate.value, estimate.low, estimate.high
     named, x = f"{HOVER}{exact(x)}: {number(value)}{in_brackets(low, high)}", x * aside
     if is_known(estimate):
-        if low == low and high == high and high > low:
+        if high > low:
             top = high if math.isfinite(high) else value
             axes.plot([x, x], [low if low > 0 else value, top], color=color, linewidth=1.4, alpha=0.75, marker="_",
                       markersize=5, markeredgewidth=1.4)

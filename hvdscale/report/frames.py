@@ -84,5 +84,5 @@ class Frame(Columns):
         return f"<{self.name}: {self.rows:,} rows; columns {', '.join(self.specs)}>"
 
     def _repr_html_(self) -> str:
-        from .page.notebook import frame_html
+        from .page.html import frame_html
         return frame_html(self)

@@ -15,12 +15,11 @@ from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
 from ..system.collecting import uncollected
 from ..target import Target
-from .defaults import FORMATS
-from .document import Document
-from .file_names import Path
+from . import FORMATS
+from .document import Document, Path
 from .output import on_screen, refuse_no_folder, write
 from .runs import read
-from .about import StudyRequest
+from .request import StudyRequest
 
 
 @np.errstate(over="ignore")         # what is beyond the largest float counts as inf

@@ -20,10 +20,8 @@ from ..system.collecting import uncollected
 from ..system.files import writing
 from ..system.forked import map_on_cores
 from ..system.outputs import replace_own
-from .defaults import FORMATS
-from .document import Document, Page
-from .file_names import LONGEST_FILE, Path, cut
-from .findings import MOST, Finding
+from . import FORMATS
+from .document import LONGEST_FILE, MOST, Document, Finding, Page, Path, cut
 from .table import as_csv, as_text
 from .values import as_json
 
@@ -60,7 +58,7 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
     if not whole:
         more = sum(len(shown.tables) for shown in document.chapters) + sum(
             len(page.tables[1:]) for _, pages in document.pages for page in pages)
-        yield wrap(capital(f"{counted(more, 'more table')} and " * (more > 0) + MORE)) + "\n"
+        yield wrap(capital(f"{counted(more, 'more table')} and {MORE}" if more else MORE)) + "\n"
     elif document.how_to_read:
         yield titled("How to read this") + bullets(
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
@@ -81,7 +79,7 @@ def _page_text(page: Page, title: str, whole: bool) -> Iterator[str]:
         said.update(warnings)
         if not at:
             more = len(page.findings) - MOST
-            rest = [f"{more} more, in the files of --out."] * (more > 0)
+            rest = [f"{more} more, in the files of --out."] if more > 0 else []
             if page.findings:
                 yield bullets([*(one.said for one in page.findings[:MOST]), *rest])
     if not page.tables:
@@ -107,7 +105,7 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
     name    of its page and of its JSON, which holds ``values()``; by default ``as_json(document)``
     """
     out = os.fspath(out)
-    kinds = ["svg"] * ("svg" in formats or "html" in formats) + ["png"] * ("png" in formats)
+    kinds = [kind for kind in ("svg", "png") if kind in formats or kind == "svg" and "html" in formats]
     figures, svgs = [], {}
     for shown in document.shown if kinds else ():
         tell(f"working out the figures of {shown.slug}")

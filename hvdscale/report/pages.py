@@ -6,35 +6,42 @@ Of logs so large that no trial is made of its own, sections have no trials, and 
 """
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..analysis.budgets import show_ends_alone
 from ..analysis.grouping import group_by
-from ..analysis.report_data import JobResults, Options, Section
-from ..analysis.step_time import StepTimes, timings_of
-from ..analysis.steps_curve import points_of, steps_curve
+from ..analysis.report_data import JobResults, Options
 from ..analysis.studies import Study, are_searched
 from ..analysis.trials import JobKey, Trial
-from ..analysis.worker_plan import Request, WorkerPlan, plan_of
 from ..formatting.numbers import list_first
 from ..formatting.progress import Tell, quiet
-from .about import About, AboutAll, StudyRequest, with_costs
-from .chapters import chapters_of
-from .document import Chapter, Document, LogFacts, Page, describe_imports
-from .file_names import section_name, slug, unique
-from .findings import VERDICT, Finding, sentences_of
+from ..target import Target
+from .document import (VERDICT, Chapter, Document, Finding, LogFacts, Page, Part, Shown, describe_imports, section_name,
+                       sentences_of, shown_by, slug, unique)
 from .plan.words import cautions, describe_crowded, verdict
-from .scaling import words
-from .scaling.crossings import crossings_table
-from .scaling.figures import figures_of
-from .scaling.tables import tables_of
-from .search.tables import tables_of_searches
-from .studies import GENERAL, view_of, view_of_repeats, view_without_target
-from .view import View, joined
+from .request import StudyRequest
+from .subject import Subject, View, Whole, with_costs
+from .texts import GENERAL
+from .views import batches, budgets, growing, noise, quality, rules, searches, step_times, trials, workers
+from .views.branches import branched_runs
+from .views.landscapes import landscapes
+from .views.study_figures import families
 
+# what a page shows, in reading order: of trials at their worker counts; beside it of studies held against a target, of
+# repeats, or where there is no target to hold them against
+MEASURED: tuple[View, ...] = (
+    searches.of_metrics, batches.steps_by_batch, workers.by_workers, trials.slow_runs, trials.seeds_apart, trials.drift,
+    trials.split_seeds, batches.early_crossing, trials.unlearned, growing.growing_batch, batches.regimes,
+    searches.next_draws, searches.other_targets, step_times.step_parts, step_times.ranks, noise.noise_scales,
+    searches.to_target, trials.training)
+STUDIED: tuple[View, ...] = (
+    batches.curve, rules.rule_costs, landscapes, budgets.best_under_budgets, quality.by_quality, noise.beside_critical,
+    searches.results, budgets.base_rates)
+REPEATED: tuple[View, ...] = (batches.fitted, noise.beside_critical, budgets.unused_budgets)
+UNTARGETED: tuple[View, ...] = (quality.best_of_metrics,)
+
+Titled = tuple[str, Iterable[Part], Hashable]   # a title, what the chapter shows, and what is its own among others
 PLANNED = ("Costs are in worker-hours. The knee is the worker count with the least cost x time. How sure: the share "
            "of draws, given all that was measured, in which it is so. hvdscale-plan compares other worker counts, "
            "batches and prices.")
@@ -57,101 +64,88 @@ def document_of(groups: Sequence[JobResults], logs: Sequence[LogFacts] = (), ski
     """
     taken: set[str] = set()
     of_workload = group_by(studies, lambda study: study.workload)
-    by_section = dict(_abouts(groups, of_workload, asked))
-    abouts = tuple(by_section.values())
-    known_costs = with_costs(abouts, asked, ruled)
+    subjects = [list(_subjects(group, tuple(of_workload.get(group.workload, ())), asked)) for group in groups]
+    held = [subject for own in subjects for subject in own if subject.held]
+    known_costs = with_costs(held, asked, ruled)
     pages = []
-    for group in groups:
+    for group, own in zip(groups, subjects):
         found = []
-        for section in group.sections:
-            tell(f"{section.workload}{f': {section.target}' if section.target else ''}")
-            about = next(known_costs) if section in by_section else None
-            page = _page_of(section, about, of_workload.get(group.workload, ()), asked, taken)
-            found += [page] if page.tables or section.trials or about else []
+        for subject in own:
+            tell(f"{group.workload}{f': {subject.section.target}' if subject.section.target else ''}")
+            if subject.held:
+                next(known_costs)
+            page = _page(subject, taken)
+            found += [page] if page.tables or subject.section.trials or subject.held else []
         pages.append((group, tuple(found)))
-    known = {about.workload for about in abouts}
-    repeats = [section for group in groups for section in group.sections if section.workload not in known]
-    whole = AboutAll(abouts, repeats, studies, asked, options, tell, groups, branches)
+    searched = {subject.section.workload for subject in held}
+    repeats = [section for group in groups for section in group.sections if section.workload not in searched]
+    whole = Whole(held, repeats, studies, asked, options, tell, groups, branches)
     joining = describe_joining([group.workload for group in groups], [facts.attributes for facts in logs])
-    return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
-                    tuple(_chapter(title, view, key or title, taken) for title, view, key in chapters_of(whole)),
-                    (*notes, *describe_imports(logs), *joining))
+    return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence, tuple(
+        Chapter(**vars(shown_by(parts)), slug=unique(slug(title), key or title, taken), title=title)
+        for chapters in CHAPTERS for title, parts, key in chapters(whole)), (*notes, *describe_imports(logs), *joining))
 
 
-def _abouts(groups: Sequence[JobResults], studies: dict[JobKey, list[Study]], asked: StudyRequest
-            ) -> Iterator[tuple[Section, About]]:
-    """What is held against a target and is a study."""
-    for group in groups:
-        own, known = tuple(studies.get(group.workload, ())), dict[Hashable, Any]()
-        targets = [section.target for section in group.sections if section.target]
-        for section in group.sections if are_searched(own) or not group.trials else ():
-            if own and section.target:
-                alike = [target for target in targets if target.column == section.target.column]
-                yield section, About(own, section.target, section, asked,
-                                     tuple(target for target in alike if target != section.target),
-                                     section.target == alike[0], known)
+def _subjects(group: JobResults, studies: tuple[Study, ...], asked: StudyRequest) -> Iterator[Subject]:
+    known: dict[Hashable, Any] = {}
+    for section in group.sections:
+        held = bool(section.target and studies and (are_searched(studies) or not group.trials))
+        alike = [one.target for one in group.sections
+                 if one.target and section.target and one.target.column == section.target.column]
+        yield Subject(section, studies, asked, held, tuple(one for one in alike if one != section.target),
+                      section.target in alike[:1], known)
 
 
-def _page_of(section: Section, about: About | None, studies: Sequence[Study], asked: StudyRequest, taken: set[str]
-             ) -> Page:
-    title, trials = str(section.target) if section.target else THROUGHPUT, section.trials
-    if about:
-        studied = view_of(about)
-    elif section.target is None and (are_searched(studies) or not trials or not _is_timed(section)):
-        title, studied = BEST, view_without_target(studies, section.options, asked)
-    else:
-        studied = view_of_repeats(section, asked)
-    plan, view = _plan(section), studied
-    notes: tuple[str, ...] = (PLANNED,) if plan else ()
-    if trials and (section.searches or not about):  # of studies from elsewhere, what repeats would say is untrue
-        searched, measured = tables_of_searches(section.searches), tables_of(section)
-        measured = (*measured, *searched) if section.target else (*searched, *measured)
-        best_first = title == BEST and not section.searches or show_ends_alone(studies)
-        view = View((*words.findings(section, planned=bool(plan)), *studied.findings),
-                    (*studied.tables, *measured) if best_first else (*measured, *studied.tables),
-                    (*studied.details, *crossings_table(section)))
-        notes += words.schedules(section)
-    if trials:
-        view = replace(view, find=joined([studied, View(find=partial(figures_of, section))]).find)
-    page = _page(view, section, title, taken, verdict(plan) if plan else ())
-    careful = (*cautions(plan), *sentences_of(describe_crowded(plan.times.timings))) if plan else ()
-    return replace(page, left_out=(*careful, *(words.left_out(section) if trials else ())), notes=notes)
+def measured(subject: Subject) -> Shown:
+    """What there is to show of the trials at their worker counts."""
+    return shown_by(part for view in MEASURED for part in view(subject))
 
 
-def _is_timed(section: Section) -> bool:
-    """Whether any cell's time is known, so that there is a throughput to show."""
-    return any(cell.examples_per_second.value == cell.examples_per_second.value for cell in section.cells)
-
-
-def _page(view: View, section: Section, title: str, taken: set[str], verdict: tuple[str, ...]) -> Page:
+def _page(subject: Subject, taken: set[str]) -> Page:
     """Without a verdict of its own the first findings are it."""
-    findings = view.findings
-    if not verdict:
-        verdict = tuple(one.said for one in findings[:VERDICT])
+    section, plan, best_alone = subject.section, subject.plan, subject.best_alone
+    views = STUDIED if subject.held else REPEATED
+    if best_alone:
+        views = UNTARGETED
+    studied, ran = shown_by(part for view in views for part in view(subject)), Shown()
+    notes: tuple[str, ...] = ()
+    if section.trials and (section.searches or not subject.held):   # of studies from elsewhere it would be untrue
+        ran, notes = measured(subject), trials.schedules(section)
+    findings, lines = (*ran.findings, *studied.findings), verdict(plan) if plan else ()
+    if not plan:
+        lines = tuple(one.said for one in findings[:VERDICT])
         findings = (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more))
+    best_first = best_alone and not section.searches or show_ends_alone(subject.studies)
+    first, then = (studied, ran) if best_first else (ran, studied)
+    careful = (*cautions(plan), *sentences_of(describe_crowded(plan.times.timings))) if plan else ()
+    title = BEST if best_alone else str(section.target or THROUGHPUT)
     name = unique(section_name(section.workload, section.target, "throughput"), (section.workload, section.target),
                   taken)
-    return Page(findings, view.tables, view.details, view.find, slug=name, title=title, target=section.target,
-                section=section, verdict=verdict)
+    return Page(findings, (*first.tables, *then.tables), (*studied.details, *ran.details),
+                (*studied.finds, *ran.finds), slug=name, title=title, target=section.target,
+                section=section, verdict=lines, left_out=(*careful, *trials.left_out(section)),
+                notes=(*((PLANNED,) if plan else ()), *notes))
 
 
-def _chapter(title: str, view: View, key: Hashable, taken: set[str]) -> Chapter:
-    return Chapter(view.findings, view.tables, view.details, view.find, slug=unique(slug(title), key, taken),
-                   title=title)
+def _laws_over_size(whole: Whole) -> Iterator[Titled]:
+    if whole.asked.sizes:
+        from .views.size import laws_over_size              # which other reports need not wait for
+        yield "Laws over size", laws_over_size(whole), ""
 
 
-def _plan(section: Section) -> WorkerPlan | None:
-    """How many workers to take of the counts that were run; None where there is no choice."""
-    timings = timings_of(section.trials)
-    counts = tuple(sorted({one.workers for one in timings.found}))
-    points, fit = points_of(section) if section.target and len(counts) > 1 else ((), None)
-    if not section.target or not any(point.steps.met for point in points) or not all(
-            point.steps.value for point in points):
-        return None                         # no target, none met it, or some before the first step
-    times, request = StepTimes.of(timings), Request(counts, confidence=section.options.confidence)
-    plan = plan_of(steps_curve(points, fit, confidence=request.confidence), times.of_cells(section.cells), request,
-                   section.workload, section.target)
-    return plan if len(plan.options) > 1 else None
+def _of_papers(whole: Whole) -> Iterator[Titled]:
+    if whole.asked.compare or whole.asked.paper:
+        from .papers.chapters import chapters       # which other reports need not wait for
+        yield from chapters(whole)
+
+
+CHAPTERS: tuple[Callable[[Whole], Iterator[Titled]], ...] = (_laws_over_size, families, _of_papers, branched_runs)
+
+
+def targets_of_paper(paper: str, workload: JobKey) -> tuple[Target, ...]:
+    """The first target that a paper has for a workload; () where it has none."""
+    from .papers.chapters import target_of
+    return target_of(paper, workload)
 
 
 def describe_joining(workloads: Iterable[JobKey], attributes: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..analysis.budgets import Budget
-from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES,
-                                 USEFUL_WITHIN)
-from ..analysis.defaults import Options
+from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULES, RULE_WITHIN,
+                                 USEFUL_WITHIN, Options)
 from ..analysis.published import read as read_published
+from ..analysis.rules import RULES as COMMON_RULES
 from ..analysis.rules import Rule
 from ..analysis.shares import Tolerance, confidence_of, share_of
 from ..errors import UsageError
 from ..target import Target
-from .about import StudyRequest
 
 if TYPE_CHECKING:
     from ..analysis.size.borrowed import BorrowedLaw
@@ -86,3 +86,27 @@ def budgets_of(texts: Iterable[str]) -> tuple[Budget, ...]:
 
 def _listed(texts: Texts) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts)
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What the user wants to see of studies, beside the targets.
+
+    budgets       under which the best of the target's metric is shown
+    compare       publications that curves are laid beside
+    paper         whose figures are made, as far as the logs have data for them
+    rules         of the learning rate, held against the tuned optimum
+    rule_within   the share of steps more than that optimum at which a rule loses
+    branch_tolerance    of the loss of branches; None: that of their own plans
+    sizes         over which laws are fitted
+    laws          from elsewhere, over these sizes, whose cost is shown
+    """
+
+    budgets: tuple[Budget, ...] = ()
+    compare: tuple[str, ...] = ()
+    paper: str | None = None
+    rules: tuple[Rule, ...] = COMMON_RULES
+    rule_within: float = RULE_WITHIN
+    branch_tolerance: Tolerance | None = None
+    sizes: tuple[Size, ...] = ()
+    laws: tuple[BorrowedLaw, ...] = ()

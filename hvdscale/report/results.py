@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from ..errors import UnknownNameError
 from ..system.extras import import_extra
 from ..target import Target
-from .defaults import FORMATS
-from .document import Chapter, Document, Page
+from . import FORMATS
+from .document import Chapter, Document, Page, Path
 from .drawing import Figure, as_matplotlib
-from .file_names import Path
 from .output import on_screen, refuse_no_folder, write
 from .table import Table, as_records, as_text, as_values, record_keys
 from .values import as_json
@@ -74,7 +73,7 @@ class ReportTable:
         return f"<table {self.table.name}: {self.title}>"
 
     def _repr_html_(self) -> str:
-        from .page.notebook import table_html
+        from .page.html import table_html
         return table_html(self.table)
 
 
@@ -125,7 +124,7 @@ class Figures(LazyMapping[Canvas]):
             "title", "caption", "formula", "source", "trials")}} for name, figure in self._figures.items()]
 
     def _repr_html_(self) -> str:
-        from .page.notebook import figures_html
+        from .page.html import figures_html
         return figures_html(self._figures)
 
 
@@ -183,5 +182,5 @@ class Report:
         return f"<{self.document.title}; {self.document.lead}>"
 
     def _repr_html_(self) -> str:
-        from .page.notebook import report_html
+        from .page.html import report_html
         return report_html(self.document)

@@ -10,22 +10,159 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
-from ..analysis.defaults import Options
+import numpy as np
+
+from ..analysis.budgets import show_ends_alone
+from ..analysis.contents import Contents
+from ..analysis.defaults import LASTING, Options
+from ..analysis.metric_direction import better, check_direction
+from ..analysis.report_data import analyse, analyse_studies, refuse_unknown
+from ..analysis.studies import Study, best_metric, is_measured
+from ..errors import LogError
+from ..exchange.csv_tables import is_tables
+from ..exchange.runs.formats import has_runs, is_archive
+from ..exchange.runs.into_log import import_runs
 from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
-from ..log.reader import Log
+from ..log.check import refuse_unsound, refuse_unsound_trials
+from ..log.plan_text import refuse_wrong_plans
+from ..log.reader import Log, read_log
+from ..log.schema import SMALLER
+from ..log.segments import expand, find_logs, refuse_none, refuse_outer
+from ..system.files import scratch_folder
 from ..target import Target
-from .about import StudyRequest
-from .document import Document, describe_imports
-from .file_names import Path
+from .document import Document, Path, describe_imports, facts_of
 from .frames import Frame
-from .logs import document_of_logs
-from .opening import open_logs
-from .request import request_of, targets_of
+from .output import MOST_RULED
+from .pages import document_of, targets_of_paper
+from .request import StudyRequest, request_of, targets_of
 from .results import Report
+from .texts import GENERAL
+from .views.batches import describe_crossing
+
+CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
+MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
+LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
+
+
+def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell: Tell = quiet
+              ) -> tuple[list[Log], list[str]]:
+    """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
+
+    Raises LogError where a log cannot be read, unless it is to be skipped, and where there is nothing to report.
+    """
+    for path in expand(paths):
+        refuse_outer(path)
+    found = {path: _log_of_runs(path, opened) for path in expand(paths)}
+    names = find_logs(log or path for path, log in found.items())
+    shown = {log: path for path, log in found.items()}
+    logs, skipped = [], []
+    for at, name in enumerate(names, 1):
+        tell(f"reading log {at} of {len(names)}: {name}",
+             long=os.path.exists(name) and os.path.getsize(name) > LONG_BYTES)
+        try:
+            log = opened.enter_context(read_log(name))
+            log.path = shown.get(name, name)
+            (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
+            refuse_wrong_plans(log)
+            logs.append(log)
+            skipped += left_out_of(log)
+        except LogError as error:
+            if not skip_broken:
+                rest = f"\n{CONTINUE}" if len(names) > 1 else ""
+                raise LogError(f"{error}{rest}") from error
+            skipped.append(str(error))
+    refuse_none(names, paths)
+    if not sum(log.trials.rows for log in logs):
+        raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
+                       + "".join(f"\n{message}" for message in skipped))
+    return logs, skipped
+
+
+def _log_of_runs(path: str, opened: ExitStack) -> str | None:
+    """The log, for as long as ``opened`` is, of a file or folder with runs of other programs; None of any other path.
+
+    Raises LogError, naming the command that imports them, for tables and archives.
+    """
+    if not os.path.exists(path) or path.endswith(".h5") or os.path.isdir(path) and find_logs([path]):
+        return None
+    if is_tables(path) or is_archive(path):
+        raise LogError(f"{path}: is no log; 'hvdscale-log import {path} LOG.h5' makes one of it, to report on")
+    if not has_runs(path):
+        return None
+    log = os.path.join(opened.enter_context(scratch_folder()), "runs.h5")
+    import_runs([path], log)
+    return log
+
+
+def left_out_of(log: Log, most: int = 10) -> list[str]:
+    """Messages about the trials that an import left out of a log."""
+    note = log.attributes.get("skipped")
+    if not isinstance(note, dict) or not isinstance(note.get("count"), int) or not isinstance(note.get("first"), list):
+        return []
+    said = [f"{log.path}: left out when it was imported: {message}" for message in note["first"][:most]]
+    rest = note["count"] - len(said)
+    return said + ([f"{log.path}: left out when it was imported: {rest:,} more"] if rest > 0 else [])
+
+
+def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skipped: Sequence[str] = (),
+                     options: Options = Options(), asked: StudyRequest = StudyRequest(), tell: Tell = quiet
+                     ) -> Document:
+    """The report of logs that are open, and stay so while the document is used."""
+    for target in targets:
+        check_direction(target, logs)
+    evaluations = sum(log.evaluations.rows for log in logs)
+    tell(f"sorting {evaluations:,} evaluations by trial", long=evaluations > MOST_EVALUATIONS)
+    facts, contents = [facts_of(log) for log in logs], Contents(logs)
+    studies, branches, ruled = contents.studies, [], True
+    if asked.paper or evaluations > MOST_EVALUATIONS:
+        refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
+        ruled = sum(map(len, studies)) <= MOST_RULED
+        alone = GENERAL.say("studies_alone", paper=bool(asked.paper), most=MOST_EVALUATIONS, unruled=not ruled,
+                            lasting=options.crossing == LASTING)
+        groups = analyse_studies(studies, partial(targets_held, targets, asked), options)
+        notes: tuple[str, ...] = (alone,)
+    else:
+        tell(f"holding {counted(len(contents.read), 'trial')} against their targets")
+        groups = analyse(contents.trials, targets, options)
+        branches, notes = contents.branches, describe_crossing(options)
+    found = document_of(groups, facts, skipped, options, studies, asked, tell, branches, (*notes, *contents.notes),
+                        ruled)
+    held = bool(targets) or any(page.target for _, pages in found.pages for page in pages)
+    return found if held else replace(found, hint=_describe_no_target(studies, logs))
+
+
+def targets_held(targets: Sequence[Target], asked: StudyRequest, studies: Sequence[Study]) -> tuple[Target | None, ...]:
+    """The targets to hold a workload's studies against, of those given or else those in the plans of their first
+    trials, or else that of the paper which is asked for: with a metric that they measured; without any None, but where
+    targets were given, which nothing is shown without."""
+    own = [(study.plan(0).get("measurement") or {}).get("target") for study in studies if len(study)]
+    wanted = targets or tuple(dict.fromkeys(Target.parse(text) for text in own if text))
+    if not wanted and asked.paper:
+        wanted = targets_of_paper(asked.paper, studies[0].workload)
+    ends_alone = show_ends_alone(studies)
+    held = tuple(target for target in wanted if is_measured(studies, target.column) and not ends_alone)
+    return held if held or targets and not ends_alone else (None,)
+
+
+def _describe_no_target(studies: Sequence[Study], logs: Sequence[Log]) -> str:
+    """How to hold trials without a target against one that about half of them meet, of validation if it was measured;
+    "" where none measured a metric twice whose better way is known."""
+    studies = [study for study in studies if (study.evaluations.counts > 1).any()]
+    columns = {name for study in studies for name in study.evaluations.columns if "/" in name}
+    for column in sorted(columns, key=lambda name: (not name.startswith("val/"), name)):
+        way = better(column, logs)
+        if way and is_measured(studies, column):
+            best = np.concatenate([best_metric(study, column, way == SMALLER).value[study.feasible]
+                                   for study in studies if column in study.evaluations.columns])
+            known = best[np.isfinite(best)]
+            return GENERAL.say("no_target", target=f"{column}{'<' if way == SMALLER else '>'}{np.median(known):.2g}"
+                               ) if len(known) else ""
+    return ""
 
 
 class Runs:
@@ -94,7 +231,7 @@ class Runs:
         return f"<{counted(self.trials.rows, 'trial')} in {counted(len(self.logs), 'log')}>"
 
     def _repr_html_(self) -> str:
-        from .page.notebook import runs_html
+        from .page.html import runs_html
         return runs_html(self.trials, self.skipped, len(self.logs))
 
 

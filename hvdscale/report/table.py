@@ -8,9 +8,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..analysis.intervals import Estimate
 from ..formatting.escaping import as_cell, printable
@@ -25,6 +27,10 @@ WIDE = f"No interval: so few runs or trials leave its ends more than a factor {T
 TARGET = "target"           # a column of every CSV
 TrialKeys = tuple[tuple[str, int], ...]     # (log, id) each
 Write = Callable[[float], str]
+SHALLUE = "Shallue et al. 2019, arXiv 1811.03600"
+POLLUX = "Qiao et al. 2021, arXiv 2008.12260"
+MCCANDLISH = "McCandlish et al. 2018, arXiv 1812.06162, appendix A.1"
+SPLIT_NAMES = {"train": "training", "val": "validation"}
 
 
 @dataclass(frozen=True)
@@ -153,14 +159,31 @@ def _ranged(table: Table) -> list[bool]:
     return [any(row.cells[at].low is not None for row in table.rows) for at in range(len(table.columns))]
 
 
+def encode(value: Any) -> Any:
+    """A value as JSON can hold it, with null for NaN and infinity; what has an interval as value, low and high."""
+    if hasattr(value, "low"):
+        return pick(value, "value low high")
+    if isinstance(value, Mapping):
+        return {name: str(one) if isinstance(one, Mapping) else encode(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(one) for one in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return finite(value) if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def pick(record: object, names: str) -> dict[str, Any]:
+    """Fields of a record for JSON: ``workers accumulation=passes`` gives workers, and passes as accumulation."""
+    pairs = (name.rpartition("=")[::2] for name in names.split())
+    return {new or name: encode(getattr(record, name)) for new, name in pairs}
+
+
 def as_values(table: Table) -> dict[str, object]:
     """The table for JSON: every cell with its value, interval and reading, every row with its trials."""
     return {
-        "name": table.name, "title": table.title, "notes": [*table.warnings, *table.notes],
-        "warnings": list(table.warnings),
-        "columns": [{"key": c.key, "title": c.title, "unit": c.unit, "formula": c.formula, "source": c.source}
-                    for c in table.columns],
-        "rows": [{"cells": {c.key: _cell_values(cell) for c, cell in zip(table.columns, row.cells)},
+        **pick(table, "name title"), "notes": [*table.warnings, *table.notes], **pick(table, "warnings"),
+        "columns": [pick(column, "key title unit formula source") for column in table.columns],
+        "rows": [{"cells": {column.key: pick(cell, "shown value low high" if cell.low is not None else "shown value")
+                            for column, cell in zip(table.columns, row.cells)},
                   "trials": trial_list(row.trials), "diverged_trials": trial_list(row.diverged),
                   "baseline_trials": trial_list(row.baseline)}
                  for row in table.rows],
@@ -170,13 +193,6 @@ def as_values(table: Table) -> dict[str, object]:
 def trial_list(keys: Iterable[tuple[str, int]]) -> list[dict[str, object]]:
     """Trials for JSON."""
     return [{"log": log, "trial": trial} for log, trial in keys]
-
-
-def _cell_values(cell: Cell) -> dict[str, object]:
-    values = {"shown": cell.shown, "value": finite(cell.value)}
-    if cell.low is not None:
-        values |= {"low": finite(cell.low), "high": finite(cell.high)}
-    return values
 
 
 def keys_of(parts: Iterable[Any]) -> TrialKeys:
@@ -214,7 +230,7 @@ def steps_cell(estimate: Estimate, write: Write = number) -> Cell:
     """An estimate that may be known from below alone: ``> 300``, not met."""
     if estimate.met:
         return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high, interval_of(estimate, write))
-    shown = f"> {write(estimate.beyond)}" if estimate.beyond == estimate.beyond else "n/a"
+    shown = "n/a" if math.isnan(estimate.beyond) else f"> {write(estimate.beyond)}"
     return Cell(shown, estimate.value, estimate.low, estimate.high, "not met")
 
 
@@ -229,3 +245,25 @@ def interval_of(estimate: Estimate, write: Write = number) -> str:
     if wide or estimate.low == 0 and math.isinf(estimate.high):
         return NO_INTERVAL
     return span(estimate.low, estimate.high, write)
+
+
+BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
+STEPS = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
+               "target, geometric mean over seeds, the median where a seed did not meet; of a search the median best "
+               "of as many trials as every batch has", SHALLUE)
+EXAMPLES = Column("examples_to_target", "examples to target", "examples", "B S", SHALLUE)
+TOKENS = Column("tokens_to_target", "tokens to target", "tokens", "tokens that the loss counted in B S examples")
+STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
+SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
+PERFECT = Column("perfect_scaling", "perfect scaling", "1", "B S within its tolerance of the smallest B S", SHALLUE)
+NOISE = Column("noise_scale", "noise scale", "examples", "tr(Sigma) / |G|^2, each averaged over steps first; Fieller's "
+               "interval, variances from differences of neighbouring measured steps", MCCANDLISH)
+QUARTERS = tuple(Column(f"noise_scale_quarter_{at}", f"{word} quarter", "examples", "the noise scale over the "
+                        f"{word} quarter of each run's measured steps", MCCANDLISH)
+                 for at, word in enumerate(("first", "second", "third", "last"), 1))
+
+
+def metric_name(metric: str) -> str:
+    """``validation error`` for val/error."""
+    split, name = metric.split("/", 1)
+    return f"{SPLIT_NAMES.get(split, split)} {name.replace('_', ' ')}"

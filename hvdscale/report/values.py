@@ -5,11 +5,12 @@ from .. import __version__
 from ..analysis.intervals import OWN_FROM
 from ..analysis.report_data import Section
 from ..analysis.search import Search
-from ..formatting.numbers import finite
 from .document import Chapter, Document, Page
-from .findings import plain_value
-from .search.words import lines
-from .table import as_values, trial_list
+from .views.searches import lines
+from .table import as_values, encode, pick, trial_list
+
+
+WORKLOAD = "dataset model model_args optimizer train_examples"
 
 
 def as_json(document: Document, figures: bool = True) -> dict[str, object]:
@@ -20,14 +21,10 @@ def as_json(document: Document, figures: bool = True) -> dict[str, object]:
     return {
         "format": "hvdscale-report", "version": 1, "creator": f"hvdscale {__version__}",
         "confidence": document.confidence,
-        "logs": [{"path": log.path, "trials": log.trials, "hosts": log.hosts, "devices": log.devices,
-                  "attributes": {name: plain_value(value) for name, value in log.attributes.items()}}
-                 for log in document.logs],
+        "logs": [pick(log, "path trials hosts devices attributes") for log in document.logs],
         "skipped": document.skipped, "notes": document.notes,
         "workloads": [{
-            "dataset": group.workload.dataset, "model": group.workload.model, "model_args": group.workload.model_args,
-            "optimizer": group.workload.optimizer, "train_examples": group.workload.train_examples,
-            **({"version": group.workload.version} if group.workload.version else {}),
+            **pick(group.workload, WORKLOAD), **(pick(group.workload, "version") if group.workload.version else {}),
             "sections": [_section_values(page, figures) for page in pages]} for group, pages in document.pages],
         "how_to_read": [{"about": about, "notes": notes} for about, notes in document.how_to_read],
         "chapters": [{"title": one.title, "summary": one.summary,
@@ -45,8 +42,7 @@ def _section_values(page: Page, figures: bool) -> dict[str, object]:
         options, searches = page.section.options, [_search_values(search) for search in page.section.searches]
         values |= {
             "intervals": _interval_values(page.section),
-            "tolerances": {"perfect_within": options.perfect_within, "useful_within": options.useful_within,
-                           "loss_within": str(options.loss_within)},
+            "tolerances": pick(options, "perfect_within useful_within loss_within"),
             **({"searches": searches} if searches else {})}
     return values
 
@@ -54,22 +50,18 @@ def _section_values(page: Page, figures: bool) -> dict[str, object]:
 def _shown_values(shown: Chapter, figures: bool = True) -> dict[str, object]:
     return {
         "tables": [as_values(table) for table in (*shown.tables, *shown.details)],
-        "figures": [{"name": f"{shown.slug}-{figure.name}", "title": figure.title, "caption": figure.caption,
-                     "formula": figure.formula, "source": figure.source, "trials": trial_list(figure.trials)}
-                    for figure in (shown.figures if figures else ())]}
+        "figures": [{"name": f"{shown.slug}-{figure.name}", **pick(figure, "title caption formula source"),
+                     "trials": trial_list(figure.trials)} for figure in (shown.figures if figures else ())]}
 
 
 def _search_values(search: Search) -> dict[str, object]:
     return {
-        "study": search.study, "objective": search.objective, "done": search.done, "said": lines(search),
-        "space": [one.record() for one in search.space],
-        "draws": [{"draw": draw.number, "kind": draw.kind, "value": finite(draw.value), "last_step": draw.last_step,
-                   "point": draw.point if draw.trial else None,
+        **pick(search, "study objective done"), "said": lines(search), "space": [one.record() for one in search.space],
+        "draws": [{**pick(draw, "draw=number kind value last_step"), "point": draw.point if draw.trial else None,
                    **({"log": draw.trial.log, "trial": draw.trial.id} if draw.trial else {})} for draw in search.draws],
         "best": search.best and search.best.number,
-        "positions": {bound.parameter.name: finite(bound.position) for bound in search.bounds},
-        "best_of_n": [{"n": one.n, "low": finite(one.low), "high": finite(one.high)} for one in search.curve],
-        "saved_steps": finite(search.saved_steps),
+        "positions": {bound.parameter.name: encode(bound.position) for bound in search.bounds},
+        "best_of_n": [pick(one, "n low high") for one in search.curve], **pick(search, "saved_steps"),
     }
 
 

@@ -25,7 +25,7 @@ from ..log.files import refuse_taken
 from ..log.merge import joined, source_of
 from ..log.reader import Log, LogTable, absent, current_rows, read_log
 from ..log.schema import SOURCE, TABLES, LogColumn, columns
-from ..report.search.words import lines
+from ..report.views.searches import lines
 from ..system.files import temporary_name, writing
 from ..system.lock import WAIT_SECONDS, Lock
 from ..system.outputs import refuse_foreign, refuse_shared

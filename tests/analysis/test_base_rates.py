@@ -8,7 +8,7 @@ from hvdscale.analysis.base_rates import base_rates_of, both_readings, value_ran
 from hvdscale.analysis.budgets import Budget, TrialKind
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
-from hvdscale.report.search.budgets import base_rates_table
+from hvdscale.report.views.budgets import base_rates_table
 from hvdscale.report.table import as_text
 from tests.factories.landscapes import logged
 from tests.factories.logs import trial

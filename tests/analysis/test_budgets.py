@@ -9,8 +9,8 @@ from hvdscale.analysis.budgets import Budget, TrialKind, best_under, best_value_
 from hvdscale.analysis.studies import studies_of
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import PRUNED, Status
-from hvdscale.report.findings import sentences_of
-from hvdscale.report.search.budgets import find_budgets, budgets_table, trials_table, warnings
+from hvdscale.report.document import sentences_of
+from hvdscale.report.views.budgets import find_budgets, budgets_table, trials_table, warnings
 from hvdscale.report.table import as_csv, as_text, as_values
 from tests.factories.logs import log, trial
 

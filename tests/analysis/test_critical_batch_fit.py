@@ -8,8 +8,8 @@ from scipy.special import stdtrit
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch, steps_at
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.steps_curve import StepsPoint, steps_curve
-from hvdscale.report.findings import sentences_of
-from hvdscale.report.scaling.regimes import find_fit
+from hvdscale.report.document import sentences_of
+from hvdscale.report.views.batches import find_fit
 
 BATCHES = 2.0 ** np.arange(1, 14)
 INF = math.inf

@@ -8,10 +8,12 @@ from hvdscale.analysis.steps import run_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.request import request_of
-from hvdscale.report.scaling.crossings import find_early_crossing, crossings_table
+from hvdscale.report.views.batches import early_crossing
 from hvdscale.target import Target
 from tests.factories.crossings import TARGET, coverage, curve
 from tests.factories.logs import log, trial
+from hvdscale.report.document import shown_by
+from hvdscale.report.subject import Subject
 
 STEPS = np.arange(0, 1100, 100)
 LUCKY = np.array([0.9, 0.5, 0.09, 0.3, 0.25, 0.2, 0.08, 0.07, 0.06, 0.05, 0.05])
@@ -65,18 +67,19 @@ def test_a_run_is_held_at_the_crossing_that_is_asked_for():
 
 def test_a_target_met_early_is_a_finding_and_its_evaluations_are_counted():
     section = lucky_section()
-    [finding], [table] = find_early_crossing(section), crossings_table(section)
+    found = shown_by(early_crossing(Subject(section)))
+    [finding], [table] = found.findings, found.details
     assert "Batch 32" in finding.said and "600" in finding.said and "24 evaluations" in finding.said
     assert [cell.value for cell in table.rows[0].cells] == pytest.approx([32, 200, 600, 0, 24, 15])
     assert lucky_section("lasting").batches.points[0].steps.value == pytest.approx(600)
-    assert not find_early_crossing(lucky_section("lasting"))
+    assert not shown_by(early_crossing(Subject(lucky_section("lasting")))).findings
 
 
 def test_a_target_met_early_by_runs_that_end_there_is_a_finding_too():
     trials = [trial(id=seed, seed=seed, steps=STEPS[:6], error=[0.9, 0.5, 0.4, 0.35, 0.3, 0.09],
                     target="val/error<0.1") for seed in (1, 2, 3)]
     [group] = analyse(read_trials(log(*trials)))
-    [finding] = find_early_crossing(group.sections[0])
+    [finding] = shown_by(early_crossing(Subject(group.sections[0]))).findings
     assert "a model" in finding.said and "evaluations after" not in finding.said
 
 

@@ -12,14 +12,12 @@ from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
-from hvdscale.report.findings import sentences_of
-from hvdscale.report.scaling.curves import fit_table
-from hvdscale.report.scaling.regimes import curve_findings
-from hvdscale.report.scaling.tables import tables_of
-from hvdscale.report.scaling.words import summary
+from hvdscale.report.document import sentences_of
+from hvdscale.report.views.batches import curve_findings, fit_table
 from hvdscale.report.table import as_csv
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
+from tests.factories.shown import summary, tables_of
 from tests.factories.studies import EVERY, drawn, studied
 
 EASY, STRICT = (Target.parse(f"val/error<{value}") for value in ("0.2", "0.1"))

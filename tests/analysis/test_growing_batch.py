@@ -14,9 +14,8 @@ from hvdscale.analysis.worker_plan import Request
 from hvdscale.cli.plan import main as plan_command
 from hvdscale.cli.report import main as report_command
 from hvdscale.plan.batch_schedule import BatchSchedule
-from hvdscale.report.scaling.figures import figures_of
-from hvdscale.report.scaling.tables import tables_of
 from tests.factories.logs import log, save, trial
+from tests.factories.shown import figures_of, tables_of
 
 RAMP = BatchSchedule((32, 64, 128), (0, 100, 200))
 PACES = {32: 400, 64: 260, 128: 190}            # steps to target at constant batches

@@ -9,9 +9,9 @@ from hvdscale.analysis.best_points import REACHED
 from hvdscale.analysis.landscapes import ADAM, PEAK, POWER, laws_of, rate_landscapes
 from hvdscale.analysis.lr_response import Landscape, valley
 from hvdscale.analysis.rules import BestRate, rules_of
-from hvdscale.report.findings import sentences_of
+from hvdscale.report.document import sentences_of
 from hvdscale.report.drawing import render
-from hvdscale.report.landscapes import landscape_figures, find_law, landscapes_table, laws_table, rates_table
+from hvdscale.report.views.landscapes import landscape_figures, find_law, landscapes_table, laws_table, rates_table
 from hvdscale.report.table import as_csv, as_text, as_values
 from tests.conftest import but_slow
 from tests.factories.landscapes import curve_of, logged, searched

@@ -6,8 +6,8 @@ from hvdscale.analysis.learning import LEAST_STEPS, LossCourse, course_of
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
-from hvdscale.report.scaling.words import findings
 from tests.factories.logs import log, trial
+from tests.factories.shown import findings
 
 FALLING = tuple(np.linspace(2.0, 1.0, 40))
 FLAT = (2.3,) * 40

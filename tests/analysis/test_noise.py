@@ -13,12 +13,10 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED
 from hvdscale.log.writer import LogWriter
 from hvdscale.report.drawing import render
-from hvdscale.report.scaling.figures import figures_of
-from hvdscale.report.scaling.tables import tables_of
-from hvdscale.report.scaling.words import summary
 from hvdscale.report.table import as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, save, trial
+from tests.factories.shown import figures_of, summary, tables_of
 
 
 def measured(gradients, shares):

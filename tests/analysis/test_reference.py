@@ -17,10 +17,10 @@ from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import JobKey, read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.drawing import render
-from hvdscale.report.papers.compare import published_views
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
+from tests.factories.shown import beside_published
 from tests.factories.studies import drawn, studied
 
 MARKS = {"read", "dig", "fit", "mem"}
@@ -143,7 +143,7 @@ def test_an_interval_covers_only_where_it_has_an_upper_end():
     found = against(open_ended, mnist())
     assert found.counted("within") == (10, 10) and found.counted("covered") == (0, 0)
     assert found.marks[2].passed is None
-    assert any("no upper end" in note for note in published_views([open_ended], "shallue2019").tables[0].notes)
+    assert any("no upper end" in note for note in beside_published([open_ended], "shallue2019").tables[0].notes)
     assert against(too_slow, mnist()).counted("covered") == (0, 1)
 
 
@@ -154,7 +154,7 @@ def test_an_interval_covers_only_where_it_has_an_upper_end():
 def test_a_critical_batch_with_an_open_end_can_fail_its_mark_and_never_pass_it(b_crit, ends, passed, said):
     curve = measured(published_steps(), b_crit=b_crit, b_crit_ends=ends)
     assert against(curve, mnist()).marks[1].passed is passed
-    text = " ".join(published_views([curve], "shallue2019").summary)
+    text = " ".join(beside_published([curve], "shallue2019").summary)
     assert said in text if said else "B_crit is" not in text
 
 
@@ -171,7 +171,7 @@ def test_another_target_optimizer_or_training_set_is_not_compared_and_said(chang
     curve = measured(published_steps(), **changed)
     found = against(curve, mnist())
     assert isinstance(found, NoMatch) and said in "; ".join(found.why)
-    views = published_views([curve], "shallue2019")
+    views = beside_published([curve], "shallue2019")
     assert not views.tables and "Not compared" in views.summary[0] and said in views.summary[0]
     assert [figure.name for figure in views.figures] == [
         "shape-shallue2019-mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02"
@@ -180,7 +180,7 @@ def test_another_target_optimizer_or_training_set_is_not_compared_and_said(chang
 
 def test_of_another_target_the_shapes_are_shown_and_it_is_said_what_would_do():
     curve = measured({batch: 3 * steps for batch, steps in published_steps().items()}, target="val/error<0.02")
-    view = published_views([curve, curve], "shallue2019")
+    view = beside_published([curve, curve], "shallue2019")
     [figure], [said] = view.figures, view.summary
     assert "with --target 'val/error<0.01'" in said and "over its own steps at batch 1." in said
     from matplotlib.figure import Figure as Canvas
@@ -198,7 +198,7 @@ def test_of_another_target_the_shapes_are_shown_and_it_is_said_what_would_do():
 def test_a_difference_that_bears_little_is_said_beside_the_figures(changed, said):
     curve = measured(published_steps(), **changed)
     assert isinstance(against(curve, mnist()), Fidelity)
-    assert any(said in text for text in published_views([curve], "shallue2019").summary)
+    assert any(said in text for text in beside_published([curve], "shallue2019").summary)
 
 
 def test_a_training_set_of_unknown_size_is_taken_as_the_published_one():
@@ -206,13 +206,13 @@ def test_a_training_set_of_unknown_size_is_taken_as_the_published_one():
 
 
 def test_another_model_is_passed_over_and_what_there_is_is_named():
-    [said] = published_views([measured({32: 100}, model="fc")], "shallue2019").summary
+    [said] = beside_published([measured({32: 100}, model="fc")], "shallue2019").summary
     assert "nothing to compare with" in said and "MNIST Simple CNN" in said and "LM1B LSTM" in said
 
 
 def test_the_views_are_a_figure_two_tables_and_sentences():
     steps = {8: 11000, 32: 2400, 64: 1300, 128: 900, 512: 330, 2048: (math.inf, 900)}
-    views = published_views([measured(steps, b_crit=400)], "shallue2019")
+    views = beside_published([measured(steps, b_crit=400)], "shallue2019")
     [figure], [points, marks] = views.figures, views.tables
     assert render(figure, "svg").startswith(b"<?xml") and "MNIST Simple CNN" in figure.title
     said = " ".join(views.summary)
@@ -231,12 +231,12 @@ def test_sgd_and_nesterov_are_ordered_where_both_were_measured():
     assert mark.found == 4 and mark.passed is False
     assert ordering_of(curves[:1], ordering) is None
     assert any("short of the factor of 8 asked for" in text
-               for text in published_views(curves, "shallue2019").summary)
+               for text in beside_published(curves, "shallue2019").summary)
 
 
 def test_the_critical_batch_of_another_model_on_the_same_data_is_only_told():
     curve = measured({32: 100}, b_crit=437)
-    [said] = published_views([curve], "mccandlish2018", {curve.workload: 800.0}).summary
+    [said] = beside_published([curve], "mccandlish2018", {curve.workload: 800.0}).summary
     assert "critical batch of 200 and a noise scale of 900 examples" in said and "on its model" in said
     assert "B_crit 437 (220-870)" in said and "noise scale of 800" in said
 
@@ -246,7 +246,7 @@ def test_the_critical_batch_of_another_model_on_the_same_data_is_only_told():
     (0.0, (0.0, 251), "B_crit at most 250 to"), (400, (0.0, math.inf), None)])
 def test_of_a_critical_batch_with_an_open_end_the_other_end_is_told(b_crit, ends, said):
     curve = measured({32: 100}, b_crit=b_crit, b_crit_ends=ends)
-    [text] = published_views([curve], "mccandlish2018").summary
+    [text] = beside_published([curve], "mccandlish2018").summary
     assert said in text if said else "B_crit" not in text
     assert "4,020" not in text
 
@@ -257,7 +257,7 @@ def test_a_section_of_repeats_is_held_against_the_published_curve_as_well():
               for batch, steps in ((32, 2400), (128, 700), (512, 330)) for seed in (0, 1)]
     [group] = analyse(read_trials(log(*trials)))
     curve = group.sections[0].batches
-    views = published_views([curve], "shallue2019")
+    views = beside_published([curve], "shallue2019")
     assert "3 of 3 batch sizes (100%" in " ".join(views.summary)
     assert views.tables[0].rows[0].trials == (("made.h5", 320), ("made.h5", 321))
     [group] = analyse(read_trials(log(trial(target=None))))
@@ -266,7 +266,7 @@ def test_a_section_of_repeats_is_held_against_the_published_curve_as_well():
 
 def test_an_unknown_publication_is_an_error_naming_the_known_ones():
     with pytest.raises(UsageError, match="shallue2020.*\n.*mccandlish2018.*\n.*mlperf.*\n.*shallue2019"):
-        published_views([], "shallue2020")
+        beside_published([], "shallue2020")
 
 
 def test_a_search_is_held_against_the_published_one_at_as_many_trials():
@@ -283,6 +283,6 @@ def test_a_search_is_held_against_the_published_one_at_as_many_trials():
         assert point.equal == steps_of_best(study, curve.target, fashion.trials) and point.equal.extrapolated
         assert point.equal.value < 0.9 * point.measured.value
         assert point.log2_apart == pytest.approx(math.log2(point.equal.value / point.published))
-    table = published_views([curve], "shallue2019").tables[0]
+    table = beside_published([curve], "shallue2019").tables[0]
     assert "at equal trials" in as_text(table)
     assert any(note.endswith("they are what the best of 100 would need.") for note in table.notes)

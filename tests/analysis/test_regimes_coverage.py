@@ -13,8 +13,8 @@ from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
 from hvdscale.analysis.defaults import Options
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.regimes import BatchEstimate, regimes_of
-from hvdscale.report.findings import sentences_of
-from hvdscale.report.scaling.regimes import describe_batch, find_fit, find_regimes
+from hvdscale.report.document import sentences_of
+from hvdscale.report.views.batches import describe_batch, find_fit, find_regimes
 from tests.conftest import ROOT, but_slow
 from tests.factories.curves import KNEE, coverage, repeated, searched, searched_unevenly
 

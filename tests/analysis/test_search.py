@@ -13,20 +13,16 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import PRUNED, Status
 from hvdscale.plan.search_space import DrawEnd, Parameter, discrete
-from hvdscale.report.findings import sentences_of
+from hvdscale.report.document import sentences_of
 from hvdscale.report.pages import document_of
 from hvdscale.report.values import as_json
 from hvdscale.report.drawing import render
 from hvdscale.report.page.html import as_html
-from hvdscale.report.scaling.figures import figures_of
-from hvdscale.report.scaling.tables import tables_of
-from hvdscale.report.scaling.words import findings, left_out, summary
-from hvdscale.report.search.tables import tables_of_searches
-from hvdscale.report.search.words import hygiene, lines
-from hvdscale.report.search.words import find_next
+from hvdscale.report.views.searches import find_next, hygiene, lines, tables_of_searches
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
+from tests.factories.shown import cells_of, figures_of, findings, left_out, summary, tables_of
 from tests.factories.studies import BUDGET, SPACE, drawn, realistic, studied
 
 STRICT, EASY = Target.parse("val/error<0.1"), Target.parse("val/error<0.2")
@@ -50,7 +46,7 @@ def section(*trials, target=STRICT, path="nesterov-b256.h5"):
 
 
 def text(section):
-    return "\n".join(map(as_text, (*tables_of(section), *tables_of_searches(section.searches))))
+    return "\n".join(map(as_text, tables_of(section)))
 
 
 # best of n
@@ -470,10 +466,7 @@ def test_the_evaluation_grid_does_not_show_as_an_interval():
     found = of_batches(realistic(64, 0.1, 800, count=16), realistic(256, 0.2, 500, count=16))
     by_batch = next(table for table in tables_of(found) if table.name == "batches")
     of_search = next(table for table in tables_of_searches(found.searches) if table.name == "search")
-    steps = [cell for row in by_batch.rows for column, cell in zip(by_batch.columns, row.cells)
-             if column.key == "steps_to_target"]
-    fewest = [cell for row in of_search.rows for column, cell in zip(of_search.columns, row.cells)
-              if column.key == "fewest_steps"]
+    steps, fewest = cells_of(by_batch, "steps_to_target"), cells_of(of_search, "fewest_steps")
     assert [cell.shown for cell in steps] == [cell.shown for cell in fewest]
     assert all(RANGE.search(cell.below) for cell in steps)
     assert all(cell.below == f"> {cell.low:,.0f}" for cell in fewest)
@@ -492,7 +485,7 @@ def test_a_search_says_how_many_trials_met_and_is_not_marked_as_one_run():
     found = section(*realistic(64, 0.1, 800, count=16))
     [made] = found.searches
     met = f"{len(made.of_kind(DrawEnd.MET))}/{len(made.feasible)}"
-    assert [row.cells[2].shown for table in tables_of(found) for row in table.rows] == [met] * 2 and met != "1/1"
+    assert [cell.shown for table in tables_of(found)[:2] for cell in cells_of(table, "met")] == [met] * 2 != ["1/1"] * 2
 
 
 def test_all_batches_where_more_trials_would_help_are_in_one_sentence():

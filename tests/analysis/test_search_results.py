@@ -13,7 +13,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.exchange import imported
 from hvdscale.log.schema import Status, metric_column
-from hvdscale.report.search.results import steps_table
+from hvdscale.report.views.searches import steps_table
 from hvdscale.report.table import as_csv, as_text, as_values
 from hvdscale.target import Target
 from tests.factories.logs import log, trial

@@ -34,8 +34,7 @@ from hvdscale.sweep.progress import SweepDisplay
 from hvdscale.system.files import write_whole
 from hvdscale.system.lock import Lock, holder
 from tests.golden import make_v1
-from tests.factories.logs import log as made_log
-from tests.factories.logs import save, trial
+from tests.factories.logs import log as made_log, save, trial
 
 GOOD = make_v1.__file__.replace("make_v1.py", "v1.h5")
 SECRET = b"what this machine has " * 1000

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.steps import run_of
-from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.studies import are_searched, studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.exchange import ShareDisplay
 from hvdscale.cli.log import main
@@ -22,7 +22,6 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
 from hvdscale.report.make import make
-from hvdscale.analysis.studies import are_searched
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.factories.archives import write_archive, write_big_log

@@ -9,8 +9,9 @@ from hvdscale.analysis.branches import branched_of
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
+from hvdscale.report.document import shown_by
 from hvdscale.report.drawing import render
-from hvdscale.report.branches import describe_critical, view_of_branches
+from hvdscale.report.views.branches import describe_critical, parts_of_branches
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.branches import Losses, branches
@@ -37,7 +38,7 @@ def found(made):
 
 
 def test_the_table_has_a_row_a_checkpoint_with_the_measured_critical_batch_beside(found):
-    [table] = view_of_branches(found, [(TARGET, B_CRIT)]).tables
+    [table] = shown_by(parts_of_branches(found, [(TARGET, B_CRIT)])).tables
     assert [row.cells[0].value for row in table.rows] == [10, 100, 400]
     local = [row.cells[2] for row in table.rows]
     for cell, critical in zip(local, (2.0, 8.0)):
@@ -50,7 +51,7 @@ def test_the_table_has_a_row_a_checkpoint_with_the_measured_critical_batch_besid
 
 
 def test_the_losses_have_a_row_a_checkpoint_and_factor(found):
-    [table] = view_of_branches(found).details
+    [table] = shown_by(parts_of_branches(found)).details
     assert len(table.rows) == 18 and all(len(row.trials) == 3 for row in table.rows)
     within = {(row.cells[0].value, row.cells[1].value): row.cells[-1].shown for row in table.rows}
     assert within[10, 2] == "yes" and within[10, 4] == "no" and within[400, 32] == "yes"
@@ -58,7 +59,7 @@ def test_the_losses_have_a_row_a_checkpoint_and_factor(found):
 
 
 def test_the_findings_say_where_it_begins_and_ends_and_what_stands_beside(found):
-    first, _, second = [one.said for one in view_of_branches(found, [(TARGET, B_CRIT)]).findings]
+    first, _, second = [one.said for one in shown_by(parts_of_branches(found, [(TARGET, B_CRIT)])).findings]
     assert first.startswith("Critical batch along the run: ") and "at step 10, then at least 512" in first
     assert "at step 400 (val/error within 0.01 of the best smaller batch over 4,096 examples" in first
     assert "The steps to val/error<0.2 give a critical batch of 90 (40-200)" in second and "of 3 checkpoints" in second
@@ -73,16 +74,16 @@ def test_a_critical_batch_in_words(estimate, said):
 
 
 def test_both_figures_can_be_drawn_with_all_that_stands_beside(found):
-    for figure in view_of_branches(found, [(TARGET, B_CRIT)]).figures:
+    for figure in shown_by(parts_of_branches(found, [(TARGET, B_CRIT)])).figures:
         svg = render(figure, "svg").decode()
         assert figure.title.splitlines()[0] in svg and figure.trials == found.keys
     assert "B_crit of val/error&lt;0.2" in render(
-        view_of_branches(found, [(TARGET, B_CRIT)]).figures[0], "svg").decode()
+        shown_by(parts_of_branches(found, [(TARGET, B_CRIT)])).figures[0], "svg").decode()
 
 
 def test_a_single_checkpoint_of_one_order_can_be_shown():
     [found] = branched_of(read_trials(log(*branches({0: losses(2.0)}, orders=1))))
-    view = view_of_branches(found)
+    view = shown_by(parts_of_branches(found))
     assert "interval" in view.tables[0].notes[-1]
     assert all(render(figure, "svg") for figure in view.figures) and as_text(view.details[0])
 

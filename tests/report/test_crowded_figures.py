@@ -4,10 +4,10 @@ from matplotlib.figure import Figure as Canvas
 
 from hvdscale.report.drawing import render
 from hvdscale.report.plan.figures import figures_of_plan
-from hvdscale.report.scaling.figures import figures_of
 from tests.factories.logs import log, trial
 from tests.report.test_tables import sections
 from tests.analysis.test_worker_plan import plan, run
+from tests.factories.shown import figures_of
 
 TIMES = ("speedup-weak-32", "efficiency-weak-32", "step-time-weak-32", "curve-seconds")
 EXPLAINED = "more workers than cores"

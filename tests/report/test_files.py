@@ -6,14 +6,14 @@ import json
 import pytest
 
 from hvdscale.analysis.trials import JobKey
-from hvdscale.report.file_names import LONGEST_FILE, section_name, unique
+from hvdscale.report.document import LONGEST_FILE, section_name, unique
 from hvdscale.report.make import make
-from hvdscale.report.papers.compare import published_views
-from hvdscale.report.search.all_figures import family_figures
+from hvdscale.report.views.study_figures import family_figures
 from hvdscale.target import Target
 from tests.factories.logs import log, save, trial
 from tests.report.test_study_figures import NET, TARGET, curve_of, replace, sweep
 from tests.analysis.test_reference import measured
+from tests.factories.shown import beside_published
 
 LONG = "a_data_set_with_a_long_name", "a_model_with_an_even_longer_name_than_that_of_the_data_set"
 TARGETS = ("val/error<0.01", "val/error<0.3", "val/error<=0.3", "val/error>0.3", "val/error>=0.3", "val/error<-0.3",
@@ -97,8 +97,8 @@ def test_family_figures_keep_their_names_beside_other_families():
 def test_what_is_beside_a_publication_has_the_same_name_whatever_else_is(kind):
     mnist, fashion = measured({64: 1300, 256: 470}), measured({64: 1300, 256: 470}, dataset="fashion_mnist",
                                                               target="val/error<0.1")
-    both = {one.name for one in getattr(published_views([mnist, fashion], "shallue2019"), kind)}
+    both = {one.name for one in getattr(beside_published([mnist, fashion], "shallue2019"), kind)}
     for curve in (mnist, fashion):
-        alone = getattr(published_views([curve], "shallue2019"), kind)
+        alone = getattr(beside_published([curve], "shallue2019"), kind)
         assert alone and {one.name for one in alone} < both
         assert kind == "figures" or {one.target for one in alone} == {curve.target}

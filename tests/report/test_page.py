@@ -18,9 +18,9 @@ from hvdscale.report.document import facts_of
 from hvdscale.report.pages import document_of
 from hvdscale.report.drawing import render
 from hvdscale.report.page.html import _allowed, as_html
-from hvdscale.report.scaling.figures import figures_of
 from tests.conftest import lacks
 from tests.factories.logs import log, study, trial
+from tests.factories.shown import figures_of
 from tests.factories.studies import realistic
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}

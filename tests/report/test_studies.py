@@ -5,19 +5,18 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.analysis.budgets import Budget
-from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.studies import are_searched, studies_of
 from hvdscale.cli.report import main
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.report import differences
-from hvdscale.report import studies as studies_module
 from hvdscale.report.values import as_json
-from hvdscale.report.findings import MOST
+from hvdscale.report.document import MOST
 from hvdscale.report.output import on_screen
-from hvdscale.report.logs import document_of_logs
+from hvdscale.report.runs import document_of_logs
 from hvdscale.report.page.html import as_html
-from hvdscale.report.about import StudyRequest
-from hvdscale.analysis.studies import are_searched
+from hvdscale.report.request import StudyRequest
+from hvdscale.report.views import budgets, quality
 from hvdscale.target import Target
 from tests.factories.archives import write_big_log
 from tests.factories.logs import log, save, study, trial
@@ -121,7 +120,7 @@ def wide(tmp_path, monkeypatch):
     """A log as an archive gives it, and a limit below what it has."""
     path = tmp_path / "archive.h5"
     write_big_log(path, studies=14, trials=300, evaluations=6000)
-    monkeypatch.setattr("hvdscale.report.logs.MOST_EVALUATIONS", 1000)
+    monkeypatch.setattr("hvdscale.report.runs.MOST_EVALUATIONS", 1000)
     return str(path)
 
 
@@ -145,7 +144,7 @@ def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkey
                 if table.name.startswith("steps-to-result")}
     with read_log(wide) as opened:
         short = fewest(document_of_logs([opened], [target]))
-        monkeypatch.setattr("hvdscale.report.logs.MOST_EVALUATIONS", 10 ** 9)
+        monkeypatch.setattr("hvdscale.report.runs.MOST_EVALUATIONS", 10 ** 9)
         assert short and fewest(document_of_logs([opened], [target])) == short
 
 
@@ -222,9 +221,9 @@ def archived(trials):
 
 def test_what_holds_for_all_targets_of_a_metric_is_worked_out_once(monkeypatch):
     calls = []
-    for name in ("quality_of", "both_readings", "best_under"):
-        found = getattr(studies_module, name)
-        monkeypatch.setattr(studies_module, name, lambda *given, name=name, found=found, **rest: (
+    for module, name in ((quality, "quality_of"), (budgets, "both_readings"), (budgets, "best_under")):
+        found = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given, name=name, found=found, **rest: (
             calls.append(name), found(*given, **rest))[1])
     counts = []
     for values in ((0.3,), (0.3, 0.2, 0.1, 0.05)):
@@ -251,6 +250,6 @@ def test_differing_fields_are_found_by_reading_each_setting_once():
 
 def test_of_studies_from_elsewhere_no_tables_of_repeats_are_made(monkeypatch):
     made = []
-    monkeypatch.setattr("hvdscale.report.pages.tables_of", lambda section: made.append(section) or ())
+    monkeypatch.setattr("hvdscale.report.pages.measured", made.append)
     [page] = document_of_logs([archived(24)], [Target.parse("val/error<0.3")]).shown
     assert page.tables and not made

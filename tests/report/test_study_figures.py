@@ -18,13 +18,13 @@ from hvdscale.formatting.numbers import number as written
 from hvdscale.log.schema import Status
 from hvdscale.report import drawing
 from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, colors_on_dark, render
-from hvdscale.report.landscapes import landscape_figures
-from hvdscale.report.logs import document_of_logs
-from hvdscale.report.search.all_figures import family_figures, workload_figures
-from hvdscale.report.search.budget_figures import base_rate_figure, best_under_figure
-from hvdscale.report.search.curve_figures import (EXAMPLES, NORMALISED, CurvePanel, curve_panels, curves_figure,
-                                                  labels_of, plain, style_of, targets_figure)
-from hvdscale.report.search.figures import best_figure, best_of_figure, best_panels, budgets_figure, trials_figure
+from hvdscale.report.views.landscapes import landscape_figures
+from hvdscale.report.runs import document_of_logs
+from hvdscale.report.views.study_figures import family_figures, workload_figures
+from hvdscale.report.views.budgets import base_rate_figure, best_under_figure
+from hvdscale.report.views.curves import (EXAMPLES, NORMALISED, CurvePanel, curve_panels, curves_figure, labels_of,
+                                          plain, style_of, targets_figure)
+from hvdscale.report.views.metaparameters import best_figure, best_of_figure, best_panels, budgets_figure, trials_figure
 from hvdscale.target import Target
 from tests.analysis.test_landscapes import landscapes
 from tests.factories.logs import study as logs_of_a_study
@@ -504,11 +504,11 @@ def test_every_colour_has_one_for_dark_pages(odd):
         assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg)) <= known, figure.name
 
 
-@pytest.mark.parametrize("name, module", [("trials", "figures"), ("base-rates", "budget_figures")])
+@pytest.mark.parametrize("name, module", [("trials", "metaparameters"), ("base-rates", "budgets")])
 def test_many_trials_are_one_picture_in_an_svg(odd, name, module, monkeypatch):
     [figure] = [one for one in odd if one.name == name]
     single = render(figure, "svg")
-    monkeypatch.setattr(f"hvdscale.report.search.{module}.MOST_MARKS", 5)
+    monkeypatch.setattr(f"hvdscale.report.views.{module}.MOST_MARKS", 5)
     figure = replace(figure)                            # has not been drawn before
     crowd = render(figure, "svg")
     assert crowd.count(b"<image ") >= figure.panels and b"<image " not in single

@@ -25,12 +25,12 @@ from hvdscale.report.pages import document_of
 from hvdscale.report.values import as_json
 from hvdscale.report.make import make
 from hvdscale.report.runs import read
-from hvdscale.report.scaling.tables import tables_of
-from hvdscale.report.scaling.words import cell_warnings, findings, left_out, summary
+from hvdscale.report.views.cells import cell_warnings
 from hvdscale.report.table import as_csv, as_text, interval_of
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.factories.logs import log, save, study, trial
+from tests.factories.shown import findings, left_out, summary, tables_of
 from tests.factories.studies import drawn
 
 
@@ -141,7 +141,7 @@ def test_a_target_met_at_the_first_evaluation_is_said_to_have_no_lower_end():
     first = trial(id=2, seed=1, steps=(100, 200), error=(0.1, 0.1))
     for trials, said in (([trial(), first], True), ([trial()], False)):
         [section] = [one for group in analyse(read_trials(log(*trials))) for one in group.sections]
-        warnings = cell_warnings(section, section.cells)
+        warnings = tuple(cell_warnings(section, section.cells))
         assert said == any("1 of 2 runs met the target at the first evaluation" in one for one in warnings)
         assert said == (section.cells[0].steps.low == 0)
 

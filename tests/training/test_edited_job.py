@@ -15,9 +15,7 @@ from hvdscale.plan.branches import BranchRequest
 from hvdscale.report.runs import read
 from hvdscale.training import prepare, series
 from hvdscale.training.branches import Branching, Places
-from hvdscale.training.checkpoint import listed
-from hvdscale.training.checkpoint import read as read_checkpoint
-from hvdscale.training.checkpoint import write as write_checkpoint
+from hvdscale.training.checkpoint import listed, read as read_checkpoint, write as write_checkpoint
 from hvdscale.training.current_job import current_job
 from hvdscale.training.display import Display
 from hvdscale.workers.group import SingleWorker

@@ -4,16 +4,20 @@ All is said in words, tables and figures; a script makes the tables sort.
 """
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from importlib import resources
 from itertools import groupby
 from operator import itemgetter
+from typing import Any, Protocol
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -22,10 +26,9 @@ from ...analysis.intervals import OWN_FROM
 from ...formatting.escaping import printable
 from ...formatting.numbers import RANGE, counted, listed
 from ...formatting.progress import Tell, quiet
-from ..document import MAIN, Document
+from ..document import MAIN, MOST, Document
 from ..drawing import Figure, colors_on_dark, render
-from ..findings import MOST
-from ..table import Cell, Row, TrialKeys
+from ..table import Cell, Row, Table, TrialKeys
 
 SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
@@ -36,6 +39,10 @@ SUBJECTS = {                # of figures, each with what their names begin with,
 PLACE, PALETTE = Markup("<!--figure {}-->"), "/*palette*/"
 WIDEST = 1.6                # pixels of a figure for each of its points
 INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
+EACH_END = 5        # rows of a long table shown from its start, and from its end
+LONGEST = 40        # letters of a value; a plan has thousands
+MOST_POINTS = 30    # worker counts and batches listed
+POINT = ("dataset", "model", "optimizer", "global_batch", "workers")
 
 
 def as_html(document: Document) -> str:
@@ -45,9 +52,8 @@ def as_html(document: Document) -> str:
 
 def with_figures(page: str, document: Document, drawn: Mapping[Figure, bytes]) -> str:
     """The page that ``without_figures`` gives, with the SVGs in ``drawn``; others are drawn."""
-    svgs = {anchor: _inline(figure, drawn.get(figure) or render(figure, "svg"), anchor)
-            for shown in document.shown for figure in shown.figures
-            for anchor in [f"{shown.slug}-{figure.name}"]}
+    anchors = ((f"{shown.slug}-{figure.name}", figure) for shown in document.shown for figure in shown.figures)
+    svgs = {anchor: _inline(figure, drawn.get(figure) or render(figure, "svg"), anchor) for anchor, figure in anchors}
     page = page.replace(PALETTE, _palette(svgs.values()), 1)
     return printable(re.sub(PLACE.format("(.*?)"), lambda found: svgs[found[1]], page))
 
@@ -148,7 +154,7 @@ def _sort_key(value: float | str | None) -> str | None:
     """What a cell is sorted by: its number; empty: none, which comes last; None: its text."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return "" if value != value else str(float(value)).replace("inf", "Infinity")
+    return "" if math.isnan(value) else str(float(value)).replace("inf", "Infinity")
 
 
 def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:
@@ -186,3 +192,62 @@ def _palette(svgs: Iterable[str]) -> str:
     on_dark = colors_on_dark()
     light, dark = ("".join(f"--c{color}:{of(f'#{color}')};" for color in used) for of in (str, on_dark.__getitem__))
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+class FrameLike(Protocol):
+    """Columns of equal length by name, and what they are."""
+
+    name: str
+    rows: int
+
+    @property
+    def specs(self) -> Mapping[str, Any]: ...
+
+    def __getitem__(self, name: str) -> np.ndarray: ...
+
+
+def frame_html(frame: FrameLike) -> str:
+    """The first and last rows, a column's unit under its name."""
+    ends = [*range(frame.rows)] if frame.rows <= 2 * EACH_END else [
+        *range(EACH_END), *range(frame.rows - EACH_END, frame.rows)]
+    rows = list(zip(*([_shown(frame[name][row]) for row in ends] for name in frame.specs)))
+    return _render("frame", specs=frame.specs.values(), title=f"{frame.name}: {counted(frame.rows, 'row')}", rows=rows,
+                   left_out=frame.rows - len(ends), at=EACH_END)
+
+
+def runs_html(trials: FrameLike, skipped: Sequence[str], logs: int) -> str:
+    """The number of trials of each workload, batch and worker count, and how they ended."""
+    found: dict[tuple[Any, ...], Counter[str]] = {}
+    for *point, status in zip(*(trials[name].tolist() for name in (*POINT, "status"))):
+        found.setdefault(tuple(point), Counter())[status] += 1
+    rows = [(f"{dataset}/{model}", optimizer, f"{batch:,}", f"{workers:,}", f"{sum(ended.values()):,}",
+             ", ".join(f"{number:,} {status}" for status, number in ended.items()))
+            for (dataset, model, optimizer, batch, workers), ended in sorted(found.items(), key=lambda one: one[0])]
+    return _render("runs", title=f"{counted(trials.rows, 'trial')} in {counted(logs, 'log')}", skipped=skipped,
+                   rows=rows[:MOST_POINTS], left_out=len(rows[MOST_POINTS:]))
+
+
+def table_html(table: Table) -> str:
+    """A table of a report with its warnings and notes."""
+    return _render("table", table=table)
+
+
+def figures_html(figures: Mapping[str, Figure]) -> str:
+    """The figures as pictures that cannot touch the page around them, with their captions."""
+    drawn = [(name, figure, f"data:image/svg+xml;base64,{b64encode(render(figure, 'svg')).decode()}")
+             for name, figure in figures.items()]
+    return _render("figures", figures=drawn)
+
+
+def report_html(document: Document) -> str:
+    """Of each workload and target the verdict, the tables and the findings."""
+    return _render("report", document=document, most=MOST)
+
+
+def _shown(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, (float, np.floating)) else str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _render(part: str, **values: Any) -> str:
+    return printable(environment().get_template("notebook.html").render(part=part, **values).strip())

@@ -1,34 +1,34 @@
 """Chapters beside published results, and with the figures of a paper."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from ...analysis.noise_against import best_known
 from ...analysis.trials import JobKey
 from ...target import Target
-from ..about import About, AboutAll
-from ..view import View
-from .compare import published_views
+from ..document import Part
+from ..subject import Subject, Whole
+from .compare import beside_published
 from .figures import figures, paper_of
 
 
-def chapters(whole: AboutAll) -> Iterator[tuple[str, View]]:
-    """(title, View) of each publication and paper that was asked for."""
+def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
+    """The title and parts of each publication and paper that was asked for."""
     measured = [section.batches for section in whole.repeats if section.batches]
-    noise = {workload: scale for workload, about in whole.first.items() for scale in [_noise_scale(about)] if scale}
+    noise = {workload: scale for workload, subject in whole.first.items() if (scale := _noise_scale(subject))}
+    curves = [*(subject.curve for subject in whole.subjects), *measured]
     for name in whole.asked.compare:
-        yield f"Beside published results: {name}", published_views([*(about.curve for about in whole.abouts),
-                                                                    *measured], name, noise)
+        yield f"Beside published results: {name}", beside_published(curves, name, noise), ""
     if whole.asked.paper:
         yield f"The figures of {whole.asked.paper}", figures(whole.studies, paper=whole.asked.paper,
-                                                             options=whole.options, tell=whole.tell)
+                                                             options=whole.options, tell=whole.tell), ""
 
 
-def _noise_scale(about: About) -> float | None:
+def _noise_scale(subject: Subject) -> float | None:
     """The noise scale at the batch at which it is known best."""
-    best = best_known([noise for _, noise in about.section.noise if 0 < noise.whole.noise_scale < np.inf],
+    best = best_known([noise for _, noise in subject.section.noise if 0 < noise.whole.noise_scale < np.inf],
                       lambda noise: noise)
     return best.whole.noise_scale if best else None
 

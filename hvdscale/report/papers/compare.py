@@ -1,6 +1,6 @@
 """Measured curves beside published ones: figures, tables and sentences.
 
-    view = published_views(curves, "shallue2019")       raises UsageError, naming those there are, for another name
+    view = beside_published(curves, "shallue2019")       raises UsageError, naming those there are, for another name
     view.summary, view.tables, view.figures
 """
 from __future__ import annotations
@@ -15,23 +15,20 @@ from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, W
 from ...analysis.trials import JobKey
 from ...formatting.numbers import exact, in_brackets, number, percent, ratio, span, whole
 from ...target import Target
-from ..columns import BATCH
+from ..document import Figures, Finding, Part, section_name
 from ..drawing import (BLUE, MUTED, ORANGE, Axes, Figure, arrows, draw_line, ends_of, fraction, label_axes, log2_axis,
                        mark_estimate, power_ticks)
-from ..file_names import section_name
-from ..findings import Finding
-from ..scaling.noise import is_bounded, one_ended
-from ..search.curve_figures import mark_regimes
-from ..table import Cell, Table, keys_of, steps_cell
-from ..texts import Cells, Texts
-from ..view import View
+from ..table import BATCH, Cell, Table, keys_of, steps_cell
+from ..texts import PAPERS, Cells
+from ..views.curves import mark_regimes
+from ..views.noise import is_bounded, one_ended
 
-PAPERS = Texts("papers")
 INTERPOLATED = "~"      # marks a batch size between two published ones
 MARK_NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the coverage"}
 
 
-def published_views(curves: Sequence[Curve], name: str, noise_scales: Mapping[JobKey, float] | None = None) -> View:
+def beside_published(curves: Sequence[Curve], name: str, noise_scales: Mapping[JobKey, float] | None = None
+                     ) -> Iterator[Part]:
     """Curves beside the publication ``name``, those of no job in it passed over.
 
     noise_scales  measured, in examples, for a publication that has such
@@ -53,19 +50,19 @@ def published_views(curves: Sequence[Curve], name: str, noise_scales: Mapping[Jo
                                           why="; ".join(one.why), target=published.target, base=one.base))
                 if one.base is not None:
                     shapes.setdefault((published.label, curve.workload), one)
-    orderings = [(one, mark) for one in reference.orderings for mark in [ordering_of(curves, one)] if mark]
+    orderings = [(one, mark) for one in reference.orderings if (mark := ordering_of(curves, one))]
     said = [*(text for one in found for text in _find_fidelity(one, reference)),
             *(_find_ordering(one, mark, reference) for one, mark in orderings),
             *_find_jobs(curves, reference, noise_scales or {}), *{one.said: one for one in barred}.values()]
     if not said:
         has = dict.fromkeys([*(one.label for one in reference.curves), *(job.label for job in reference.jobs)])
         said.append(PAPERS.find("nothing", title=reference.title, has=list(has)))
-    tables = [table for one in found for table in _tables(one, reference)]
+    yield from said
+    yield from (table for one in found for table in _tables(one, reference))
     if orderings and not found:
-        tables.append(_marks_table(f"published-{name}-marks", reference, [mark for _, mark in orderings], ()))
-    figures = [*(_figure(one.curve, one.published, reference) for one in found),
-               *(_shape_figure(one.curve, one.published, reference, one.base) for one in shapes.values() if one.base)]
-    return View(tuple(said), tuple(tables), find=lambda: figures)
+        yield _marks_table(f"published-{name}-marks", reference, [mark for _, mark in orderings], ())
+    yield Figures(lambda: [*(_figure(one.curve, one.published, reference) for one in found), *(
+        _shape_figure(one.curve, one.published, reference, one.base) for one in shapes.values() if one.base)])
 
 
 def _named(kind: str, reference: Reference, curve: Curve) -> str:
@@ -148,7 +145,7 @@ def _marks_table(name: str, reference: Reference, marks: Iterable[PassMark], rem
     return PAPERS.table("published-marks", rows, {
         "mark": lambda row: Cell(row[1], row[1]), "wanted": lambda row: Cell(row[2], row[0].wanted),
         "found": lambda row: Cell(row[3], row[0].found), "passed": lambda row: _yes(row[0].passed)},
-        file=name, notes=[PAPERS.say("remarks", remarks="; ".join(remarks))] * bool(remarks), target=target,
+        file=name, notes=[PAPERS.say("remarks", remarks="; ".join(remarks)) if remarks else ""], target=target,
         title=reference.title)
 
 

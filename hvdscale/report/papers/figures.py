@@ -1,6 +1,6 @@
 """All figures of a paper that logs have the data for.
 
-    view = figures(studies, paper="shallue2019")        # its findings: what of the paper the logs do not have
+    shown_by(figures(studies, paper="shallue2019"))     # its findings: what of the paper the logs do not have
 
 Curves are computed workload by workload, so that a study's columns are read while they are kept.
 """
@@ -21,19 +21,18 @@ from ...errors import UsageError
 from ...formatting.progress import Tell, quiet
 from ...target import Target
 from ..drawing import Figure
-from ..findings import Finding
-from ..search.all_figures import split_figure
-from ..search.budget_figures import best_under_figure
-from ..search.curve_figures import NORMALISED, STEPS, CurvePanel, curve_panels, plain
-from ..search.figures import best_panels, budgets_figure, scatter, second
-from ..view import View
+from ..document import Figures, Finding, Part
+from ..views.study_figures import split_figure
+from ..views.budgets import best_under_figure
+from ..views.curves import NORMALISED, STEPS, CurvePanel, curve_panels, plain
+from ..views.metaparameters import best_panels, budgets_figure, scatter, second
 from . import shallue2019
-from .compare import PAPERS
+from ..texts import PAPERS
 from .shallue2019 import Line, Panel, Sheet
 
 KNOWN = {"shallue2019": shallue2019}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-Shown = Sequence[tuple[Panel, Sequence[tuple[Line, Curve]]]]        # panels that have curves, and whose these are
+Drawn = Sequence[tuple[Panel, Sequence[tuple[Line, Curve]]]]        # panels that have curves, and whose these are
 
 
 def paper_of(name: str) -> ModuleType:
@@ -44,7 +43,7 @@ def paper_of(name: str) -> ModuleType:
 
 
 def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Options = Options(),
-            tell: Tell = quiet) -> View:
+            tell: Tell = quiet) -> Iterator[Part]:
     """Every figure of a paper that these studies have the data for, in its order, and those that they lack.
 
     Raises UsageError for a paper that is not known.
@@ -54,7 +53,8 @@ def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Optio
         tell(f"figure {sheet.number} of the paper, {at} of {len(found.paper.FIGURES)}")
         figures += [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
                             source=f"{found.paper.SOURCE}, figure {number}") for number, figure in found.figures(sheet)]
-    return View(tuple(found.left_out()), find=lambda: figures)
+    yield from found.left_out()
+    yield Figures(lambda: figures)
 
 
 class _Found:
@@ -113,7 +113,7 @@ class _Found:
                 paper.BEST_UNDER: self._best_under}[sheet.kind]
         panels = []
         for letter, panel in zip(LETTERS, sheet.panels):
-            lines = [(line, curve) for line in panel.lines for curve in [self.curve(sheet, line)] if curve is not None]
+            lines = [(line, curve) for line in panel.lines if (curve := self.curve(sheet, line)) is not None]
             panels += [(letter, panel, lines)] if lines else []
         if sheet.apart:
             found = [(f"{sheet.number}{letter}", draw(sheet, [(panel, lines)])) for letter, panel, lines in panels]
@@ -122,28 +122,28 @@ class _Found:
         self.empty += [number for number, figure in found if figure is None]
         return [(number, figure) for number, figure in found if figure is not None]
 
-    def _steps(self, sheet: Sheet, panels: Shown) -> Figure | None:
+    def _steps(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         kind = NORMALISED if sheet.kind == self.paper.NORMALISED else STEPS
         return curve_panels([CurvePanel(
             _with_target(panel, lines) if len(panels) == 1 else panel.title, [curve for _, curve in lines],
             [line.label or str(curve.target) for line, curve in lines], panel.ordered)
             for panel, lines in panels], kind=kind, title=sheet.title)
 
-    def _split(self, sheet: Sheet, panels: Shown) -> Figure | None:
+    def _split(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         [(panel, [(_, curve)])] = panels
         return split_figure(curve, sheet.metaparameter, self.options,
                             f"{sheet.title}\n{panel.title}, {curve.target}")
 
-    def _best(self, sheet: Sheet, panels: Shown) -> Figure | None:
+    def _best(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],
                            sheet.metaparameter, title=sheet.title)
 
-    def _budget_trials(self, sheet: Sheet, panels: Shown) -> Figure | None:
+    def _budget_trials(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         [(panel, [(_, curve)])] = panels
         return budgets_figure(curve, steps=panel.budgets[0][0], epochs=panel.budgets[1][0],
                               title=f"{sheet.title}: {panel.title}, {curve.target}")
 
-    def _trials(self, sheet: Sheet, panels: Shown) -> Figure | None:
+    def _trials(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         [(panel, lines)] = panels
         steps = panel.budgets[0][0]
         found = [(line.label, point.study, curve.target, steps) for line, curve in lines
@@ -151,7 +151,7 @@ class _Found:
         title = f"{sheet.title}\nB = {sheet.batch:,}, {steps:,} steps, {lines[0][1].target}"
         return scatter(found, second(lines[0][1]), title=title)
 
-    def _best_under(self, sheet: Sheet, panels: Shown) -> Figure | None:
+    def _best_under(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         [(panel, [(line, curve)])] = panels
         studies, target = self.studies[line.workload], curve.target
         budgets = [[Budget(amount, "steps") for amount in panel.budgets[0]]]

@@ -15,7 +15,8 @@ from ...analysis.worker_plan import Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, percent, unit_of
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_line, ends_of, explain,
                        explain_crowded, label_axes, log2_axis, set_ticks)
-from .words import CROWDED, PLAN, ROLES
+from .words import CROWDED, ROLES
+from ..texts import PLAN
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
 Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its value is that one

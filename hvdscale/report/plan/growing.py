@@ -8,9 +8,10 @@ from itertools import groupby
 
 from ...analysis.growing_batch import GrowingOption, GrowingPlan, Phase, Phases
 from ...analysis.worker_plan import Value
-from ...formatting.numbers import duration, finite, list_first, number, ratio, span, whole
-from ..table import Cell, Column, Table, Write, count_cell, trial_list
-from .words import PLAN, describe_price
+from ...formatting.numbers import duration, list_first, number, ratio, span, whole
+from ..table import Cell, Column, Table, Write, count_cell, pick, trial_list
+from ..texts import PLAN
+from .words import describe_price
 
 MOST_NAMED = 4
 # of a constant batch over the growing one, and their words
@@ -120,22 +121,13 @@ def _cell(value: Value, write: Write = number) -> Cell:
 
 def growing_values(plan: GrowingPlan) -> dict[str, object]:
     """A plan for JSON."""
-    def values(one: Value) -> dict[str, float | None]:
-        return {"value": finite(one.value), "low": finite(one.low), "high": finite(one.high)}
-
-    def option_values(option: GrowingOption) -> dict[str, object]:
-        return {"workers": option.workers, "nodes": option.nodes, "known": option.mark,
-                **{name: values(getattr(option, name)) for name in ("steps", "examples", "seconds", "cost")},
-                "beside": [{"global_batch": one.global_batch, **{
-                    name: values(getattr(one, name)) for name in
-                    ("steps", "seconds", "cost", "steps_ratio", "examples_ratio", "seconds_ratio")}}
-                    for one in option.beside]}
-    return {"workload": str(plan.workload), "target": str(plan.target), "batch_schedule": plan.batches.pairs,
-            "predicted": plan.predicted, "summary": " ".join((describe_growing(plan), *describe_phases(plan))),
-            "worker_phases": [{"seconds": values(one.seconds), "cost": values(one.cost), "changes": one.changes,
-                               "phases": [{"global_batch": phase.global_batch, "workers": phase.workers,
-                                           "start": phase.start, "known": phase.mark} for phase in one.phases]}
-                              for one in plan.phases],
-            "jobs": job_lines(plan), "options": list(map(option_values, plan.options)),
+    beside = "global_batch steps seconds cost steps_ratio examples_ratio seconds_ratio"
+    return {**pick(plan, "workload target"), "batch_schedule": plan.batches.pairs, **pick(plan, "predicted"),
+            "summary": " ".join((describe_growing(plan), *describe_phases(plan))),
+            "worker_phases": [{**pick(one, "seconds cost changes"), "phases": [
+                pick(phase, "global_batch workers start known=mark") for phase in one.phases]} for one in plan.phases],
+            "jobs": job_lines(plan), "options": [
+                {**pick(option, "workers nodes known=mark steps examples seconds cost"),
+                 "beside": [pick(one, beside) for one in option.beside]} for option in plan.options],
             "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],
             "trials": trial_list(plan.trials)}

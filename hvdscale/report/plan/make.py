@@ -4,36 +4,44 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 
+from ... import __version__
 from ...analysis.contents import Contents
 from ...analysis.curves import curve_of
-from ...analysis.growing_batch import growing_plans
+from ...analysis.grouping import group_by
+from ...analysis.growing_batch import GrowingPlan, growing_plans
+from ...analysis.next_runs import next_runs
 from ...analysis.report_data import JobResults, Options, Section, analyse
 from ...analysis.step_time import Links, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study
-from ...analysis.trials import Trial
+from ...analysis.trials import JobKey, Trial
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
-from ...formatting.numbers import listed
+from ...formatting.numbers import counted, listed
 from ...log.plan_text import OF_SEARCH
 from ...log.reader import Log
 from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
-from ..defaults import FORMATS
-from ..document import describe_imports, facts_of
-from ..file_names import Path
-from ..opening import open_logs
-from ..output import refuse_no_folder
-from .growing import growing_values, job_lines
-from .pages import document_of_plans, give_out, plan_values
-from .words import PLAN, describe_no_join, describe_no_plan
+from .. import FORMATS
+from ..document import (Chapter, Document, Figures, Finding, LogFacts, Page, Path, describe_imports, facts_of,
+                        section_name, shown_by, unique)
+from ..output import on_screen, refuse_no_folder, write
+from ..runs import open_logs
+from ..table import as_values, encode, pick, trial_list
+from ..texts import PLAN
+from ..values import WORKLOAD
+from .figures import EAGER, figures_of_plan
+from .growing import describe_growing, describe_phases, growing_table, growing_values, job_lines, phases_table
+from .tables import model_table, plan_table
+from .words import WITHIN, advice, describe_next, describe_no_join, describe_no_plan, find_basis, summary, title
 
 
 @np.errstate(over="ignore")         # what is beyond the largest float counts as inf
@@ -136,3 +144,91 @@ def steps_of(section: Section, studies: Sequence[Study]) -> tuple[tuple[StepsPoi
     own = [study for study in studies if study.workload == section.workload and study.global_batch in searched]
     curve = curve_of(own, section.target, section.options) if section.target else None
     return points_of_both(section, curve) if curve else points_of(section)
+
+
+def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan], logs: Sequence[LogFacts],
+                      skipped: Sequence[str], notes: Sequence[str], confidence: float) -> Document:
+    """A page for each plan, and a chapter for each growing batch."""
+    taken: set[str] = set()
+    pages = tuple((JobResults(workload, (), ()), tuple(_page(plan, workload, taken) for plan in own))
+                  for workload, own in group_by(plans, lambda plan: plan.workload).items() if workload)
+    return Document(pages, tuple(logs), tuple(skipped), confidence,
+                    tuple(_growing_chapter(plan, taken) for plan in growing), tuple(notes), "Scaling plan")
+
+
+def _page(plan: WorkerPlan, workload: JobKey, taken: set[str]) -> Page:
+    name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
+    tables = [*([plan_table(plan)] if plan.options else []), *([model_table(plan)] if plan.uses_model else [])]
+    return Page(find_basis(plan), tuple(tables), (plan_table(plan, True),),
+                (Figures(lambda: figures_of_plan(plan)),), slug=name, title=title(plan), target=plan.target,
+                verdict=advice(plan))
+
+
+def _growing_chapter(plan: GrowingPlan, taken: set[str]) -> Chapter:
+    table, title = growing_table(plan), f"{plan.workload}: batch {plan.batches}"
+    name = unique(section_name(plan.workload, plan.target), title, taken)
+    said = map(Finding, (describe_growing(plan), *describe_phases(plan)))
+    return Chapter(**vars(shown_by((*said, table if table.rows else None, phases_table(plan)))), slug=name,
+                   target=plan.target, title=title)
+
+
+def give_out(document: Document, values: Callable[[], Mapping[str, object]], out: Path | None,
+             formats: Sequence[str], echo: Callable[[str], object], whole: bool = False) -> None:
+    """Print a plan, and write it under ``out`` where that is given, as plan.json with these values and the rest."""
+    for text in on_screen(document, whole):
+        echo(text)
+    if out is None:
+        return
+    head = {"format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}"}
+    written = list(write(document, out, formats, name="plan", values=lambda: {**head, **values()}))
+    echo(f"wrote {counted(len(written), 'file')}: {written[-1]}" + (", and more beside it" if len(written) > 1 else ""))
+
+
+def decision_values(plan: WorkerPlan) -> dict[str, object]:
+    """For JSON: each choice with its expected loss and chances, where the fastest may lie, and what to measure next."""
+    few, many = plan.decision.fastest_workers if plan.options else (None, None)
+    found = next_runs(plan)
+    return {
+        **{name: option and {
+            **pick(option, "workers global_batch accumulation=passes"), "expected_loss":
+                plan.decision.loss(option.at, weight),
+            **{f"chance_within_{100 * share:.0f}_percent": plan.decision.chance(option.at, share, weight)
+               for share in (0.05, WITHIN)}}
+           for name, option, weight in (("fastest", plan.fastest, math.inf), ("cheapest", plan.cheapest, 0.0),
+                                        ("knee", plan.knee, plan.request.knee))},
+        "fastest_at_least_workers": few, "fastest_at_most_workers": many, "most_workers_measured": plan.most_measured,
+        "next": found and {
+            "runs": [vars(run) for run in found.runs],
+            **pick(found, "worker_hours expected_loss=loss expected_loss_after=loss_after"),
+            "said": describe_next(found)}}
+
+
+def plan_values(plan: WorkerPlan) -> dict[str, object]:
+    """A plan for JSON: every option with its interval, what to take, and what it is based on."""
+    request, workload = plan.request, plan.workload
+    return {
+        "workload": workload and pick(workload, WORKLOAD), **pick(plan, "target relative"), "summary": summary(plan),
+        "request": pick(request, "price per_node deadline_seconds=deadline budget local_batch global_batch "
+                                 "max_local_batch accumulate knee confidence runs power"),
+        **{name: option and option.workers for name, option in (
+            ("fastest", plan.fastest), ("cheapest", plan.cheapest), ("knee", plan.knee))},
+        "pareto_front": [option.workers for option in plan.front],
+        "within": [option.workers for option in plan.within()],
+        "knee_formula": f"least cost x time^{request.knee:g}; {EAGER}",
+        "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan))],
+        "steps": [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
+                   "seeds_met": point.met if point.seeds else None,
+                   "trials": trial_list(point.trials)} for point in plan.curve.points],
+        "critical_batch": None if plan.curve.critical_ends is None else {
+            **dict(zip(("low", "high"), encode(plan.curve.critical_ends))), **pick(plan.curve, "median=critical_batch"),
+            "from": "noise scale" if plan.curve.predicted else "fit"},
+        "assumed": plan.assumed, "decision": decision_values(plan),
+        "step_times": {
+            **pick(plan.times.timings, "machine"), **pick(plan.times.model, "misses"),
+            "laws": [pick(fit, "name=law refuted misses") for fit in plan.times.model.fits],
+            **pick(plan.times.model, "reach"), "timings": [
+                {**pick(one, "workers nodes global_batch accumulation=passes seconds=value"),
+                 "runs": len(one.seconds), **pick(one, "crowded"), "trials": trial_list(one.trials)}
+                for one in plan.times.timings.found]},
+        "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],
+    }

@@ -4,6 +4,8 @@
 """
 from __future__ import annotations
 
+import math
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
@@ -16,18 +18,15 @@ from ...analysis.size.laws import QUANTITIES, laws_of
 from ...analysis.size.power_law import REACH, WIDEST, PowerLaw, SizePrediction
 from ...analysis.size.sizes import Size
 from ...errors import LogError
-from ...formatting.numbers import capital, finite, number, whole
+from ...formatting.numbers import capital, number, whole
 from ...target import Target
-from ..document import Chapter, Document, facts_of
-from ..file_names import Path
-from ..findings import Finding
-from ..opening import open_logs
+from ..document import Chapter, Document, Finding, Path, facts_of, shown_by
+from ..runs import open_logs
 from ..output import refuse_no_folder
-from ..size import cells_table, describe_law, laws_table, view_of_laws
-from ..table import Cell, Table, as_values, interval_cell
-from ..view import present
-from .pages import give_out
-from .words import PLAN
+from ..views.size import describe_law, parts_of_laws
+from ..table import Cell, Table, as_values, encode, interval_cell
+from .make import give_out
+from ..texts import PLAN
 
 BATCHES = ("overhead", "best_batch")        # the first that is predicted gives the workers
 WRITE = {"best_rate": number}               # others are whole numbers
@@ -59,8 +58,9 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         raise LogError(" ".join(why) or PLAN.say("size_none", sizes=list(wanted)))
     predictions = {key: law.predict(wanted) for key, law in known.items()}
     table = prediction_table(predictions, wanted, local_batch or most, options.confidence)
-    chapter = Chapter(tuple(map(Finding, describe_predictions(predictions, known, wanted))), (table, laws_table(found)),
-                      present(cells_table(found)), lambda: view_of_laws(found).figures, slug="plan",
+    laws = shown_by(parts_of_laws(found))
+    chapter = Chapter(tuple(map(Finding, describe_predictions(predictions, known, wanted))), (table, *laws.tables),
+                      laws.details, laws.finds, slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
     document = Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "Scaling plan")
     give_out(document, lambda: prediction_values(predictions, chapter), out, formats, echo, whole)
@@ -69,7 +69,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
 
 def workers_of(batch: Estimate, local_batch: int) -> Estimate:
     """Workers that hold a batch at ``local_batch`` examples each."""
-    return batch.mapped(lambda value: max(1.0, float(-(-value // local_batch))) if value == value else value)
+    return batch.mapped(lambda value: value if math.isnan(value) else max(1.0, float(-(-value // local_batch))))
 
 
 def describe_predictions(predictions: Predictions, laws: Mapping[str, PowerLaw], wanted: Mapping[str, float]
@@ -111,6 +111,5 @@ def prediction_values(predictions: Predictions, chapter: Chapter) -> dict[str, o
     """Predictions and tables for JSON."""
     return {
         "predictions": [{"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
-                         **{name: finite(getattr(one.estimate, name)) for name in ("value", "low", "high")}}
-                        for key, one in predictions.items()],
+                         **encode(one.estimate)} for key, one in predictions.items()],
         "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}

@@ -10,9 +10,9 @@ from ...analysis.step_laws import PAUSES, POWERS
 from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, POWER_DETERMINED, StepModel
 from ...analysis.worker_plan import Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
-from ..columns import STATISTICAL, SYSTEM
-from ..table import Cell, Column, Table, Write, count_cell
-from .words import BEYOND, CROWDED, PLAN, ROLES, chance, describe_price, title
+from ..table import STATISTICAL, SYSTEM, Cell, Column, Table, Write, count_cell
+from .words import BEYOND, CROWDED, ROLES, chance, describe_price, title
+from ..texts import PLAN
 
 SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTRAPOLATED: "extrapol."}
 MODEL_WORDS = {
@@ -30,9 +30,9 @@ def plan_table(plan: WorkerPlan, all_columns: bool = False) -> Table:
             "steps_to_target", "step_ms", *["speedup"] * all_columns, "statistical_efficiency", "system_efficiency",
             "efficiency", "seconds_to_target", "cost"]
     if not plan.relative:
-        keys += ["campaign_hours"] * (request.runs > 1) + ["energy"] * _has_energy(plan)
-    keys += (["extrapolated_share", "steps_known", "step_time_known", "pareto"] if all_columns else
-             ["known"]) + ["chance_within"] * bool(request.deadline or request.budget)
+        keys += [key for key, is_so in (("campaign_hours", request.runs > 1), ("energy", _has_energy(plan))) if is_so]
+    keys += ["extrapolated_share", "steps_known", "step_time_known", "pareto"] if all_columns else ["known"]
+    keys += ["chance_within"] if request.deadline or request.budget else []
     columns = {key: _column(plan, key) for key in keys}
     return PLAN.table(
         "plan" if all_columns else "plan-summary", [(option, _cells(plan, option)) for option in plan.options],

@@ -14,14 +14,13 @@ from ...analysis.step_laws import LAWS
 from ...analysis.step_time import ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, MEASURED, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
 from ...analysis.trials import JobKey
-from ...analysis.worker_plan import (AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, TIMED_ONCE, NoPlan, Option,
+from ...analysis.worker_plan import (AT_ONCE, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, TIMED_ONCE, NoPlan, Option,
                                      Request, Value, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
-from ..columns import MCCANDLISH
-from ..findings import Finding, sentences_of
-from ..texts import Texts
+from ..document import Finding, sentences_of
+from ..table import MCCANDLISH
+from ..texts import PLAN
 
-PLAN = Texts("plan")
 WORKLOAD_FIELDS = {"dataset": "the data set is", "model": "the model is", "model_args": "the model's arguments are",
                    "optimizer": "the optimizer is", "train_examples": "the number of training examples is"}
 BEYOND = "~"            # marks steps at a batch beyond those that met the target
@@ -117,7 +116,7 @@ def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     """What speaks against being sure of a verdict."""
     reasons = [ASSUMPTIONS[reason] for reason in plan.assumed]
     unmet = filter(None, map(_describe_unmet, _picked(plan)))
-    return (*unmet, *[PLAN.say("assumed", reasons=reasons)] * bool(reasons and len(plan.options) > 1))
+    return (*unmet, *([PLAN.say("assumed", reasons=reasons)] if reasons and len(plan.options) > 1 else ()))
 
 
 def describe_next(found: NextRuns) -> str:
@@ -330,7 +329,7 @@ def _span_of(batches: Sequence[int]) -> str:
 def describe_crowded(timings: Timings) -> list[Finding]:
     """Which runs on hosts with fewer cores than workers are left out."""
     runs = sum(len(one.trials) for one in timings.crowded)
-    return [PLAN.find("crowded", runs=runs, workers=sorted({one.workers for one in timings.crowded}))] * bool(runs)
+    return [PLAN.find("crowded", runs=runs, workers=sorted({one.workers for one in timings.crowded}))] if runs else []
 
 
 def _describe_laws(plan: WorkerPlan) -> Iterator[Finding]:
@@ -373,4 +372,4 @@ def describe_no_plan(found: NoPlan) -> str:
     """Why there is no plan, and what would make one."""
     return PLAN.say(REFUSED.get(found.why, "not_met"), whose=_whose(found),
                     metric=found.target.column if found.target else None,
-                    best=found.best if found.best == found.best else None)
+                    best=None if math.isnan(found.best) else found.best)

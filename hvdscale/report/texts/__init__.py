@@ -16,10 +16,9 @@ from typing import Any
 from ...formatting.templates import fill
 from ...plan.settings import read_toml
 from ...target import Target
-from ..columns import MCCANDLISH, POLLUX, SHALLUE
+from ..document import Finding
 from ..drawing import Figure
-from ..findings import Finding
-from ..table import NO_INTERVAL, WIDE, Cell, Column, Row, Table, TrialKeys
+from ..table import MCCANDLISH, NO_INTERVAL, POLLUX, SHALLUE, WIDE, Cell, Column, Row, Table, TrialKeys
 
 SOURCES = {"SHALLUE": SHALLUE, "POLLUX": POLLUX, "MCCANDLISH": MCCANDLISH,      # that any template may name
            "MERRILL": "Merrill et al. 2025, arXiv 2505.23971"}
@@ -61,7 +60,8 @@ class Texts:
         """A finding; ``estimate`` is the number that it is about, and more: further sentences on the same."""
         if estimate is not None:
             values = {"estimate": estimate, **values}
-        return Finding(self.say(kind, **values), tuple(more), estimate, kind, values, self._severity(kind))
+        return Finding(self.say(kind, **values), tuple(filter(None, more)), estimate, kind, values,
+                       self._severity(kind))
 
     def _severity(self, kind: str) -> str:
         return next(name for name in ("finding", "warning", "note") if kind in self.sections.get(name, ()))
@@ -80,15 +80,15 @@ class Texts:
 
         cells   see Cells; a column by its key has its words here
         trials, diverged, baseline      of a row, see table.Row
-        file    its name in files, where that is another one; notes, warnings, target: see table.Table
+        file    its name in files, where that differs; notes, warnings (empty: none) and target: see Table
         """
         values = {"target": target, **values}
         columns = tuple(self.column(key, **values) if isinstance(key, str) else key for key in cells)
         found = tuple(Row(tuple(cell(row) for cell in cells.values()), trials(row), diverged(row), baseline(row))
                       for row in rows)
-        wide = any(cell.below == NO_INTERVAL for row in found for cell in row.cells)
-        return Table(file or name, _fill(self.sections["table"][name], values), columns, found, tuple(notes), target,
-                     (*warnings, *[WIDE] * wide))
+        wide = WIDE if any(cell.below == NO_INTERVAL for row in found for cell in row.cells) else ""
+        return Table(file or name, _fill(self.sections["table"][name], values), columns, found,
+                     tuple(filter(None, notes)), target, tuple(filter(None, (*warnings, wide))))
 
     def figure(self, name: str, draw: Callable[..., None], trials: TrialKeys, panels: int = 1, /,
                **values: Any) -> Figure:
@@ -101,3 +101,14 @@ class Texts:
 def power_cell(one: Any) -> Cell:
     """``0.47``, its interval under it."""
     return Cell(f"{one.value:.2f}", one.value, one.low, one.high, f"{one.low:.2f} to {one.high:.2f}")
+
+
+SCALING = Texts("scaling")
+SEARCH = Texts("search")
+PLAN = Texts("plan")
+GENERAL = Texts("general")
+LANDSCAPES = Texts("landscapes")
+BRANCHES = Texts("branches")
+SIZE = Texts("size")
+COMPARE = Texts("compare")
+PAPERS = Texts("papers")

@@ -1,1 +1,0 @@
-"""Repeats of one setting by worker count and global batch."""

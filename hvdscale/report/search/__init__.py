@@ -1,1 +1,0 @@
-"""Searches over metaparameters: the best by batch, rules of the learning rate, budgets."""

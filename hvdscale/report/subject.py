@@ -1,0 +1,146 @@
+"""What views are made from: of a page a workload held against one target, of a chapter all workloads.
+
+    view_of(*(view(Subject(section, studies)) for view in MEASURED))
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+from itertools import repeat
+from typing import Any
+
+from ..analysis.curves import Curve, curve_of
+from ..analysis.grouping import group_by
+from ..analysis.report_data import JobResults, Options, Section
+from ..analysis.rules import RuleCosts, rules_along, rules_of
+from ..analysis.step_time import StepTimes, timings_of
+from ..analysis.steps_curve import points_of, steps_curve
+from ..analysis.studies import Study, are_searched
+from ..analysis.trials import JobKey, Trial
+from ..analysis.worker_plan import Request, WorkerPlan, plan_of
+from ..formatting.progress import Tell
+from ..target import Target
+from .document import Part
+from .request import StudyRequest
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A section with the studies of the same trials, and what several views need of them.
+
+    studies  of its workload, by global batch
+    held     whether these are searches, or of more evaluations than trials are made of, held against its target
+    others   targets of the same metric, which have pages of their own
+    first    of its metric: then its page has the figures that all its targets share
+    known    what was worked out for any of the workload's targets
+    """
+
+    section: Section
+    studies: tuple[Study, ...] = ()
+    asked: StudyRequest = StudyRequest()
+    held: bool = False
+    others: tuple[Target, ...] = ()
+    first: bool = True
+    known: dict[Hashable, Any] = field(default_factory=dict)
+
+    @property
+    def options(self) -> Options:
+        """Of the analysis."""
+        return self.section.options
+
+    @property
+    def target(self) -> Target:
+        """What the studies are held against."""
+        assert self.section.target is not None
+        return self.section.target
+
+    @property
+    def curve(self) -> Curve:
+        """Steps to the target by batch, of the studies."""
+        return self.curve_to(self.target)
+
+    def curve_to(self, target: Target) -> Curve:
+        """The same to another target of the metric."""
+        found: Curve = self.once((curve_of, target), lambda: curve_of(self.studies, target, self.options))
+        return found
+
+    @property
+    def costs(self) -> RuleCosts | None:
+        """What learning-rate rules cost."""
+        found: RuleCosts | None = self.once((rules_of, self.target), lambda: rules_of(
+            self.curve, self.asked.rules, self.asked.rule_within))
+        return found
+
+    def once(self, key: Hashable, find: Callable[[], object]) -> Any:
+        """What ``find`` gives, worked out once for all targets of the workload."""
+        if key not in self.known:
+            self.known[key] = find()
+        return self.known[key]
+
+    @property
+    def best_alone(self) -> bool:
+        """Whether there is nothing to show but the best of each metric: no target, and no throughput of repeats."""
+        section = self.section
+        return section.target is None and (are_searched(self.studies) or not section.trials or not any(
+            cell.examples_per_second.value > 0 for cell in section.cells))
+
+    @cached_property
+    def plan(self) -> WorkerPlan | None:
+        """How many workers to take of the counts that were run; None where there is no choice."""
+        section, timings = self.section, timings_of(self.section.trials)
+        counts = tuple(sorted({one.workers for one in timings.found}))
+        points, fit = points_of(section) if section.target and len(counts) > 1 else ((), None)
+        if not section.target or not any(point.steps.met for point in points) or not all(
+                point.steps.value for point in points):
+            return None                         # no target, none met it, or some before the first step
+        times, request = StepTimes.of(timings), Request(counts, confidence=section.options.confidence)
+        plan = plan_of(steps_curve(points, fit, confidence=request.confidence), times.of_cells(section.cells), request,
+                       section.workload, section.target)
+        return plan if len(plan.options) > 1 else None
+
+
+View = Callable[[Subject], Iterable[Part]]
+
+
+def shared_by_metric(view: View) -> View:
+    """A view that is the same for all targets of a metric, worked out once."""
+    @wraps(view)
+    def shared(subject: Subject) -> Iterable[Part]:
+        found: Iterable[Part] = subject.once((view, subject.target.column, subject.target.minimizes),
+                                             lambda: tuple(view(subject)))
+        return found
+    return shared
+
+
+def with_costs(subjects: Sequence[Subject], asked: StudyRequest, ruled: bool = True) -> Iterator[Subject]:
+    """Each of them once its costs are known, or left out; all cores work on those of the ones that follow."""
+    costs = rules_along([one.curve for one in subjects], asked.rules, asked.rule_within) if ruled else repeat(None)
+    for subject, found in zip(subjects, costs):
+        subject.known[rules_of, subject.target] = found
+        yield subject
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """What chapters are made from, which are about several workloads.
+
+    subjects  whose studies are held against their target;  repeats: sections of no studies
+    groups    all sections by workload
+    branches  trials that are branches of a run, in no group
+    """
+
+    subjects: Sequence[Subject]
+    repeats: Sequence[Section]
+    studies: Sequence[Study]
+    asked: StudyRequest
+    options: Options
+    tell: Tell
+    groups: Sequence[JobResults]
+    branches: Sequence[Trial]
+
+    @property
+    def first(self) -> dict[JobKey, Subject]:
+        """The first of each workload's."""
+        by_workload = group_by(self.subjects, lambda one: one.section.workload)
+        return {workload: found[0] for workload, found in by_workload.items()}

@@ -1,0 +1,187 @@
+"""Of a cell of runs at one worker count and batch: what a table shows, with its notes and warnings."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...analysis.intervals import OWN_FROM, Estimate
+from ...analysis.pooled_variance import stand_out
+from ...analysis.report_data import Section
+from ...analysis.search import Search
+from ...analysis.steps import SPEED, RunCell
+from ...formatting.numbers import counted, listed, number, ratio, span, spread
+from ..differences import settings_tried
+from ..table import Cell, Table, TrialKeys, Write, no_cell, steps_cell
+from ..texts import SCALING, Cells
+from .searches import best_of_each, tuned_at_each
+
+ONE_RUN = "*"       # marks a point with one run
+CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
+
+
+def workers_marked(cell: RunCell) -> str:
+    """Its worker count, ``4#`` where its runs crowded their host."""
+    return f"{cell.workers[0]}{CROWDED if cell.oversubscribed else ''}"
+
+
+def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
+    """What the steps are where those of each cell are the fewest of a search; empty where they are not."""
+    cells = [cell for cell in cells if cell.runs]
+    searched = section.target and cells and all(cell.searched for cell in cells)
+    return f" ({best_of_each(section.options.confidence)})" if searched else ""
+
+
+def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
+    """How to read a table of these cells."""
+    repeated = [cell for cell in cells if not cell.searched]
+    yield from _interval_notes(section, repeated, times)
+    if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
+        yield SCALING.say("some_unmet")
+    tuned = [search for found in tuned_by(section, cells).values() for search in found]
+    if tuned:
+        yield tuned_at_each(tuned, section.options.confidence)
+    passes = _untimed_passes(cells) if times else ()
+    if passes and max(passes):
+        yield SCALING.say("warmup", passes=spread(passes))
+
+
+def cell_warnings(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
+    """Of a table of these cells."""
+    repeated = [cell for cell in cells if not cell.searched]
+    if any(len(cell.samples.seeds) == 1 for cell in repeated):
+        yield SCALING.say("one_run", mark=ONE_RUN, target=section.target)
+    met = [run for cell in repeated for run in cell.runs if run.met]
+    first = sum(math.isnan(run.steps_before) for run in met)
+    if first:
+        yield SCALING.say("first_evaluation", first=first, runs=len(met))
+    yield from _spread_warnings(section, repeated, times)
+    tuned = tuned_by(section, cells)
+    tried = [cell for cell in cells if cell.settings > 1 and id(cell) not in tuned]
+    if tried:
+        yield SCALING.say("settings", settings=settings_tried(tried), target=section.target, batches=[
+            f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried])
+    if times:
+        yield from crowded_warnings(cells)
+        passes = _untimed_passes(cells)
+        if passes and not max(passes) and any(cell.examples_per_second.runs for cell in cells):
+            yield SCALING.say("no_warmup")
+
+
+def _untimed_passes(cells: Sequence[RunCell]) -> set[int]:
+    return {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs}
+
+
+def tuned_by(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Search]]:
+    """The searches behind cells of which every setting was one drawn by them, by the cell's id."""
+    found = {}
+    for cell in cells if section.target else ():
+        behind = [search for search in section.searches if search.global_batch == cell.global_batch]
+        drawn = {draw.trial.setting for search in behind for draw in search.draws if draw.trial}
+        if behind and all(trial.setting in drawn for trial in cell.considered):
+            found[id(cell)] = behind
+    return found
+
+
+def _interval_notes(section: Section, cells: Sequence[RunCell], times: bool) -> Iterator[str]:
+    """What intervals claim and are based on."""
+    repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
+    freedom = degrees_of_freedom(section, times)
+    if not repeats or not freedom:
+        return
+    own = min(repeats) >= OWN_FROM
+    yield SCALING.say("intervals", confidence=section.options.confidence, own=own, freedom=_freedom(freedom),
+                      own_from=OWN_FROM if max(repeats) >= OWN_FROM else None)
+    spread = section.pools.of("steps")
+    if not own and spread.growth > 0:
+        at = [float(spread.at(cell.global_batch).deviation) for cell in cells]
+        yield SCALING.say("spread_grows", least=min(at), most=max(at))
+    if not own and min(freedom.values()) <= 2:
+        yield SCALING.say("few_repeats")
+
+
+def _spread_warnings(section: Section, cells: Sequence[RunCell], times: bool) -> list[str]:
+    """At which points the spread is so large that pooling it misleads."""
+    repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
+    if not repeats or min(repeats) >= OWN_FROM or not degrees_of_freedom(section, times):
+        return []
+    names = {"steps": "steps", SPEED: "examples per second"} if times else {"steps": "steps"}
+    return [SCALING.say("stands_out", what=what, where=[
+        f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in found])
+            for name, what in names.items() if (found := stand_out(cells, name))]
+
+
+def degrees_of_freedom(section: Section, times: bool = True) -> dict[str, int]:
+    """Of the pooled spreads of a section, those that are known: steps, seconds, examples per second."""
+    names = (["steps"] if section.target else []) + ((["seconds"] if section.target else []) + [SPEED] if times else [])
+    return {name: section.pools.of(name).freedom for name in names if section.pools.of(name).freedom}
+
+
+def _freedom(degrees: Mapping[str, int]) -> str:
+    """``6 degrees of freedom`` or ``4 degrees of freedom for steps and 6 for seconds``."""
+    if len(set(degrees.values())) == 1:
+        return counted(next(iter(degrees.values())), "degree") + " of freedom"
+    (first, count), *rest = ((name.replace("_", " "), count) for name, count in degrees.items())
+    said = [first, *(f"{other} for {name}" for name, other in rest)]
+    return f"{counted(count, 'degree')} of freedom for {listed(said)}"
+
+
+def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
+    """Which hosts had more workers than cores."""
+    crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
+    counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in crowded})
+    shared = any(trial.workers < trial.execution["local_workers"] for trial in crowded)
+    return [SCALING.say("crowded", mark=CROWDED, shared=shared, counts=[f"{n} on {cores}" for n, cores in counts])
+            ] if crowded else []
+
+
+def lost_of(cell: RunCell) -> TrialKeys:
+    return tuple(trial.key for trial in cell.diverged)
+
+
+def table_of_cells(name: str, rows: Iterable[Any], cells: Cells, **words: Any) -> Table:
+    """A table whose rows begin with the cell that they are of."""
+    return SCALING.table(name, rows, cells, lambda row: row[0].keys, diverged=lambda row: lost_of(row[0]), **words)
+
+
+def batch_cell(cell: RunCell) -> Cell:
+    return Cell(cell.batches.in_brief(), cell.global_batch)
+
+
+def workers_cell(cell: RunCell) -> Cell:
+    return Cell(workers_marked(cell), cell.workers[0])
+
+
+def runs_cell(cell: RunCell, below: str = "") -> Cell:
+    seeds = len(cell.samples.seeds)
+    return Cell(f"{seeds}{ONE_RUN * (seeds == 1 and not cell.searched)}", seeds, below=below)
+
+
+def met_cell(cell: RunCell) -> Cell:
+    if cell.searched:
+        met = sum(run.met for run in cell.draws)
+        return Cell(f"{met}/{len(cell.draws)}", met)
+    return Cell(f"{cell.met}/{runs_cell(cell).shown}", cell.met, below=describe_lost(cell))
+
+
+def describe_lost(cell: RunCell) -> str:
+    return f"{len(cell.diverged)} div." if cell.diverged else ""
+
+
+def estimate_cell(estimate: Estimate, cell: RunCell, write: Write = number) -> Cell:
+    if not cell.runs:
+        return no_cell("diverged")
+    if math.isnan(estimate.value):
+        return Cell("n/a", estimate.value, estimate.low, estimate.high, "not measured")
+    found = steps_cell(estimate, write)
+    some = math.isinf(estimate.value) and cell.met          # of the seeds
+    return replace(found, below=span(estimate.low, estimate.high, write)) if some else found
+
+
+def ratio_cell(value: Estimate, cell: RunCell, baseline: RunCell) -> Cell:
+    shown = ratio(value.value)
+    if math.isnan(value.value):
+        shown = ("diverged" if not cell.runs else "not met" if math.isinf(cell.steps.value) else
+                 "no baseline" if cell is not baseline and not baseline.steps.met else "n/a")
+    return Cell(shown, value.value, value.low, value.high, span(value.low, value.high, ratio))

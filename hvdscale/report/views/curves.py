@@ -1,0 +1,304 @@
+"""Figures of steps to target against batch size, of searches: one curve, and families of them.
+
+    figure = curves_figure([curve])
+    figure = curves_figure(curves, kind=NORMALISED)         # models, optimizers, data sets, targets in one
+
+Records are analysis.curves.Curve. Several panels make one figure, as in the paper.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...analysis.curves import Curve, CurvePoint
+from ...analysis.intervals import Estimate
+from ...analysis.regimes import Regimes
+from ...formatting.numbers import number
+from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
+                       draw_panels, ends_of, explain, fraction, is_named, is_positive, label_axes, log2_axis,
+                       mark_estimate, shade)
+from ..texts import SEARCH
+
+STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures
+LONGEST, LONGEST_TITLE = 44, 60     # letters of a label, of a line of a title
+OWN_LINES = 3               # curves without an order that have each a line of perfect scaling of their own
+ASIDE = 0.4                 # of the space between batches, over which the marks of several curves are spread
+AXES = {STEPS: "steps to target S", EXAMPLES: "B S over its fewest"}
+NAMES = {STEPS: "Steps to target", NORMALISED: "Steps to target, normalised",
+         EXAMPLES: "Examples to target, normalised"}
+FORMULAS = {
+    STEPS: "S: fewest steps at the first evaluation that meets the target, over trials; perfect scaling: S1 B1 / B "
+           "from the smallest batch that met it",
+    NORMALISED: "S(B) / S(B0), B0: the smallest batch at which every curve of the panel met its target; perfect "
+                "scaling: B0 / B",
+    EXAMPLES: "B S(B) / min of B S(B) over the batches of a curve; perfect scaling: 1",
+}
+SAID = {
+    STEPS: "along a dashed line the batch doubles and the steps halve",
+    NORMALISED: "each curve is divided by its own steps at the smallest batch that all have; along the dashed line the "
+                "batch doubles and the steps halve",
+    EXAMPLES: "each curve is divided by the fewest examples that it needed at any batch; along the dashed line no "
+              "example is wasted",
+}
+ScaledPoint = tuple[CurvePoint, Estimate]                   # and its steps as this kind of figure shows them
+PerfectLine = tuple[str, Sequence[float], Sequence[float]]  # colour, batches, values
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePanel:
+    """Curves in one pair of axes.
+
+    labels   one a curve; None: what distinguishes them
+    ordered  whether the curves have an order, which shades of one scale then show
+    """
+
+    title: str
+    curves: Sequence[Curve]
+    labels: Sequence[str] | None = None
+    ordered: bool = False
+
+
+def curves_figure(curves: Sequence[Curve], *, kind: str = STEPS, labels: Sequence[str] | None = None, title: str = "",
+                  name: str = "", ordered: bool = False) -> Figure | None:
+    """Steps to target against batch size, of one curve or of a family in one figure; None where no batch was met.
+
+    kind     STEPS; NORMALISED: over the steps at the smallest batch that all met; EXAMPLES: B S over its fewest
+    labels, ordered  see CurvePanel
+    """
+    panels, empty = _with_something([CurvePanel(title, curves, labels, ordered)], kind)
+    if not panels:
+        return None
+    return _figure(panels, empty, kind, title or _title(panels[0].curves, kind), name or f"{kind}-batch")
+
+
+def curve_panels(panels: Iterable[CurvePanel], *, kind: str = STEPS, title: str = "") -> Figure | None:
+    """The same in several panels, without those that have nothing to show; None where none is left."""
+    panels, empty = _with_something(panels, kind)
+    if not panels:
+        return None
+    title = title or NAMES[kind]
+    return _figure(panels, empty, kind, title if len(panels) > 1 else f"{title}\n{heading(panels[0].title)}",
+                   f"{kind}-batch-panels")
+
+
+def targets_figure(curves: Sequence[Curve]) -> Figure | None:
+    """The curves of one workload to several targets in one figure, easy to strict."""
+    if len({curve.target for curve in curves}) < 2:
+        return None
+    curves = sorted(curves, key=lambda curve: -curve.target.value if curve.target.minimizes else curve.target.value)
+    return curves_figure(curves, labels=[str(curve.target) for curve in curves], ordered=True,
+                         title=f"Steps to several targets\n{heading(curves[0].workload)}", name="steps-batch-targets")
+
+
+def labels_of(curves: Sequence[Curve]) -> list[str]:
+    """For each curve what distinguishes it from the others: of data set, model, optimizer, examples and target."""
+    parts = [_parts(curve) for curve in curves]
+    differ = [at for at in range(len(parts[0])) if len({part[at] for part in parts}) > 1] if parts else []
+    return [plain(" ".join(filter(None, (part[at] for at in differ))) or str(curve.target))
+            for part, curve in zip(parts, curves)]
+
+
+def _parts(curve: Curve) -> tuple[str, ...]:
+    workload = curve.workload
+    args = "" if workload.model_args in ("", "{}") else workload.model_args
+    size = f"{workload.train_examples:,} examples" if workload.train_examples else ""
+    return (workload.dataset, workload.model, args.replace('"', ""), workload.optimizer, size, str(curve.target))
+
+
+def plain(text: object, longest: int = LONGEST) -> str:
+    """A name as a figure can show it: printable, no longer than that many letters, and in a legend whatever it is."""
+    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(text))
+    if len(text) > longest:
+        text = f"{text[:longest // 2]}\N{HORIZONTAL ELLIPSIS}{text[-longest // 2 + 1:]}"
+    return f" {text}" if text.startswith("_") else text          # matplotlib hides labels that begin with it
+
+
+def heading(text: object) -> str:
+    """A name as a line of a title can show it."""
+    return plain(text, LONGEST_TITLE)
+
+
+def style_of(at: int, count: int, ordered: bool = False) -> tuple[str, str]:
+    """(colour, marker) of the one at ``at`` of ``count`` curves."""
+    if ordered or count > len(HUES):
+        return shade(at, count), MARKERS[at % len(MARKERS)]
+    return HUES[at], MARKERS[at]
+
+
+def _with_something(panels: Iterable[CurvePanel], kind: str) -> tuple[list[CurvePanel], list[str]]:
+    """(the panels that have a point to show, their labels written out; what has none)."""
+    found, empty = [], []
+    for panel in panels:
+        labels = labels_of(panel.curves) if panel.labels is None else list(map(plain, panel.labels))
+        scales = _scales(panel.curves, kind)
+        kept = [(curve, label) for curve, label in zip(panel.curves, labels)
+                if _met(curve) and is_positive(scales(curve))]
+        named = [label for _, label in kept]
+        if kept:
+            found.append(replace(panel, curves=[curve for curve, _ in kept], labels=named))
+        empty += [label for label in labels if label not in named] if kept else [plain(panel.title or "all")]
+    return found, empty
+
+
+def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title: str, name: str) -> Figure:
+    curves = [curve for panel in panels for curve in panel.curves]
+    estimates = [point.steps for curve in curves for point in curve.points]
+    most = max(len(panel.curves) for panel in panels)
+    few, alone = most <= len(HUES), most == 1 and kind == STEPS
+    keys = dict.fromkeys(key for curve in curves for point in curve.searched for key in _keys(point))
+    return SEARCH.figure(
+        "steps", draw_panels(lambda axes, panel: _draw(axes, panel, kind, len(panels) > 1), panels,
+                             list(map(_panel_title, panels))), tuple(keys), len(panels),
+        name=name, title=title, what=NAMES[kind], scaled=kind != STEPS, how=SAID[kind], formula=FORMULAS[kind],
+        several=most > 1, few=few, confidence=curves[0].confidence,
+        arrows=few and any(one.low == 0 or one.met and math.isinf(one.high) for one in estimates),
+        unmet=few and any(not one.met for one in estimates), regimes=alone, fit=alone and any(map(_has_fit, curves)),
+        targets=[f"{panel.title}: {panel.curves[0].target}" for panel in panels] if len(panels) > 1 == most else [],
+        empty=list(empty))
+
+
+def _panel_title(panel: CurvePanel) -> str:
+    targets = {str(curve.target) for curve in panel.curves}
+    return "\n".join(map(plain, [panel.title, *(targets if len(targets) == 1 else ())]))
+
+
+def _keys(point: CurvePoint) -> list[tuple[str, int]]:
+    """The trials behind a point: those that ended, its best first."""
+    study = point.study
+    rows = [row for row in (study.feasible & ~study.repeat).nonzero()[0].tolist() if row != point.best]
+    return [*point.keys, *map(study.key, rows)]
+
+
+def _title(curves: Sequence[Curve], kind: str) -> str:
+    first = curves[0]
+    one_target = len({curve.target for curve in curves}) == 1
+    what = "Steps" if kind != EXAMPLES else "Examples"
+    tail = ", normalised" if kind != STEPS else ""
+    if len({curve.workload for curve in curves}) == 1:
+        return f"{what} to {first.target if one_target else 'several targets'}{tail}\n{heading(first.workload)}"
+    return f"{what} to {first.target}{tail}" if one_target else f"{what} to target{tail}"
+
+
+def _met(curve: Curve) -> list[CurvePoint]:
+    return [point for point in curve.searched if point.steps.met and point.steps.value > 0]
+
+
+def _scales(curves: Sequence[Curve], kind: str) -> Callable[[Curve], float]:
+    """What the steps of a curve are multiplied with in this kind of figure; NaN: they cannot be shown."""
+    if kind == STEPS:
+        return lambda curve: 1.0
+    if kind == EXAMPLES:
+        return lambda curve: 1 / min((point.global_batch * point.steps.value for point in _met(curve)),
+                                     default=math.nan)
+    base = _common(curves)
+    return lambda curve: next((1 / point.steps.value for point in _met(curve) if point.global_batch == base), math.nan)
+
+
+def _common(curves: Sequence[Curve]) -> int | None:
+    """The smallest batch at which all curves that met anything did; None: there is none."""
+    batches = [{point.global_batch for point in _met(curve)} for curve in curves if _met(curve)]
+    return min(set.intersection(*batches), default=None) if batches else None
+
+
+def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
+    curves, ordered, scales = panel.curves, panel.ordered, _scales(panel.curves, kind)
+    shown = [[(point, point.steps.scaled(scales(curve) * (point.global_batch if kind == EXAMPLES else 1)))
+              for point in curve.searched] for curve in curves]
+    batches = sorted({point.global_batch for points in shown for point, _ in points})
+    ends = batches[0], batches[-1]
+    log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
+    lines = _perfect(shown, kind, ends, ordered, _common(curves))
+    _vertical_axis(axes, [one for points in shown for _, one in points], lines, kind)
+    if len(curves) == 1 and kind == STEPS:
+        _regimes(axes, curves[0], ends, paneled)
+    for color, across, line in lines:
+        axes.plot(across, line, "--", color=color, linewidth=1.1, alpha=0.75 if color != MUTED else 1)
+    explain(axes, "perfect scaling", linestyle="--", color=MUTED, linewidth=1.1)
+    gap = min((after / before for before, after in zip(batches, batches[1:])), default=2) ** ASIDE
+    labels = panel.labels or ()
+    if len(curves) == 1:
+        labels = ["examples to target" if kind == EXAMPLES else "steps to target"]
+    for at, (points, name) in enumerate(zip(shown, labels)):
+        color, marker = (BLUE, "o") if len(curves) == 1 else style_of(at, len(curves), ordered)
+        label = name if is_named(at, len(curves)) else None
+        if len(curves) > len(HUES):         # a crowd: what lies where, and no more
+            _draw_line(axes, points, 1, color, marker=marker, markersize=3, label=label, alpha=0.8)
+        else:
+            _draw_curve(axes, points, gap ** ((at + 0.5) / len(curves) - 0.5), color, marker, label)
+    label_axes(axes, "global batch B (examples)", AXES.get(kind) or f"steps / steps at B = {_common(curves):,}")
+
+
+def _vertical_axis(axes: Axes, estimates: Sequence[Estimate], lines: Sequence[PerfectLine], kind: str) -> None:
+    lowest = min(one.value for one in estimates if one.met) / 4
+    seen = [one.value for one in estimates if one.met] + [one.beyond for one in estimates if not one.met]
+    log2_axis(axes, "y", seen + [end for _, _, line in lines for end in line if end > lowest],
+              ends_of(estimates), arrows=arrows(estimates))
+    if kind != STEPS:
+        axes.yaxis.set_major_formatter(fraction)
+
+
+def _perfect(shown: Sequence[Sequence[ScaledPoint]], kind: str, ends: tuple[int, int], ordered: bool,
+             base: int | None) -> list[PerfectLine]:
+    """The lines of perfect scaling; normalised curves share the batch ``base``."""
+    if kind == EXAMPLES:
+        return [(MUTED, ends, [1, 1])]
+    if kind == NORMALISED and base:
+        return [(MUTED, ends, [base / end for end in ends])]
+    starts = []
+    for at, points in enumerate(shown):
+        first, one = next((point, one) for point, one in points if one.met and one.value > 0)
+        starts.append((first.global_batch * one.value, first.global_batch, style_of(at, len(shown), ordered)[0]))
+    starts = starts if len(starts) <= OWN_LINES and not ordered else [max(starts)]
+    return [(MUTED if len(starts) == 1 else color, [batch, ends[1]], [start / batch, start / ends[1]])
+            for start, batch, color in starts]
+
+
+def _draw_curve(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, marker: str,
+                label: str | None) -> None:
+    _draw_line(axes, points, aside, color)
+    top = axes.get_ylim()[1]
+    for point, one in points:
+        mark_estimate(axes, point.global_batch, one, color, marker, label, aside=aside)
+        if not point.trials and point.infeasible:
+            look: Look = {"linestyle": "", "marker": "x", "markersize": 6}
+            axes.plot([point.global_batch * aside], [top], color=color, clip_on=False, **look)
+            explain(axes, "not met: all diverged", color=MUTED, **look)
+
+
+def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, **look: Any) -> None:
+    """A line through the batches that met, broken where one did not."""
+    values = [one.value if one.met and one.value > 0 else math.nan for _, one in points]
+    axes.plot([point.global_batch * aside for point, _ in points], values, color=color, linewidth=1, **look)
+
+
+def mark_regimes(axes: Axes, regimes: Regimes, paneled: bool = False, intervals: bool = True) -> None:
+    """Vertical lines at the end of perfect scaling and the maximum useful batch, with bands for known intervals."""
+    for color, where, what in ((INK, regimes.perfect_until, "end of perfect scaling"),
+                               (GREEN, regimes.maximum_useful, "maximum useful batch")):
+        if where.value is not None:
+            low, high = axes.get_xlim()
+            if intervals and where.low < where.high:
+                axes.axvspan(max(low, where.low), min(high, where.high), color=color, alpha=0.07, linewidth=0)
+                axes.fill_between([], [], color=MUTED, alpha=0.2, linewidth=0, label="bands: their intervals")
+            axes.axvline(where.value, color=color, linestyle=":", linewidth=1.2,
+                         label=what if paneled else f"{what}: {where.value:,}")
+
+
+def _regimes(axes: Axes, curve: Curve, ends: tuple[int, int], paneled: bool) -> None:
+    """The regimes and the fitted curve."""
+    regimes = curve.regimes
+    mark_regimes(axes, regimes, paneled)
+    fit = regimes.fit
+    if fit is not None and _has_fit(curve):
+        ratio = ends[1] / ends[0]
+        batches = [ends[0] * ratio ** (at / 60) for at in range(61)]
+        axes.plot(batches, [fit.steps(batch) for batch in batches], color=MUTED, linewidth=0.9,
+                  label="fit" if paneled else
+                  f"fit: S_min {number(fit.s_min.value, 2)}, B_crit {number(fit.b_crit.value, 2)}")
+
+
+def _has_fit(curve: Curve) -> bool:
+    """Whether both ends of the fitted curve are seen, so that there is a curve to draw."""
+    return curve.regimes.fit is not None and is_positive(curve.regimes.fit.b_crit.value)

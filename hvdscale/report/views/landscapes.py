@@ -1,0 +1,245 @@
+"""Learning-rate landscapes: steps and loss against the rate at each batch, and what describes the best rates.
+
+    view = landscapes(about)
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...analysis.best_points import DIVERGED, REACHED
+from ...analysis.intervals import Estimate
+from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, RateLaws, rate_landscapes
+from ...analysis.metric_direction import best_value
+from ...analysis.rules import FEW
+from ...formatting.numbers import exact, number, percent, ratio, span
+from ..document import Detail, Figures, Finding, Part
+from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
+                       draw_panels, ends_of, fraction, is_named, label_axes, log2_axis, mark_estimate, shade,
+                       spread_evenly, value_axis)
+from ..subject import Subject
+from ..table import (BATCH, STEPS, Cell, Table, TrialKeys, count_cell, interval_cell, metric_name, no_cell, number_cell,
+                     steps_cell)
+from ..texts import LANDSCAPES, power_cell
+from .curves import heading
+
+NAMES = {"none": "a constant rate", "sqrt": "the square root of the batch", "linear": "the batch",
+         ADAM: "adam_sqrt", POWER: "a power of the batch", PEAK: "a peak"}
+MOST_PANELS = 9
+BIN = 2.0                   # rates within this factor are in one row
+WHY = {FEW: "too few met the target"}
+Bin = tuple[RateLandscape, float, Estimate, np.ndarray]         # its rate, the fitted steps there, the trials in it
+LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("--", "linear"), POWER: ("-", "power")}
+
+
+def landscapes(subject: Subject) -> Iterator[Part]:
+    """What there is to show of a workload's studies, whose fits are those of the learning-rate rules."""
+    found = rate_landscapes(subject.curve, subject.costs)
+    if found:
+        yield from find_law(found)
+        yield landscapes_table(found)
+        yield laws_table(found)
+        yield Detail(rates_table(found))
+        yield Figures(partial(landscape_figures, found))
+
+
+def rate_name(found: RateLandscapes) -> str:
+    """What is on the axis."""
+    return "effective learning rate" if found.costs.effective else "learning rate"
+
+
+def _words(found: RateLandscapes) -> dict[str, Any]:
+    """What texts name."""
+    return {"rate": rate_name(found), "formula": "lr / (1 - momentum)" if found.costs.effective else "lr",
+            "metric": metric_name(found.costs.target.column), "confidence": found.costs.confidence,
+            "tolerance": percent(found.costs.tolerance), "bin": f"{BIN:g}"}
+
+
+def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
+    """Which law describes the best rates, in a sentence; () where too few are known."""
+    laws, rate = found.laws, rate_name(found)
+    if not laws.laws:
+        return ()
+    if laws.peak is not None:
+        batch = f"{exact(laws.peak.value, 0)} ({exact(laws.peak.low, 0)} to {exact(laws.peak.high, 0)})"
+        return (LANDSCAPES.find("peak", laws.peak, rate=rate, batch=batch),)
+    if not laws.described_by:
+        rates = [f"{number(one.rate.best.value, 2)} at {one.global_batch:,}" for one in found.batches
+                 if not one.rate.why]
+        return (LANDSCAPES.find("no_power", rate=rate, rates=", ".join(rates)),)
+    ruled_out = [NAMES[law.name] for law in laws.laws if not law.describes and law.name not in (POWER, ADAM)]
+    return (LANDSCAPES.find("power", laws.exponent, rate=rate, batches=len(laws.exponent.batches), ruled_out=ruled_out,
+                            laws=[NAMES[name] for name in laws.described_by if name != ADAM],
+                            power=laws.exponent),)
+
+
+def landscapes_table(found: RateLandscapes) -> Table:
+    """By batch: the best rate, the rates that lose little, and the fewest steps and best loss."""
+    return LANDSCAPES.table("lr-landscape", found.batches, {
+        BATCH: lambda one: count_cell(one.global_batch),
+        "trials": lambda one: count_cell(len(one.space.x), f"{int((one.space.kind == REACHED).sum())} met"),
+        STEPS: lambda one: steps_cell(one.steps), "tried_rate": lambda one: number_cell(one.rate.tried),
+        "best_rate": _best_cell, "rates_within": lambda one: _width_cell(one, found.costs.tolerance),
+        "best_value": lambda one: number_cell(best_value(one.values, found.costs.target.minimizes))},
+        lambda one: one.rate.keys, what=found.costs.target, **_words(found), notes=(
+            LANDSCAPES.say("steps", **_words(found)), LANDSCAPES.say("best", **_words(found))))
+
+
+def _best_cell(one: RateLandscape) -> Cell:
+    why = WHY.get(one.rate.why, "not bracketed") if one.rate.why else ""
+    return no_cell(below=why) if why else interval_cell(one.rate.best)
+
+
+def _width_cell(one: RateLandscape, tolerance: float) -> Cell:
+    """The ends of the range; its value is its width as a factor."""
+    low, high = (math.nan, math.nan) if one.rate.why else one.width(tolerance)
+    return Cell(span(low, high) or "n/a", high / low, low, high)
+
+
+def laws_table(found: RateLandscapes) -> Table | None:
+    """What would describe the best rates, a peak last; None where too few batches have one."""
+    laws = found.laws
+    if not laws.laws:
+        return None
+    rows: list[RateLaw | None] = [*laws.laws, *([] if laws.peak is None else [None])]
+    return LANDSCAPES.table("lr-laws", rows, {
+        "law": lambda law: Cell(NAMES[law.name if law else PEAK]),
+        LANDSCAPES.column("power_of_batch", "power"): lambda law: _power_cell(law, laws.peak),
+        "deviation": lambda law: Cell(f"x{ratio(law.deviation)}", law.deviation) if law else Cell("n/a", math.nan),
+        "describes": lambda law: Cell("yes" if law is None or law.describes else "no")},
+        lambda law: _keys(found.batches), what=found.costs.target, **_words(found), notes=(
+            LANDSCAPES.say("laws", **_words(found)), *_notes_on(laws)))
+
+
+def _notes_on(laws: RateLaws) -> Iterator[str]:
+    if any(law.name == ADAM for law in laws.laws):
+        yield LANDSCAPES.say("adam")
+    if laws.peak is not None:
+        yield LANDSCAPES.say("peak_law")
+
+
+def _power_cell(law: RateLaw | None, peak: Estimate | None) -> Cell:
+    """The power of a law, with its interval where it was fitted; where the peak is."""
+    if law is None:
+        return Cell("n/a") if peak is None else Cell(
+            f"peak at {exact(peak.value, 0)}", peak.value, peak.low, peak.high, span(peak.low, peak.high))
+    power = law.power
+    if not math.isnan(power.low):
+        return power_cell(power)
+    return Cell(f"{power.value:g}", power.value, math.nan, math.nan)
+
+
+def _keys(batches: Sequence[RateLandscape]) -> TrialKeys:
+    return tuple(key for one in batches for key in one.space.keys)
+
+
+def rates_table(found: RateLandscapes) -> Table:
+    """By batch and rate, in bins of a factor BIN: trials, the fewest steps, the best loss, and the fitted steps."""
+    def met(row: Bin) -> np.ndarray:
+        steps: np.ndarray = row[0].space.steps[row[3]][row[0].space.kind[row[3]] == REACHED]
+        return steps
+    return LANDSCAPES.table("lr-landscape-rates", [row for one in found.batches for row in _bins(found, one)], {
+        BATCH: lambda row: count_cell(row[0].global_batch), "rate": lambda row: number_cell(row[1]),
+        LANDSCAPES.column("trials_of_bin", "trials"): lambda row: count_cell(len(row[3]), f"{len(met(row))} met"),
+        "fewest_steps": lambda row: number_cell(float(met(row).min()) if len(met(row)) else math.nan),
+        LANDSCAPES.column("steps_fitted", "steps"): lambda row: interval_cell(row[2]),
+        LANDSCAPES.column("value_of_bin", "value", **_words(found)):
+            lambda row: number_cell(best_value(row[0].values[row[3]], found.costs.target.minimizes))},
+        lambda row: tuple(row[0].space.keys[at] for at in row[3]), what=found.costs.target, **_words(found))
+
+
+def _bins(found: RateLandscapes, one: RateLandscape) -> Iterator[Bin]:
+    bins = np.floor(np.log(one.space.x) / math.log(BIN)).astype(int)
+    places = np.unique(bins)
+    rates = BIN ** (places + 0.5)
+    for at, rate, (low, value, high) in zip(places, rates, one.steps_at(rates, found.costs.confidence).T):
+        steps = Estimate(float(value), float(low), float(high), len(one.space.x))
+        yield one, rate, steps, np.flatnonzero(bins == at)
+
+
+def landscape_figures(found: RateLandscapes) -> tuple[Figure, ...]:
+    """The landscapes by batch, and the best rates with the laws."""
+    fitted = [one for one in found.batches if one.rate.landscape is not None]
+    known = [one for one in found.batches if not one.rate.why]
+    return (*([_landscapes_figure(found, fitted)] if fitted else []), _losses_figure(found),
+            *([_best_rates_figure(found, known)] if len(known) > 1 else []))
+
+
+def _landscapes_figure(found: RateLandscapes, batches: Sequence[RateLandscape]) -> Figure:
+    batches = spread_evenly(batches, MOST_PANELS)
+    draw = draw_panels(partial(_draw_landscape, found), batches, [f"B = {one.global_batch:,}" for one in batches])
+    return _figure(found, "lr-landscape", draw, _keys(batches), len(batches))
+
+
+def _figure(found: RateLandscapes, name: str, draw: Callable[..., None], keys: TrialKeys, panels: int = 1) -> Figure:
+    return LANDSCAPES.figure(name, draw, keys, panels, target=found.costs.target,
+                             workload=heading(found.costs.workload), **_words(found))
+
+
+def _draw_landscape(found: RateLandscapes, axes: Axes, one: RateLandscape) -> None:
+    rates, space = one.rates(), one.space
+    low, value, high = one.steps_at(rates, found.costs.confidence)
+    top = 4 * float(space.steps[space.steps > 0].max(initial=one.steps.value))
+    value_axis(axes, "x", space.x.tolist(), PANEL_TICKS)
+    log2_axis(axes, "y", [*space.steps.tolist(), one.steps.value], most=PANEL_TICKS)
+    if not one.rate.why:
+        axes.axvspan(one.rate.best.low, one.rate.best.high, color=AMBER, alpha=0.25, linewidth=0,
+                     label="best rate, its interval")
+    axes.fill_between(rates, np.minimum(low, top), np.minimum(high, top), color=BLUE, alpha=0.15, linewidth=0)
+    axes.plot(rates, np.minimum(value, top), color=BLUE, linewidth=1.4, label="at the best others")
+    unmet: Look = {"marker": "^", "markeredgecolor": ORANGE, "markerfacecolor": "none", "markersize": 4.5}
+    looks: list[tuple[np.ndarray, Look, str]] = [
+        (space.kind == DIVERGED, {"marker": "x", "color": MUTED, "markersize": 4}, "diverged"),
+        (space.kind == REACHED, {"marker": "o", "color": INK, "markersize": 3.5, "markeredgewidth": 0}, "met"),
+        (~np.isin(space.kind, (DIVERGED, REACHED)), unmet, "did not meet")]
+    for rows, look, label in looks:
+        axes.plot(space.x[rows], space.steps[rows], linestyle="", **look, label=label if rows.any() else None)
+    label_axes(axes, rate_name(found), "steps to target S")
+
+
+def _losses_figure(found: RateLandscapes) -> Figure:
+    def draw(axes: Axes) -> None:
+        value_axis(axes, "x", [rate for one in found.batches for rate in one.space.x])
+        values = [value for one in found.batches for value in one.values if np.isfinite(value)]
+        value_axis(axes, "y", values or [1.0])
+        for at, one in enumerate(found.batches):
+            axes.plot(one.space.x, one.values, linestyle="", marker="o", markersize=4, markeredgewidth=0,
+                      color=shade(at, len(found.batches)),
+                      label=f"B = {one.global_batch:,}" if is_named(at, len(found.batches)) else None)
+        axes.axhline(found.costs.target.value, color=MUTED, linestyle="--", linewidth=1, label=str(found.costs.target))
+        label_axes(axes, rate_name(found), f"best {metric_name(found.costs.target.column)}")
+    return _figure(found, "lr-landscape-loss", draw, _keys(found.batches))
+
+
+def _best_rates_figure(found: RateLandscapes, batches: Sequence[RateLandscape]) -> Figure:
+    best, ends = [one.rate.best for one in batches], (batches[0].global_batch, batches[-1].global_batch)
+
+    def draw(axes: Axes) -> None:
+        log2_axis(axes, "x", [one.global_batch for one in batches])
+        log2_axis(axes, "y", [one.value for one in best], ends_of(best), most=TICKS, arrows=arrows(best))
+        axes.yaxis.set_major_formatter(fraction)
+        if found.laws.peak is not None:
+            axes.axvspan(found.laws.peak.low, found.laws.peak.high, color=GREEN, alpha=0.12, linewidth=0)
+            axes.axvline(found.laws.peak.value, color=GREEN, linewidth=1.2, label="peak")
+        for law, (look, label) in ((law, LINES[law.name]) for law in found.laws.laws if law.name in LINES):
+            axes.plot(ends, _line(batches, law.power.value, ends), look, color=BLUE if law.name == POWER else MUTED,
+                      linewidth=1.2, label=f"{label} {law.power.value:.2f}" if law.name == POWER else label)
+        for one in batches:
+            mark_estimate(axes, one.global_batch, one.rate.best, BLUE, "o", "best rate, fitted")
+        axes.plot([one.global_batch for one in batches], [one.rate.tried for one in batches], linestyle="", marker="x",
+                  color=INK, markersize=5, label="best rate tried")
+        label_axes(axes, "global batch B (examples)", rate_name(found))
+    return _figure(found, "lr-landscape-best", draw, _keys(batches))
+
+
+def _line(batches: Sequence[RateLandscape], power: float, ends: tuple[int, int]) -> list[float]:
+    """The law of this power at both ends, weighted as the fit is."""
+    fits = [one.rate.landscape for one in batches]
+    y, variance = np.array([[fit.best.mean(), fit.best.var()] for fit in fits if fit is not None]).T
+    x = np.log([one.global_batch for one in batches])
+    level = np.average(y - power * x, weights=1 / variance)
+    return [float(math.exp(level) * end ** power) for end in ends]

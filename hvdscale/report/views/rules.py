@@ -1,0 +1,243 @@
+"""What a learning-rate rule cost, in tables and sentences.
+
+    found = rules_of(curve)
+    print(*sentences_of(find_rules(found)), sep="\n"); print(as_text(rules_table(found)))
+"""
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from ...analysis.grouping import group_by
+from ...analysis.intervals import Estimate
+from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Missing,
+                               Rule, RuleCost, RuleCosts, RulePoint)
+from ...formatting.numbers import number, percent, ratio, span, whole
+from ...plan.settings import OPTIONS
+from ..document import Detail, Finding, Part
+from ..subject import Subject
+from ..table import BATCH, STEPS, Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, no_cell, number_cell
+from ..texts import SEARCH
+from .searches import best_of_interval
+
+MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
+NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
+         "adam_sqrt": "Adam's square-root scaling", "adam_sqrt:beta2": "Adam's square-root scaling without beta1"}
+DROPPED = ("workload", "checkpoint", "checkpoint_every", "resume", "log", "seed", "config", "noise_every", "keep_going",
+           "lr_per_example", "save_model")      # of what a trial was asked, not for another run
+FIRST = ("global_batch", "optimizer", "lr", "base_batch", "lr_rule", "max_lr_factor", "momentum")
+HOW = {RUNS: "runs", FITTED: "fit", "base": "base"}
+PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not bracket the best rate",
+            OUTSIDE: "outside what was tried", UNTRIED: "no run was made with the rule",
+            BEYOND: "the rule leaves a beta no decay"}
+
+
+def rule_costs(subject: Subject) -> Iterator[Part]:
+    """What each rule cost."""
+    found = subject.costs
+    if found:
+        yield from find_rules(found)
+        yield rules_table(found)
+        yield Detail(points_table(found))
+        yield Detail(missing_table(found))
+
+
+def find_rules(found: RuleCosts) -> tuple[Finding, ...]:
+    """Where each rule first loses or that it holds, then how the best rate grows."""
+    exponent, rate = found.exponent, rate_name(found)
+    grows = (SEARCH.find("exponent", exponent, rate=rate, power=exponent)
+             if math.isfinite(exponent.value) else
+             SEARCH.find("exponent_unknown", rate=rate, batches=len(exponent.batches)))
+    return SEARCH.find("rules", batch=found.base_batch, costs="; ".join(_describe_costs(found))), grows
+
+
+def _describe_costs(found: RuleCosts) -> Iterator[str]:
+    """What the costs of the rules come to, in parts of a sentence."""
+    last, more = found.rates[-1].global_batch, percent(found.tolerance)
+    lost, held, open_, unknown = _sorted(found.costs)
+    for (high, low), alike in group_by(lost, lambda cost: (cost.first_lost.high, cost.first_lost.low)).items():
+        yield SEARCH.say("rules_lost", rules=_names(alike), more=more, batch=f"{high:,.0f}",
+                         perhaps=f"{low:,.0f}" if low < high else None)
+    if held:
+        yield SEARCH.say("rules_held", rules=_names(held), more=more, last=last)
+    for low, alike in group_by(open_, lambda cost: cost.first_lost.low).items():
+        yield SEARCH.say("rules_open", rules=_names(alike), more=more, batch=f"{low:,.0f}")
+    for how, alike in group_by(unknown, lambda cost: cost.points[-1].how).items():
+        yield SEARCH.say("rules_unknown", rules=_names(alike), all=len(alike) == len(found.costs), last=last,
+                         why=PROBLEMS.get(how, "seeds of the tuned trial did not meet the target"))
+
+
+def _sorted(costs: Sequence[RuleCost]) -> tuple[list[RuleCost], list[RuleCost], list[RuleCost], list[RuleCost]]:
+    """The rules that surely lose at some batch, first lost first; that surely lose at none; whose loss at the last
+    batch is known; and others."""
+    lost = [cost for cost in costs if math.isfinite(cost.first_lost.high)]
+    held = [cost for cost in costs if math.isinf(cost.first_lost.low)]
+    rest = [cost for cost in costs if cost not in (*lost, *held)]
+    known = [cost for cost in rest if not math.isnan(cost.points[-1].loss.value)]
+    return (sorted(lost, key=lambda cost: cost.first_lost.high), held, known,
+            [cost for cost in rest if cost not in known])
+
+
+def _names(costs: Sequence[RuleCost]) -> list[str]:
+    return [rule_name(cost.rule) for cost in costs]
+
+
+def rule_name(rule: Rule) -> str:
+    """``linear scaling up to 8 times``."""
+    word, _, power = rule.name.partition(":")
+    said = NAMES.get(rule.name) or f"scaling by the power {power}"
+    return said if rule.cap is None else f"{said} up to {rule.cap:g} times"
+
+
+def rate_name(found: RuleCosts) -> str:
+    """What is scaled."""
+    return "effective learning rate" if found.effective else "learning rate"
+
+
+def command_of(run: Missing) -> str:
+    """The command that makes a missing run; empty where the logs do not say how their trials were made."""
+    asked = {name: value for name, value in run.asked.items() if name not in DROPPED and value is not None}
+    if not run.asked.get("workload"):
+        return ""
+    words = ["hvdscale-train", str(run.asked["workload"])]
+    for name in [*(name for name in FIRST if name in asked), *(name for name in asked if name not in FIRST)]:
+        words += _option(name, asked[name])
+    return shlex.join(words)
+
+
+def _option(name: str, value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [word for entry, inner in value.items() for word in ("--set", f"{name}.{entry}={_text(inner)}")]
+    if not any(name in names for names in OPTIONS.values()):
+        return ["--set", f"{name}={_text(value)}"]
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag] if value else []
+    return [flag, _text(value)]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return ",".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def rules_table(found: RuleCosts) -> Table:
+    """By batch: the best rate, and what each rule loses."""
+    words: dict[str, Any] = {"rate": rate_name(found), "formula": _formula(found)}
+
+    def keys(at: int) -> TrialKeys:
+        points = (cost.points[at] for cost in found.costs)
+        return tuple(dict.fromkeys((*found.rates[at].keys, *(key for point in points for key in point.keys))))
+
+    def loss(at: int, cost: RuleCost) -> Cell:
+        return _loss_cell(cost.points[at])
+    return SEARCH.table("lr-rules", range(len(found.rates)), {
+        BATCH: lambda at: count_cell(found.rates[at].global_batch),
+        STEPS: lambda at: _steps_cell(found.tuned_steps[at]),
+        "tried_rate": lambda at: number_cell(found.rates[at].tried),
+        "best_rate": lambda at: interval_cell(found.rates[at].best),
+        **{SEARCH.column("loss_of_rule", f"loss_{_key(cost.rule)}", heading=_heading(cost.rule)):
+           partial(loss, cost=cost) for cost in found.costs}}, keys,
+        baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **words,
+        notes=(SEARCH.say("rule_intervals", interval=best_of_interval(found.confidence)), *notes(found)),
+        warnings=_from_fitted(found))
+
+
+def points_table(found: RuleCosts) -> Table:
+    """Every rule at every batch, with its rate and the trials near it."""
+    return SEARCH.table("lr-rule-points", [(cost, point) for cost in found.costs for point in cost.points], {
+        "rule": lambda row: Cell(str(row[0].rule)), BATCH: lambda row: count_cell(row[1].global_batch),
+        SEARCH.column("rate_of_rule", "rate", rate=rate_name(found), formula=_formula(found)):
+            lambda row: number_cell(row[1].rate),
+        "near": lambda row: count_cell(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
+        "near_steps": lambda row: Cell(whole(row[1].near.fewest) if row[1].near.met else "n/a", row[1].near.fewest),
+        "loss": lambda row: _loss_cell(row[1]), "steps": lambda row: _steps_cell(row[1].steps),
+        "how": lambda row: Cell(HOW.get(row[1].how) or PROBLEMS[row[1].how])},
+        lambda row: row[1].keys, baseline=lambda row: row[1].near.keys, notes=notes(found), what=found.target,
+        factor=f"{NEAR:g}")
+
+
+def missing_table(found: RuleCosts) -> Table | None:
+    """The runs that would decide; None where none is missing."""
+    runs = [run for cost in found.costs for run in cost.missing]
+    if not runs:
+        return None
+
+    def value(run: Missing, name: str) -> Cell:
+        return number_cell(run.values[name]) if name in run.values else Cell("n/a")
+    return SEARCH.table("lr-rule-missing", runs, {
+        "rule": lambda run: Cell(str(run.rule)), BATCH: lambda run: count_cell(run.global_batch),
+        SEARCH.column("missing_rate", "rate", rate=rate_name(found), formula=_formula(found)):
+            lambda run: number_cell(run.rate),
+        **{SEARCH.column("missing_value", name, title=name.replace("_", " ")): partial(value, name=name)
+           for name in dict.fromkeys(name for run in runs for name in run.values)},
+        "command": lambda run: Cell(command_of(run) or "n/a")},
+        lambda run: (found.base.key(found.base_trial),), what=found.target)
+
+
+def notes(found: RuleCosts) -> Iterator[str]:
+    """What must be known to read the tables."""
+    log, trial = found.base.key(found.base_trial)
+    hows = {point.how for cost in found.costs for point in cost.points}
+    yield SEARCH.say("rules_start", batch=found.base_batch, trial=f"{log}:{trial}", rate=rate_name(found),
+                     value=number(found.base_rate), formula=_formula(found), effective=found.effective)
+    if FITTED in hows:
+        yield SEARCH.say("rules_loss")
+    if RUNS in hows:
+        yield SEARCH.say("rules_runs")
+    yield SEARCH.say("rules_marks", lost=MARKS[LOST], unknown=MARKS[UNKNOWN], more=percent(found.tolerance),
+                     confidence=found.confidence)
+    if hows & {UNTRIED, BEYOND}:
+        yield SEARCH.say("rules_adam")
+    perfect = found.exponent_perfect
+    if perfect is not None and perfect.high - perfect.low < 1 and perfect.batches != found.exponent.batches:
+        yield SEARCH.say("rules_perfect", batch=perfect.batches[-1], power=perfect)
+    missing = sum(len(cost.missing) for cost in found.costs)
+    if missing:
+        yield SEARCH.say("rules_missing", runs=missing)
+
+
+def _from_fitted(found: RuleCosts) -> list[str]:
+    """Where each rule would surely lose from the fitted best rate of the base."""
+    lost = [SEARCH.say("from_fitted_rule", rule=rule_name(cost.rule), batch=None if math.isinf(
+        cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
+    return [SEARCH.say("from_fitted", batch=found.base_batch, best=found.rates[0].best, rules=lost,
+                       more=percent(found.tolerance))] if lost else []
+
+
+def _formula(found: RuleCosts) -> str:
+    return "lr / (1 - momentum)" if found.effective else "lr"
+
+
+def _key(rule: Rule) -> str:
+    return str(rule).replace("<=", "_max_").replace(":", "_").replace(".", "p")
+
+
+def _heading(rule: Rule) -> str:
+    name = {"sqrt": "square root", "none": "constant"}.get(rule.name, rule.name)
+    return name if rule.cap is None else f"{name} up to x{rule.cap:g}"
+
+
+def _loss_cell(point: RulePoint) -> Cell:
+    loss, mark = point.loss, MARKS[point.verdict]
+    outside = "outside" if point.how == OUTSIDE else ""
+    if math.isnan(loss.value):
+        return no_cell(outside or "n/a")
+    if math.isinf(loss.value):
+        below = outside or (span(loss.low, loss.high, ratio) if loss.low < loss.beyond else "")
+        return Cell(f"> {ratio(loss.beyond)} {mark}".strip(), loss.value, loss.low, loss.high, below)
+    below = "base" if point.how == "base" else span(loss.low, loss.high, ratio)
+    return Cell(f"{ratio(loss.value)} {mark}".strip(), loss.value, loss.low, loss.high, below)
+
+
+def _steps_cell(steps: Estimate) -> Cell:
+    if math.isinf(steps.value) and math.isfinite(steps.beyond):
+        return Cell(f"> {whole(steps.beyond)}", steps.value, steps.low, steps.high)
+    return Cell(whole(steps.value) if steps.met else "n/a", steps.value, steps.low, steps.high,
+                interval_of(steps, whole))

@@ -1,0 +1,191 @@
+"""Laws over size: what the workloads of a report say of larger ones, in findings, tables and a figure.
+
+    shown_by(parts_of_laws(laws_of(groups, studies, sizes)))
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from ...analysis.intervals import Estimate
+from ...analysis.size.borrowed import BorrowedLaw, LawCost, costs_of
+from ...analysis.size.laws import QUANTITIES, CellResult, SizeLaws, laws_of
+from ...analysis.size.power_law import REACH, PowerLaw
+from ...formatting.numbers import in_brackets, number, ratio
+from ...formatting.templates import format_power
+from ..document import Detail, Figures, Finding, Part
+from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, Figure, decimal_ticks, is_known, mark_estimate,
+                       value_axis)
+from ..subject import Whole
+from ..table import Cell, Column, Table, TrialKeys, Write, interval_cell, metric_name, number_cell
+from ..texts import SIZE, Cells, power_cell
+
+AHEAD = 8.0                 # times beyond the largest size that the figure shows
+MOST_NAMED = 6              # cells
+
+
+def laws_over_size(whole: Whole) -> Iterator[Part]:
+    """Of the workloads of a report, and of what rules from elsewhere cost."""
+    budget = next(iter(whole.asked.budgets), None)
+    return parts_of_laws(laws_of(whole.groups, whole.studies, whole.asked.sizes, budget, whole.options),
+                         whole.asked.laws)
+
+
+def parts_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> Iterator[Part]:
+    """What there is to show of laws over size, and of what rules from elsewhere cost."""
+    yield from [describe_law(key, law) for key, law in found.quantities.items()] or [SIZE.find("none")]
+    if found.quantities:
+        yield laws_table(found)
+    for at, rule in enumerate(rules):
+        costs = costs_of(rule, found)
+        yield describe_rule(rule, costs)
+        yield costs_table(found, rule, costs, at)
+    yield Detail(cells_table(found))
+    yield Figures(partial(_figures, found))
+
+
+def describe_law(key: str, law: PowerLaw) -> Finding:
+    """A law, its exponents first."""
+    quantity, unit = QUANTITIES[key][:2]
+    labels = [f"{one.label} ({', '.join(map(number, one.sizes))})" for one in law.left_out]
+    more = [SIZE.say("left_out", cells=labels[:MOST_NAMED], more=len(labels) > MOST_NAMED)] if labels else []
+    if law.why:
+        return SIZE.find("few_cells", None, more, quantity=quantity, cells=len(law.points), one=len(law.points) == 1)
+    if law.path:
+        more = [SIZE.say("path", sizes=[law.names[0], *law.path]), *more]
+    powers = " x ".join(f"{name}^{format_power(one)}" for name, one in law.exponents.items())
+    return SIZE.find("law", next(iter(law.exponents.values()), None), more, quantity=quantity, plural=unit == "steps",
+                     powers=powers, cells=len(law.points), p=f"{law.lack_of_fit:.2g}" if law.lacks_fit else None)
+
+
+def describe_rule(rule: BorrowedLaw, costs: Sequence[LawCost]) -> Finding:
+    """What a rule costs at worst: in loss where that is known, else in examples."""
+    beyond = [one.cell.cell.label for one in costs if one.outside]
+    outside = SIZE.say("outside", cells=beyond[:MOST_NAMED]) if beyond else ""
+    of_loss = next((one.loss is not None for one in costs if one.loss or one.examples), False)
+    known = [(one, estimate) for one in costs if (estimate := one.loss if of_loss else one.examples)]
+    if not known:
+        return SIZE.find("rule_unknown", rule=rule.text, outside=outside)
+    worst, estimate = max(known, key=lambda one: one[1].value)
+    shown = estimate.scaled(100) if of_loss else estimate
+    return SIZE.find(
+        "rule_cost", rule=rule.text, cost=number(shown.value, 2), unit="%" if of_loss else "",
+        ends=in_brackets(shown.low, shown.high), loss=of_loss, named=worst.value, outside=outside,
+        where=f"{worst.cell.cell.label} ({', '.join(map(number, worst.cell.cell.sizes))})",
+        best=worst.best.value if worst.best and worst.best.met else None)
+
+
+def _estimate(estimate: Estimate | None, write: Write = number) -> Cell:
+    return interval_cell(estimate or Estimate.unknown(), write)
+
+
+def _size_columns(found: SizeLaws) -> Cells:
+    """The columns of a cell's workload and its sizes."""
+    def size(one: CellResult, at: int) -> Cell:
+        return number_cell(one.cell.sizes[at])
+    return {"workload": lambda one: Cell(one.cell.label),
+            **{SIZE.column("size", name, size=name): partial(size, at=at) for at, name in enumerate(found.names)}}
+
+
+def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at: int = 0) -> Table:
+    """A cell a row: what the rule names there, what is best, and what the difference costs."""
+    def own(one: LawCost, cell: Callable[[CellResult], Cell]) -> Cell:
+        return cell(one.cell)
+    cells: Cells = {key: partial(own, cell=cell) for key, cell in _size_columns(found).items()}
+    cells |= {"rule": lambda one: number_cell(one.value), "best": lambda one: _estimate(one.best)}
+    if any(one.loss or one.outside for one in costs):
+        cells["loss"] = lambda one: Cell("outside") if one.outside else _estimate(one.loss and one.loss.scaled(100))
+    steps = any(one.steps for one in costs)
+    if steps:
+        cells |= {"steps": lambda one: _estimate(one.steps, ratio),
+                  "examples": lambda one: _estimate(one.examples, ratio)}
+    return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
+                      file=f"size-rule-{at + 1}" if at else "size-rule",
+                      notes=[SIZE.say("from_steps") if steps else ""], rule=rule.text, text=rule.text, of=rule.of)
+
+
+def laws_table(found: SizeLaws) -> Table:
+    """A law a row: its powers, its factor and whether it describes the cells."""
+    notes = [SIZE.say("intervals", confidence=found.confidence, law=True)]
+    if "best_batch" in found.quantities and found.metric:
+        notes.append(SIZE.say("compared", metric=metric_name(found.metric[0]), budget=found.budget))
+    return SIZE.table("size-laws", found.quantities.items(), {
+        "quantity": lambda row: Cell(QUANTITIES[row[0]][0]),
+        **{SIZE.column("power", f"power_{name}", size=name): partial(_power_cell, name=name) for name in found.names},
+        "factor": lambda row: number_cell(row[1].factor),
+        "cells": lambda row: Cell(str(len(row[1].points)), len(row[1].points)),
+        "lack_of_fit": lambda row: number_cell(row[1].lack_of_fit)}, notes=notes)
+
+
+def _power_cell(row: tuple[str, PowerLaw], name: str) -> Cell:
+    law = row[1]
+    one = law.exponents.get(name)
+    if one is None:
+        return Cell("same path" if name in law.path else "constant" if name in law.constant else "-")
+    return power_cell(one)
+
+
+def cells_table(found: SizeLaws) -> Table | None:
+    """A cell a row: its sizes and what was measured there."""
+    if not found.cells:
+        return None
+
+    def quantity(one: CellResult, key: str) -> Cell:
+        return _estimate(one.estimate(key))
+    cells = _size_columns(found) | {Column(key, *QUANTITIES[key][:2]): partial(quantity, key=key)
+                                    for key in found.quantities}
+    return SIZE.table("size-cells", found.cells, cells, _trials,
+                      notes=[SIZE.say("intervals", confidence=found.confidence)])
+
+
+def _trials(one: CellResult) -> TrialKeys:
+    """One trial a batch, as what a cell is of."""
+    return tuple(study.key(0) for study in one.cell.studies if len(study))
+
+
+def _figures(found: SizeLaws) -> Iterator[Figure]:
+    laws = {key: law for key, law in found.quantities.items() if not law.why}
+    if not laws:
+        return
+    trials = tuple(key for one in found.cells for key in _trials(one))
+
+    def draw(*axes: Axes) -> None:
+        for one, (key, law) in zip(axes, laws.items()):
+            _draw_law(one, law, PANEL_TICKS if len(laws) > 1 else TICKS)
+            one.set_ylabel(f"{QUANTITIES[key][0]}{f' ({unit})' if (unit := QUANTITIES[key][1]) != '1' else ''}")
+            if len(laws) > 1:
+                one.set_title(QUANTITIES[key][0])
+    yield SIZE.figure("size-laws", draw, trials, len(laws), sizes=found.names, others=found.names[1:],
+                      confidence=found.confidence)
+
+
+def _draw_law(axes: Axes, law: PowerLaw, most: int) -> None:
+    name = law.names[0]
+    at = law.asked.index(name)
+    known = sorted({one.sizes[at] for one in law.points})
+    middle = {other: float(np.exp(np.mean([math.log(one.sizes[law.asked.index(other)]) for one in law.points])))
+              for other in law.asked}
+    end = known[-1] * min(AHEAD, REACH)
+    for low, high, style in ((known[0], known[-1], "-"), (known[-1], end, "--")):
+        along = np.geomspace(low, high, 60)
+        band = [law.at({**middle, name: size}) for size in along.tolist()]
+        measured = style == "-"
+        axes.fill_between(along, [one.low for one in band], [one.high for one in band], color=BLUE,
+                          alpha=0.2 if measured else 0.08, linewidth=0)
+        axes.plot(along, [one.value for one in band], style, color=BLUE, linewidth=1.4,
+                  label="law" if measured else "extrapolated")
+    axes.axvline(known[-1], color=MUTED, linewidth=0.8, linestyle=":")
+    for one in law.points:
+        mark_estimate(axes, one.sizes[at], one.estimate, INK, "o", "measured")
+    ends = [end for one in law.points if is_known(one.estimate) for end in (one.estimate.low, one.estimate.high)
+            if 0 < end < math.inf]
+    far = law.at({**middle, name: end}).value
+    value_axis(axes, "y", [*ends, far], most)
+    axes.set_xscale("log")
+    axes.set_xlim(known[0] / 1.3, end * 1.3)
+    decimal_ticks(axes.xaxis, (known[0], end), most)
+    axes.xaxis.set_major_formatter(lambda value, _: number(value, 1))
+    axes.set_xlabel(name)

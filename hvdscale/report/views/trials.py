@@ -1,0 +1,232 @@
+"""What is said of single trials: left out, slow, drifting, not learning; and their training curves."""
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...analysis.drift import drift_of
+from ...analysis.grouping import group_by
+from ...analysis.report_data import Section
+from ...analysis.step_breakdown import MOST_ROWS
+from ...analysis.steps import RunToTarget, run_of
+from ...analysis.trials import Trial
+from ...formatting.numbers import capital, counted, exact, in_brackets, list_first, listed
+from ...log.schema import Status
+from ...plan.batch_schedule import BatchSchedule
+from ...plan.schedule import Schedule
+from ...plan.search_space import STEPS_TO_TARGET
+from ..document import Figures, Finding, Part
+from ..drawing import INK, Axes, Figure, decimal_ticks, explain_crowded, is_named, label_axes, power_ticks, shade
+from ..subject import Subject
+from ..table import keys_of, metric_name
+from ..texts import SCALING
+from .cells import CROWDED
+
+MOST_NAMED = 4      # trials, or runs
+# axis, in short, and the column of the log, of what a curve is drawn against
+ACROSS = {"step": ("steps", "steps", "step of /evaluations"),
+          "tokens": ("training tokens", "tokens", "sums of tokens of /steps"),
+          "seconds": ("training time (seconds, evaluation left out)", "time", "train_seconds of /evaluations")}
+
+
+def slow_runs(subject: Subject) -> Iterator[Finding]:
+    """Runs that are left out of the times, as they took far longer than the others of their setting."""
+    section = subject.section
+    named = [SCALING.say("slow_run", run=name_trials([run.trial]), workers=run.trial.workers,
+                         batch=run.trial.global_batch, times=times) for run, times in section.slow]
+    if named:
+        yield SCALING.find("slow", None, (capital(list_first(named, MOST_NAMED)) + ".",), runs=len(named))
+
+
+def seeds_apart(subject: Subject) -> Iterator[Finding]:
+    """Seeds that are left out of the steps, as they needed far more than the others of their setting."""
+    found = {(cell.global_batch, seed[0]): ratio for cell in subject.section.cells
+             for seed, ratio in cell.apart.items()}
+    named = [SCALING.say("apart_seed", seed=seed, batch=batch, times=times) for (batch, seed), times in found.items()]
+    if named:
+        yield SCALING.find("apart", None, (capital(list_first(named, MOST_NAMED)) + ".",), seeds=len(named))
+
+
+def drift(subject: Subject) -> Iterator[Finding]:
+    """Times that drift with the order of the runs, and the pace of the last one; of repeats, not of a search."""
+    section = subject.section
+    cells = [cell for cell in section.cells if cell.runs and not cell.searched]
+    drift = drift_of(cells, section.options.confidence)
+    if drift is None:
+        return
+    grew, *ends = (100 * abs(value - 1) for value in (drift.a_run.value, drift.a_run.low, drift.a_run.high))
+    paces = [(cell, warm.scaled(1000 * cell.global_batch)) for cell, warm in zip(cells, drift.warm)]
+    pace = "; ".join(SCALING.say("drift_pace_at", workers=cell.workers[0], batch=cell.global_batch,
+                                 ms=ms.value, ends=in_brackets(ms.low, ms.high))
+                     for cell, ms in paces if math.isfinite(ms.value))
+    yield SCALING.find("drift", drift.a_run, (SCALING.say("drift_pace", pace=pace),), runs=drift.runs, grew=grew,
+                       least=min(ends), most=max(ends), longer=drift.a_run.value > 1)
+
+
+def split_seeds(subject: Subject) -> Iterator[Finding]:
+    """Seeds whose runs, the same updates by their settings, met the target and did not."""
+    section = subject.section
+    for runs in section.split_seeds:
+        first, missed = runs[0].trial, [run.trial for run in runs if not run.met]
+        yield SCALING.find("split_seed", None, (SCALING.say("split_seed_of", missed=name_trials(missed)),),
+                           seed=str(first.seed), batch=first.global_batch, target=section.target,
+                           met=len(runs) - len(missed), runs=len(runs))
+
+
+def unlearned(subject: Subject) -> Iterator[Finding]:
+    """How many trials ended with no lower loss than they began with, by batch, and one of them."""
+    section = subject.section
+    trials = section.unlearned
+    if not trials or trials[0].losses is None:
+        return
+    all_of, lost = (Counter(trial.global_batch for trial in some) for some in (section.judged, trials))
+    yield SCALING.find("unlearned", None, (SCALING.say("unlearned_of", trials=name_trials(trials)),),
+                       trials=len(trials),
+                       where="; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}"
+                                       for batch, count in sorted(lost.items())),
+                       several=len(trials) > 1, first=float(trials[0].losses.first), last=float(trials[0].losses.last))
+
+
+def schedules(section: Section) -> tuple[str, ...]:
+    """The learning rate as a function of the step at each batch, as the plans settled it in whatever unit was typed.
+
+    Of a search that met nothing no trial is the best.
+    """
+    found: dict[BatchSchedule, dict[str, None]] = {}
+    for run in (run for cell in section.cells if cell.met or not section.searches for run in cell.runs):
+        schedule = Schedule.of(run.trial.plan.get("problem") or {})
+        if schedule:
+            found.setdefault(run.trial.batches, {})[schedule.describe("{:.3g}".format)] = None
+    other = any(search.objective != STEPS_TO_TARGET for search in section.searches)
+    batches = "; ".join(f"{batches.in_brief()}: {' or '.join(found[batches])}" for batches in sorted(found))
+    return (SCALING.say("schedules", target=section.target if other else None, batches=batches),) if found else ()
+
+
+def left_out(section: Section) -> Iterator[str]:
+    """Which trials are in no estimate, and why."""
+    def some(trials: Sequence[Trial]) -> dict[str, str]:
+        return {"trials": f"{len(trials):,} of {counted(len(section.trials), 'trial')}", "named": name_trials(trials)}
+    for status in (Status.RUNNING, Status.INCOMPLETE):
+        trials = [trial for trial in section.with_status(status) if not trial.pruned]
+        if trials:
+            yield SCALING.say("ended_open", status=status.name, **some(trials))
+    if section.unmeasured and section.target:
+        yield SCALING.say("unmeasured", metric=section.target.column, **some(section.unmeasured))
+    diverged, met = section.with_status(Status.INFEASIBLE), section.met_before_diverging
+    if diverged:
+        yield SCALING.say("diverged", met=len(met) or None, met_named=name_trials(met), **some(diverged))
+    yield from _describe_nans(section)
+    told = [trial for trial in section.pruned if trial not in section.not_covered]
+    if told:
+        before = sum(run_of(trial, section.target).met for trial in told) if section.target else 0
+        yield SCALING.say("pruned", met=before or None, **some(told))
+    if section.not_covered:
+        own = sorted({trial.sweep["targets"][-1] for trial in section.not_covered})
+        yield SCALING.say("stopped", own=own, target=section.target, **some(section.not_covered))
+    if section.parts_skipped:
+        yield SCALING.say("parts_skipped", most=MOST_ROWS)
+    if section.stopped_early:
+        yield SCALING.say("stopped_early", named=name_trials(section.stopped_early))
+    moved = [trial for trial in section.trials if len(trial.worker_counts) > 1]
+    if moved:
+        yield SCALING.say("moved", named=name_trials(moved))
+
+
+def _describe_nans(section: Section) -> Iterator[str]:
+    """The metrics that were NaN, each in a sentence; those of trials that diverged are no news."""
+    found: dict[str, list[tuple[Trial, int]]] = {}
+    for trial in section.trials:
+        for column, count in trial.nan_counts.items() if trial.status != Status.INFEASIBLE else ():
+            found.setdefault(column, []).append((trial, count))
+    for column, those in found.items():
+        yield SCALING.say("nan", metric=column, count=sum(count for _, count in those),
+                          evaluations=sum(len(trial.step) for trial, _ in those),
+                          trials=name_trials([trial for trial, _ in those]))
+
+
+def name_trials(trials: Sequence[Trial]) -> str:
+    """``w8.h5:1, 2; w16.h5:1 and 3 more``: a log once, then its trials."""
+    by_log = group_by(trials[:MOST_NAMED], lambda trial: trial.log)
+    named = "; ".join(f"{log}:{', '.join(str(trial.id) for trial in own)}" for log, own in by_log.items())
+    return named + (f" and {len(trials) - MOST_NAMED:,} more" if len(trials) > MOST_NAMED else "")
+
+
+def training(subject: Subject) -> Iterator[Part]:
+    """The curves of the metric that matters, against steps, tokens and time."""
+    section, metric = subject.section, _metric(subject.section)
+    yield Figures(lambda: (_training_figure(section, metric, across) for across in ACROSS if metric and any(
+        _has_curve(run, metric, across) for cell in section.cells for run in cell.runs)))
+
+
+def _training_figure(section: Section, metric: str, across: str) -> Figure:
+    drawn = {id(cell): [run for run in cell.runs if _has_curve(run, metric, across)] for cell in section.cells}
+    cells = [cell for cell in section.cells if drawn[id(cell)]]
+    label, short, column = ACROSS[across]
+    name = metric_name(metric)
+
+    def draw(axes: Axes) -> None:
+        ends, values = [], []
+        for at, cell in enumerate(cells):
+            color = shade(at, len(cells))
+            crowded = across == "seconds" and cell.oversubscribed
+            if crowded:
+                explain_crowded(axes)
+            for index, run in enumerate(drawn[id(cell)]):
+                x = _across(run, across)
+                axes.plot(x, run.trial.metrics[metric], color=color, linewidth=1, alpha=0.9,
+                          linestyle="--" if crowded else "-", label=None if index or not is_named(at, len(cells)) else
+                          f"W = {listed(cell.workers)}{CROWDED if crowded else ''}, B = {cell.global_batch:,}")
+                ends.append(x[-1])
+                values += [value for value in run.trial.metrics[metric] if math.isfinite(value)]
+        starts = [x[x > 0][0] for cell in cells for run in drawn[id(cell)] if ((x := _across(run, across)) > 0).any()]
+        _curve_axes(axes, section, metric, starts, ends, values, across)
+        label_axes(axes, label, name)
+    return SCALING.figure("curve", draw, keys_of(cells), across=across, metric_name=name, metric=metric, short=short,
+                          label=label, column=column)
+
+
+def _curve_axes(axes: Axes, section: Section, metric: str, starts: Sequence[float], ends: Sequence[float],
+                values: list[float], across: str) -> None:
+    goal = [section.target.value] if section.target and section.target.column == metric else []
+    positive = [value for value in values + goal if value > 0]
+    if positive and min(values + goal) > 0 and max(positive) > 8 * min(positive):
+        axes.set_yscale("log")
+        decimal_ticks(axes.yaxis, (min(positive), max(positive)))
+    if starts and max(ends) > 3 * min(ends) > 0:
+        axes.set_xscale("log", base=2 if across == "step" else 10, nonpositive="mask")
+        axes.set_xlim(min(starts) / 1.1, max(ends) * 1.1)
+        if across == "step":
+            power_ticks(axes.xaxis, min(starts), max(ends))
+        else:
+            decimal_ticks(axes.xaxis, (min(starts), max(ends)))
+    else:
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(lambda value, _: exact(value))
+    for value in goal:
+        axes.axhline(value, color=INK, linestyle="--", linewidth=1.1, label=f"target {section.target}")
+
+
+def _across(run: RunToTarget, across: str) -> np.ndarray:
+    if across == "tokens":
+        return np.full(len(run.trial.step), np.nan) if run.trial.tokens is None else run.trial.tokens
+    return run.trial.step if across == "step" else run.trial.train_seconds
+
+
+def _metric(section: Section) -> str | None:
+    """The metric whose curves are shown: the target's, else the first there is of validation, test or training."""
+    if section.target:
+        return section.target.column
+    names = {name for cell in section.cells for run in cell.runs for name in run.trial.metrics
+             if _has_curve(run, name)}
+    ordered = sorted(names, key=lambda name: (("val", "test", "train").index(name.split("/")[0]), "error" not in name,
+                                              name))
+    return ordered[0] if ordered else None
+
+
+def _has_curve(run: RunToTarget, metric: str, across: str = "step") -> bool:
+    """Whether a run was evaluated twice, at times that are known, so that there is a curve to draw."""
+    where = _across(run, across)
+    return metric in run.trial.metrics and len(where) > 1 and math.isfinite(where[-1])

@@ -1,0 +1,42 @@
+"""What pages show of a section of trials for which there is no plan, and what it says in sentences."""
+from hvdscale.report.document import sentences_of, shown_by
+from hvdscale.report.pages import measured
+from hvdscale.report.papers import compare
+from hvdscale.report.subject import Subject
+from hvdscale.report.views import trials
+
+
+def shown(section):
+    subject = Subject(section)
+    vars(subject)["plan"] = None
+    return measured(subject)
+
+
+def tables_of(section):
+    return shown(section).tables
+
+
+def figures_of(section):
+    return shown(section).figures
+
+
+def findings(section):
+    return shown(section).findings
+
+
+def summary(section):
+    return (*sentences_of(findings(section)), *trials.schedules(section))
+
+
+def left_out(section):
+    return tuple(trials.left_out(section))
+
+
+def beside_published(*given):
+    return shown_by(compare.beside_published(*given))
+
+
+def cells_of(table, key):
+    """The cells of a column."""
+    at = [column.key for column in table.columns].index(key)
+    return [row.cells[at] for row in table.rows]
