@@ -58,10 +58,12 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
         return None
     whole, held = {*pair.one.held}, [one for record in pair.many for one in record.held]
     others = [one for one in held if one not in whole]
+    if not others:
+        return None
     parts = {one.partition(".")[0] for one in whole}
     known = sum(one.partition(".")[0] in parts for one in others)
     return pair.finding(NAME, "others", others=len(others), held=len(held), where=first.line,
-                        cause="labels" if known == len(others) else "inputs") if others else None
+                        cause="labels" if known == len(others) else "inputs")
 
 
 def _without_loader(pair: Pair) -> Finding:

@@ -10,6 +10,7 @@ from .reduction import apart
 from .shards import is_joined
 
 PARAMETERS, BATCH_NORM = "parameters", "batch-norm"
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 ALIKE = 0.15            # of a factor of parameters, which the last step has changed as well, relative
 
 
@@ -34,6 +35,8 @@ def parameters(pair: Pair) -> Finding:
         return pair.finding(PARAMETERS, "untaken", names=list_first(untaken, 3), where=pair.at(0)[0].line)
     if untrained:
         return pair.finding(PARAMETERS, "untrained", names=list_first(untrained, 3))
+    if names := different_untrained(pair, later=True):
+        return pair.finding(PARAMETERS, "untrained_later", names=list_first(names, 3))
     return pair.finding(PARAMETERS, "same")
 
 
@@ -80,9 +83,11 @@ def _averaged(pair: Pair, at: int) -> Finding:
     return pair.finding(PARAMETERS, "averaged", after=at, update=at + 1, where=where)
 
 
-def different_untrained(pair: Pair) -> list[str]:
-    """Buffers and frozen parameters that all ranks have, each its own."""
-    found = [record.untrained or {} for record in pair.many]
+def different_untrained(pair: Pair, later: bool = False) -> list[str]:
+    """Buffers and frozen parameters that all ranks have, each its own; ``later``: after the updates, but for running
+    statistics, which each rank keeps of its own batches."""
+    found = [(record.untrained_later if later else record.untrained) or {} for record in pair.many]
+    found = [{name: one for name, one in each.items() if not later or not name.endswith(STATISTICS)} for each in found]
     return sorted(name for name in found[0] if all(name in each for each in found) and len(
         {each[name] for each in found}) > 1)
 
