@@ -44,6 +44,7 @@ def unseen(pair: Pair) -> list[str]:
         "streams": any(one.iterable for record in pair.many for one in record.iterations),
         "own_data": loaded and one.data != many.data and not one.iterable, "no_loader": not loaded,
         "weighing": not all(map(only_call, passes)),
+        "end_of_epoch": any(one.cut is not None for record in pair.many for one in trained(record)),
         "second_epoch": any(len(trained(record)) < 2 for record in pair.many),
         "no_evaluation": not rounds, "metric": len(sizes) == 1, "metric_of_uneven_batches": len(sizes) > 1,
     }, why=why_incomparable(pair))]

@@ -33,7 +33,6 @@ class Batches(Listener):
         self._evaluated: list[weakref.ref] = []                 # models that were called without gradients
         self._before = snapshot()
         self._noted: frozenset[str] = frozenset()               # generators that this loader worker has drawn from
-        self._until: dict[int, int] = {}                        # by id of an iteration that is cut: its batches
         self._data: weakref.ref | None = None                   # the data set that was trained on first
         self._loaders: dict[int, int] = {}                      # by id of an iteration: what its loader samples by
         # that returned a batch since the last backward pass, by whether the model was in evaluation mode
@@ -73,7 +72,8 @@ class Batches(Listener):
         self._evaluated = []
         self.session.record.iterations.append(iteration)
         if self._data is None and not iteration.iterable:
-            self._data = weakref.ref(iterator._dataset)
+            with contextlib.suppress(TypeError):                # of a list
+                self._data = weakref.ref(iterator._dataset)
 
     def hold(self) -> None:
         """Read the examples of the first data set, once the script has ended: ranks may have prepared their own."""
@@ -99,8 +99,6 @@ class Batches(Listener):
         iteration = iterator._iteration
         made, wanted = self.session.record.made, self.session.wanted
         if not iteration.trained or not iteration.updates < wanted <= made:
-            return False
-        if len(iteration.batches) < self._until.setdefault(id(iteration), _last_batch(iterator, made)):
             return False
         if iteration.cut is None:
             iteration.cut = made
@@ -163,13 +161,6 @@ def _length(value: Any) -> int | None:
         return len(value)
     except (TypeError, NotImplementedError):
         return None
-
-
-def _last_batch(iterator: Any, made: int) -> int:
-    """How many batches an epoch has that is cut now: as many more as the whole one has after its last update."""
-    batches, updates, length = len(iterator._iteration.batches), made - iterator._iteration.updates, _length(iterator)
-    each = max(1, batches // max(1, updates))
-    return batches + (length % each if length is not None and length - batches >= each else 0)
 
 
 def _bottom(dataset: Any) -> tuple[str, int]:
