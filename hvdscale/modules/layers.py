@@ -74,14 +74,12 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         n, channels, *rest = x.shape
         aside = x if groups == 1 else x.unflatten(0, (groups, -1)).transpose(0, 1).reshape(-1, groups * channels, *rest)
         weight, bias = (None if p is None else p.repeat(groups) for p in (self.weight, self.bias))
-        means, variances = torch.zeros(2, groups, channels, device=x.device, dtype=self._dtype(x))
+        dtype = x.dtype if self.weight is None else self.weight.dtype
+        means, variances = torch.zeros(2, groups, channels, device=x.device, dtype=dtype)
         # with momentum 1 the running statistics become those of the batch
         y = functional.batch_norm(aside, means.flatten(), variances.flatten(), weight, bias, True, 1.0, self.eps)
         self._note(means, variances)
         return y if groups == 1 else y.unflatten(1, (groups, channels)).transpose(0, 1).reshape(n, channels, *rest)
-
-    def _dtype(self, x: Tensor) -> torch.dtype:
-        return x.dtype if self.weight is None else self.weight.dtype
 
     @torch.no_grad()
     def _note(self, means: Tensor, variances: Tensor) -> None:

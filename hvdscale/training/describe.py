@@ -25,7 +25,9 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
         rows.insert(-1, ("exact", f"the same bits at any worker count, in {counted(plan.threads, 'thread')} each on "
                          f"{plan.exact['arithmetic']}"))
     if checkpoint is not None:
-        rows.append(("checkpoints", _checkpoints(plan, checkpoint)))
+        every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds:g} s"
+        rows.append(("checkpoints", f"{checkpoint}: every {every}, at the end and at a signal; the newest "
+                     f"{plan.keep_checkpoints} are kept"))
     if any(getattr(plan, name) for name in DECAYS_PER_STEP):
         rows.insert(4, ("half-lives", _half_lives(plan)))
     if plan.optimizer in DECOUPLED and plan.weight_decay > 0:
@@ -56,11 +58,6 @@ def _entries(table: Mapping) -> str:
         text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         return text if len(text) <= LONGEST else f"{text[:12]}..."
     return ", ".join(f"{name}={format_value(value)}" for name, value in table.items())
-
-
-def _checkpoints(plan, folder):
-    every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds:g} s"
-    return f"{folder}: every {every}, at the end and at a signal; the newest {plan.keep_checkpoints} are kept"
 
 
 def describe_workers(plan):
@@ -143,9 +140,10 @@ def _epochs(number):
 
 
 def _half_lives(plan):
-    decays = {name: getattr(plan, name) for name in DECAYS_PER_STEP if getattr(plan, name)}
-    return ", ".join(f"{name} {number(half_life)} examples{_in_tokens(plan, half_life)}" for name, half_life in (
-        (name, half_life_of(decay, plan.batches.first)) for name, decay in decays.items()))
+    half_lives = {name: half_life_of(getattr(plan, name), plan.batches.first) for name in DECAYS_PER_STEP
+                  if getattr(plan, name)}
+    return ", ".join(f"{name} {number(examples)} examples{_in_tokens(plan, examples)}"
+                     for name, examples in half_lives.items())
 
 
 def _in_tokens(plan, examples):
