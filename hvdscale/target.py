@@ -37,8 +37,9 @@ def metric_faults(names: Collection[str]) -> list[str]:
     found += [f"no target can name the metric {name!r}: a name has no line break, no empty part between slashes and no "
               "space at the ends of a part" for name in names if not _is_path(name)]
     there = set(names)
-    return found + [f"the metrics {name[:end.start()]!r} and {name!r} exclude each other: a log holds names with slashes "
-                    "as paths" for name in names for end in re.finditer("/", name) if name[:end.start()] in there]
+    return found + [f"the metrics {name[:end.start()]!r} and {name!r} exclude each other: a log holds names with "
+                    "slashes as paths" for name in names for end in re.finditer("/", name)
+                    if name[:end.start()] in there]
 
 
 def _is_path(name: str) -> bool:

@@ -104,8 +104,9 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
                            "unit": unit, "set_size": train_examples, **names}.items()})
     if kind == "runs":
         given = {"step_unit": unit, "train_examples": train_examples, "keep": overlap, "batch_per": batch_per}
-        names |= {name: value for name, value in (("batch", batch), ("workers", workers and workers[0]),
-                                                  ("nodes", workers and workers[1] and workers[0] // workers[1])) if value}
+        nodes = workers[0] // workers[1] if workers and workers[1] else None
+        given_counts = {"batch": batch, "workers": workers and workers[0], "nodes": nodes}
+        names |= {name: value for name, value in given_counts.items() if value}
         left_out = [] if skip_broken else None
         runs = read_runs(sources, lines, left_out)
         _report_left_out(left_out or (), ())

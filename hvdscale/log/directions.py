@@ -15,22 +15,23 @@ from .schema import LARGER, SMALLER
 
 LOST = re.compile(r"loss(es)?|errors?|err|rmse|mse|mae|crossentropy|.+(loss|error|entropy)")   # wins over other words
 LOWER = """entropy|xent|perplexity|ppl|nll|negative log likelihood|neg log likelihood|log loss|logloss|bpb|bpc|bpd|
-bits per byte|bits per character|bits per dim|mape|smape|wmape|msle|rmsle|nrmse|rse|log cosh|wer|cer|ter|mer|der|eer|eed|
-tsr|ece|mce|ace|brier|brier score|crps|fid|kid|mifid|fad|fvd|lpips|dists|inception distance|distance|divergence|kld|kl|
-jsd|hausdorff|hd|assd|asd|hamming|edit distance|editdistance|ergas|rase|spectral angle|spectral distortion|
+bits per byte|bits per character|bits per dim|mape|smape|wmape|msle|rmsle|nrmse|rse|log cosh|wer|cer|ter|mer|der|eer|
+eed|tsr|ece|mce|ace|brier|brier score|crps|fid|kid|mifid|fad|fvd|lpips|dists|inception distance|distance|divergence|
+kld|kl|jsd|hausdorff|hd|assd|asd|hamming|edit distance|editdistance|ergas|rase|spectral angle|spectral distortion|
 spatial distortion|total variation|davies bouldin|perceptual path length|word info lost|wil|fall out|fpr|fnr|
 false positive rate|false negative rate|disparity|epe|abs rel|sq rel|deviance|tweedie deviance score|regret|hinge|
 mpjpe|pa mpjpe|ade|fde|min ade|min fde|nme|cost|residual|toxicity|hallucination"""
-HIGHER = """acc|accuracy|top|correct|precision|recall|sensitivity|specificity|npv|ppv|predictive value|f|f score|fbeta|fscore|
-hmean|auc|auroc|auprc|roc auc|pr auc|ap|map|ar|average precision|average recall|mrr|reciprocal rank|ndcg|dcg|hit|hits|
-hit rate|hitrate|dice|jaccard|iou|giou|overlap|kappa|mcc|matthews|corr coef|corrcoef|correlation|pearson|spearman|kendall|
-plcc|srcc|concordance|ccc|r2|r squared|explained variance|bleu|sacrebleu|rouge|meteor|chrf|cider|spice|bertscore|bert score|
-bleurt|comet|exact match|em|squad|score|reward|rew|return|psnr|peak signal noise ratio|ssim|structural similarity|uiqi|vif|
-qnr|scc|scr|vmaf|inception score|clip score|clipscore|pesq|stoi|estoi|sdr|sdri|snr|snri|signal distortion ratio|
-signal noise ratio|intelligibility|mos|dnsmos|nisqa|srmr|win rate|winrate|success|success rate|solve rate|pass|pass rate|
-pass at|homogeneity|completeness|v measure|silhouette|calinski|dunn|rand|mutual info|mutual information|fowlkes mallows|
-panoptic quality|pq|sq|rq|quality|word info preserved|wip|similarity|csi|critical success|hss|tpr|likelihood|elbo|
-converged|agreement|pearsonr|spearmanr|mota|motp|idf1|hota|cramers|theils|mmlu|hellaswag|gsm8k|arc|piqa|winogrande|boolq|truthfulqa|humaneval|mbpp"""
+HIGHER = """acc|accuracy|top|correct|precision|recall|sensitivity|specificity|npv|ppv|predictive value|f|f score|
+fbeta|fscore|hmean|auc|auroc|auprc|roc auc|pr auc|ap|map|ar|average precision|average recall|mrr|reciprocal rank|ndcg|
+dcg|hit|hits|hit rate|hitrate|dice|jaccard|iou|giou|overlap|kappa|mcc|matthews|corr coef|corrcoef|correlation|pearson|
+spearman|kendall|plcc|srcc|concordance|ccc|r2|r squared|explained variance|bleu|sacrebleu|rouge|meteor|chrf|cider|
+spice|bertscore|bert score|bleurt|comet|exact match|em|squad|score|reward|rew|return|psnr|peak signal noise ratio|ssim|
+structural similarity|uiqi|vif|qnr|scc|scr|vmaf|inception score|clip score|clipscore|pesq|stoi|estoi|sdr|sdri|snr|snri|
+signal distortion ratio|signal noise ratio|intelligibility|mos|dnsmos|nisqa|srmr|win rate|winrate|success|success rate|
+solve rate|pass|pass rate|pass at|homogeneity|completeness|v measure|silhouette|calinski|dunn|rand|mutual info|
+mutual information|fowlkes mallows|panoptic quality|pq|sq|rq|quality|word info preserved|wip|similarity|csi|
+critical success|hss|tpr|likelihood|elbo|converged|agreement|pearsonr|spearmanr|mota|motp|idf1|hota|cramers|theils|
+mmlu|hellaswag|gsm8k|arc|piqa|winogrande|boolq|truthfulqa|humaneval|mbpp"""
 WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 WHOLE = (("IoU", "Iou"), ("mAP", "Map"), ("APs", "Ap"), ("APm", "Ap"), ("APl", "Ap"), ("BLEURT", "Bleurt"))
 

@@ -1,7 +1,7 @@
 """W&B's calls of a script, so that one changed import gives it a log: ``import hvdscale.recorders.wandb as wandb``.
 
-``init`` begins a folder runs/NAME, ``log`` writes a row of JSON there, and ``finish`` makes the log runs/NAME.h5 of it, as
-``hvdscale-log import`` does, or says why not. Of several processes rank 0 writes.
+``init`` begins a folder runs/NAME, ``log`` writes a row of JSON there, and ``finish`` makes the log runs/NAME.h5 of it,
+as ``hvdscale-log import`` does, or says why not. Of several processes rank 0 writes.
 """
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def init(project: str = "run", name: str | None = None, config: dict[str, Any] |
          **_: Any) -> Run:
     """Begins a run in dir/NAME; W&B's other arguments have no effect."""
     global run, log, finish
-    run = Run(os.path.join(dir, name or f"{project}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"), dict(config or {}))
+    name = name or f"{project}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    run = Run(os.path.join(dir, name), dict(config or {}))
     log, finish = run.log, run.finish
     atexit.register(finish)
     return run

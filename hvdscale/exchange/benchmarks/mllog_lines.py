@@ -131,8 +131,8 @@ def _lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
                 text = str(line, "utf-8", "replace")
                 if OLDER in text:
-                    raise WrongFile(f"{path}:{number}: is in the line format of rounds 0.5 and 0.6 ({OLDER}...), which is "
-                                    f"older than {TOKEN}and is not read")
+                    raise WrongFile(f"{path}:{number}: is in the line format of rounds 0.5 and 0.6 ({OLDER}...), "
+                                    f"which is older than {TOKEN}and is not read")
                 if TOKEN in text:
                     yield f"{path}:{number}", _object(f"{path}:{number}", text.partition(TOKEN)[2])
     except OSError as error:

@@ -65,8 +65,8 @@ class Measured:
             self.notes.append(f"has {run.attempts} lines run_start, as after a restart; only the last attempt that was "
                               "evaluated or ended counts")
         if run.given.get("submission_benchmark") == "minigo":
-            raise WrongFile(f"{run.path}: minigo is not read: it learns from games that it plays, so that it has no training "
-                            "set; --skip-broken leaves the file out")
+            raise WrongFile(f"{run.path}: minigo is not read: it learns from games that it plays, so that it has no "
+                            "training set; --skip-broken leaves the file out")
         self.batch = whole_number(run.given.get("global_batch_size"), 1, run.path, "global_batch_size")
         self.said_size = _size(run.given.get("train_samples"))
         self.epochs = [one.about["epoch_num"] for one in run.evaluations if _counter(one)[0] == "epoch_num"]

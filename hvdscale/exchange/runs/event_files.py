@@ -127,8 +127,8 @@ def events_of(path: str) -> Events:
             raise
         except Exception as error:                  # of tensorboard and protobuf, of many types
             if "truncated" not in str(error) or not count:
-                raise WrongFile(f"{file}: is damaged in event {count + 1:,}, which its checksum does not fit or which is "
-                                f"none ({error or type(error).__name__}); copy the file again, or leave the run out "
+                raise WrongFile(f"{file}: is damaged in event {count + 1:,}, which its checksum does not fit or which "
+                                f"is none ({error or type(error).__name__}); copy the file again, or leave the run out "
                                 "with --skip-broken") from None
             found.cut = f"cut off within event {count + 1:,} of {os.path.basename(file)}"
     if not plugins and not found.settings:

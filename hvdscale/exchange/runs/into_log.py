@@ -30,8 +30,8 @@ from ..csv_file import repeats
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
 from .formats import read_runs
-from .mapping import (LEFT_OUT, LOSS, RATE, SETTINGS, STAMP, TIME_UNITS, UNKNOWN, WORKER_BATCH, RunMapping, accounts, guess,
-                      way_of)
+from .mapping import (LEFT_OUT, LOSS, RATE, SETTINGS, STAMP, TIME_UNITS, UNKNOWN, WORKER_BATCH, RunMapping, accounts,
+                      guess, way_of)
 from .names import REPORTS, TIMED
 from .run import FoundRun, is_number
 
@@ -164,7 +164,9 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         at, values = steps.at(tag) if tag in run.series else NONE
         if not len(at):
             return None
-        back = repeats(np.zeros(len(at), int), at, mapping.keep) if (np.diff(at) <= 0).any() else np.zeros(len(at), bool)
+        back = np.zeros(len(at), bool)
+        if (np.diff(at) <= 0).any():
+            back = repeats(np.zeros(len(at), int), at, mapping.keep)
         trial.repeats += int(back.sum())
         return at[~back], values[~back] * scale
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
@@ -251,8 +253,8 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if mapping.batch_per == WORKER_BATCH:
         assumed = [name for name in ("workers", "accumulation") if name not in mapping.settings]
         ones = f"; 1 is assumed of {' and '.join(assumed)}" if assumed else ""
-        said["batch"] = (f"batch: {why or 'that of a worker'}, times workers and accumulation{ones}; --batch-per global "
-                         "says otherwise")
+        said["batch"] = (f"batch: {why or 'that of a worker'}, times workers and accumulation{ones}; --batch-per "
+                         "global says otherwise")
     elif len(batches) == 1 and len(counts) > 1 and not why.endswith(OTHERWISE):
         said["batch"] = ("the batch is taken for that of a step over all workers, the same at every worker count; "
                          "--batch-per worker takes it for that of a worker")
@@ -274,13 +276,14 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
         said["times"] = PROPORTIONAL if trials[0].run.counts_done and mapping.seconds == "seconds" else WALL
         said["times"] = "; ".join(dict.fromkeys([said["times"], *(one.restarted for one in trials if one.restarted)]))
     if mapping.within:
-        said["steps"] = (f"{mapping.within} counts the steps of an epoch: evaluations are at the end of their epoch, unless "
-                         "it has several")
+        said["steps"] = (f"{mapping.within} counts the steps of an epoch: evaluations are at the end of their epoch, "
+                         "unless it has several")
     unclear = [metric.column for metric in mapping.tags.values() if not way_of(metric)]
     if unclear:
-        said["ways"] = (f"which way is better is not known of {list_first(unclear, 5)}: [tags] in a mapping says it with min "
-                        "or max")
-    left = [tag for tag, use in accounts([trial.run for trial in trials], mapping, False).items() if use.startswith(LEFT_OUT)]
+        said["ways"] = (f"which way is better is not known of {list_first(unclear, 5)}: [tags] in a mapping says it "
+                        "with min or max")
+    found = accounts([trial.run for trial in trials], mapping, False)
+    left = [tag for tag, use in found.items() if use.startswith(LEFT_OUT)]
     if left:
         said["tags"] = f"left out: {list_first(left, 8)}; --dry-run has the reason of each"
     return {name: text for name, text in said.items() if text}
@@ -387,4 +390,4 @@ def shown(trials: Sequence[FoundTrial], mapping: RunMapping, whole: bool = False
     if len(trials) > SHOWN:
         lines.append(f"# and {counted(len(trials) - SHOWN, 'more run')}")
     found = accounts([trial.run for trial in trials], mapping) if whole else {}
-    return "\n".join([*lines, "", mapping.as_toml(), *("# %s: %s" % (tag[:MOST_SHOWN], use) for tag, use in found.items())])
+    return "\n".join([*lines, "", mapping.as_toml(), *(f"# {tag[:MOST_SHOWN]}: {use}" for tag, use in found.items())])

@@ -22,7 +22,8 @@ NEAR = 0.01                 # how exactly the steps of an epoch have to be known
 DEEPEST = 32                # of objects in objects
 COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
-CLOCK = re.compile(r"(?:(?P<days>\d{1,9}) days?, )?(?P<hours>\d{1,9}):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d{0,9})?)")
+CLOCK = re.compile(r"(?:(?P<days>\d{1,9}) days?, )?(?P<hours>\d{1,9}):(?P<minutes>\d\d):"
+                   r"(?P<seconds>\d\d(?:\.\d{0,9})?)")
 
 
 def recognises(path: RunPath) -> bool:

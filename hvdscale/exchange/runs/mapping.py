@@ -27,9 +27,9 @@ from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
 from ...plan.values import did_you_mean
 from ...target import SPLITS, logged_name, metric_faults
-from .names import (ACCUMULATION, EPOCH_NAMES, EPOCHS, EXAMPLES, GLOBAL, KNOWN, LENGTHS, LOADERS, LOSSES, NODES, PER_NODE,
-                    PER_WORKER, PLAIN, POINTS, RATES, REPORTS, STEP_NAMES, STEP_TIMES, TIMED, TIMES, TOKENS, WORKERS,
-                    programs)
+from .names import (ACCUMULATION, EPOCH_NAMES, EPOCHS, EXAMPLES, GLOBAL, KNOWN, LENGTHS, LOADERS, LOSSES, NODES,
+                    PER_NODE, PER_WORKER, PLAIN, POINTS, RATES, REPORTS, STEP_NAMES, STEP_TIMES, TIMED, TIMES, TOKENS,
+                    WORKERS, programs)
 from .names import SETTINGS as NAMED_SETTINGS
 from .run import WITHIN, FoundRun, is_number, value_of
 
@@ -55,14 +55,15 @@ _SPLITS = {"train": "train", "training": "train", "tr": "train", "val": "val", "
            "eval": "val", "evaluation": "val", "dev": "val", "heldout": "val", "test": "test", "testing": "test"}
 _PARTS = re.compile(r"([/_ .]+)")
 _OF_EVALUATION = re.compile(            # of a validation set, by MMEngine, Detectron2, Ultralytics and their kin
-    r"(?:metrics|accuracy|bbox|segm|keypoints|coco|pascal_voc|sem_seg|panoptic_seg)/.+|(?:(?:bbox|segm|proposal)_)?m?AP(?:\W?\d.*)?|"
+    r"(?:metrics|accuracy|bbox|segm|keypoints|coco|pascal_voc|sem_seg|panoptic_seg)/.+|"
+    r"(?:(?:bbox|segm|proposal)_)?m?AP(?:\W?\d.*)?|"
     r"(?:(?:bbox|segm)_)mAP_.*|mIoU|aAcc|mAcc|mDice|zero_?shot.+|NDS|PQ")
-_OF_RUN = re.compile(r"(?:steps?|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|gpu_mem|max_mem|"
-                     r"grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|runtime|throughput)(?:[/_ .]|$).*|"
-                     r".*(?:time|seconds|per_second|per_sec|_sec|_per_s)", re.I)
+_OF_RUN = re.compile(r"(?:steps?|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|gpu_mem|"
+                     r"max_mem|grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|runtime|throughput)"
+                     r"(?:[/_ .]|$).*|.*(?:time|seconds|per_second|per_sec|_sec|_per_s)", re.I)
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
-_OF_CLOCK = {*("total train training elapsed wall run relative cumulative since start clock time walltime runtime duration "
-               "in fit").split()}
+_OF_CLOCK = {*("total train training elapsed wall run relative cumulative since start clock time walltime runtime "
+               "duration in fit").split()}
 _UNIT_NAMES = {name: unit for unit, names in {
     "s": "s sec secs second seconds", "ms": "ms milliseconds", "minutes": "m min mins minute minutes",
     "hours": "h hr hrs hour hours", "days": "d day days"}.items() for name in names.split()}
@@ -115,7 +116,7 @@ class Source:
 
 def count_of(value: Any) -> int | None:
     """A count from 1, be it a number or the length of a list such as ``[0, 1]``; None for anything else."""
-    if isinstance(value, str) and re.fullmatch(r"\[?\s*\d+(?:\s*,\s*\d+)*\s*\]?", value) and ("[" in value or "," in value):
+    if isinstance(value, str) and re.fullmatch(r"\[\d+(?:, ?\d+)*\]|\d+(?:, ?\d+)+", value.strip()):
         return value.count(",") + 1
     if is_number(value) and value == value and abs(value) < 2**53 and value == int(value) and value >= 1:
         return int(value)
@@ -167,7 +168,7 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
     """What the runs' names, parameters, programs and tags say; what they leave open is missing."""
     tags = dict.fromkeys(tag for run in runs for tag in run.tags)
     settings, per, evidence = _guess_counts(runs)
-    settings |= {name: source for name in NAMED_SETTINGS if (source := _guess_setting(name, NAMED_SETTINGS[name], runs))}
+    settings |= {name: source for name, keys in NAMED_SETTINGS.items() if (source := _guess_setting(name, keys, runs))}
     folder = os.path.commonpath([os.path.abspath(run.path) for run in runs])
     named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
     for name, value in (("seed", UNKNOWN), ("dataset", named), ("model", UNKNOWN), ("optimizer", UNKNOWN)):
@@ -225,8 +226,8 @@ def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dic
         found["nodes"] = nodes
     loaders = [name for name in LOADERS if any(name in run.parameters for run in runs)]
     if loaders and "workers" not in found:
-        evidence["loaders"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that they "
-                               "are not taken for workers")
+        evidence["loaders"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
+                               "they are not taken for workers")
     return found, per, evidence
 
 
@@ -242,14 +243,15 @@ def _guess_batch(runs: Sequence[FoundRun]) -> tuple[Source | None, str, str]:
         program = whole or known[0]
         source = Source(parameter=program.batch, times=program.times, over=program.over, nominal=program.nominal)
         whose = "a worker" if program.per == WORKER_BATCH else "a step over all workers"
-        return source, program.per, f"{program.batch} is that of {whose}, as in {program.name}"
+        more = f", accumulated up to {program.nominal} examples" if program.nominal else ""
+        return source, program.per, f"{program.batch} is that of {whose}, as in {program.name}{more}"
     if name := _counted(PLAIN, runs):
         return Source(parameter=name), GLOBAL_BATCH, (
             f"nothing says whose batch {name} is; it is taken for that of a step over all workers; --batch-per worker "
             "says otherwise")
     if pattern := _in_paths("batch", runs):
-        return pattern, GLOBAL_BATCH, ("it is of the names of the runs, which do not say whose it is, and is taken for that "
-                                       "of a step over all workers; --batch-per worker says otherwise")
+        return pattern, GLOBAL_BATCH, ("it is of the names of the runs, which do not say whose it is, and is taken for "
+                                       "that of a step over all workers; --batch-per worker says otherwise")
     name = _counted(PER_WORKER, runs)
     return Source(parameter=name) if name else None, WORKER_BATCH if name else GLOBAL_BATCH, (
         f"{name} is that of a worker, by its name")
@@ -312,11 +314,11 @@ def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, s
 
 
 def _starts_anew(run: FoundRun, step: str, epoch: str) -> bool:
-    """Whether a counter falls, and only as the epoch rises."""
+    """Whether a counter falls whenever the epoch rises."""
     steps, epochs = run.spread(step), run.spread(epoch)
     both = ~np.isnan(steps) & ~np.isnan(epochs)
-    falls = np.diff(steps[both]) < 0
-    return bool(falls.any() and (np.diff(epochs[both])[falls] > 0).all())
+    rises = np.diff(epochs[both]) > 0
+    return bool(rises.any() and (np.diff(steps[both])[rises] < 0).all())
 
 
 def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, str]:
@@ -470,7 +472,7 @@ def _fields_of(key: str, value: Any, mapping: RunMapping) -> dict:
     if key == "metaparameters":
         return {key: {name: _source(f"{key}.{name}", one) for name, one in value.items()}}
     if key == "steps" and not (set(value) <= {LOSS, RATE} and all(isinstance(tag, str) for tag in value.values())):
-        raise _WrongValueError(f"{key} has {', '.join(value)}; it takes {LOSS} and {RATE}, and the name of a tag for each")
+        raise _WrongValueError(f"{key} has {', '.join(value)}; it takes {LOSS} and {RATE}, each with the name of a tag")
     return {key: _metrics(value) if key == "tags" else value}
 
 
@@ -537,4 +539,5 @@ def _why_left_out(tag: str) -> str:
     if _guess_metric(tag, ()):
         return "another tag has its column, or there are too many"
     name = "".join(_PARTS.split(tag)[-1:])
-    return "of the run, not of its quality" if _OF_RUN.fullmatch(name) or _OF_RUN.fullmatch(tag) else "it names no split"
+    of_run = _OF_RUN.fullmatch(name) or _OF_RUN.fullmatch(tag)
+    return "of the run, not of its quality" if of_run else "it names no split"

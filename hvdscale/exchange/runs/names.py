@@ -10,8 +10,10 @@ from typing import Any
 from ...plan.settings import read_toml
 from .run import EPOCH, SECONDS, STEP
 
-STEP_NAMES = (STEP, "trainer/global_step", "train/global_step", "global_step", "Step", "steps", "iteration", "Iteration",
-              "iter", "iters", "Iter", "current_steps", "num_updates", "updates", "update", "global_iter", "trained_steps",
+STEP_NAMES = (STEP, "trainer/global_step", "train/global_step", "global_step", "Step", "steps", "iteration",
+              "Iteration",
+              "iter", "iters", "Iter", "current_steps", "num_updates", "updates", "update", "global_iter",
+              "trained_steps",
               "_step")
 EPOCH_NAMES = (EPOCH, "Epoch", "epochs", "train/epoch", "current_epoch", "epoch_num")
 REPORTS = ("training_iteration",)       # reports to Ray, be it of a step or of an epoch
@@ -27,12 +29,15 @@ PER_WORKER = ("per_device_train_batch_size", "per_device_batch_size", "per_gpu_t
               "device_batch_size", "micro_batch_size", "train_micro_batch_size_per_gpu",
               "samples_per_gpu", "imgs_per_gpu", "images_per_gpu", "train_batch_size_per_gpu", "batch_per_gpu")
 PLAIN = ("train_batch_size", "batch_size", "batch", "bs", "train/batch_size", "training.batch_size", "train.batch_size",
-         "bsz", "mini_batch_size", "minibatch_size", "batchsize", "batchSize", "BATCH_SIZE", "train_bs", "batch_size_train")
+         "bsz", "mini_batch_size", "minibatch_size", "batchsize", "batchSize", "BATCH_SIZE", "train_bs",
+         "batch_size_train")
 BATCH_NAMES = (*GLOBAL, *PLAIN, *PER_WORKER)
 # counts of training processes; a plain "workers" is in most programs the number of a loader's processes
-WORKERS = ("data_parallel_size", "world_size", "WORLD_SIZE", "n_gpus", "num_gpus", "n_gpu", "ngpus", "ngpu", "num_gpu", "gpus",
+WORKERS = ("data_parallel_size", "world_size", "WORLD_SIZE", "n_gpus", "num_gpus", "n_gpu", "ngpus", "ngpu",
+           "num_gpu", "gpus",
            "num_processes", "distributed_world_size", "dp_size", "num_training_workers", "n_workers_train")
-PER_NODE = ("devices", "num_devices", "trainer.devices", "gpus_per_node", "nproc_per_node", "ngpus_per_node", "n_gpus_per_node")
+PER_NODE = ("devices", "num_devices", "trainer.devices", "gpus_per_node", "nproc_per_node", "ngpus_per_node",
+            "n_gpus_per_node")
 NODES = ("num_nodes", "nnodes", "n_nodes", "nodes", "trainer.num_nodes")
 LOADERS = ("workers", "num_workers", "n_workers", "dataloader_num_workers", "workers_per_gpu", "NUM_WORKERS")
 ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "trainer.accumulate_grad_batches",
@@ -47,7 +52,8 @@ LOSSES = ("loss", "train/loss", "train_loss", "train_loss_step", "training_loss"
           "train/CrossEntropyLoss", "train/loss_total", "Loss/train_batch", "Loss", "training/loss", "losses/train",
           "loss_metrics/global_avg_loss", "trl")
 KNOWN = {"tel": "val/loss", "trl": "train/loss"}        # of llm.c
-RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate", "opt/lr", "LR", "learning rate", "lr/group0", "lr/pg0",
+RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate", "opt/lr", "LR", "learning rate", "lr/group0",
+         "lr/pg0",
          "Train/lr", "optim/learning_rate_group0")
 SETTINGS = {
     "seed": ("seed", "random_seed", "rng_seed", "manual_seed", "trainer.seed", "training.seed", "SEED"),
@@ -93,5 +99,6 @@ class Program:
 def programs() -> tuple[Program, ...]:
     """The known programs, those that are marked more narrowly first."""
     found = read_toml(Path(__file__).with_name("programs.toml"))
-    return tuple(Program(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in one.items()})
-                 for name, one in found.items())
+    lists = {name: {key: tuple(value) for key, value in one.items() if isinstance(value, list)}
+             for name, one in found.items()}
+    return tuple(Program(name, **{**one, **lists[name]}) for name, one in found.items())

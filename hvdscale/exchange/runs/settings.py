@@ -41,8 +41,7 @@ def with_short_names(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_settings(path: str, end: str) -> dict[str, Any]:
-    """The scalars of a file of settings: those of inner tables as outer.inner, and W&B's ``value`` by the name above it.
-    """
+    """The scalars of a file of settings: those of inner tables as outer.inner, W&B's ``value`` by the name above it."""
     if end in ("json", "toml"):
         data = json_of(path) if end == "json" else read_toml(path)
         return flat(data) if isinstance(data, dict) else {}

@@ -27,8 +27,9 @@ NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
 NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
                     r"[-+]?(?:nan|inf)(?!\w))", re.I)
-COUNTED = re.compile(r"(?:^|[\s|\[(\-,]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )(?P<counter>"
-                     r"steps?|iter(?:ation)?s?|(?:num_)?updates?|(?<!eval )batch(?==)|^s(?=:$)|epochs?)[ :=#\[]+$", re.I)
+COUNTED = re.compile(r"(?:^|[\s|\[(\-,]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )"
+                     r"(?P<counter>steps?|iter(?:ation)?s?|(?:num_)?updates?|(?<!eval )batch(?==)|^s(?=:$)|epochs?)"
+                     r"[ :=#\[]+$", re.I)
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
 UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
@@ -41,7 +42,7 @@ PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation
 SUMMARY = " * "             # begins what torch's ImageNet example prints at its end
 DOTTED = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$")                # of Megatron-LM's arguments
 SETTING = re.compile(r"^\W*(?P<name>[A-Za-z][\w.]{0,60})\"? ?[:=] ?(?P<value>[\w.+\-/\"']{1,100})\"?,?\s*$")
-GIVEN = re.compile(r"(?P<name>\w{1,60})=(?P<value>'[^']{0,200}'|\"[^\"]{0,200}\"|[^\s,()=]{1,200})")   # of Namespace(...)
+GIVEN = re.compile(r"(?P<name>\w{1,60})=(?P<value>'[^']{0,200}'|[^\s,()=]{1,200})")         # of Namespace(...)
 PREAMBLE = 5000             # lines in which settings are looked for
 BLOCK = 1 << 12             # lines whose numbers are kept as texts
 OFTEN, MOST_NUMBERS = 32, 50        # lines of a form from which its own pattern is faster, and numbers up to which
@@ -161,7 +162,8 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
         with open_input(path) as file:
             lines = io.TextIOWrapper(file, "utf-8", "replace")
             if line:
-                series, epoch_steps, given = series_of(_groups(found) for found in map(line.search, lines) if found), None, {}
+                rows = [_groups(found) for found in map(line.search, lines) if found]
+                series, epoch_steps, given = series_of(rows), None, {}
                 steps = False
             else:
                 series, epoch_steps, given = _read_forms(lines)

@@ -144,9 +144,10 @@ def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
     groups = [np.array([row for row, _ in own]) for own in found.values()]
     if counters and any(len(own) > 1 for own in groups):
         if not any(all(_rises(table.values[name][own]) for own in groups if len(own) > 1) for name in counters):
-            raise WrongFile(f"{table.path}: has rows of several runs, and no column names the run of each: {', '.join(counters)} "
-                            f"falls among rows alike in {', '.join(settings)}; add a column run")
-        return {" ".join(f"{name}={value}" for name, value in zip(settings, key)): own for key, own in zip(found, groups)}
+            raise WrongFile(f"{table.path}: has rows of several runs, and no column names the run of each: "
+                            f"{', '.join(counters)} falls among rows alike in {', '.join(settings)}; add a column run")
+        names = [" ".join(f"{name}={value}" for name, value in zip(settings, key)) for key in found]
+        return dict(zip(names, groups))
     return {str(row): np.array([row]) for row in range(table.rows)}
 
 

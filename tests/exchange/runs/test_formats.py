@@ -107,6 +107,80 @@ def test_what_trainers_print_is_read(of, tmp_path):
         assert seconds is None or log.evaluations["train_seconds"][-1] == pytest.approx(seconds)
 
 
+# a folder's files, what its import is told, and its global batch, workers (0: unknown), steps and times of evaluations
+MEANT = {
+    "timm's workers load data": ({"args.yaml": "batch_size: 32\nworkers: 8\nmodel: a\nopt: sgd\n",
+                                  "summary.csv": "epoch,train_loss,eval_top1\n0,2.0,40\n1,1.5,50\n"},
+                                 ("--set-size", 320), (32, 0, [10, 20], None)),
+    "timm on two workers": ({"args.yaml": "batch_size: 32\nworkers: 8\nmodel: a\nopt: sgd\n",
+                             "summary.csv": "epoch,train_loss,eval_top1\n0,2.0,40\n1,1.5,50\n"},
+                            ("--set-size", 640, "--workers", 2), (64, 2, [10, 20], None)),
+    "devices times nodes": ({"hparams.yaml": "batch_size: 8\ndevices: 4\nnum_nodes: 2\n",
+                             "metrics.csv": "step,val_loss\n9,2\n19,1\n"}, (), (64, 8, [10, 20], None)),
+    "passes up to a nominal batch": ({"args.yaml": "batch: 16\nnbs: 64\nimgsz: 640\nworkers: 8\n",
+                                      "results.csv": "epoch,time,metrics/mAP50(B)\n1,50,0.3\n2,99,0.4\n"},
+                                     ("--set-size", 640), (64, 0, [10, 20], [50, 99])),
+    "world_size beside lines": ({"cfg.json": '{"world_size": 4, "per_gpu_batch_size": 8}', "m.jsonl":
+                                 '{"step": 10, "val_loss": 2}\n{"step": 20, "val_loss": 1}\n'}, (),
+                                (32, 4, [10, 20], None)),
+    "a batch and whose it is": ({"a.csv": "step,val_loss\n10,2\n20,1\n"},
+                                ("--batch", 16, "--batch-per", "worker", "--workers", 4), (64, 4, [10, 20], None)),
+    "a counter within epochs": ({"b64.log": "".join(
+        f"epoch {epoch} - iter {at}/10 - loss 2.0\n" for epoch in (1, 2) for at in (0, 5)) + "DEV : loss 1.5\n"}, (), (64, 0, [20], None)),
+    "JSON of epochs and iterations": ({"b64.jsonl": "".join(
+        '{"epoch": %d, "iter": %d, "%s": 2.0}\n' % (epoch, at, tag) for epoch in (1, 2)
+        for at, tag in ((1, "loss"), (5, "loss"), (3, "val_loss")))}, ("--set-size", 640), (64, 0, [10, 20], None)),
+    "hours": ({"b64.tsv": "epoch\thours\tval_acc\n1\t0.5\t50\n2\t1.0\t60\n"}, ("--set-size", 640),
+              (64, 0, [10, 20], [1800, 3600])),
+    "a clock that starts again": ({"b64.csv": "step,val_loss,elapsed\n" + "".join(
+        f"{10 * at},1,{10 * (at if at < 9 else at - 8)}\n" for at in range(1, 21))}, (),
+        (64, 0, [*range(10, 210, 10)], [*range(10, 90, 10), *range(90, 210, 10)])),
+    "two forms of one run": ({"loss.tsv": "epoch\tval_loss\n1\t2\n2\t1\n", "training.log": "epoch 1 val loss 2\n"
+                              "epoch 2 val loss 1\n"}, ("--batch", 64, "--set-size", 640), (64, 0, [10, 20], None)),
+    "settings of a table's only run": ({"t.csv": "batch_size,step,val_loss\n64,10,2\n64,20,1\n"}, (),
+                                       (64, 0, [10, 20], None))}
+
+
+@pytest.mark.parametrize("of", MEANT)
+def test_settings_and_counters_are_read_as_their_program_means_them(of, tmp_path):
+    files, told, (batch, workers, steps, times) = MEANT[of]
+    (tmp_path / "runs").mkdir()
+    for name, text in files.items():
+        (tmp_path / "runs" / name).write_text(text)
+    code, said = call("import", tmp_path / "runs", tmp_path / "log.h5", *told)
+    assert code == 0, said
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials["global_batch"].tolist() == [batch]
+        assert ('"workers": null' in log.trials["source"][0]) == (not workers)
+        assert log.trials["workers"].tolist() == [workers or 1]
+        columns = [name for name in log.evaluations.columns if name.startswith("val/")]
+        measured = ~np.isnan([log.evaluations[name] for name in columns]).all(axis=0)
+        assert log.evaluations["step"][measured].tolist() == steps
+        assert times is None or log.evaluations["train_seconds"].tolist() == times
+
+
+def test_rows_of_several_runs_without_a_name_are_runs_where_their_settings_tell_them_apart(tmp_path):
+    rows = [f"{batch},{step},{1 / step}\n" for batch in (32, 64) for step in (10, 20, 30)]
+    (tmp_path / "m.csv").write_text("batch_size,step,val_loss\n" + "".join(rows))
+    runs = read_runs([str(tmp_path)])
+    assert [(run.parameters["batch_size"], run.rows) for run in runs] == [(32, 3), (64, 3)]
+    (tmp_path / "m.csv").write_text("batch_size,step,val_loss\n" + "".join(rows + rows))
+    assert "no column names the run" in call("import", tmp_path, tmp_path / "log.h5")[1].replace("\n", " ")
+
+
+def test_an_event_file_with_a_wrong_byte_is_refused_and_a_torn_one_incomplete(tmp_path):
+    pytest.importorskip("tensorboard")
+    found_runs.event_files(tmp_path / "b4", 4, 1)
+    [file] = (tmp_path / "b4").iterdir()
+    data = file.read_bytes()
+    file.write_bytes(data[:500] + bytes([data[500] ^ 1]) + data[501:])
+    assert "is damaged in event" in call("import", tmp_path / "b4", tmp_path / "log.h5")[1].replace("\n", " ")
+    file.write_bytes(data[:500])
+    assert call("import", tmp_path / "b4", tmp_path / "log.h5")[0] == 0
+    with check(tmp_path / "log.h5") as log:
+        assert log.trials["status"].tolist() == [Status.INCOMPLETE]
+
+
 def test_evaluations_in_epochs_of_unknown_length_are_refused(tmp_path):
     (tmp_path / "b8.json").write_text('{"loss": 1, "epoch": 1, "iter": 50, "step": 50}\n{"val/AP": 0.5, "step": 1}\n')
     code, said = call("import", tmp_path / "b8.json", tmp_path / "log.h5")

@@ -98,8 +98,8 @@ def test_every_wrong_key_of_a_file_is_named_at_once_with_the_nearest(tmp_path):
 
 
 def test_the_guide_shows_every_key(tmp_path):
-    path, tags = tmp_path / "runs.toml", ("global_step", "iter", "_runtime", "train/step_time", "train/loss", "train/lr",
-                                          "eval/loss", "eval/acc")
+    path, tags = tmp_path / "runs.toml", ("global_step", "iter", "_runtime", "train/step_time", "train/loss",
+                                          "train/lr", "eval/loss", "eval/acc")
     path.write_text(guides.block("hvdscale/exchange/runs/README.rst", "toml"))
     runs = [found(rows=[dict.fromkeys(tags, 1.0)])]
     assert read_toml(path).keys() == set(_KEYS)

@@ -1,0 +1,18 @@
+"""Which way metrics get better, by their names."""
+import pytest
+
+from hvdscale.log.directions import better
+
+NAMES = {
+    "smaller": "top1_error precision_error recall_loss loss_giou iou_loss auc_err ece eer fid wer CharErrorRate "
+        "lpips nll LanguagePerplexity FrechetInceptionDistance KLDivergence DaviesBouldinScore rmse "
+        "MeanAbsoluteError bpb",
+    "larger": "dice psnr ssim mAP50 mAP50-95(B) bbox_mAP_50 mIoU Top-1 acc@1 exact_match rougeL f1 R2Score "
+        "BERTScore AP50 ScaleInvariantSignalDistortionRatio BinaryAUROC recall@10 WordInfoPreserved "
+        "cohen_kappa average_precision",
+    "": "x InfoLM duration"}
+
+
+@pytest.mark.parametrize("way", NAMES)
+def test_errors_and_losses_win_then_the_longest_phrase(way):
+    assert {name: better(f"val/{name}") for name in NAMES[way].split()} == dict.fromkeys(NAMES[way].split(), way)
