@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import TextIO
 
 import click
@@ -47,15 +48,15 @@ def command(workload, sample, checks, wanted, **given):
     \b
       hvdscale-doctor script train.py --batch 32 -- --batch-size {local}
       hvdscale-doctor script --help
+      hvdscale-doctor resume train.py --stop 6
     """
     return *asked(workload, **given), sample, checks, wanted
 
 
 def main() -> None:
     """Run the command. Exit codes: 0 no finding failed, 1 one failed or the job cannot start, 2 misuse."""
-    if sys.argv[1:2] == ["script"]:
-        from .doctor_script import main as examine_script
-        return examine_script()
+    if sys.argv[1:2] and sys.argv[1] in ("script", "resume"):
+        return import_module(f".doctor_{sys.argv[1]}", __package__).main()
     if launched() is None:
         end_at_signals()
     carry_out_together(command, _run)

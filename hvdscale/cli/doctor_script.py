@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -52,11 +53,9 @@ def command(script, arguments, module, batch, workers, updates, seconds, seed, c
     gradient or examples were not seen, or something differs without a cause that was seen.
     """
     with slow_imports():
-        from ..doctor.formats import TEXT, checks_of, render_for_machines
+        from ..doctor.formats import checks_of
         from ..doctor.script.examine import CHECKS, examine
         from ..doctor.script.report import render
-        from ..doctor.script.runs import ScriptError
-        from ..training.display import on_terminal
         from ..workers.launch import place, refuse_too_many
         from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
     process = place()
@@ -66,14 +65,21 @@ def command(script, arguments, module, batch, workers, updates, seconds, seed, c
         refuse_too_many(workers, "torchrun", None, {})
     workers = process.size if process.size > 1 else workers
     script = _path_of(script, module)
-    _check(arguments, batch, workers)
+    check_batch(arguments, batch, workers)
     checked = checks_of(checks, tuple(CHECKS))
-    started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and process.rank == 0, (0.0, 0.0))
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, process.local_size)),
                           global_batch=batch, seeded=seed, module=module)
+    report(lambda say: examine(asked, workers, process, say, checked), render, wanted, process.rank)
+
+
+def report(examine: Callable, render: Callable, wanted: str, rank: int = 0) -> None:
+    """Examine, print what was found as ``wanted``, and exit."""
+    from ..doctor.formats import TEXT, render_for_machines
+    from ..doctor.script.runs import ScriptError
+    from ..training.display import on_terminal
+    started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and rank == 0, (0.0, 0.0))
     try:
-        examination = examine(asked, workers, process, lambda what: screen.line(what, time.monotonic())
-                              if screen.terminal else None, checked)
+        examination = examine(lambda what: screen.line(what, time.monotonic()) if screen.terminal else None)
     except ScriptError as error:
         screen.erase()
         if printed := error.traceback.rstrip("\n"):
@@ -98,7 +104,7 @@ def _path_of(script: str, module: bool) -> str:
     return found
 
 
-def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
+def check_batch(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
     """Raise UsageError for a batch that is not marked in the arguments, cannot be shared out, or is not given."""
     marked = next((mark for mark in (LOCAL, GLOBAL) if any(mark in one for one in arguments)), "")
     if marked and batch is None:

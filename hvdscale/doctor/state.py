@@ -9,6 +9,7 @@ import torch
 from ..data.generators import OwnGenerators
 from ..data.splits import to_device
 from ..errors import CheckpointError
+from ..formatting.numbers import list_first
 from ..plan.shards import Visits
 from ..system.files import scratch_folder
 from ..training.checkpoint import FORMAT, read, write
@@ -22,6 +23,7 @@ from ..workload import measured
 from .finding import Finding
 from .kinds import JOB
 from .probe_step import Sample
+from .resume.listen import flatten
 from .simulated_workers import on_each
 
 BEFORE = 2                  # steps before the checkpoint
@@ -46,8 +48,11 @@ def checkpoint(sample: Sample) -> Finding:
     def resumed_from(state):
         other = make_step()
         restore(state, other)
+        now = flatten(capture(RunState(BEFORE), other))
+        lost.update({name: None for name, value in flatten(state).items() if now.get(name, value) != value})
         return other(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, other.model.state_dict()
 
+    lost: dict[str, None] = {}
     with OwnGenerators(job.device), repeatable(job.device), scratch_folder() as folder:
         take_step = make_step()
         for step in range(BEFORE):
@@ -60,6 +65,8 @@ def checkpoint(sample: Sample) -> Finding:
         except CheckpointError as error:
             return finding("not_saved", error=str(error).replace(folder + os.sep, ""))
         (resumed, found), (_, again) = resumed_from(state), resumed_from(state)
+    if lost:
+        return finding("not_restored", names=list_first(lost, 3))
     differing, by = _differences(take_step.model.state_dict(), found)
     if not differing:
         return finding("same", by=0.0, limit=0.0)

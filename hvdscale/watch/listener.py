@@ -115,6 +115,21 @@ class Listener:
     def written(self, path: str) -> None:
         """A file was opened for writing."""
 
+    def read(self, path: str) -> None:
+        """A file that is no code was opened for reading."""
+
+    def renamed(self, path: str, to: str) -> None:
+        """A file or folder is about to get another name."""
+
+    def saving(self, path: str, state: Any) -> None:
+        """A checkpoint is about to be written; ``path``: of its file or folder, empty for a buffer in memory."""
+
+    def saved(self, path: str) -> None:
+        """It has been written."""
+
+    def loaded(self, path: str) -> None:
+        """A checkpoint has been read."""
+
     def instead(self, text: str) -> None:
         """What the script asks for and cannot have here, and what it had instead, in a sentence."""
 

@@ -102,9 +102,9 @@ def read_task(place: Path) -> dict[str, int]:
     return json.loads((place / TASK).read_text())
 
 
-def run_here(asked: ScriptRequest, workers: int, module: str, place: Path, folder: Path) -> RunEnd:
-    """Run the script with all its ranks on this machine, in the folder ``folder``."""
-    write_task(asked, place)
+def run_here(asked: ScriptRequest, workers: int, module: str, place: Path, folder: Path, **more: int) -> RunEnd:
+    """Run the script with all its ranks on this machine, in the folder ``folder``; ``more``: of their task."""
+    write_task(asked, place, **more)
     command = asked.command(workers, module, place)
     with meeting(asked.script, workers) as variables:
         started = [_start(command, asked, {**without_launcher(), **each}, place / f"rank{rank}", folder)

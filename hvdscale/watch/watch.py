@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from . import collectives, devices, generators, loaders, optimizers, passes, spawning, wrappers
+from . import checkpoints, collectives, devices, generators, loaders, optimizers, passes, spawning, wrappers
 from .listener import Listener, Watch
 from .script import note_files
 
-WATCHED = (generators, devices, loaders, passes, optimizers, collectives, spawning, wrappers)
+WATCHED = (generators, devices, loaders, passes, optimizers, collectives, spawning, wrappers, checkpoints)
 
 
 @contextlib.contextmanager

@@ -127,6 +127,8 @@ def test_a_sound_job_passes_every_check(name, layer):
     ("sound", dict(optimizer=f"{MADE}:Decaying"), "weight decay", "layers.0.bias, layers.1.weight.* decay unasked",
      "the optimizer decays by itself"),
     ("sound", dict(optimizer=f"{MADE}:Pickled"), "checkpoint", "state/0/counted is a Counted", "pickling"),
+    ("sound", dict(optimizer=f"{MADE}:Beginning"), "checkpoint",
+     "are not those that were saved: optimizer.state.0.exp_avg", "load_state_dict of the model or the optimizer"),
     ("sound", dict(optimizer=f"{MADE}:Forgetful"), "checkpoint", "layers.0.weight after the next step",
      "a state that its state_dict lacks"),
 ])

@@ -1,5 +1,5 @@
-"""hvdscale-doctor script, carried out many times by one process that has imported torch: each in a fork of it, and
-each rank in a fork in place of an interpreter of its own, which would import torch again.
+"""hvdscale-doctor script and resume, carried out many times by one process that has imported torch: each in a fork of
+it, and each rank in a fork in place of an interpreter of its own, which would import torch again.
 
     with Doctor() as doctor: doctor.run(folder, "train.py", "--batch", "16", "--", "--batch", "{local}")
 """
@@ -42,8 +42,8 @@ class Doctor:
         self._server.wait(30)
         self._server.stdout.close()
 
-    def run(self, folder, *words):
-        return self._ask("main", folder, words)
+    def run(self, folder, *words, command="script"):
+        return self._ask(command, folder, words)
 
     def losses(self, folder, *words, watched):
         """The losses that rank 0 of two prints, run under the watchers or as torchrun would run it."""
@@ -99,9 +99,8 @@ def _run_rank(command):
     """What python -m does with the command's arguments, with seeds and threads as in a process of its own."""
     import torch
 
-    from hvdscale.doctor.script import rank
     _, _, module, *words = command
-    assert module == rank.__name__
+    rank = sys.modules[module]
     gc.enable()
     sys.argv, sys.path = [rank.__file__, *words], [os.getcwd(), *sys.path]
     random.seed()
@@ -116,8 +115,10 @@ def _run_rank(command):
 
 
 def _serve():
-    from hvdscale.cli import doctor_script
-    from hvdscale.doctor.script import examine, rank, report  # noqa: F401  imported before the forks
+    from hvdscale.cli import doctor_resume, doctor_script
+    from hvdscale.doctor import resume, script  # noqa: F401  imported before the forks
+    from hvdscale.doctor.resume import examine as _, rank  # noqa: F401
+    from hvdscale.doctor.script import examine, rank as ranks, report  # noqa: F401
     from hvdscale.watch import runner
     runner.subprocess = SimpleNamespace(Popen=ForkedRank, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     for line in sys.stdin:
@@ -127,9 +128,9 @@ def _serve():
             _redirect(Path(folder))
             code = 1
             try:
-                if what == "main":
-                    sys.argv = ["hvdscale-doctor", "script", *words]
-                    doctor_script.main()
+                if what in ("script", "resume"):
+                    sys.argv = ["hvdscale-doctor", what, *words]
+                    {"script": doctor_script, "resume": doctor_resume}[what].main()
                 (_watched if what == "watched" else _plain)(words)
                 code = 0
             except SystemExit as left:

@@ -481,6 +481,15 @@ class Pickled(torch.optim.SGD):
                 self.state[parameter]["counted"] = Counted()
 
 
+class Beginning(torch.optim.Adam):
+    """Begins with moments of zero after a load."""
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            state["exp_avg"].zero_()
+
+
 class Forgetful(torch.optim.SGD):
     """Has a state that its state_dict lacks."""
 

@@ -32,14 +32,23 @@ WORDS = {"failed": "found", "warned": "warned", "passed": "missed"}         # an
 WIDTHS = (19, 9, 7, 9, 11, 14, 9, 11, 15, 0)
 
 
-def examined(script, *options, needs=()):
+# of what is stopped and started again, and the checks that fail of it with a fault
+RESUMED = {"fsdp2": ((), {"position": "examples", "optimizer": "optimizer"}),
+           "horovod": (("horovod",), {"position": "examples", "optimizer": "optimizer"}),
+           "stateful": (("torchdata",), {"position": "examples", "optimizer": "optimizer"}),
+           "lightning": (("lightning",), {"optimizer": "optimizer"}),
+           "accelerate": (("accelerate",), {"position": "examples", "optimizer": "optimizer"}),
+           "hf": (("transformers", "accelerate"), {"position": "examples"})}
+
+
+def examined(script, *options, needs=(), command=("script", "--batch", "16"), batch="{local}"):
     """The doctor's findings on a script, by check."""
     for name in needs:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"needs {name}: pip install '.[recorders]'")
-    done = subprocess.run([sys.executable, "-c", "from hvdscale.cli.doctor import main; main()", "script", "--format",
-                           "json", "--batch", "16", f"{script}.py", "--", "--batch", "{local}", *options], cwd=SCRIPTS,
-                          capture_output=True, text=True, timeout=300, env=command_environment() | QUIET)
+    done = subprocess.run([sys.executable, "-c", "from hvdscale.cli.doctor import main; main()", *command, "--format",
+                           "json", f"{script}.py", "--", "--batch", batch, *options], cwd=SCRIPTS,
+                          capture_output=True, text=True, timeout=600, env=command_environment() | QUIET)
     assert done.stdout, done.stderr[-3000:]
     return {found["check"]: found for found in json.loads(done.stdout)["checks"]}
 
@@ -81,3 +90,11 @@ def test_a_loss_divided_by_labels_before_their_shift_is_named():
     found = examined("gpt2", needs=("transformers", "accelerate"))["gradient"]
     assert found["verdict"] == "warned" and "labels before they are shifted" in found["cause"]
     assert "on one worker and on 2: divided by" in found["differs"]
+
+
+@pytest.mark.parametrize("name, fault, check", [
+    (name, fault, check) for name, (_, faults) in RESUMED.items() for fault, check in ({"": ""} | faults).items()])
+def test_what_is_not_restored_is_named_with_each_library(name, fault, check):
+    found = examined(f"resume_{name}", "--fault", fault, needs=RESUMED[name][0], command=("resume",), batch="8")
+    assert [one for one, each in found.items() if each["verdict"] == "failed"][:1] == [check] * bool(check)
+    assert "unseen" not in {found[one]["verdict"] for one in ("load", "parameters", "optimizer", "examples")}

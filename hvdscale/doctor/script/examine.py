@@ -1,7 +1,7 @@
 """All checks of an unmodified script, from the records of its runs on one worker and on several."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ...formatting.numbers import counted
@@ -34,8 +34,44 @@ UNSEEN = 4              # exit code: no finding failed, but the training was not
 MUST_BE_SEEN = {"gradient": "the training gradient", "examples": "the training examples"}
 
 
+class Judged:
+    """What follows from findings; ``must``: by check, what has to be seen."""
+
+    findings: tuple[Finding, ...]
+    must: Mapping[str, str] = MUST_BE_SEEN
+
+    @property
+    def sound(self) -> bool:
+        return all(finding.verdict != Verdict.FAILED for finding in self.findings)
+
+    @property
+    def unseen_training(self) -> dict[str, str]:
+        """By check, what of the training was not seen or not explained, without which nothing is acquitted."""
+        return {one.check: f"{one.check} (unexplained)" if one.differs else self.must[one.check]
+                for one in self.findings
+                if one.verdict == Verdict.UNSEEN and (one.differs or one.check in self.must)}
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        return UNSEEN if self.sound and self.unseen_training else int(not self.sound)
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in a line, with the meaning of the exit code."""
+        failed, warned = ([one.check for one in self.findings if one.verdict == verdict]
+                          for verdict in (Verdict.FAILED, Verdict.WARNED))
+        unseen, of = [*self.unseen_training.values()], f"of {len(self.findings)}"
+        for label, names, meaning in (("FAILED", failed, "a finding failed"), (
+                "not seen", unseen, "no finding failed, but what was not seen may hide one"),
+                                      ("warned", warned, "no finding failed; a warning may be meant so")):
+            if names:
+                return f"{label}: {', '.join(names)} ({len(names)} {of}); exit code {self.code}: {meaning}"
+        return f"passed ({sum(one.verdict == Verdict.PASSED for one in self.findings)} {of}); exit code 0"
+
+
 @dataclass(frozen=True)
-class ScriptExamination:
+class ScriptExamination(Judged):
     """What was found of a script.
 
     notes    legitimate dependence on the number of workers;  unseen  what was not checked
@@ -66,35 +102,6 @@ class ScriptExamination:
     def instead(self) -> list[str]:
         """What the script could not have here, such as a GPU, and what it had instead."""
         return list(dict.fromkeys(one for record in self.pair.many for one in record.instead))
-
-    @property
-    def sound(self) -> bool:
-        return all(finding.verdict != Verdict.FAILED for finding in self.findings)
-
-    @property
-    def unseen_training(self) -> dict[str, str]:
-        """By check, what of the training was not seen or not explained, without which nothing is acquitted."""
-        return {one.check: f"{one.check} (unexplained)" if one.differs else MUST_BE_SEEN[one.check]
-                for one in self.findings
-                if one.verdict == Verdict.UNSEEN and (one.differs or one.check in MUST_BE_SEEN)}
-
-    @property
-    def code(self) -> int:
-        """The exit code."""
-        return UNSEEN if self.sound and self.unseen_training else int(not self.sound)
-
-    @property
-    def verdict(self) -> str:
-        """The outcome in a line, with the meaning of the exit code."""
-        failed, warned = ([one.check for one in self.findings if one.verdict == verdict]
-                          for verdict in (Verdict.FAILED, Verdict.WARNED))
-        unseen, of = [*self.unseen_training.values()], f"of {len(self.findings)}"
-        for label, names, meaning in (("FAILED", failed, "a finding failed"), (
-                "not seen", unseen, "no finding failed, but what was not seen may hide one"),
-                                      ("warned", warned, "no finding failed; a warning may be meant so")):
-            if names:
-                return f"{label}: {', '.join(names)} ({len(names)} {of}); exit code {self.code}: {meaning}"
-        return f"passed ({sum(one.verdict == Verdict.PASSED for one in self.findings)} {of}); exit code 0"
 
 
 def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[[str], None],

@@ -34,7 +34,7 @@ class Workplace:
 
     def written(self) -> list[str]:
         """The files that the script has written or removed here."""
-        now = _state(self.folder)
+        now = state_of(self.folder)
         return sorted(name for name in {*now, *self.before} if now.get(name) != self.before.get(name))
 
 
@@ -45,7 +45,7 @@ def make_workplace(original: Path, place: Path) -> Workplace:
     folder is linked to, and what Python can import from the folders above. Raises UsageError where something cannot be
     copied.
     """
-    before = _state(original)
+    before = state_of(original)
     if sum(size for size, _ in before.values()) > LARGEST:
         return Workplace(original, original, False, before)
     folder = copy_of(original, place)
@@ -65,7 +65,7 @@ def make_workplace(original: Path, place: Path) -> Workplace:
                 if not (copy / one.name).exists() and (above == original.parent and not one.name.startswith(".")
                                                        or one.name.endswith(".py") or _is_package(one)):
                     (copy / one.name).symlink_to(one.path)
-    return Workplace(original, folder, True, _state(folder))
+    return Workplace(original, folder, True, state_of(folder))
 
 
 def copy_of(original: Path, place: Path) -> Path:
@@ -89,7 +89,7 @@ def _is_plain(path: str) -> bool:
     return os.path.islink(path) or os.access(path, os.R_OK) and (os.path.isdir(path) or os.path.isfile(path))
 
 
-def _state(folder: Path) -> State:
+def state_of(folder: Path) -> State:
     found = {}
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in LEFT_OUT]

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,19 +15,21 @@ from .listen.updates import Updates
 from .record import Record
 
 
-def main() -> NoReturn:
-    """Run the script as this rank, and end with its record."""
+def main(kind: type[Record] = Record, of: type[Session] = Session, others: Sequence[Callable] = ()) -> NoReturn:
+    """Run the script as this rank, and end with its record; ``others``: further listeners, of session and updates."""
     sys.dont_write_bytecode = True
     rank = Rank()
-    record = Record(rank.process.rank, rank.process.size)
-    session = Session(record, rank.place, rank.task["updates"], rank.leave)
+    record = kind(rank.process.rank, rank.process.size)
+    session = of(record, rank.place, rank.task, rank.leave)
 
     def save(state: str, error: str) -> None:
         record.error = error
         session.end(state)
     batches, losses = Batches(session), Losses()
     session.at_end = batches.hold
-    rank.run((batches, losses, Updates(session, batches, losses), Calls(session, Path.cwd())), save,
+    updates = Updates(session, batches, losses)
+    further = (each(session, updates) for each in others)
+    rank.run((batches, losses, updates, *further, Calls(session, Path.cwd())), save,
              is_cut=lambda: record.was_cut)
 
 

@@ -245,12 +245,12 @@ class Record:
         write_whole(record_of(folder, self.rank), json.dumps(self, default=_as_json), sync=False)
 
 
-def load(folder: Path, rank: int, workers: int) -> Record:
-    """The record of a rank as it was last saved; an empty one where it saved none."""
+def load(folder: Path, rank: int, workers: int, kind: type[Record] = Record) -> Any:
+    """The record of a rank, of this kind, as it was last saved; an empty one where it saved none."""
     try:
-        return _from_json(Record, json.loads(record_of(folder, rank).read_bytes()))
+        return _from_json(kind, json.loads(record_of(folder, rank).read_bytes()))
     except FileNotFoundError:
-        return Record(rank, workers)
+        return kind(rank, workers)
 
 
 def _as_json(value: Any) -> Any:

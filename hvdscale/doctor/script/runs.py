@@ -54,7 +54,7 @@ def run_here(asked: ScriptRequest, workers: int, place: Path) -> Run:
     workplace = make_workplace(Path.cwd(), place / "folder")
     end = runner.run_here(asked, workers, RANK, place, workplace.folder)
     try:
-        return _collect(asked, workers, workplace, place, end.late)
+        return collect(asked, workers, workplace, place, end.late)
     except ScriptError as error:
         if workers > 1 and "mpi4py" in _text_of(Path(asked.script)):
             raise ScriptError(f"{error}. The script asks MPI for its ranks, which made a world of one of each: start "
@@ -78,7 +78,7 @@ def run_launched(asked: ScriptRequest, process: Process, place: Path) -> Run | N
     with runner.rendezvous(asked.script, process.size) if on_one_host else contextlib.nullcontext(0) as horovods:
         runner.write_task(asked, place, port=runner.free_port(), horovods=horovods)
         end = _run_rank(asked, process, place, workplace.folder)
-    return _collect(asked, process.size, workplace, place, end.late)
+    return collect(asked, process.size, workplace, place, end.late)
 
 
 def _run_rank(asked: ScriptRequest, process: Process, place: Path, folder: Path) -> runner.RunEnd:
@@ -98,9 +98,10 @@ def _text_of(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def _collect(asked: ScriptRequest, workers: int, workplace: Workplace, folder: Path, late: bool) -> Run:
+def collect(asked: ScriptRequest, workers: int, workplace: Workplace, folder: Path, late: bool,
+            kind: type[Record] = Record) -> Run:
     """The records of all ranks; raises ScriptError where one failed, or none made an update."""
-    records = [load(folder, rank, workers) for rank in range(workers)]
+    records = [load(folder, rank, workers, kind) for rank in range(workers)]
     for record in records:
         record.drew_in_workers = frozenset(_text_of(folder / f"rank{record.rank}.drew").splitlines())
     failed = _first_failure(records, folder)

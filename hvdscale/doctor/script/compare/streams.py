@@ -30,10 +30,10 @@ def random_numbers(pair: Pair) -> Finding:
     backward = next((one.line for one in pair.at(0)[0].passes), "") if pair.updates else ""
     loop = next((one.line for one in trained(pair.many[0])), "")
     for kind, same, where, cause in (
-            ("model", _same_stream(model), backward, ""),
+            ("model", same_stream(model), backward, ""),
             # of examples from a loader, as others are drawn there, which ranks may share out
-            ("preparing", _same_stream(preparing) - {"random"}, backward, ""),      # by which scripts decide for all
-            ("reading", _same_stream(reading), loop, by_number), ("workers", in_workers, loop, by_number)):
+            ("preparing", same_stream(preparing) - {"random"}, backward, ""),      # by which scripts decide for all
+            ("reading", same_stream(reading), loop, by_number), ("workers", in_workers, loop, by_number)):
         if same:
             return pair.finding(NAME, kind, passes=len(model[0]), where=where, cause=cause,
                                 names=listed(sorted(OF[name] for name in same)))
@@ -45,7 +45,7 @@ def by_rank(pair: Pair) -> bool:
     reading = [_draws_in_reading(pair, record) for record in pair.many]
     drew = any(draws and draws.moved for ranks in reading for draws in ranks)
     drew_in_workers = any(record.drew_in_workers for record in pair.many)
-    return drew and not _same_stream(reading) or drew_in_workers and not _same_in_workers(pair)
+    return drew and not same_stream(reading) or drew_in_workers and not _same_in_workers(pair)
 
 
 def _same_in_workers(pair: Pair) -> set[str]:
@@ -60,7 +60,7 @@ def _draws_in_reading(pair: Pair, record: Record) -> list[GeneratorUse]:
     return [batch.draws for number in range(pair.updates) for batch in pair.batches(record, number) if batch.draws]
 
 
-def _same_stream(ranks: list[list[GeneratorUse]]) -> set[str]:
+def same_stream(ranks: list[list[GeneratorUse]]) -> set[str]:
     """Generators that moved on all ranks from the same state, in most of the passes in which they moved."""
     found: dict[str, list[bool]] = {}
     for draws in zip(*ranks):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..record import RUNNING, STOPPED, Record
@@ -15,12 +15,12 @@ AFTER_THE_CUT = 3       # updates at most, while the next epoch has not begun
 class Session:
     """The record of this process, shared by all listeners.
 
-    updates  to watch before the epoch is cut short, so that evaluation and the next epoch are seen as well
+    task     its updates: to watch before the epoch is cut short, so that evaluation and the next epoch are seen as well
     leave    ends the process without an error of the script
     """
 
-    def __init__(self, record: Record, folder: Path, updates: int, leave: Callable[[], None]):
-        self.record, self.folder, self.wanted = record, folder, updates
+    def __init__(self, record: Record, folder: Path, task: Mapping[str, int], leave: Callable[[], None]):
+        self.record, self.folder, self.task, self.wanted = record, folder, task, task["updates"]
         self.at_end: Callable[[], None] = lambda: None          # reads what only the end of a script allows
         self._leave, self._saved, self._process = leave, 0.0, os.getpid()
 

@@ -187,7 +187,7 @@ class Updates(Listener):
         of = self._of(optimizer)
         update, of.update = of.update, None
         of.clear()
-        if update is None or of.steps is None or not update.passes and not update.gradient.any():
+        if update is None or of.steps is None or not update.passes and not np.nan_to_num(update.gradient).any():
             return                          # a step that only makes the optimizer's state, as broadcasts of it do
         parameters = [*trained_modules().values()] if of.steps.flat else of.parameters()
         update.digest_after = digest(parameters)

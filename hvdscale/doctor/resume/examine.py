@@ -1,0 +1,96 @@
+"""All checks of a script that is stopped and started again."""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from ...formatting.lines import wrap
+from ...formatting.numbers import list_first
+from ...watch.place import place_for
+from ...workers.launch import Process
+from ..finding import Finding, Verdict, trace_cause
+from ..report import join_blocks
+from ..script.examine import Judged
+from .both import KINDS, Both
+from .course import examples, loss_scale, printed, random_numbers, saved_values, schedule, updates
+from .runs import FourRuns, ResumeRequest, run_all
+from .state import files, load, optimizer, parameters
+
+CHECKS = {"load": load, "files": files, "parameters": parameters, "optimizer": optimizer, "schedule": schedule,
+          "loss scale": loss_scale, "examples": examples, "random numbers": random_numbers,
+          "saved values": saved_values, "printed": printed, "updates": updates}
+MUST_BE_SEEN = {"load": "the load of a checkpoint", "parameters": "the parameters after it",
+                "examples": "the training examples"}
+STATE = {"parameters", "optimizer", "schedule", "loss scale", "examples", "random numbers"}
+EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",)}
+# check -> how its finding begins, and the checks of which a failure explains it
+EXPLAINED = {"saved values": ("the checkpoint of", STATE), "printed": ("update", {"examples"}),
+             "updates": ("from update", {*STATE, "saved values"})}
+UNLOADED = "nothing was loaded, so there is nothing to compare"
+WITHOUT_UPDATE = "started again, the script made no update"
+
+
+@dataclass(frozen=True)
+class ResumeExamination(Judged):
+    """What was found of a script that was stopped and started again."""
+
+    must = MUST_BE_SEEN
+
+    runs: FourRuns
+    findings: tuple[Finding, ...]
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What was examined and how, for formats.render_for_machines."""
+        asked, both = self.runs.asked, Both(self.runs)
+        seen = {"stopped_after": both.stop, "held": both.held, "redone": both.redone} if self.runs.stopped else {}
+        return {"script": asked.script.script, "arguments": asked.script.arguments, "again": asked.again,
+                "workers": asked.workers, "then": asked.then, "updates": both.made, "how": asked.how, **seen,
+                "instead": self.instead, "written": self.runs.written, "verdict": self.verdict}
+
+    @property
+    def instead(self) -> list[str]:
+        """What the script could not have here, such as a GPU, and what it had instead."""
+        return list(dict.fromkeys(one for record in self.runs.first for one in record.instead))
+
+    def render(self, seconds: float, colour: bool) -> str:
+        """The report, in lines of ``line_width()`` characters where words allow."""
+        runs, both = self.runs, Both(self.runs)
+        asked = runs.asked
+        said = f"{asked.script.script} on {both.workers}: {both.made} updates without a stop"
+        if runs.stopped:
+            chosen = "" if runs.stop == asked.stop else f" (the update of a checkpoint, in place of {asked.stop})"
+            said += f"; stopped after update {both.stop}{chosen}, and started again from update {both.held}"
+        wrote = ("The script ran in copies of this folder, which are removed. There it wrote "
+                 f"{list_first(runs.written, 6)}.")
+        left = f"Left out of the copies: {list_first(runs.left, 6)}." if runs.left else ""
+        return "\n\n".join([wrap(self.verdict), join_blocks(
+            " ".join([f"{said}.", *self.instead]), self.findings, seconds, colour,
+            wrap(wrote) if runs.written and not asked.in_place else "", wrap(left) if left else "")])
+
+
+def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],
+            checks: Collection[str] = tuple(CHECKS)) -> ResumeExamination:
+    """Run the script, and compare; raises ScriptError and UsageError as run_all does."""
+    with place_for(process, asked.script.seconds) as place:
+        runs = run_all(asked, place, say)
+    return ResumeExamination(runs, compare(Both(runs), checks))
+
+
+def compare(both: Both, checks: Collection[str]) -> tuple[Finding, ...]:
+    """The findings on the runs."""
+    if not both.runs.stopped:
+        return tuple(both.finding("load", "no_save") if check == "load" else
+                     Finding(check, Verdict.UNSEEN, "the script saved nothing") for check in checks)
+    loaded = load(both)
+    why = "" if loaded.verdict == Verdict.PASSED or loaded.differs.startswith("a checkpoint") else UNLOADED
+    if not why and not all(record.updates for record in both.resumed):
+        why = WITHOUT_UPDATE
+    seen = {"load", "files", *(("updates",) if why == WITHOUT_UPDATE else ())}
+    found = {check: each(both) if not why or check in seen else both.finding(check, "not_loaded", why=why)
+             for check, each in CHECKS.items()}
+    failed = {check for check, one in found.items() if one.verdict in (Verdict.FAILED, Verdict.WARNED)}
+    for check, (kinds, by) in EXPLAINED.items():
+        if found[check].differs.startswith(kinds) and failed & by:
+            found[check] = KINDS.finding(check, "explained", both, update=both.held + 1)
+    return tuple(trace_cause(found[check], [*found.values()], EXPLAINS) for check in checks)

@@ -1,0 +1,81 @@
+"""Checkpoints: what torch, torch.distributed.checkpoint and safetensors save and load, files that are read, and files
+that get another name."""
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .lines import LIBRARY
+from .listener import Watch
+
+SHARDED = "torch.distributed.checkpoint"
+CODE = (".py", ".pyc", ".so")
+# module -> function -> whether it saves, its parameter of what is saved, and that of the place
+FUNCTIONS = {f"{SHARDED}.state_dict_saver": {"save": (True, "state_dict", "checkpoint_id"),
+                                             "async_save": (True, "state_dict", "checkpoint_id")},
+             f"{SHARDED}.state_dict_loader": {"load": (False, "state_dict", "checkpoint_id")},
+             "safetensors.torch": {"save_file": (True, "tensors", "filename"),
+                                   "load_file": (False, "", "filename")}}
+OTHERS = ("storage_writer", "storage_reader")           # that have the place where it is not given
+
+
+def install(watch: Watch) -> None:
+    """Watch what is saved and loaded, where details are told."""
+    if not watch.details:
+        return
+    patches, watching = watch.patches, [True]           # an audit hook cannot be removed
+    patches.on_undo(watching.clear)
+
+    def hook(event: str, args: tuple) -> None:
+        if not watching or event not in ("open", "os.rename"):
+            return
+        if event == "os.rename":
+            watch.tell("renamed", *(os.path.abspath(os.fsdecode(one)) for one in args[:2]))
+        elif isinstance(args[0], (str, bytes)) and not (isinstance(args[2], int) and args[2] & os.O_ACCMODE):
+            path = os.fsdecode(args[0])
+            if not path.endswith(CODE) and not path.startswith((*LIBRARY, "/proc", "/dev", "/sys")):
+                watch.tell("read", os.path.realpath(path))
+    sys.addaudithook(hook)
+    patches.replace(torch, "save", _telling(watch, True, "obj", "f"))
+    patches.replace(torch, "load", _telling(watch, False, "", "f"))
+    for name, functions in FUNCTIONS.items():
+        for function, how in functions.items():
+            patches.when_imported(name, functools.partial(_follow, watch, function, how))
+
+
+def _follow(watch: Watch, name: str, how: tuple[bool, str, str], module: Any) -> None:
+    for owner in (module, sys.modules.get(module.__name__.rpartition(".")[0])):
+        if getattr(owner, name, None) is not None and (owner is module or owner.__name__ == SHARDED):
+            watch.patches.replace(owner, name, _telling(watch, *how))
+
+
+def _telling(watch: Watch, saves: bool, state: str, place: str) -> Callable:
+    """A replacement that tells a save before and after it, and a load after it."""
+    def telling(original):
+        signature = inspect.signature(original)
+
+        def call(*args, **options):
+            given = signature.bind(*args, **options).arguments
+            path = _path_of(given.get(place), *(given.get(one) for one in OTHERS))
+            if saves:
+                watch.tell("saving", path, given.get(state))
+            result = original(*args, **options)
+            watch.tell(*("saved", path) if saves else ("loaded", path))
+            return result
+        return call
+    return telling
+
+
+def _path_of(*places: Any) -> str:
+    """The path of the first of these that has one, without links; empty for a buffer in memory."""
+    for one in places:
+        found = one if isinstance(one, (str, os.PathLike)) else getattr(one, "name", None) or getattr(one, "path", None)
+        if isinstance(found, (str, os.PathLike)):
+            return os.path.realpath(found)
+    return ""
