@@ -8,7 +8,8 @@ from tests.conftest import ROOT
 
 PATHS = ("README.rst", "hvdscale/README.rst", *(f"hvdscale/{name}.rst" for name in (
     "workloads/README", "doctor/README", "doctor/resume/README", "training/README", "training/batches",
-    "sweep/README", "analysis/README", "log/README", "report/README", "exchange/README", "exchange/runs/README", "scaling/README")), "slurm/README.rst")
+    "sweep/README", "analysis/README", "log/README", "report/README", "exchange/README", "exchange/runs/README",
+    "scaling/README")), "slurm/README.rst")
 COMMAND = r"^    \$ (?:.*\\\n)*.*"          # a backslash continues it
 
 
