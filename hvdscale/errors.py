@@ -44,6 +44,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     DIVERGED = 3
     REGRESSION = 4
+    OPEN = 5                # neither better nor worse nor alike for sure
     PREEMPTED = 75          # stopped by a signal; the same command resumes
     INTERRUPTED = 130       # as a shell reports SIGINT
     BROKEN_PIPE = 141       # as a shell reports SIGPIPE

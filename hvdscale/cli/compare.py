@@ -7,13 +7,19 @@ import os
 
 import click
 
-from ..analysis.compare import OK, REGRESSION, Tolerances, compare_trials
+from ..analysis.budgets import Budget
+from ..analysis.compare import BEST, OK, REGRESSION, Tolerances, compare_trials
+from ..analysis.decide import WITHIN, decide, worst
+from ..analysis.decision.ledger import spend
+from ..analysis.decision.sequence import OPEN, WORSE
 from ..analysis.equality import pair_exact, runs_of
 from ..analysis.shares import confidence_of, share_of
+from ..analysis.steps import SECONDS, SPEED, STEPS
 from ..analysis.trials import read_trials
 from ..errors import ExitCode, UsageError
 from ..formatting.lines import wrap
 from ..report.compare import as_json, comparison_table, detail_table, equality_json, verdict_of, verdict_text
+from ..report.decide import decision_lines, decision_values
 from ..report.runs import read
 from ..report.table import as_csv, as_text
 from ..system.outputs import replace_own
@@ -22,6 +28,12 @@ from .common import CONTEXT, Command, confidence_option, echo, width_option
 from .completion import paths
 
 WRITERS = (".json", ".csv")
+# cost is seconds at one worker count
+MEASURES = {"steps": STEPS, "seconds": SECONDS, "cost": SECONDS, "throughput": SPEED, "metric": BEST}
+within_option = click.option("--within", default=WITHIN, show_default=True, metavar="SHARE",
+                             help="With --decide: how much more or less still is alike.")
+ledger_option = click.option("--ledger", metavar="FILE", shell_complete=paths, help="With --decide: the chance of error "
+                             "is of all comparisons with this baseline, which the file counts.")
 
 
 @click.command("compare", cls=Command, context_settings=CONTEXT)
@@ -40,13 +52,21 @@ WRITERS = (".json", ".csv")
 @click.option("--strict", is_flag=True,
               help="Also fail where no verdict is possible, such as a missing cell or missing times (but not with "
                    "--time-tolerance none).")
+@click.option("--decide", "deciding", is_flag=True,
+              help="Decide: better, worse, alike or open, by a test that may be looked at after every run.")
+@click.option("--by", type=click.Choice([*MEASURES]),
+              help="With --decide: what decides.  [default: steps, without a target throughput]")
+@click.option("--budget", metavar="AMOUNT",
+              help="With --by metric: its best value within '5000 steps', '10 epochs' or examples.")
+@within_option
+@ledger_option
 @click.option("--equal", is_flag=True,
               help="Ask for the same bits, of runs with exact = true at any worker counts, in place of all tolerances.")
 @click.option("--out", metavar="FILE", shell_complete=paths, help="Write every test there: FILE.json or FILE.csv.")
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 @width_option
-def main(baseline, candidate, targets, tolerance, time_tolerance, metric_tolerance, confidence, strict, equal,
-         out, skip_broken):
+def main(baseline, candidate, targets, tolerance, time_tolerance, metric_tolerance, confidence, strict, deciding, by,
+         budget, within, ledger, equal, out, skip_broken):
     """Whether CANDIDATE converges as well as BASELINE: each a log, or a directory of logs.
 
     Steps and time to target, throughput and the best metric are compared for each workload, worker count and global
@@ -56,9 +76,11 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     \b
       hvdscale-report compare main.h5 branch.h5 --tolerance 10%
       hvdscale-report compare nightly/ today/ --strict --out verdict.json
+      hvdscale-report compare base/ change/ --decide --ledger base.json
 
     Exit code 0: no regression is certain; 4: there is one, or with --strict one cannot be ruled out, or with --equal
-    some bits differ; 1: a log cannot be read; 2: an option is invalid, or there is nothing to compare.
+    some bits differ; 1: a log cannot be read; 2: an option is invalid, or there is nothing to compare. With --decide 0:
+    better or alike; 4: worse; 5: open.
     """
     tolerances = Tolerances(share_of("--tolerance", tolerance), _optional("--time-tolerance", time_tolerance),
                             _optional("--metric-tolerance", metric_tolerance), confidence_of(confidence))
@@ -67,17 +89,38 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     if equal:
         _compare_bits((baseline, candidate), out, skip_broken)
         return
-    trials = [_read(path, skip_broken) for path in (baseline, candidate)]
+    for name, given, needed in (("--by", by, deciding), ("--budget", budget, by == "metric"),
+                                ("--ledger", ledger, deciding)):
+        if given and not needed:
+            raise UsageError(f"{name} {given}: needs --{'by metric' if name == '--budget' else 'decide'}")
+    within = share_of("--within", within)
+    trials = [read_all(path, skip_broken) for path in (baseline, candidate)]
     comparisons = compare_trials(*trials, [Target.parse(target) for target in targets], tolerances)
     for comparison in comparisons:
         echo(as_text(comparison_table(comparison)))
-    echo(verdict_text(comparisons))
+    verdict, decided = verdict_of(comparisons), {}
+    code = ExitCode.REGRESSION if verdict == REGRESSION or strict and verdict != OK else ExitCode.DONE
+    if deciding:
+        decided, code = say_decision(comparisons, within, by, ledger, budget and Budget.parse(budget))
+    else:
+        echo(verdict_text(comparisons))
     if out is not None:
-        replace_own(out, _json_text(as_json(comparisons, (baseline, candidate))) if out.endswith(".json") else
+        replace_own(out, _json_text(as_json(comparisons, (baseline, candidate)) | decided) if out.endswith(".json") else
                     as_csv(detail_table(comparisons)))
-    verdict = verdict_of(comparisons)
-    if verdict == REGRESSION or strict and verdict != OK:
-        click.get_current_context().exit(ExitCode.REGRESSION)
+    click.get_current_context().exit(code)
+
+
+def say_decision(comparisons, within, by=None, ledger=None, budget=None, both=True):
+    """Print what is decided; its values for JSON, and the exit code."""
+    measure = MEASURES[by or ("steps" if comparisons[0].target else "throughput")]
+    share = spend(ledger, comparisons[0].tolerances.confidence, *(
+        [trial for one in comparisons for cell in one.cells for trial in getattr(cell, side).considered]
+        for side in ("baseline", "candidate"))) if ledger else 1.0
+    found = decide(comparisons, measure, within, share, budget, both)
+    for line in decision_lines(found, within, ledger, both):
+        echo(wrap(line))
+    code = {WORSE: ExitCode.REGRESSION, OPEN: ExitCode.OPEN}.get(worst(found), ExitCode.DONE)
+    return decision_values(found, within, ledger), code
 
 
 def _compare_bits(paths, out, skip_broken):
@@ -101,7 +144,8 @@ def _opened(path, skip_broken):
         yield runs.logs
 
 
-def _read(path, skip_broken):
+def read_all(path, skip_broken=False):
+    """The trials of a log or a directory; says what is skipped."""
     with _opened(path, skip_broken) as logs:
         return [trial for log in logs for trial in read_trials(log)]
 

@@ -1,0 +1,176 @@
+"""A candidate decided against a baseline: better, worse, alike, or open, and how many runs more decide.
+
+    for one in decide(compare_trials(baseline, candidate), STEPS): print(one.decision, one.runs_more)
+
+The test is that of decision/sequence.py. Runs that did not meet the target are not left out: steps (or seconds) count
+up to where the first of these stopped, as in a restricted mean (Royston & Parmar 2013). A diverged run counts as one that
+used up its budget, or as the worst value. All cells share the error equally.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from .budgets import Budget
+from .compare import ComparedCell, Comparison
+from .decision.choice import Decision
+from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WORSE, Sides
+from .intervals import NONE, Estimate
+from .metric_direction import best_value
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell
+
+WITHIN = "2%"
+STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
+LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """What is decided of a cell.
+
+    reason    why it is so without a test; "": it is tested
+    unmet     runs of the baseline and of the candidate that did not meet
+    ends      of the confidence sequence of candidate over baseline
+    chance    of deciding so although it is not so: in this comparison, or with a ledger in any with this baseline
+    runs_more quartiles, if the difference is what it seems; NaN: cannot be foreseen
+    smallest  difference, as a share, that these runs show at 80 %
+    loss      expected, of taking what looks better now, as a share
+    """
+
+    comparison: Comparison
+    cell: ComparedCell
+    measure: str
+    sides: Sides
+    unmet: tuple[int, int]
+    decision: str = OPEN
+    reason: str = ""
+    ends: tuple[float, float] = NONE
+    chance: float = 1.0
+    runs_more: tuple[float, float] = NONE
+    smallest: float = np.inf
+    loss: float = np.nan
+
+    @property
+    def ratio(self) -> Estimate:
+        """Candidate over baseline."""
+        runs = min(self.sides.runs)
+        return Estimate(float(np.exp(self.sides.difference)) if runs else np.nan, *self.ends, runs)
+
+    @property
+    def hours(self) -> float:
+        """Worker-hours of a run of the candidate; NaN: not timed."""
+        seconds = [run.last_seconds for run in self.cell.candidate.runs]
+        return self.cell.workers * float(np.mean(seconds or np.nan)) / 3600
+
+
+def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: float = 0.02, share: float = 1.0,
+           budget: Budget | None = None, both: bool = True) -> tuple[Decided, ...]:
+    """Every cell decided by one measure: STEPS, SECONDS, SPEED or BEST, the metric at a budget.
+
+    within  the share up to which both are alike
+    share   of the error that this comparison may spend, see decision/ledger.py
+    both    whether more runs can be of the baseline, too
+    Raises UsageError where a comparison has no target.
+    """
+    cells = [(one, cell) for one in comparisons for cell in one.cells]
+    for one, _ in cells:
+        if one.target is None and measure != SPEED:
+            raise UsageError(f"{one.workload}: has no target to decide by; give --target, such as 'val/error<0.1', or "
+                             "--by throughput")
+    return tuple(_decide(*of, measure, within, share / len(cells), budget, both) for of in cells)
+
+
+def worst(found: Sequence[Decided]) -> str:
+    """What is decided of all: WORSE or OPEN where one cell is, else BETTER where one is."""
+    return next(one for one in (WORSE, OPEN, BETTER, ALIKE) if one in {cell.decision for cell in found})
+
+
+def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: float, share: float,
+            budget: Budget | None, both: bool) -> Decided:
+    pair = (cell.baseline, cell.candidate)
+    values, rough = _values(pair, comparison, measure, budget)
+    common = [seed for seed in values[0] if seed in values[1]]
+    before, after = (np.array([one[seed] for seed in (*common, *(set(one) - set(common)))], float) for one in values)
+    with np.errstate(all="ignore"):
+        sides = Sides(np.log(before), np.log(after), len(common), rough)
+    unmet = [sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair]
+    about: dict[str, Any] = dict(comparison=comparison, cell=cell, measure=measure, sides=sides, unmet=(*unmet,))
+    [same] = [test.change for test in cell.tests if test.measure == STEPS] or [Estimate.unknown()]
+    if measure == STEPS and same.low == same.high == 1:
+        return Decided(**about, decision=ALIKE, reason="same", ends=(1.0, 1.0), chance=0.0, smallest=0.0)
+    if cell.baseline.searched or cell.candidate.searched:
+        return Decided(**about, reason="search")
+    if (np.concatenate([before, after]) <= 0).any():
+        return Decided(**about, reason="sign")
+    if min(sides.runs) < LEAST:
+        return Decided(**about, reason="few", runs_more=(LEAST - min(sides.runs), np.nan))
+    if measure in LAST and min(unmet) and np.ptp(np.concatenate([before, after])) == 0:
+        return Decided(**about, reason="unmet")
+    error = (1 - comparison.tolerances.confidence) * share
+    low, high = np.exp(sides.interval(error))
+    decision = DECISIONS[int(sides.decide(error, within))]
+    return Decided(**about, decision=decision, ends=(float(low), float(high)),
+                   chance=min(1.0, sides.chance(decision, within) / share),
+                   runs_more=sides.runs_more(error, within, both) if decision == OPEN else (0.0, 0.0),
+                   smallest=sides.smallest(error), loss=_expected_loss(sides))
+
+
+def _expected_loss(sides: Sides) -> float:
+    """Of taking the side that looks better, by the engine of the plan."""
+    difference, variance, freedom, _ = sides.tests()[-1]
+    drawn = difference + np.sqrt(variance) * np.random.default_rng([0, 14]).standard_t(freedom, DRAWS)
+    zeros = np.zeros((DRAWS, 2))
+    choice = Decision((), np.column_stack([zeros[:, 0], drawn]), zeros, zeros, 0.0)
+    return choice.loss(int(choice.expected(np.inf).argmin()))
+
+
+def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budget: Budget | None
+            ) -> tuple[list[dict[Any, float]], float]:
+    """The measured values of both sides by seed, better if lower; the variance that spaced evaluations add."""
+    rough = 0.0
+    if measure in LAST:
+        values, rough = _up_to_target(pair, measure)
+    elif measure == SPEED:
+        values = [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair]
+    else:
+        values = _metric(pair, comparison, budget)
+    return [{seed: value for seed, value in one.items() if not np.isnan(value)} for one in values], rough
+
+
+def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any, float]], float]:
+    ends = [getattr(run, LAST[measure]) for one in pair for run in one.runs if not run.met]
+    used = [trial.measurement.get("budget_steps", trial.last_step) * (
+        1 if measure == STEPS else trial.global_batch / trial.examples_per_second)
+        for one in pair for trial in one.diverged]
+    found = [getattr(one.samples, measure) for one in pair]
+    cap = min(ends) if ends else max(used, default=np.inf)
+    values = [{**dict.fromkeys([trial.seed_key for trial in one.diverged], cap),
+               **dict(zip(one.samples.seeds, np.where(np.isnan(own), own, np.minimum(own, cap))))}
+              for one, own in zip(pair, found)]
+    met, before = np.concatenate(found), np.concatenate([getattr(one.samples, BEFORE[measure]) for one in pair])
+    met, before = (side[np.isfinite(met) & (met > 0) & (met <= cap)] for side in (met, before))
+    widths = np.log(met / np.maximum(np.nan_to_num(before), met * np.exp(-STEEPEST)))
+    return values, float(np.mean(widths ** 2)) / 12 if len(widths) else 0.0
+
+
+def _metric(pair: Sequence[RunCell], comparison: Comparison, budget: Budget | None) -> list[dict[Any, float]]:
+    """The best value of the target's metric within the budget and the steps that all runs took."""
+    target, runs = comparison.target, [run for one in pair for run in one.runs]
+    assert target is not None
+    last = min((run.last_step for run in runs), default=0.0)
+    if budget is not None:
+        if budget.axis == "train_seconds":
+            raise UsageError(f"--budget {budget}: give it in steps, epochs or examples")
+        batch = 1 if budget.axis == "step" else pair[0].global_batch
+        last = min(last, budget.limit(comparison.workload) / batch)
+    first = np.array([value for run in runs for value in run.trial.metrics[target.column][:1]])
+    lost = best_value(first, not target.minimizes)                  # as if it had learnt nothing
+    values = [{**dict.fromkeys([trial.seed_key for trial in one.diverged], lost), **{run.trial.seed_key: best_value(
+        run.trial.metrics[target.column][run.trial.step <= last], target.minimizes) for run in one.runs}}
+        for one in pair]
+    return values if target.minimizes else [{seed: 1 / value if value else -1.0 for seed, value in one.items()}
+                                            for one in values]

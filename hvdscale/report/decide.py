@@ -1,0 +1,49 @@
+"""What is decided of a candidate, in sentences and for JSON."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..analysis.decide import Decided, worst
+from ..analysis.decision.sequence import MOST_MORE, OPEN
+from ..formatting.numbers import capital, finite, percent
+from .compare import COMPARE, GOALS, NAMES
+
+
+def decision_lines(found: Sequence[Decided], within: float, ledger: str | None, both: bool = True) -> list[str]:
+    """The decision, a line a cell, and what the chance is of."""
+    lines = [COMPARE.say("decision", decision=worst(found), within=within)]
+    for one in found:
+        more = _count(one.runs_more) if one.decision == OPEN and not np.isnan(one.runs_more).any() else ""
+        lines.append(COMPARE.say(
+            "decided", place=COMPARE.say("place", workers=one.cell.workers, batch=one.cell.global_batch),
+            measure=NAMES[one.measure], target=one.measure in GOALS and one.comparison.target, decision=one.decision,
+            ratio=None if one.reason else one.ratio, before=one.sides.runs[0], after=one.sides.runs[1],
+            why=one.reason and COMPARE.say(f"why_{one.reason}"), unmet=any(one.unmet) and one.unmet,
+            chance=percent(one.chance) if one.decision != OPEN and not one.reason else "", more=more, both=both,
+            hours=one.hours if more and math.isfinite(one.hours) else None,
+            smallest=one.smallest if 0 < one.smallest < math.inf else None))
+    return [*lines, COMPARE.say("chance_of_all" if ledger else "chance_alone", ledger=ledger)]
+
+
+def _count(ends: tuple[float, float]) -> str:
+    """``3 to 5``, ``38 to over 50``."""
+    return capital(" to ".join(dict.fromkeys(f"{end:.0f}" if math.isfinite(end) else f"over {MOST_MORE}"
+                                             for end in ends)))
+
+
+def decision_values(found: Sequence[Decided], within: float, ledger: str | None) -> dict[str, object]:
+    """The same for JSON; of all cells the worst."""
+    return {"decision": worst(found), "chance": max(one.chance for one in found), "within": within, "ledger": ledger,
+            "runs_more": [finite(float(end)) for end in np.max([one.runs_more for one in found], 0)],
+            "smallest_difference": finite(max(one.smallest for one in found)),
+            "decisions": [{
+                "workload": str(one.comparison.workload), "target": str(one.comparison.target or "") or None,
+                "workers": one.cell.workers, "global_batch": one.cell.global_batch, "measure": one.measure,
+                "decision": one.decision, "reason": one.reason or None, "chance": one.chance,
+                "ratio": finite(one.ratio.value), "low": finite(one.ends[0]), "high": finite(one.ends[1]),
+                "runs": one.sides.runs, "unmet": one.unmet, "runs_more": [finite(end) for end in one.runs_more],
+                "smallest_difference": finite(one.smallest), "loss": finite(one.loss),
+                "worker_hours": finite(one.hours)} for one in found]}
