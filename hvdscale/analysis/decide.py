@@ -2,8 +2,8 @@
 
     for one in decide(compare_trials(baseline, candidate), STEPS): print(one.decision, one.runs_more)
 
-The test is that of decision/sequence.py. Runs that did not meet the target are not left out: steps (or seconds) count
-up to where the first of these stopped, as in a restricted mean (Royston & Parmar 2013). A diverged run counts as one that
+The test is that of decision/sequence.py. Runs that did not meet the target are not left out: steps or seconds count up
+to where the first of these stopped, as in a restricted mean (Royston & Parmar 2013). A diverged run counts as one that
 used up its budget, or as the worst value. All cells share the error equally.
 """
 from __future__ import annotations
@@ -23,7 +23,6 @@ from .intervals import NONE, Estimate
 from .metric_direction import best_value
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell
 
-WITHIN = "2%"
 STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
 LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
 

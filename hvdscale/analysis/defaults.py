@@ -7,6 +7,7 @@ from .shares import Tolerance
 
 CONFIDENCE = 0.95
 PERFECT_WITHIN = 0.25       # B S may be this share above the smallest B S
+ALIKE_WITHIN = "2%"         # two sides are alike where they differ by this much
 LOSS_WITHIN = "1%"          # a batch does as well as the best one where its loss is this much above
 USEFUL_WITHIN = 0.20        # S may be this share above the fewest steps
 RULES = ("linear", "sqrt", "none", "linear<=8", "adam_sqrt")

@@ -17,7 +17,7 @@ from importlib import import_module
 
 import click
 
-from ..analysis.defaults import CONFIDENCE
+from ..analysis.defaults import ALIKE_WITHIN, CONFIDENCE
 from ..errors import ExitCode, HvdscaleError, OutputError, UsageError, WorkersError
 from ..formatting.escaping import say as echo
 from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
@@ -112,6 +112,10 @@ width_option = click.option("--width", type=click.IntRange(NARROWEST, WIDEST), i
 full_option = click.option("--full", is_flag=True, help="Print every table, and how to read them.")
 confidence_option = click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
                                  help="Confidence level of the intervals.")
+within_option = click.option("--within", default=ALIKE_WITHIN, show_default=True, metavar="SHARE",
+                             help="With --decide: how much more or less still is alike.")
+ledger_option = click.option("--ledger", metavar="FILE", help="With --decide: the chance of "
+                             "error is of all comparisons with this baseline, which the file counts.")
 formats_option = click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
                               help="What to write, of these.")
 take_over_option = click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")

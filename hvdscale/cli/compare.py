@@ -9,31 +9,29 @@ import click
 
 from ..analysis.budgets import Budget
 from ..analysis.compare import BEST, OK, REGRESSION, Tolerances, compare_trials
-from ..analysis.decide import WITHIN, decide, worst
+from ..analysis.decide import decide, worst
 from ..analysis.decision.ledger import spend
 from ..analysis.decision.sequence import OPEN, WORSE
 from ..analysis.equality import pair_exact, runs_of
 from ..analysis.shares import confidence_of, share_of
 from ..analysis.steps import SECONDS, SPEED, STEPS
 from ..analysis.trials import read_trials
+from ..doctor.finding import Finding, Verdict
+from ..doctor.formats import JUNIT, render_for_machines
 from ..errors import ExitCode, UsageError
 from ..formatting.lines import wrap
 from ..report.compare import as_json, comparison_table, detail_table, equality_json, verdict_of, verdict_text
-from ..report.decide import decision_lines, decision_values
+from ..report.decide import decision_lines, decision_values, describe, place_of
 from ..report.runs import read
 from ..report.table import as_csv, as_text
 from ..system.outputs import replace_own
 from ..target import Target
-from .common import CONTEXT, Command, confidence_option, echo, width_option
+from .common import CONTEXT, Command, confidence_option, echo, ledger_option, width_option, within_option
 from .completion import paths
 
-WRITERS = (".json", ".csv")
+WRITERS = (".json", ".csv", ".xml")
 # cost is seconds at one worker count
 MEASURES = {"steps": STEPS, "seconds": SECONDS, "cost": SECONDS, "throughput": SPEED, "metric": BEST}
-within_option = click.option("--within", default=WITHIN, show_default=True, metavar="SHARE",
-                             help="With --decide: how much more or less still is alike.")
-ledger_option = click.option("--ledger", metavar="FILE", shell_complete=paths, help="With --decide: the chance of error "
-                             "is of all comparisons with this baseline, which the file counts.")
 
 
 @click.command("compare", cls=Command, context_settings=CONTEXT)
@@ -62,7 +60,8 @@ ledger_option = click.option("--ledger", metavar="FILE", shell_complete=paths, h
 @ledger_option
 @click.option("--equal", is_flag=True,
               help="Ask for the same bits, of runs with exact = true at any worker counts, in place of all tolerances.")
-@click.option("--out", metavar="FILE", shell_complete=paths, help="Write every test there: FILE.json or FILE.csv.")
+@click.option("--out", metavar="FILE", shell_complete=paths, help="Write every test there: FILE.json or FILE.csv; "
+              "with --decide FILE.xml is JUnit's.")
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 @width_option
 def main(baseline, candidate, targets, tolerance, time_tolerance, metric_tolerance, confidence, strict, deciding, by,
@@ -86,6 +85,8 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
                             _optional("--metric-tolerance", metric_tolerance), confidence_of(confidence))
     if out is not None and os.path.splitext(out)[1] not in WRITERS:
         raise UsageError(f"--out {out}: ends in none of {', '.join(WRITERS)}, so it is not known what to write")
+    if out is not None and out.endswith(".csv" if deciding else ".xml"):
+        raise UsageError(f"--out {out}: with --decide a FILE.json or FILE.xml is written, else FILE.json or FILE.csv")
     if equal:
         _compare_bits((baseline, candidate), out, skip_broken)
         return
@@ -98,20 +99,21 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     comparisons = compare_trials(*trials, [Target.parse(target) for target in targets], tolerances)
     for comparison in comparisons:
         echo(as_text(comparison_table(comparison)))
-    verdict, decided = verdict_of(comparisons), {}
-    code = ExitCode.REGRESSION if verdict == REGRESSION or strict and verdict != OK else ExitCode.DONE
     if deciding:
-        decided, code = say_decision(comparisons, within, by, ledger, budget and Budget.parse(budget))
+        found = say_decision(comparisons, within, by, ledger, budget and Budget.parse(budget))
+        code = write_decision(out, comparisons, (baseline, candidate), found, within, ledger)
     else:
         echo(verdict_text(comparisons))
-    if out is not None:
-        replace_own(out, _json_text(as_json(comparisons, (baseline, candidate)) | decided) if out.endswith(".json") else
-                    as_csv(detail_table(comparisons)))
+        verdict = verdict_of(comparisons)
+        code = ExitCode.REGRESSION if verdict == REGRESSION or strict and verdict != OK else ExitCode.DONE
+        if out is not None:
+            replace_own(out, _json_text(as_json(comparisons, (baseline, candidate))) if out.endswith(".json") else
+                        as_csv(detail_table(comparisons)))
     click.get_current_context().exit(code)
 
 
 def say_decision(comparisons, within, by=None, ledger=None, budget=None, both=True):
-    """Print what is decided; its values for JSON, and the exit code."""
+    """Decide each cell, and print it."""
     measure = MEASURES[by or ("steps" if comparisons[0].target else "throughput")]
     share = spend(ledger, comparisons[0].tolerances.confidence, *(
         [trial for one in comparisons for cell in one.cells for trial in getattr(cell, side).considered]
@@ -119,8 +121,21 @@ def say_decision(comparisons, within, by=None, ledger=None, budget=None, both=Tr
     found = decide(comparisons, measure, within, share, budget, both)
     for line in decision_lines(found, within, ledger, both):
         echo(wrap(line))
+    return found
+
+
+def write_decision(out, comparisons, logs, found, within, ledger):
+    """Write what was decided as JSON or JUnit's XML, unless out is None; its exit code."""
     code = {WORSE: ExitCode.REGRESSION, OPEN: ExitCode.OPEN}.get(worst(found), ExitCode.DONE)
-    return decision_values(found, within, ledger), code
+    values = decision_values(found, within, ledger)
+    if out and out.endswith(".xml"):
+        verdicts = {WORSE: Verdict.FAILED, OPEN: Verdict.UNSEEN}
+        replace_own(out, render_for_machines(JUNIT, values | {"decisions": ()}, [
+            Finding(place_of(one), verdicts.get(one.decision, Verdict.PASSED), describe(one), one.decision)
+            for one in found], code, suite="hvdscale-report compare"))
+    elif out:
+        replace_own(out, _json_text(as_json(comparisons, logs) | values))
+    return code
 
 
 def _compare_bits(paths, out, skip_broken):

@@ -18,8 +18,8 @@ from ..system.cores import usable_cores
 from ..training.series import (INSTEAD, PLACES, PROBE, SeriesRun, carry_out, ended, finished_logs, refuse_edited,
                                runs_of, runs_to_measure, worker_hours)
 from ..workers.launch import LAUNCHERS, find_launcher, most_workers, refuse_too_many
-from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, rerun_option, slow_imports, version_option,
-                     whole_numbers, width_option)
+from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, ledger_option, rerun_option, slow_imports,
+                     version_option, whole_numbers, width_option, within_option)
 from .completion import paths
 from .plan import workers_of
 from .train import FEW, Grouped, asked, key_options
@@ -35,7 +35,8 @@ class ScaleCommand(Grouped, CommandOfTwo):
 
 
 @click.command(cls=ScaleCommand, context_settings=CONTEXT,
-               few=f"--workers --repeats --out --probe --until --at-most --launcher --hosts --overwrite {FEW}")
+               few="--workers --repeats --out --probe --until --against --decide --at-most --launcher --hosts --overwrite "
+                    f"{FEW}")
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True,
               help="runs at each worker count, with consecutive seeds")
@@ -44,14 +45,20 @@ class ScaleCommand(Grouped, CommandOfTwo):
 @click.option("--until", metavar="LOSS", help="decide among --workers: run what most lowers the expected loss against "
               "the fastest for its worker-hours, until it is at most this, such as 10%")
 @click.option("--at-most", type=click.FloatRange(min=0, min_open=True), metavar="HOURS",
-              help="with --until: worker-hours of all runs in --out, by what is expected before each")
+              help="with --until or --decide: worker-hours of all runs in --out, by what is expected before each")
+@click.option("--against", metavar="BASE", shell_complete=paths, help="with --decide: a baseline's logs")
+@click.option("--decide", "deciding", is_flag=True, help="run until the job is better, worse or like --against, at "
+              "its worker counts or --workers; exit codes as of hvdscale-report compare --decide")
+@within_option
+@ledger_option
 @click.option("--launcher", default="auto", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
 @hosts_option
 @rerun_option
 @key_options(without=PLACES)
 @width_option
 @version_option
-def main(workload, counts, repeats, out, probe, until, at_most, launcher, hosts, overwrite, **given):
+def main(workload, counts, repeats, out, probe, until, at_most, against, deciding, within, ledger, launcher, hosts,
+         overwrite, **given):
     """Run WORKLOAD at several worker counts and report speedup and efficiency.
 
     By default scaling is weak: the local batch is fixed and the global batch grows. With --global-batch it is strong.
@@ -65,6 +72,11 @@ def main(workload, counts, repeats, out, probe, until, at_most, launcher, hosts,
     \b
       hvdscale-scale digits/fc --workers 1-16 --until 10% --out runs/digits
 
+    Whether a change is better, by as few runs as decide it:
+
+    \b
+      hvdscale-scale job:workload --against base/ --decide --ledger base.json --out runs/change
+
     A training script is timed as it is:
 
     \b
@@ -73,8 +85,14 @@ def main(workload, counts, repeats, out, probe, until, at_most, launcher, hosts,
     """
     with slow_imports():                # which --help can do without
         from ..report.make import make
+        from .compare import read_all
         from ..report.output import refuse_no_folder
-    loss = _check_until(until, at_most, probe, overwrite)
+    loss = _check_until(until, at_most, probe, overwrite, deciding)
+    if deciding != bool(against) or ledger and not deciding:
+        raise UsageError("--decide, --against BASE and --ledger: the first two belong together, and the third to them")
+    base = read_all(against) if deciding else ()
+    if base and click.get_current_context().get_parameter_source("counts").name == "DEFAULT":
+        counts = ",".join(map(str, sorted({trial.workers for trial in base})))
     counts = list(workers_of(counts)) if until else whole_numbers("--workers", counts, "worker counts", 1)
     refuse_no_folder(out)
     workload, layers = asked(workload, **given)
@@ -98,16 +116,21 @@ def main(workload, counts, repeats, out, probe, until, at_most, launcher, hosts,
     series = Series(workload, keys, launcher, hosts, overwrite)
     if until:
         return decide(series, counts, can_start, max(repeats, LEAST_REPEATS), out, loss, at_most, room)
+    if deciding:
+        return decide_against(series, counts, base, against, out, share_of("--within", within), ledger,
+                              at_most or math.inf)
     runs = runs_of(counts, repeats, probe, keys, out)
     series.carry_out(runs)
     echo()
     make([run.log for run in runs], out=os.path.join(out, "report"), echo=echo)
 
 
-def _check_until(until: str | None, at_most: float | None, probe: bool, overwrite: bool) -> float:
+def _check_until(until: str | None, at_most: float | None, probe: bool, overwrite: bool, deciding: bool) -> float:
     """The expected loss of --until as a share; raises UsageError."""
+    if deciding and (until or probe or overwrite):
+        raise UsageError("--decide runs to the target until it is decided; leave out --until, --probe and --overwrite")
     if until is None:
-        if at_most is not None:
+        if at_most is not None and not deciding:
             raise UsageError(f"--at-most {at_most:g} bounds what --until runs; give --until, such as 10%")
         return 0.0
     if probe:
@@ -181,6 +204,35 @@ def decide(series: Series, counts: Sequence[int], can_start: Sequence[int], repe
         echo(f"\n{describe_next(found)}")
     echo()
     plan(echo=echo, out=os.path.join(out, "plan"))
+
+
+def decide_against(series: Series, counts: Sequence[int], base: Sequence, against: str, out: str, within: float,
+                   ledger: str | None, at_most: float) -> None:
+    """Run a seed after the other, those of the baseline first, until it is decided; ends with the exit code.
+
+    base  trials
+    """
+    from ..analysis.compare import compare_trials
+    from ..analysis.decide import worst
+    from ..analysis.decision.sequence import LEAST, OPEN
+    from ..analysis.next_runs import MOST_ROUNDS
+    from .compare import read_all, say_decision, write_decision
+    few = [count for count in counts if len({trial.seed_key for trial in base if trial.workers == count}) < LEAST]
+    if few:
+        raise UsageError(f"--against {against}: has fewer than {LEAST} runs at {counted(few[0], 'worker')}; run more, "
+                         "or choose other --workers")
+    series.keys.setdefault("seed", max(min(trial.seed for trial in base), 0))
+    for repeat in range(LEAST, MOST_ROUNDS + 1):
+        series.carry_out(runs_of(list(counts), repeat, False, series.keys, out))
+        comparisons = compare_trials(base, read_all(out))
+        echo()
+        found = say_decision(comparisons, within, ledger=ledger, both=False)
+        spent = worker_hours(finished_logs(out))
+        if worst(found) != OPEN or spent * (1 + 1 / repeat) > at_most:
+            break
+    for name in ("decision.json", "decision.xml"):
+        code = write_decision(os.path.join(out, name), comparisons, (against, out), found, within, ledger)
+    click.get_current_context().exit(code)
 
 
 def _make_printer(with_plan: bool):

@@ -39,7 +39,7 @@ def checks_of(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def render_for_machines(wanted: str, about: Mapping[str, object], findings: Sequence[Finding], code: int,
-                        blind: Collection[str] = ()) -> str:
+                        blind: Collection[str] = (), suite: str = SUITE) -> str:
     """The findings as JSON or JUNIT.
 
     about  what was examined and how, by name: numbers, text, lists of text;  code  the exit code
@@ -48,7 +48,7 @@ def render_for_machines(wanted: str, about: Mapping[str, object], findings: Sequ
     if wanted == JSON:
         return json.dumps({**about, "exit_code": code, "checks": [_record(finding) for finding in findings]}, indent=1,
                           allow_nan=False)
-    return _junit({**about, "exit_code": code}, findings, blind)
+    return _junit({**about, "exit_code": code}, findings, blind, suite)
 
 
 def _record(finding: Finding) -> dict:
@@ -58,12 +58,12 @@ def _record(finding: Finding) -> dict:
     return {**record, **numbers}
 
 
-def _junit(about: Mapping[str, object], findings: Sequence[Finding], blind: Collection[str]) -> str:
-    suite = ElementTree.Element("testsuite", name=SUITE)
+def _junit(about: Mapping[str, object], findings: Sequence[Finding], blind: Collection[str], name: str) -> str:
+    suite = ElementTree.Element("testsuite", name=name)
     properties = ElementTree.SubElement(suite, "properties")
-    for name, value in about.items():
+    for key, value in about.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
-            ElementTree.SubElement(properties, "property", name=name, value=printable(str(one)))
+            ElementTree.SubElement(properties, "property", name=key, value=printable(str(one)))
     for finding in findings:
         _add_case(suite, finding, finding.check in blind)
     for attribute, tag in {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}.items():
@@ -76,7 +76,7 @@ def _junit(about: Mapping[str, object], findings: Sequence[Finding], blind: Coll
 
 def _add_case(suite: ElementTree.Element, finding: Finding, blind: bool) -> None:
     """A test case. A warning passes, and says what it warns of as its output."""
-    case = ElementTree.SubElement(suite, "testcase", classname=SUITE, name=finding.check)
+    case = ElementTree.SubElement(suite, "testcase", classname=suite.get("name", ""), name=finding.check)
     path, colon, line = finding.where.rpartition(":")
     if colon and line.isdecimal():
         case.attrib.update(file=printable(path), line=line)

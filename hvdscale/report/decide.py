@@ -14,18 +14,30 @@ from .compare import COMPARE, GOALS, NAMES
 
 def decision_lines(found: Sequence[Decided], within: float, ledger: str | None, both: bool = True) -> list[str]:
     """The decision, a line a cell, and what the chance is of."""
-    lines = [COMPARE.say("decision", decision=worst(found), within=within)]
-    for one in found:
-        more = _count(one.runs_more) if one.decision == OPEN and not np.isnan(one.runs_more).any() else ""
-        lines.append(COMPARE.say(
-            "decided", place=COMPARE.say("place", workers=one.cell.workers, batch=one.cell.global_batch),
-            measure=NAMES[one.measure], target=one.measure in GOALS and one.comparison.target, decision=one.decision,
-            ratio=None if one.reason else one.ratio, before=one.sides.runs[0], after=one.sides.runs[1],
-            why=one.reason and COMPARE.say(f"why_{one.reason}"), unmet=any(one.unmet) and one.unmet,
-            chance=percent(one.chance) if one.decision != OPEN and not one.reason else "", more=more, both=both,
-            hours=one.hours if more and math.isfinite(one.hours) else None,
-            smallest=one.smallest if 0 < one.smallest < math.inf else None))
-    return [*lines, COMPARE.say("chance_of_all" if ledger else "chance_alone", ledger=ledger)]
+    return [COMPARE.say("decision", decision=worst(found), within=within),
+            *(f"{place_of(one)}: {describe(one, both)}" for one in found),
+            COMPARE.say("chance_of_all" if ledger else "chance_alone", ledger=ledger)]
+
+
+def place_of(one: Decided) -> str:
+    """Its workers and batch."""
+    return COMPARE.say("place", workers=one.cell.workers, batch=one.cell.global_batch)
+
+
+def describe(one: Decided, both: bool = True) -> str:
+    """What is decided of a cell, by what runs, and how many more decide.
+
+    both  whether more runs can be of the baseline, too
+    """
+    more = _count(one.runs_more) if one.decision == OPEN and not np.isnan(one.runs_more).any() else ""
+    return COMPARE.say(
+        "decided", measure=NAMES[one.measure], target=one.measure in GOALS and one.comparison.target,
+        decision=one.decision, ratio=None if one.reason else one.ratio, before=one.sides.runs[0],
+        after=one.sides.runs[1], why=one.reason and COMPARE.say(f"why_{one.reason}"),
+        unmet=any(one.unmet) and one.unmet,
+        chance=percent(one.chance) if one.decision != OPEN and not one.reason else "", more=more, both=both,
+        hours=one.hours if more and math.isfinite(one.hours) else None,
+        smallest=one.smallest if 0 < one.smallest < math.inf else None)
 
 
 def _count(ends: tuple[float, float]) -> str:

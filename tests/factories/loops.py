@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 import scipy
 
+from hvdscale.analysis.decision.ledger import share_of_error
 from hvdscale.analysis.decision.sequence import BETTER, DECISIONS, LEAST, WORSE, Sides
 
 CHANGES, BASE, MOST = 30, 10, 10        # of a loop; runs of the baseline, the most of a candidate
@@ -11,11 +12,6 @@ ERROR, WITHIN = 0.05, 0.02
 KINDS = {"log-normal": {}, "one run in ten five times as long": {"slow": 0.1}, "a third do not meet": {"unmet": 0.35},
          "luck 0.8 alike": {"luck": 0.8}, "luck 0.8 alike, one in ten five times as long": {"luck": 0.8, "slow": 0.1},
          "evaluations one deviation apart": {"spacing": 1.0}}
-
-
-def share(number):
-    """Of the error, for the comparison of this number in a ledger."""
-    return number ** -0.5 - (number + 1) ** -0.5
 
 
 def made_runs(random, noise, shape, luck=None, alike=0.0, slow=0.0, unmet=0.0, spacing=0.0):
@@ -43,7 +39,7 @@ def loops(count, kind="log-normal", seed=0, paired=True):
         rough = (how.get("spacing", 0) * noise[:, 0]) ** 2 / 12
         open_ = np.ones(count, bool)
         for runs in range(LEAST, MOST + 1):
-            decided = Sides(before, after[:, :runs], runs if paired else 0, rough).decide(ERROR * share(number), WITHIN)
+            decided = Sides(before, after[:, :runs], runs if paired else 0, rough).decide(ERROR * share_of_error(number), WITHIN)
             for at, decision in enumerate((BETTER, WORSE)):
                 found[at] |= open_ & (decided == DECISIONS.index(decision))
             open_ &= decided == 3
@@ -54,7 +50,8 @@ def fixed_runs(effect, error):
     """The fewest runs of each with which Student's test, done once, finds an effect, in deviations, at 80 %."""
     def power(runs):
         freedom = 2 * runs - 2
-        return 1 - scipy.special.nctdtr(freedom, effect * np.sqrt(runs / 2), scipy.special.stdtrit(freedom, 1 - error / 2))
+        least = scipy.special.stdtrit(freedom, 1 - error / 2)
+        return 1 - scipy.special.nctdtr(freedom, effect * np.sqrt(runs / 2), least)
     return next(runs for runs in range(2, 100) if power(runs) >= 0.8)
 
 

@@ -38,7 +38,12 @@ def spend(path: str, confidence: float, baseline: Iterable[Trial], candidate: It
         earlier[at:at + 1] = [sorted(theirs.union(*earlier[at:at + 1]))]
         ledger["baseline"] = sorted(known | ours)
         replace_own(path, json.dumps(ledger, indent=1) + "\n")
-    return (at + 1) ** -0.5 - (at + 2) ** -0.5
+    return share_of_error(at + 1)
+
+
+def share_of_error(number: int) -> float:
+    """What the comparison of this number, from 1, may spend."""
+    return number ** -0.5 - (number + 1) ** -0.5
 
 
 def digest_of(trial: Trial) -> str:

@@ -1,0 +1,69 @@
+"""The test that may be looked at after every run: its formula, its error, its power, and the runs that it asks for."""
+import numpy as np
+import pytest
+
+from hvdscale.analysis.decision.ledger import share_of_error
+from hvdscale.analysis.decision.sequence import ALIKE, BETTER, DECISIONS, MIXTURE, OPEN, WORSE, Sides, reach
+from tests.factories import loops
+
+
+def sides(before, after, pairs=0, **more):
+    return Sides(np.array(before, float), np.array(after, float), pairs, **more)
+
+
+def test_the_interval_ends_where_the_likelihood_ratio_is_one_over_the_error():
+    m, f, error = 2.5, 7, 0.01
+    t, grown = reach(m, f, error), 1 + m * MIXTURE
+    ratio = grown ** -0.5 * ((1 + t ** 2 / f) / (1 + t ** 2 / (f * grown))) ** ((f + 1) / 2)
+    assert ratio == pytest.approx(1 / error) and reach(1.5, 1, 1e-6) == np.inf
+
+
+@pytest.mark.parametrize("after, decision", [
+    ([-0.5, -0.51, -0.49, -0.5], BETTER), ([0.5, 0.51, 0.49, 0.5], WORSE), ([0.001, -0.001, 0.002, 0.0], ALIKE),
+    ([0.02, 0.03, -0.01, 0.01], OPEN)])
+def test_better_worse_alike_or_open(after, decision):
+    found = sides([0.0, 0.001, -0.001, 0.0], after)
+    assert DECISIONS[int(found.decide(0.05, 0.02))] == decision
+    if decision != OPEN:
+        chance = found.chance(decision, 0.02)
+        assert chance < 0.05 and DECISIONS[int(found.decide(1.01 * chance, 0.02))] == decision
+        assert DECISIONS[int(found.decide(0.99 * chance, 0.02))] == OPEN
+
+
+def test_pairs_see_what_luck_hides():
+    luck = np.array([0.0, 1.0, -1.0, 0.5, -0.5])
+    after = luck - 0.2 + 0.01 * np.array([1, -1, 0, 1, -1])
+    assert DECISIONS[int(sides(luck, after, 5).decide(0.05, 0.0))] == BETTER
+    assert DECISIONS[int(sides(luck, after).decide(0.05, 0.0))] == OPEN
+
+
+def test_the_spacing_of_evaluations_is_no_certainty():
+    before, after = [0.0] * 3, [0.1] * 3
+    assert DECISIONS[int(sides(before, after).decide(0.05, 0.0))] == WORSE
+    assert DECISIONS[int(sides(before, after, rough=0.1 ** 2 / 12).decide(0.05, 0.0))] == OPEN
+
+
+def test_the_runs_more_that_it_asks_for_decide():
+    random, asked, needed = np.random.default_rng(3), [], []
+    for _ in range(12):
+        before, after = random.standard_normal((2, 40)) - np.array([[0], [2.5]])
+        asked.append(sides(before[:4], after[:4]).runs_more(0.01, 0.0, True))
+        needed.append(next((runs for runs in range(5, 40) if sides(before[:runs], after[:runs]).decide(0.01, 0.0) == 0),
+                           40) - 4)
+    middle = np.median([np.mean(ends) for ends in asked if np.isfinite(ends).all()])
+    assert 0.4 < middle / np.median(needed) < 2.5
+    assert sides(before[:4], before[:4]).runs_more(0.01, 0.0, True)[1] == np.inf
+
+
+@pytest.mark.parametrize("kind", loops.KINDS)
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_loop_of_changes_without_effect_keeps_one_in_a_loop_of_twenty_at_most(kind, paired):
+    assert max(loops.loops(150, kind, seed=1, paired=paired)) <= 0.05
+
+
+@pytest.mark.parametrize("number", [0, 1, 10])
+def test_a_change_of_twice_what_five_runs_see_is_found_in_little_more_than_a_fixed_test_takes(number):
+    error = loops.ERROR * (share_of_error(number) if number else 1)
+    for alike in (0.0, 0.8):
+        found, runs = loops.found_changes(300, error, alike)
+        assert found >= 0.8 and runs <= 1.35
