@@ -67,16 +67,15 @@ class Command(_Ending, Brief):
 
 
 class CommandOfTwo(Command):
-    """A command of which the first argument ``word`` selects another one, the ``main`` of ``module``."""
+    """A command of which the first argument may select another one: its ``words``, each a module with a ``main``."""
 
-    word: str
-    module: str
+    words: Mapping[str, str]
 
     def make_context(self, info_name, args, parent=None, **extra):
-        if args[:1] != [self.word]:                 # a file of that name is ./WORD
+        if not args or args[0] not in self.words:   # a file of that name is ./WORD
             return super().make_context(info_name, args, parent, **extra)
-        other = import_module(self.module).main
-        return other.make_context(f"{info_name} {self.word}", args[1:], parent, **extra)
+        other = import_module(self.words[args[0]]).main
+        return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
     def invoke(self, ctx):
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)

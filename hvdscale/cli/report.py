@@ -14,9 +14,9 @@ from .completion import paths
 
 
 class ReportCommand(CommandOfTwo):
-    """The command, and hvdscale-report compare."""
+    """The command, hvdscale-report compare, and hvdscale-report noise."""
 
-    word, module = "compare", "hvdscale.cli.compare"
+    words = {"compare": "hvdscale.cli.compare", "noise": "hvdscale.cli.noise"}
 
 
 @click.command(cls=ReportCommand, context_settings=CONTEXT,
@@ -84,6 +84,7 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
       hvdscale-report runs/*.h5 --out report/
       hvdscale-report runs --target "val/error<0.02" --target "val/error<0.01"
       hvdscale-report compare main.h5 branch.h5     # two logs, as a gate: hvdscale-report compare --help
+      hvdscale-report noise reruns/                 # what difference so many runs see
     """
     if watch or every:
         raise UsageError("--watch: is now hvdscale-log ls --watch [SECONDS] LOGS")

@@ -31,12 +31,12 @@ LEAST_REPEATS = 2       # at each of the first worker counts, where runs are to 
 class ScaleCommand(Grouped, CommandOfTwo):
     """The command, with its options under headings, and hvdscale-scale script."""
 
-    word, module = "script", "hvdscale.cli.scale_script"
+    words = {"script": "hvdscale.cli.scale_script"}
 
 
 @click.command(cls=ScaleCommand, context_settings=CONTEXT,
-               few="--workers --repeats --out --probe --until --against --decide --at-most --launcher --hosts --overwrite "
-                    f"{FEW}")
+               few="--workers --repeats --out --probe --until --against --decide --at-most --launcher --hosts "
+                   f"--overwrite {FEW}")
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True,
               help="runs at each worker count, with consecutive seeds")

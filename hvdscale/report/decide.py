@@ -3,13 +3,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from ..analysis.decide import Decided, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
+from ..analysis.noise_floor import RUNS, Floor, best_floor, chances_to_pass
 from ..formatting.numbers import capital, finite, percent
+from .columns import BATCH
 from .compare import COMPARE, GOALS, NAMES
+from .table import Cell, Table, count_cell
 
 
 def decision_lines(found: Sequence[Decided], within: float, ledger: str | None, both: bool = True) -> list[str]:
@@ -59,3 +63,31 @@ def decision_values(found: Sequence[Decided], within: float, ledger: str | None)
                 "runs": one.sides.runs, "unmet": one.unmet, "runs_more": [finite(end) for end in one.runs_more],
                 "smallest_difference": finite(one.smallest), "loss": finite(one.loss),
                 "worker_hours": finite(one.hours)} for one in found]}
+
+
+def noise_table(found: Sequence[Floor]) -> Table:
+    """What so many runs of each see, a measure a row."""
+    def seen(one: Floor, at: int) -> Cell:
+        return _share(one.smallest[at])
+    return COMPARE.table("noise", found, {
+        **({"workers": lambda one: count_cell(one.cell.workers[0]),
+            BATCH: lambda one: count_cell(one.cell.global_batch)} if len({id(one.cell) for one in found}) > 1 else {}),
+        "measure": lambda one: Cell(one.measure, one.measure), "spread": lambda one: _share(one.spread),
+        **{COMPARE.column("seen", f"seen_{runs}", runs=runs): partial(seen, at=at) for at, runs in enumerate(RUNS)},
+        "seen_steps": lambda one: _share(one.as_steps[RUNS.index(3)])}, lambda one: one.cell.keys)
+
+
+def noise_lines(found: Sequence[Floor]) -> list[str]:
+    """What sees a change with the fewest runs; MLPerf's check."""
+    best = best_floor(found)
+    lines = [COMPARE.say("fewest", measure=best.measure, share=best.as_steps[RUNS.index(3)], hours=best.hours)
+             if best else COMPARE.say("blind")]
+    for one in {id(one.cell): one for one in found}.values():
+        chances = [f"{percent(chance)} after {more} more" if more else f"{percent(chance)} as it is"
+                   for more, chance in chances_to_pass(one.cell, one.workload).items()]
+        lines += [COMPARE.say("pass", batch=one.cell.global_batch, chances=chances)] if chances else []
+    return lines
+
+
+def _share(value: float) -> Cell:
+    return Cell(percent(value) if math.isfinite(value) else "n/a", value)

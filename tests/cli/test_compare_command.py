@@ -2,15 +2,19 @@
 import csv
 import json
 import math
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import scipy
 from click.testing import CliRunner
 
 from hvdscale.analysis.compare import OK, REGRESSION, UNDECIDED, Tolerances, compare_trials
 from hvdscale.analysis.intervals import quotient
+from hvdscale.analysis.noise_floor import chances_to_pass, floors
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.compare import main
+from hvdscale.cli.noise import main as noise
 from hvdscale.errors import ExitCode, UsageError
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.report.compare import comparison_table, detail_table, verdict_line
@@ -432,3 +436,102 @@ def test_equality_is_not_asked_of_runs_that_were_not_exact(tmp_path, logs):
     done = invoke(exact(tmp_path / "a.h5"), logs[0], "--equal")
     assert done.exit_code == 2 and "a.h5: trial 1000 did not run with exact" in done.output
     assert done.output.count("\n") == 1
+
+
+def decided(baseline, candidate, *words, code):
+    done = invoke(baseline, candidate, "--decide", *words)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.fixture(scope="module")
+def change(tmp_path_factory):
+    """A baseline of five runs, and candidates of the same seeds."""
+    folder = tmp_path_factory.mktemp("change")
+    for name, steps in {"base": [400, 420, 380, 410, 395], "more": [600, 635, 570, 615], "less": [265, 280, 255, 275],
+                        "near": [405, 415, 385], "unmet": [math.inf] * 4, "two": [300, 310], "slow": [405, 415, 2000]
+                        }.items():
+        save(log(*cell(steps, budget=1000)), str(folder / f"{name}.h5"))
+    return folder
+
+
+@pytest.mark.parametrize("name, code, decision", [
+    ("more", 4, "worse"), ("less", 0, "better"), ("near", 5, "open"), ("unmet", 4, "worse"), ("base", 0, "alike"),
+    ("two", 5, "open")])
+def test_a_change_is_decided_and_the_exit_code_says_how(change, tmp_path, name, code, decision):
+    decided(change / "base.h5", change / f"{name}.h5", "--out", tmp_path / "v.json", code=code)
+    found = json.loads((tmp_path / "v.json").read_text())
+    assert found["decision"] == decision and found["ledger"] is None
+    [one] = found["decisions"]
+    assert one["unmet"] == [0, 4 * (name == "unmet")] and (found["chance"] <= 0.05) == (decision != "open")
+    assert (found["runs_more"][0] or 0) >= (1 if name == "two" else 0)
+    assert (found["smallest_difference"] is None) == (name == "two")
+
+
+def test_a_run_that_did_not_meet_is_not_left_out(change, tmp_path):
+    decided(change / "base.h5", change / "slow.h5", "--out", tmp_path / "v.json", code=5)
+    [one] = json.loads((tmp_path / "v.json").read_text())["decisions"]
+    assert one["unmet"] == [0, 1] and one["ratio"] == pytest.approx(
+        (405 * 415 * 1000) ** (1 / 3) / float(np.exp(np.mean(np.log([400, 420, 380, 410, 395])))))
+
+
+@pytest.mark.parametrize("by", ["seconds", "cost", "throughput", "metric"])
+def test_what_decides_can_be_chosen(change, tmp_path, by):
+    more = ["--budget", "200 steps"] if by == "metric" else []
+    done = invoke(change / "base.h5", change / "less.h5", "--decide", "--by", by, *more, "--out", tmp_path / "v.json")
+    assert done.exit_code in (0, 5), done.output
+    assert json.loads((tmp_path / "v.json").read_text())["decisions"][0]["measure"] == {
+        "throughput": "examples_per_second", "metric": "best"}.get(by, "seconds")
+
+
+def test_a_ledger_counts_each_comparison_once(change, tmp_path):
+    ledger, chances = tmp_path / "l.json", []
+    for name in ("less", "more", "less", "more"):
+        decided(change / "base.h5", change / f"{name}.h5", "--ledger", ledger, "--out", tmp_path / "v.json",
+                code=4 if name == "more" else 0)
+        chances.append(json.loads((tmp_path / "v.json").read_text())["chance"])
+    assert chances[:2] == chances[2:] and len(json.loads(ledger.read_text())["comparisons"]) == 2
+    other = invoke(change / "more.h5", change / "base.h5", "--decide", "--ledger", ledger)
+    assert other.exit_code == 2 and "is of another baseline" in other.output
+    assert "is kept at a confidence of 0.95" in invoke(
+        change / "base.h5", change / "less.h5", "--decide", "--ledger", ledger, "--confidence", "0.9").output
+    ledger.write_text("[]")
+    assert invoke(change / "base.h5", change / "less.h5", "--decide", "--ledger", ledger).exit_code == 1
+
+
+def test_a_decision_is_a_test_case_of_junit(change, tmp_path):
+    decided(change / "base.h5", change / "more.h5", "--out", tmp_path / "v.xml", code=4)
+    suite = ElementTree.parse(tmp_path / "v.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--ledger", "l"], "needs --decide"), (["--by", "steps"], "needs --decide"),
+    (["--decide", "--budget", "5 steps"], "needs --by metric"), (["--decide", "--within", "x"], "is a share"),
+    (["--decide", "--out", "v.csv"], "FILE.json or FILE.xml"), (["--out", "v.xml"], "else FILE.json or FILE.csv")])
+def test_misuse_of_a_decision(change, words, said):
+    done = invoke(change / "base.h5", change / "more.h5", *words)
+    assert done.exit_code == 2 and said in done.output
+
+
+def test_the_noise_of_reruns_is_what_a_t_test_sees(change, tmp_path):
+    done = CliRunner().invoke(noise, [str(change / "base.h5"), "--out", str(tmp_path / "n.json")])
+    assert done.exit_code == 0, done.output
+    rows = [{name: cell["value"] for name, cell in row["cells"].items()}
+            for row in json.loads((tmp_path / "n.json").read_text())["noise"]["rows"]]
+    rows = {row["measure"]: row for row in rows}
+    row, spread = rows["steps to val/error<0.2"], np.std(np.log([400, 420, 380, 410, 395]), ddof=1)
+    assert row["spread"] == pytest.approx(spread) and row["seen_1"] > row["seen_10"]
+    effect = np.log1p(row["seen_5"]) / (spread * np.sqrt(2 / 5))
+    assert scipy.stats.nct.cdf(scipy.stats.t.ppf(0.975, 4), 4, effect) == pytest.approx(0.2, abs=1e-3)
+    assert CliRunner().invoke(noise, [str(change / "two.h5")]).exit_code == 2
+
+
+def test_the_check_of_mlperf_passes_runs_like_the_reference_and_fails_faster_ones(monkeypatch):
+    def chances(epochs):
+        found = [trial(at, (0, round(epochs * factor * 1281167 / 4096)), (0.9, 0.1), seed=at, batch=4096,
+                       dataset="imagenet", model="resnet_50", train_examples=1281167)
+                 for at, factor in enumerate((0.98, 0.99, 1.0, 1.01, 1.02))]
+        [one] = {id(one.cell): one for one in floors(read_trials(log(*found)))}.values()
+        return chances_to_pass(one.cell, one.workload)
+    assert chances(40)[0] == 1 and chances(40)[2] > 0.9 and chances(35)[0] == 0 and chances(35)[10] < 0.05

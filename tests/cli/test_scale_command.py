@@ -16,6 +16,7 @@ from hvdscale.log.writer import LogWriter
 from hvdscale.plan.lengths import Length
 from hvdscale.plan.settings import Settings, parse_assignments
 from hvdscale.training.series import PROBE_STEPS, SeriesRun, carry_out, ended, runs_of, runs_to_measure, toml
+from tests.factories.logs import log as made_log, save, trial
 from tests.wording import naming
 
 
@@ -253,6 +254,41 @@ def test_it_runs_what_decides_and_resumes(tmp_path):
     assert "w1-r2.h5" in first.output and (tmp_path / "o" / "plan" / "plan.json").exists()
     assert re.search("hvdscale-scale digits/fc --workers [0-9,]*64", first.output)
     assert "2 of 2 runs are already finished" in again.output and again.exit_code == 0
+
+
+@pytest.mark.parametrize("factor, code, runs", [(0.6, 0, 3), (2.0, 4, 3), (1.0, 5, 4)])
+def test_seeds_of_the_baseline_run_until_the_change_is_decided(tmp_path, monkeypatch, factor, code, runs):
+    """At most 16 seconds of worker time, a run taking 4 x factor; a finished run is not run again."""
+    def made(seed, factor):
+        steps = round(factor * (400 + 7 * (seed % 3)))
+        return made_log(trial(seed, (0, steps - 1, steps), (0.9, 0.5, 0.1), (0, 0, 0.01 * steps), seed=seed))
+
+    def carry_out(run, *_):
+        save(made(run.keys["seed"], factor), run.log)
+        return {}
+    base = tmp_path / "base"
+    base.mkdir()
+    for seed in range(5, 9):
+        save(made(seed, 1), str(base / f"{seed}.h5"))
+    monkeypatch.setattr(scale, "carry_out", carry_out)
+    monkeypatch.setattr(scale, "ended", lambda run, *_: os.path.exists(run.log))
+    monkeypatch.setattr(scale, "refuse_edited", lambda *_: {})
+    monkeypatch.setattr("hvdscale.cli.scale.finished_logs", lambda out: sorted(
+        str(path) for path in (tmp_path / "o").glob("*.h5")))
+    done = CliRunner().invoke(scale.main, ["digits/fc", "--against", str(base), "--decide", "--at-most", str(16.9 / 3600),
+                                           "--within", "0", "--out", str(tmp_path / "o")])
+    assert done.exit_code == code, done.output
+    assert len(list((tmp_path / "o").glob("*.h5"))) == runs
+    found = json.loads((tmp_path / "o" / "decision.json").read_text())
+    assert found["decisions"][0]["runs"] == [4, runs] and (tmp_path / "o" / "decision.xml").exists()
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--decide"], "belong together"), (["--against", "base"], "belong together"), (["--ledger", "l"], "belong together"),
+    (["--decide", "--against", "base", "--until", "5%"], "leave out --until")])
+def test_misuse_of_a_decision(tmp_path, words, said):
+    done = CliRunner().invoke(scale.main, ["digits/fc", "--out", str(tmp_path / "o"), *words])
+    assert done.exit_code == 2 and said in done.output
 
 
 def test_taking_over_a_log_reaches_the_runs_and_is_no_part_of_what_was_asked(logged):

@@ -1,4 +1,7 @@
 """The test that may be looked at after every run: its formula, its error, its power, and the runs that it asks for."""
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -67,3 +70,12 @@ def test_a_change_of_twice_what_five_runs_see_is_found_in_little_more_than_a_fix
     for alike in (0.0, 0.8):
         found, runs = loops.found_changes(300, error, alike)
         assert found >= 0.8 and runs <= 1.35
+
+
+def test_comparisons_at_one_time_have_numbers_of_their_own(tmp_path):
+    path, names = tmp_path / "l.json", [f"{at}" for at in range(6)]
+    script = ("import sys; from hvdscale.analysis.decision import ledger; ledger.digest_of = str; "
+              "print(ledger.spend(sys.argv[1], 0.95, ['base'], [sys.argv[2]]))")
+    running = [subprocess.Popen([sys.executable, "-c", script, path, name], stdout=subprocess.PIPE) for name in names]
+    shares = sorted(float(one.communicate()[0]) for one in running)
+    assert shares == sorted(map(share_of_error, range(1, 7))) and sum(map(share_of_error, range(1, 10000))) < 1
