@@ -256,7 +256,7 @@ def test_it_runs_what_decides_and_resumes(tmp_path):
     assert "2 of 2 runs are already finished" in again.output and again.exit_code == 0
 
 
-@pytest.mark.parametrize("factor, code, runs", [(0.6, 0, 3), (2.0, 4, 3), (1.0, 5, 4)])
+@pytest.mark.parametrize("factor, code, runs", [(0.6, 0, 3), (2.0, 4, 3), (1.01, 5, 4)])
 def test_seeds_of_the_baseline_run_until_the_change_is_decided(tmp_path, monkeypatch, factor, code, runs):
     """At most 16 seconds of worker time, a run taking 4 x factor; a finished run is not run again."""
     def made(seed, factor):
@@ -275,8 +275,8 @@ def test_seeds_of_the_baseline_run_until_the_change_is_decided(tmp_path, monkeyp
     monkeypatch.setattr(scale, "refuse_edited", lambda *_: {})
     monkeypatch.setattr("hvdscale.cli.scale.finished_logs", lambda out: sorted(
         str(path) for path in (tmp_path / "o").glob("*.h5")))
-    done = CliRunner().invoke(scale.main, ["digits/fc", "--against", str(base), "--decide", "--at-most", str(16.9 / 3600),
-                                           "--within", "0", "--out", str(tmp_path / "o")])
+    done = CliRunner().invoke(scale.main, ["digits/fc", "--against", str(base), "--decide", "--at-most",
+                                           str(16.9 / 3600), "--within", "0", "--out", str(tmp_path / "o")])
     assert done.exit_code == code, done.output
     assert len(list((tmp_path / "o").glob("*.h5"))) == runs
     found = json.loads((tmp_path / "o" / "decision.json").read_text())
@@ -284,7 +284,8 @@ def test_seeds_of_the_baseline_run_until_the_change_is_decided(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("words, said", [
-    (["--decide"], "belong together"), (["--against", "base"], "belong together"), (["--ledger", "l"], "belong together"),
+    (["--decide"], "belong together"), (["--against", "base"], "belong together"),
+    (["--ledger", "l"], "belong together"),
     (["--decide", "--against", "base", "--until", "5%"], "leave out --until")])
 def test_misuse_of_a_decision(tmp_path, words, said):
     done = CliRunner().invoke(scale.main, ["digits/fc", "--out", str(tmp_path / "o"), *words])
