@@ -11,9 +11,8 @@ from ..analysis.decide import Decided, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
 from ..analysis.noise_floor import RUNS, Floor, best_floor, chances_to_pass
 from ..formatting.numbers import capital, finite, percent
-from .columns import BATCH
 from .compare import COMPARE, GOALS, NAMES
-from .table import Cell, Table, count_cell
+from .table import BATCH, Cell, Table, count_cell
 
 
 def decision_lines(found: Sequence[Decided], within: float, ledger: str | None, both: bool = True) -> list[str]:
