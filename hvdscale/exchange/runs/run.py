@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...system.inputs import open_input
-from ..files import WrongFile, as_float
+from ..files import as_float
 
 HEAD, LONGEST_LINE = 1 << 18, 1 << 26   # bytes of a file by which its format is known, and of a line at their end
 STEP, SECONDS, EPOCH = "step", "seconds", "epoch"       # tags of formats that have steps and times of their own
@@ -153,10 +153,3 @@ def rows_by_step(points: Iterable[tuple[str, float, float | None, float]]) -> li
             found[step].setdefault(SECONDS, seconds)
         found[step][tag] = value
     return rows
-
-
-def refuse_gaps(rows: Sequence[Mapping[str, Any]], tag: str, where: str) -> None:
-    """Raise WrongFile where a row lacks a tag."""
-    for row in rows:
-        if tag not in row:
-            raise WrongFile(f"{where} has no {tag}")

@@ -126,7 +126,8 @@ MEANT = {
     "a batch and whose it is": ({"a.csv": "step,val_loss\n10,2\n20,1\n"},
                                 ("--batch", 16, "--batch-per", "worker", "--workers", 4), (64, 4, [10, 20], None)),
     "a counter within epochs": ({"b64.log": "".join(
-        f"epoch {epoch} - iter {at}/10 - loss 2.0\n" for epoch in (1, 2) for at in (0, 5)) + "DEV : loss 1.5\n"}, (), (64, 0, [20], None)),
+        f"epoch {epoch} - iter {at}/10 - loss 2.0\n" for epoch in (1, 2) for at in (0, 5)) + "DEV : loss 1.5\n"},
+        (), (64, 0, [20], None)),
     "JSON of epochs and iterations": ({"b64.jsonl": "".join(
         '{"epoch": %d, "iter": %d, "%s": 2.0}\n' % (epoch, at, tag) for epoch in (1, 2)
         for at, tag in ((1, "loss"), (5, "loss"), (3, "val_loss")))}, ("--set-size", 640), (64, 0, [10, 20], None)),
