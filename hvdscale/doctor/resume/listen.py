@@ -28,6 +28,7 @@ from .record import LOADED, READ, SAVED, WRITTEN, FileUse, ResumeRecord, Start
 
 NUMBERED = re.compile(r"(?i)\b(epoch|step|iter|iteration|update|global_step)s?\b\W{0,3}(\d+)(?![\d.]*\d)")
 BRACKETS = re.compile(r"\['?(.*?)'?\]")
+SAMPLED = 1 << 16           # numbers of a tensor that are digested, at least, if it has as many
 MOST = 5000                 # values of a checkpoint that are kept
 SAVES = "saved.{}"          # left among the ranks by a save after so many updates
 QUIET_SECONDS, PATIENCE = 0.2, 30.0     # without a change of a file, and how long that is waited for
@@ -119,7 +120,7 @@ class Starts(Listener):
         if not record.trained:
             taken = {id(one) for each in self.updates._optimizers for one in each.parameters()}
             record.trained = [name for name, values in tensors.items() if id(values) in taken]
-        return Start(made, {name: digest([values]) for name, values in tensors.items()},
+        return Start(made, {name: _digest(values) for name, values in tensors.items()},
                      self._states([one for one in optimizers if one is not None]), states(), self._printed())
 
     def _states(self, optimizers: list[torch.optim.Optimizer]) -> dict[str, str]:
@@ -176,6 +177,12 @@ def _name(modules: list[torch.nn.Module]) -> list[tuple[str, torch.nn.Module]]:
     return [*found.items()]
 
 
+def _digest(values: torch.Tensor) -> str:
+    """A digest of a tensor's numbers, of large ones at fixed places."""
+    own = local(values.detach()).reshape(-1)
+    return digest([own[::max(1, own.numel() // SAMPLED)]])
+
+
 def _describe(value: Any) -> str:
     """A number as it prints, or a tensor's kind of number and a digest; 0 for zeros alone."""
     if not isinstance(value, torch.Tensor):
@@ -183,7 +190,7 @@ def _describe(value: Any) -> str:
     own = local(value.detach())
     if not own.dim():
         return repr(own.item())
-    return f"{str(own.dtype).removeprefix('torch.')} {digest([own]) if own.any() else 0}"
+    return f"{str(own.dtype).removeprefix('torch.')} {_digest(own) if own.any() else 0}"
 
 
 class Files(Listener):
