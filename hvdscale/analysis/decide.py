@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,11 @@ LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
 class Decided:
     """What is decided of a cell.
 
-    reason    why it is so without a test; "": it is tested
+    reason    why it is so without a test, or ""
     unmet     runs of the baseline and of the candidate that did not meet
     ends      of the confidence sequence of candidate over baseline
     chance    of deciding so although it is not so: in this comparison, or with a ledger in any with this baseline
-    runs_more quartiles, if the difference is what it seems; NaN: cannot be foreseen
+    runs_more quartiles, if the difference is what it seems; NaN: unknown
     smallest  difference, as a share, that these runs show at 80 %
     loss      expected, of taking what looks better now, as a share
     """
@@ -44,7 +45,7 @@ class Decided:
     cell: ComparedCell
     measure: str
     sides: Sides
-    unmet: tuple[int, int]
+    unmet: tuple[int, ...]
     decision: str = OPEN
     reason: str = ""
     ends: tuple[float, float] = NONE
@@ -91,31 +92,33 @@ def worst(found: Sequence[Decided]) -> str:
 def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: float, share: float,
             budget: Budget | None, both: bool) -> Decided:
     pair = (cell.baseline, cell.candidate)
-    values, rough = _values(pair, comparison, measure, budget)
+    values, rough = _up_to_target(pair, measure) if measure in LAST else (_metric(pair, comparison, budget), 0.0)
+    if measure == SPEED:
+        values = [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair]
+    values = [{seed: value for seed, value in one.items() if not np.isnan(value)} for one in values]
     common = [seed for seed in values[0] if seed in values[1]]
-    before, after = (np.array([one[seed] for seed in (*common, *(set(one) - set(common)))], float) for one in values)
+    before, after = (np.array([one[seed] for seed in (*common, *(one.keys() - {*common}))], float) for one in values)
     with np.errstate(all="ignore"):
         sides = Sides(np.log(before), np.log(after), len(common), rough)
-    unmet = [sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair]
-    about: dict[str, Any] = dict(comparison=comparison, cell=cell, measure=measure, sides=sides, unmet=(*unmet,))
+    unmet = tuple(sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair)
+    decided = partial(Decided, comparison, cell, measure, sides, unmet)
     [same] = [test.change for test in cell.tests if test.measure == STEPS] or [Estimate.unknown()]
     if measure == STEPS and same.low == same.high == 1:
-        return Decided(**about, decision=ALIKE, reason="same", ends=(1.0, 1.0), chance=0.0, smallest=0.0)
+        return decided(ALIKE, "same", (1.0, 1.0), 0.0, smallest=0.0)
     if cell.baseline.searched or cell.candidate.searched:
-        return Decided(**about, reason="search")
+        return decided(reason="search")
     if (np.concatenate([before, after]) <= 0).any():
-        return Decided(**about, reason="sign")
+        return decided(reason="sign")
     if min(sides.runs) < LEAST:
-        return Decided(**about, reason="few", runs_more=(LEAST - min(sides.runs), np.nan))
+        return decided(reason="few", runs_more=(LEAST - min(sides.runs), np.nan))
     if measure in LAST and min(unmet) and np.ptp(np.concatenate([before, after])) == 0:
-        return Decided(**about, reason="unmet")
+        return decided(reason="unmet")
     error = (1 - comparison.tolerances.confidence) * share
     low, high = np.exp(sides.interval(error))
     decision = DECISIONS[int(sides.decide(error, within))]
-    return Decided(**about, decision=decision, ends=(float(low), float(high)),
-                   chance=min(1.0, sides.chance(decision, within) / share),
-                   runs_more=sides.runs_more(error, within, both) if decision == OPEN else (0.0, 0.0),
-                   smallest=sides.smallest(error), loss=_expected_loss(sides))
+    more = sides.runs_more(error, within, both) if decision == OPEN else (0.0, 0.0)
+    return decided(decision, "", (float(low), float(high)), min(1.0, sides.chance(decision, within) / share), more,
+                   sides.smallest(error), _expected_loss(sides))
 
 
 def _expected_loss(sides: Sides) -> float:
@@ -127,20 +130,8 @@ def _expected_loss(sides: Sides) -> float:
     return choice.loss(int(choice.expected(np.inf).argmin()))
 
 
-def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budget: Budget | None
-            ) -> tuple[list[dict[Any, float]], float]:
-    """The measured values of both sides by seed, better if lower; the variance that spaced evaluations add."""
-    rough = 0.0
-    if measure in LAST:
-        values, rough = _up_to_target(pair, measure)
-    elif measure == SPEED:
-        values = [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair]
-    else:
-        values = _metric(pair, comparison, budget)
-    return [{seed: value for seed, value in one.items() if not np.isnan(value)} for one in values], rough
-
-
 def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any, float]], float]:
+    """Steps or seconds of both sides by seed, up to where all came; the variance that spaced evaluations add."""
     ends = [getattr(run, LAST[measure]) for one in pair for run in one.runs if not run.met]
     used = [trial.measurement.get("budget_steps", trial.last_step) * (
         1 if measure == STEPS else trial.global_batch / trial.examples_per_second)
@@ -157,9 +148,10 @@ def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any,
 
 
 def _metric(pair: Sequence[RunCell], comparison: Comparison, budget: Budget | None) -> list[dict[Any, float]]:
-    """The best value of the target's metric within the budget and the steps that all runs took."""
+    """The best of the target's metric within the budget and the steps that all runs took; better if lower."""
     target, runs = comparison.target, [run for one in pair for run in one.runs]
-    assert target is not None
+    if target is None:
+        return [{}, {}]
     last = min((run.last_step for run in runs), default=0.0)
     if budget is not None:
         if budget.axis == "train_seconds":

@@ -115,7 +115,8 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
 def say_decision(comparisons, within, by=None, ledger=None, budget=None, both=True):
     """Decide each cell, and print it."""
     measure = MEASURES[by or ("steps" if comparisons[0].target else "throughput")]
-    share = spend(ledger, comparisons[0].tolerances.confidence, *(
+    what = " ".join(dict.fromkeys([measure, *(str(one.target) for one in comparisons), str(budget or "")])).strip()
+    share = spend(ledger, comparisons[0].tolerances.confidence, what, *(
         [trial for one in comparisons for cell in one.cells for trial in getattr(cell, side).considered]
         for side in ("baseline", "candidate"))) if ledger else 1.0
     found = decide(comparisons, measure, within, share, budget, both)

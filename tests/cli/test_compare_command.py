@@ -491,6 +491,8 @@ def test_a_ledger_counts_each_comparison_once(change, tmp_path):
                 code=4 if name == "more" else 0)
         chances.append(json.loads((tmp_path / "v.json").read_text())["chance"])
     assert chances[:2] == chances[2:] and len(json.loads(ledger.read_text())["comparisons"]) == 2
+    invoke(change / "base.h5", change / "less.h5", "--decide", "--by", "seconds", "--ledger", ledger)
+    assert len(json.loads(ledger.read_text())["comparisons"]) == 3           # another measure, another comparison
     other = invoke(change / "more.h5", change / "base.h5", "--decide", "--ledger", ledger)
     assert other.exit_code == 2 and "is of another baseline" in other.output
     assert "is kept at a confidence of 0.95" in invoke(

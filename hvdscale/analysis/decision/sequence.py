@@ -108,7 +108,7 @@ class Sides:
         alike = max(float(own - pairs[0][1] / 2), 0.0) if pairs else 0.0        # what a seed's luck adds on both sides
         luck, *new = random.standard_normal((3, DRAWS, MOST_MORE))
         mean, all_paired = self.before.mean(), both and self.runs == (self.pairs, self.pairs)
-        more = [at + np.sqrt(alike) * luck + np.sqrt(max(own - alike, 0)) * each for at, each in zip(
+        more = [at + np.sqrt(alike) * luck + np.sqrt(np.maximum(own - alike, 0)) * each for at, each in zip(
             (mean, mean + self.difference), new)]
         for count in range(1, MOST_MORE + 1):
             before, after = (np.concatenate([np.broadcast_to(side, (DRAWS, len(side))), each[:, :count]], -1)
