@@ -189,7 +189,8 @@ class _Table(CsvText):
 
     def read_cells(self):
         """Take the rows, read cell by cell; note the first cell that does not fit its column."""
-        kinds = ["int" if name == "step" else "loose" if name.startswith(OTHER) else "float" for name in self.names]
+        kinds = ["loose" if name.startswith(OTHER) else "float" for name in self.names]
+        kinds[self.names.index("step")] = "int"
         try:
             columns, _ = self.columns(kinds, _refuse)
             self.take(columns["step"], columns.values())

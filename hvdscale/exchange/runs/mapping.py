@@ -118,7 +118,7 @@ def count_of(value: Any) -> int | None:
     """A count from 1, be it a number or the length of a list such as ``[0, 1]``; None for anything else."""
     if isinstance(value, str) and re.fullmatch(r"\[\d+(?:, ?\d+)*\]|\d+(?:, ?\d+)+", value.strip()):
         return value.count(",") + 1
-    if is_number(value) and value == value and abs(value) < 2**53 and value == int(value) and value >= 1:
+    if is_number(value) and 1 <= value < 2**53 and value == int(value):
         return int(value)
     return None
 

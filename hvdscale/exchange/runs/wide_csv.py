@@ -178,8 +178,9 @@ def _run_of_tags(path: str) -> Iterator[FoundRun]:
         for found in files:
             file = os.path.join(folder, found[0])
             table = _table_of(CsvText(file_bytes(file, file, LARGEST, follow=True), file))
-            points += [(found["tag"], value, time, step) for time, step, value in zip(*(
-                table.values[name].tolist() for name in _POINT)) if value == value and time == time and step == step]
+            columns = np.array([table.values[name] for name in _POINT])
+            points += [(found["tag"], value, time, step)
+                       for time, step, value in columns[:, ~np.isnan(columns).any(axis=0)].T.tolist()]
         points.sort(key=itemgetter(2))
         yield FoundRun(os.path.join(folder, run), NAME, {}, series_of(rows_by_step(
             (tag, value, time - points[0][2], step) for tag, value, time, step in points), path))
