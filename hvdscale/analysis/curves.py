@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, repeat
 
 import numpy as np
 
@@ -222,11 +222,11 @@ def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], o
     regimes = _regimes_of([cell for cell in cells if cut is None or cell.global_batch < cut], options)
     points = tuple(BatchPoint(cell, cell.examples, divide(cells[0], cell, STEPS, options.confidence).scaled(
         cells[0].mean_batch / cell.mean_batch), perfect)
-        for cell, perfect in zip_longest(cells, regimes.perfect, fillvalue=False))
+        for cell, perfect in zip(cells, chain(regimes.perfect, repeat(False))))
     return Curve(workload, target, points, regimes, options.confidence, cut=cut)
 
 
-def _regimes_of(points: Sequence[RunCell | CurvePoint], options: Options) -> Regimes:
+def _regimes_of(points: Sequence[RunCell | CurvePoint | BatchPoint], options: Options) -> Regimes:
     return regimes_of([point.global_batch for point in points], [point.steps for point in points], options)
 
 

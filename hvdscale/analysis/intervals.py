@@ -173,7 +173,7 @@ def crossed(spread: Spread, samples: Sequence[np.ndarray], batches: Sequence[flo
                    shared=(float(of_seeds - rest) / count, seeds - 1))
 
 
-def joined(parts: Iterable[tuple[float | np.ndarray, int]], batches: Sequence[float] = ()) -> Spread:
+def joined(parts: Iterable[tuple[float | np.ndarray, float]], batches: Sequence[float] = ()) -> Spread:
     """The spread from pairs of a sum of squares and its degrees of freedom; see ``pooled``."""
     found = [(squares, freedom, batch) for (squares, freedom), batch in zip(parts, batches or repeat(1.0))
              if freedom and np.isfinite(squares).all()]

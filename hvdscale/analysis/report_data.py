@@ -232,9 +232,10 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     cells, by_batch = _cells(runs, options)
     slow = _find_slow(cells)
     if slow:
-        slow_ones, untimed = {id(run) for run, _ in slow}, dict.fromkeys(
-            ("seconds", "seconds_before", "examples_per_second"), math.nan)
-        cells, by_batch = _cells([replace(run, **untimed) if id(run) in slow_ones else run for run in runs], options)
+        slow_ones = {id(run) for run, _ in slow}
+        cells, by_batch = _cells([
+            replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
+            if id(run) in slow_ones else run for run in runs], options)
     apart = _find_apart(by_batch)
     cells, by_batch = ([cell.without_apart(apart.get((cell.global_batch, cell.setting), {})) for cell in found]
                        for found in (cells, by_batch))

@@ -164,8 +164,9 @@ class Samples:
     def without_steps(self, seeds: Iterable[SeedKey]) -> Samples:
         """The same with unknown steps and seconds of these seeds."""
         out = np.isin(np.arange(len(self.seeds)), [self.seeds.index(seed) for seed in seeds])
-        return replace(self, **{name: np.where(out, np.nan, getattr(self, name))
-                                for name in (STEPS, BEFORE[STEPS], SECONDS, BEFORE[SECONDS])})
+        steps, before, seconds, seconds_before = (np.where(out, np.nan, one) for one in (
+            self.steps, self.steps_before, self.seconds, self.seconds_before))
+        return replace(self, steps=steps, steps_before=before, seconds=seconds, seconds_before=seconds_before)
 
 
 def samples_of(runs: Sequence[RunToTarget]) -> Samples:

@@ -115,7 +115,7 @@ def _spread_warnings(section: Section, cells: Sequence[RunCell], times: bool) ->
 def degrees_of_freedom(section: Section, times: bool = True) -> dict[str, int]:
     """Of the pooled spreads of a section, those that are known: steps, seconds, examples per second."""
     names = (["steps"] if section.target else []) + ((["seconds"] if section.target else []) + [SPEED] if times else [])
-    return {name: section.pools.of(name).freedom for name in names if section.pools.of(name).freedom}
+    return {name: max(1, int(section.pools.of(name).freedom)) for name in names if section.pools.of(name).freedom}
 
 
 def _freedom(degrees: Mapping[str, int]) -> str:
