@@ -101,7 +101,7 @@ def schedule(both: Both) -> Finding:
                    for one in (usual, now)]
         places = place_in(courses[0], courses[1][0 if scheduled else at:])
         shift = places[0] - held - (0 if scheduled else at) if places else 0
-        kind = "rate" if places and scheduled else "other"
+        kind = "rate" if places and scheduled and not at else "other"
         if shift:
             kind = "shifted" if places[0] else "begins_anew"
         was, rate = usual[held + at][0][0], now[at][0][0]
@@ -178,6 +178,7 @@ def saved_values(both: Both) -> Finding:
         (both.first, 0), (both.runs.second, 0), (both.resumed, both.held)))
     common = sorted(update for update in usual if update > both.held and update in now)
     for update in common:
+        diverged = both.other_count or _result(both.first, update) != _result(both.resumed, update - both.held)
         for path, values in now[update].items():
             was = usual[update].get(path)
             if was is None:
@@ -186,7 +187,7 @@ def saved_values(both: Both) -> Finding:
             noise = second.get(update, {}).get(path, {})
             apart = [name for name, value in was.items() if noise.get(name) == value != values.get(name, value)
                      and not OF_GENERATORS.search(name)
-                     and (not both.other_count or _counts_alike(name, value) or _is_lost(
+                     and (not diverged or _counts_alike(name, value) or _is_lost(
                          usual.get(both.held, {}).get(path, {}).get(name), value, values.get(name, value)))]
             if apart:
                 return both.finding(VALUES, "other", common=len(common), update=update, path=path, name=apart[0],
@@ -195,8 +196,13 @@ def saved_values(both: Both) -> Finding:
     return both.finding(VALUES, "same" if common else "none", common=len(common))
 
 
+def _result(records: list[ResumeRecord], update: int) -> str:
+    """A digest of the parameters after an update."""
+    return next((one.digest_after for one in records[0].updates[update - 1:update]), "")
+
+
 def _counts_alike(name: str, value: str) -> bool:
-    """Whether a value is the same at any number of workers: a counter or word that is part of no list."""
+    """Whether a value is the same whatever the parameters are: a counter or word that is part of no list."""
     return not (" " in value or "." in value or "e" in value.lower()) and not re.search(r"(^|\.)\d+(\.|$)", name)
 
 

@@ -13,8 +13,8 @@ from ...formatting.numbers import listed
 from ...watch import runner
 from ...watch.runner import ScriptRequest
 from ..script.folder import Workplace, make_workplace
-from ..script.record import FAILED, load
-from ..script.runs import ScriptError, collect
+from ..script.record import FAILED
+from ..script.runs import ScriptError, collect, load_all
 from .record import LOADED, READ, SAVED, WRITTEN, ResumeRecord
 
 RANK = "hvdscale.doctor.resume.rank"
@@ -115,7 +115,7 @@ class Runner:
         self.say(f"running {asked.script} {what}")
         task = dict.fromkeys(("stop", "signal", "most", "least", "after", "in_save", "save"), 0) | task
         end = runner.run_here(asked, workers, RANK, self.place / name, workplace.folder, **task)
-        return end.late, [load(self.place / name, rank, workers, ResumeRecord) for rank in range(workers)]
+        return end.late, load_all(self.place / name, workers, ResumeRecord)
 
 
 def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> FourRuns:

@@ -98,12 +98,18 @@ def _text_of(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def collect(asked: ScriptRequest, workers: int, workplace: Workplace, folder: Path, late: bool,
-            kind: type[Record] = Record) -> Run:
-    """The records of all ranks; raises ScriptError where one failed, or none made an update."""
+def load_all(folder: Path, workers: int, kind: type[Record] = Record) -> list:
+    """The records of all ranks, with what their loader workers drew."""
     records = [load(folder, rank, workers, kind) for rank in range(workers)]
     for record in records:
         record.drew_in_workers = frozenset(_text_of(folder / f"rank{record.rank}.drew").splitlines())
+    return records
+
+
+def collect(asked: ScriptRequest, workers: int, workplace: Workplace, folder: Path, late: bool,
+            kind: type[Record] = Record) -> Run:
+    """The records of all ranks; raises ScriptError where one failed, or none made an update."""
+    records = load_all(folder, workers, kind)
     failed = _first_failure(records, folder)
     unlike = any(MISMATCH in output_of(folder, record.rank) for record in records)
     if unlike and failed is None:                   # the rank that did not see it waits, or ended first
