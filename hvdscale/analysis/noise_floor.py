@@ -91,7 +91,7 @@ def _measures(cell: RunCell, target: Target | None) -> Iterator[tuple[str, np.nd
                              for part in (share, share / 2))
                 if np.isfinite(now).all() and min(now) > 0 and np.ptp(now) > 0:
                     fall = np.mean(np.log(now)) - np.log(np.mean(half)) if np.mean(half) > 0 else np.nan
-                    name = f"{column} at {share * last:,.0f} steps" + f", mean of {count}" * (count > 1)
+                    name = f"{column} at {share * last:,.0f} steps{f', mean of {count}' if count > 1 else ''}"
                     yield name, np.array(now), float(fall) / np.log(2), share * end
 
 

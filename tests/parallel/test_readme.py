@@ -51,6 +51,8 @@ ELSEWHERE = {
                      "hvdscale-log import rcps_bert.json reference.h5", "hvdscale-report bert.h5 reference.h5"),
                     "test_runs_of_a_benchmark_are_reported_beside_its_reference_points"),
     "hvdscale-report compare baseline candidate --tolerance 10%": "test_a_candidate_is_held_against_its_baseline",
+    "hvdscale-report compare baseline candidate --decide --ledger baseline.json":
+        "test_a_candidate_is_held_against_its_baseline",
     "hvdscale-log export tools/readme/mnist.h5 parquet --as parquet": "test_parquet_holds_all_that_the_log_holds",
     "hvdscale-log export tools/readme/mnist.h5 tb/mnist --as tensorboard":
         "test_every_trial_is_a_run_with_its_scalars_by_step",

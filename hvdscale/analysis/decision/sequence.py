@@ -70,8 +70,8 @@ class Sides:
 
     def interval(self, error: float) -> np.ndarray:
         """Ends of the difference, shape (2, ...)."""
-        lows, highs = zip(*((centre - half, centre + half) for centre, variance, _, reached in self.tests(error)
-                            for half in [reached * np.sqrt(variance)]))
+        lows, highs = zip(*((centre - reached * np.sqrt(variance), centre + reached * np.sqrt(variance))
+                            for centre, variance, _, reached in self.tests(error)))
         return np.sort([np.max(lows, 0), np.min(highs, 0)], 0)
 
     def decide(self, error: float, within: float) -> np.ndarray:
