@@ -102,8 +102,7 @@ def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: fl
         sides = Sides(np.log(before), np.log(after), len(common), rough)
     unmet = tuple(sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair)
     decided = partial(Decided, comparison, cell, measure, sides, unmet)
-    [same] = [test.change for test in cell.tests if test.measure == STEPS] or [Estimate.unknown()]
-    if measure == STEPS and same.low == same.high == 1:
+    if measure == STEPS and _are_same(*pair, comparison.target.column if comparison.target else ""):
         return decided(ALIKE, "same", (1.0, 1.0), 0.0, smallest=0.0)
     if cell.baseline.searched or cell.candidate.searched:
         return decided(reason="search")
@@ -119,6 +118,15 @@ def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: fl
     more = sides.runs_more(error, within, both) if decision == OPEN else (0.0, 0.0)
     return decided(decision, "", (float(low), float(high)), min(1.0, sides.chance(decision, within) / share), more,
                    sides.smallest(error), _expected_loss(sides))
+
+
+def _are_same(baseline: RunCell, candidate: RunCell, column: str) -> bool:
+    """Whether all runs of the candidate are runs of the baseline once more: equal at every evaluation."""
+    known = {run.trial.seed_key: run.trial for run in baseline.runs}
+    pairs = [(known.get(run.trial.seed_key), run.trial) for run in candidate.runs]
+    return bool(pairs) and not candidate.diverged and all(
+        one is not None and np.array_equal(one.step, other.step)
+        and np.array_equal(one.metrics[column], other.metrics[column], equal_nan=True) for one, other in pairs)
 
 
 def _expected_loss(sides: Sides) -> float:

@@ -261,7 +261,8 @@ def test_seeds_of_the_baseline_run_until_the_change_is_decided(tmp_path, monkeyp
     """At most 16 seconds of worker time, a run taking 4 x factor; a finished run is not run again."""
     def made(seed, factor, luck=0):
         steps = round(factor * (400 + 7 * ((seed + luck) % 3)))
-        return made_log(trial(seed, (0, steps - 1, steps), (0.9, 0.5, 0.1), (0, 0, 0.01 * steps), seed=seed))
+        return made_log(trial(seed, (0, steps - 1, steps), (0.9, 0.5 + 0.01 * luck, 0.1), (0, 0, 0.01 * steps),
+                              seed=seed))
 
     def carry_out(run, *_):
         save(made(run.keys["seed"], factor, 1), run.log)
