@@ -203,7 +203,7 @@ def test_steps_that_may_fall_on_or_not_leave_the_fastest_open():
     assert found.curve.open_above and few >= 8 and many == 512
     [low], [perfect] = ({round(option.steps.interval(0.95)[at] * option.global_batch / 1e6, 1)
                          for option in found.options[-1:]} for at in (1, 0))
-    assert perfect < 1.5 and low > 5
+    assert perfect < 1.7 and low > 5
 
 
 def test_without_a_fit_steps_beyond_are_bounded_by_the_last_two():
@@ -478,7 +478,7 @@ def test_a_curve_over_studies_gives_its_points_and_its_fit():
     points = [CurvePoint(SimpleNamespace(global_batch=batch, key=lambda trial: ("sweep.h5", trial)), None, 3,
                          Estimate(steps_at(batch), 1.0, 1e9, 20)) for batch in (64, 256)]
     fit = SimpleNamespace(draws=np.array([[S_MIN * B_CRIT, B_CRIT, 1.0]] * 7))
-    found, drawn = points_of_curve(SimpleNamespace(points=points, regimes=SimpleNamespace(fit=fit)))
+    found, drawn = points_of_curve(SimpleNamespace(judged=points, regimes=SimpleNamespace(fit=fit)))
     assert [point.global_batch for point in found] == [64, 256]
     assert [point.trials for point in found] == [(("sweep.h5", 3),)] * 2
     assert steps_curve(found, drawn).at(1024).value == pytest.approx(steps_at(1024))

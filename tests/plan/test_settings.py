@@ -155,7 +155,7 @@ def test_a_toml_file_is_read_with_its_tables(tmp_path):
 
 
 @pytest.mark.parametrize("content, said", [
-    (None, "cannot be read: No such file"), ("folder", "cannot be read: Is a directory"),
+    (None, "cannot be read: No such file"), ("folder", "cannot be read: is not a regular file"),
     (b"lr = 0.1\nseed = = 3\n", r"is not TOML: .*line 2"), (b"\xff\xfe", "is not TOML: ")])
 def test_a_file_that_is_no_toml_is_named_with_the_place_of_the_error(tmp_path, content, said):
     path = tmp_path / "job.toml"

@@ -298,7 +298,6 @@ def test_a_workloads_half_life_falls_away_under_an_optimizer_without_it():
     (dict(momentum_half_life=60, optimizer="adam"), ["momentum_half_life", "momentum, nesterov, lars or muon", "adam"]),
     (dict(beta2_half_life=60), ["beta2_half_life", "adam, adamw, lamb or muon", "nesterov"]),
     (dict(beta2_half_life=60, optimizer="torch.optim:Adam"), ["beta2_half_life", "torch.optim:Adam"]),
-    (dict(beta2_half_life=1e20, optimizer="adam"), ["1e+20 examples", "global batch of 10 ", "shorter"]),
     (dict(beta1_half_life=60, optimizer="adam", lr_rule="adam_sqrt"), ["adam_sqrt", "leave beta1_half_life out"])])
 def test_a_half_life_that_cannot_hold_is_an_error(keys, said):
     with pytest.raises(PlanError, match=naming(*said)):

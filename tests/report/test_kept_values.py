@@ -74,8 +74,9 @@ def test_a_report_has_the_values_that_are_kept(name, kept):
 
 
 def test_a_report_of_files_has_the_values_that_are_kept(tmp_path, kept, monkeypatch):
-    monkeypatch.chdir(timed(tmp_path))
-    for name, path in (("timed", "."), ("mnist", ROOT / "tools/readme/mnist.h5"), ("v1", GOLDEN / "v1.h5")):
+    for name, folder, path in (("timed", timed(tmp_path), "."), ("mnist", ROOT / "tools/readme", "mnist.h5"),
+                               ("v1", GOLDEN, "v1.h5")):
+        monkeypatch.chdir(folder)               # paths are among the values
         with read(path) as runs:
             kept(name, runs.report().values())
 
