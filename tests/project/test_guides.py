@@ -45,7 +45,8 @@ def test_every_command_says_how_long_it_takes(path):
 
 def options_of(name, *words):
     """The options that hvdscale-NAME has before these words."""
-    module = {("script",): f"{name}_script", ("compare",): "compare"}.get(words[:1], name)
+    module = {("compare",): "compare"}.get(words[:1], name)
+    module = f"{name}_{words[0]}" if words[:1] in (("script",), ("resume",)) else module
     module = import_module(f"hvdscale.cli.{module}")
     command = getattr(module, "command", None) or module.main
     command = getattr(command, "commands", {}).get(words[0] if words else "", command)

@@ -99,8 +99,9 @@ def schedule(both: Both) -> Finding:
         scheduled = any(now[-1][1])
         courses = [[each[1] if scheduled else tuple(f"{rate:.6g}" for rate in each[0]) for each in one]
                    for one in (usual, now)]
-        places = place_in(courses[0], courses[1][0 if scheduled else at:])
-        shift = places[0] - held - (0 if scheduled else at) if places else 0
+        begin = 0 if scheduled else at
+        places = place_in(courses[0], courses[1][begin:])
+        shift = (places or [held + begin])[0] - held - begin
         kind = "rate" if places and scheduled and not at else "other"
         if shift:
             kind = "shifted" if places[0] else "begins_anew"
