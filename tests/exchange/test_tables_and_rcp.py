@@ -323,7 +323,7 @@ def test_what_a_source_is_is_told_from_what_is_there(tmp_path):
     assert call("import", tmp_path / "archive", tmp_path / "log.h5") == (
         1, f"Error: {tmp_path}/log.h5: exists already; choose another name, or --overwrite it\n")
     assert call("import", tmp_path / "archive", tmp_path / "log.h5", "--overwrite")[0] == 0
-    for words, message in {("nowhere", "a.h5"): "nowhere: cannot be opened: No such file",
+    for words, message in {("nowhere", "a.h5"): "nowhere: cannot be read: No such file",
                            (tmp_path / "log.h5", "a.h5"): "is HDF5; if it is a log, it needs no import",
                            (tmp_path / "archive", "a.h5", "--unit", "epochs"): "--unit is for --kind runs, rcp",
                            (tmp_path / "archive", "a.h5", "--set-size", "3"): "--set-size is for"}.items():

@@ -123,7 +123,7 @@ def test_tensorboard_has_no_seed_where_it_is_unknown(tmp_path):
 # names
 
 
-NAMES = ("Top-1 acc (%)", "c4/loss", "précision@5", "f1 <macro>", "a b/c d/e")
+NAMES = ("Top-1 err (%)", "c4/loss", "perplexité@5", "loss <macro>", "a b/c d/e")
 
 
 @pytest.mark.parametrize("name", NAMES)

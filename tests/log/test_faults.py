@@ -44,7 +44,7 @@ def test_a_foreign_hdf5_file_is_named(libver, tmp_path):
 
 
 def test_a_folder_is_no_log(tmp_path):
-    with pytest.raises(LogError, match="cannot be opened: Is a directory"):
+    with pytest.raises(LogError, match="cannot be opened: is not a regular file"):
         read_log(tmp_path)
 
 

@@ -137,6 +137,12 @@ def _split_into_tasks(trials):
         yield piece
 
 
+def _begin(folder: str) -> None:
+    """In a reading process, which starts away from the folder that paths are of."""
+    os.chdir(folder)
+    end_with_parent()
+
+
 class _Readers:
     """Processes that read trials; started only for many trials and more than one core. They end with this process."""
 
@@ -151,7 +157,7 @@ class _Readers:
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
             with away_from_here():
                 resource_tracker.ensure_running()                               # its start would reset the mask
-            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"), end_with_parent)
+            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"), _begin, (os.getcwd(),))
             self._begun = self._ends.enter_context(ending_together(self._pool))
         if self._pool is None:
             return lambda: read_trials(trials, budget_steps)
