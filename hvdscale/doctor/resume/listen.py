@@ -198,15 +198,19 @@ class Files(Listener):
 
     def __init__(self, session: ResumeSession, updates: Updates):
         self.session, self.updates, self.folder = session, updates, os.path.realpath(Path.cwd())
-        self._ours = (*(f"{session.folder}/{name}" for name in ("rank", "saved")), *LIBRARY)
         self._buffered: dict[str, str] = {}
 
     def _note(self, act: str, path: str, **more: Any) -> None:
         record = self.session.record
-        if not path or not self.session.here or path.startswith(self._ours):
+        if not path or not self.session.here or self._is_ours(path):
             return
         passes = max((len(one.passes) for one in self.updates._optimizers), default=0)
         record.files.append(FileUse(act, self._short(path), record.made, passes, line_of_call(), **more))
+
+    def _is_ours(self, path: str) -> bool:
+        """Whether a file is of a library, or among the doctor's own beside the script's folder."""
+        own = os.path.join(os.path.realpath(self.session.folder), "")
+        return path.startswith(LIBRARY) or path.startswith(own) and self._short(path) == path
 
     def _short(self, path: str) -> str:
         return os.path.relpath(path, self.folder) if path.startswith(os.path.join(self.folder, "")) else path
@@ -237,6 +241,8 @@ class Files(Listener):
 
     def written(self, path):
         """A file that is opened next after a save to memory is where that goes."""
+        if self._is_ours(path):
+            return
         values, self._buffered = self._buffered, {}
         if values:
             self._note(SAVED, path, values=values)
