@@ -53,6 +53,7 @@ ELSEWHERE = {
     "hvdscale-report compare baseline candidate --tolerance 10%": "test_a_candidate_is_held_against_its_baseline",
     "hvdscale-report compare baseline candidate --decide --ledger baseline.json":
         "test_a_candidate_is_held_against_its_baseline",
+    "hvdscale-doctor resume train.py --stop 6 -- --epochs 3 --ckpt run/": "test_a_script_that_resumes_rightly_passes",
     "hvdscale-log export tools/readme/mnist.h5 parquet --as parquet": "test_parquet_holds_all_that_the_log_holds",
     "hvdscale-log export tools/readme/mnist.h5 tb/mnist --as tensorboard":
         "test_every_trial_is_a_run_with_its_scalars_by_step",
