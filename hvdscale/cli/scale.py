@@ -22,7 +22,7 @@ from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, ledger_option, r
                      version_option, whole_numbers, width_option, within_option)
 from .completion import paths
 from .plan import workers_of
-from .train import FEW, Grouped, asked, key_options
+from .train import Grouped, asked, key_options
 
 
 LEAST_REPEATS = 2       # at each of the first worker counts, where runs are to decide
@@ -35,8 +35,8 @@ class ScaleCommand(Grouped, CommandOfTwo):
 
 
 @click.command(cls=ScaleCommand, context_settings=CONTEXT,
-               few="--workers --repeats --out --probe --until --against --decide --at-most --launcher --hosts "
-                   f"--overwrite {FEW}")
+               few="--workers --repeats --out --probe --until --against --decide --at-most --overwrite --config --set "
+                   "--local-batch --global-batch --lr --lr-rule --optimizer --budget --target --data-dir --device")
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True,
               help="runs at each worker count, with consecutive seeds")

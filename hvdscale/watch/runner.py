@@ -25,8 +25,6 @@ from typing import NamedTuple
 
 from ..formatting.numbers import counted
 from ..system.cores import usable_cores
-from ..system.files import write_whole
-from ..system.parent import ending_with_this_process
 from ..system.run_module import module_command
 from ..workers.launch import Process, without_launcher
 
@@ -95,6 +93,7 @@ def threads_of(workers: int) -> int:
 def write_task(asked: ScriptRequest, place: Path, **more: int) -> None:
     """Write what the ranks are to do, so that they may begin."""
     task = {"warm_up": asked.warm_up, "updates": asked.updates, "seeded": asked.seeded, "module": asked.module, **more}
+    from ..system.files import write_whole                      # which a rank does without
     write_whole(place / TASK, json.dumps(task), sync=False)
 
 
@@ -141,6 +140,7 @@ def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, s
 
     output  the file that takes the command and all that it prints; a path: its stdout and stderr in files of that name
     """
+    from ..system.parent import ending_with_this_process       # likewise
     with contextlib.ExitStack() as files:
         if isinstance(output, str):
             out, error = files.enter_context(open(output, "a", encoding="utf-8")), subprocess.STDOUT

@@ -11,7 +11,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from ...system.files import write_whole
 from ...watch.runner import record_of
 
 MOST_INDICES = 50_000           # of a subset that are kept
@@ -242,7 +241,10 @@ class Record:
         return any(one.cut is not None for one in self.iterations)
 
     def save(self, folder: Path) -> None:
-        write_whole(record_of(folder, self.rank), json.dumps(self, default=_as_json), sync=False)
+        path = record_of(folder, self.rank)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(self, default=_as_json), encoding="utf-8")
+        part.replace(path)                      # never seen half written
 
 
 def load(folder: Path, rank: int, workers: int, kind: type[Record] = Record) -> Any:
