@@ -394,7 +394,7 @@ def test_what_would_be_faster_is_said_where_something_would(name, said):
 
 
 def test_the_help_lists_what_the_doctor_heeds_and_takes_what_a_run_would_write():
-    done = CliRunner().invoke(command, ["--help"])
+    done = CliRunner().invoke(command, ["--help-all"])
     listed = re.findall(r"^  (--[\w-]+)", done.output, re.M)
     assert {"--global-batch", "--init-from", "--sample"} <= set(listed)
     assert not {"--checkpoint", "--resume", "--log", "--save-model", "--overwrite", "--list"} & set(listed)

@@ -207,14 +207,15 @@ def test_searches_of_two_workloads_have_no_one_file():
 
 def test_the_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "tuned.toml"
-    path.write_text("before")
+    write_tuned(path, searches(tried()))
+    before = path.read_text()
 
     def full(*args):
         raise OSError(28, "No space left on device")
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(LogError, match="tuned.toml: cannot be written: No space left"):
         write_tuned(path, searches(tried()))
-    assert path.read_text() == "before"
+    assert path.read_text() == before
 
 
 def test_a_searched_argument_of_the_model_is_in_the_table(tmp_path):
