@@ -36,7 +36,8 @@ def test_a_candidate_is_held_against_its_baseline(tmp_path):
         for workers, made in study().items():
             save(made, tmp_path / name / f"w{workers}.h5")
     assert "no regression" in run_as_written("hvdscale-report compare baseline candidate --tolerance 10%", tmp_path)
-    assert "alike" in run_as_written("hvdscale-report compare baseline candidate --decide --ledger baseline.json", tmp_path)
+    decide = "hvdscale-report compare baseline candidate --decide --ledger baseline.json"
+    assert "alike" in run_as_written(decide, tmp_path)
 
 
 def test_runs_of_a_benchmark_are_reported_beside_its_reference_points(tmp_path):
