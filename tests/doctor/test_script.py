@@ -32,7 +32,7 @@ FAULTS = {
     "not_averaged": ("gradient", "each rank's optimizer took another gradient", "nothing averages"),
     "unequal": ("gradient", "the ranks have 10 and 6 targets, and the mean of their", "its own number of targets"),
     "masked": ("gradient", "the ranks have 8 and 5 targets", "its own number of targets"),
-    "summed_loss": ("gradient", "8.00 times the mean .* on 2 workers, and 16.0 times on one", "the mean loss, undivided"),
+    "summed_loss": ("gradient", "8.00 times the mean .* on 2 workers, and 16.0 times on one", "mean loss, undivided"),
     "rate_by_rank": ("learning rate", "different rates, 0.100 and 0.200", "computed by rank"),
     "own_share": ("evaluation", r"rank 0 took 22 of 43 examples \(51%\)", "the metric of its own share"),
     "dropped": ("evaluation", "1 example of 43 left out", "drop_last"),
