@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .budgets import Budget, TrialKind, common_budgets, outcomes_under
 from .studies import Study, with_metric
@@ -105,9 +106,13 @@ def scales_with_momentum(study: Study) -> bool:
 
 def rates_of(study: Study) -> np.ndarray:
     """The effective learning rate eta / (1 - momentum) of each trial, eta without momentum; NaN: unknown."""
-    lr, momentum = study.metaparameter("learning_rate"), np.nan_to_num(study.metaparameter("momentum"))
+    return effective_rate(study.metaparameter("learning_rate"), np.nan_to_num(study.metaparameter("momentum")))
+
+
+def effective_rate(lr: ArrayLike, momentum: ArrayLike) -> np.ndarray:
+    """eta / (1 - momentum); NaN where that is not above 0 and finite."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        rate = lr / (1 - momentum)
+        rate = np.asarray(lr, float) / (1 - np.asarray(momentum, float))
     return np.where((rate > 0) & np.isfinite(rate), rate, np.nan)
 
 

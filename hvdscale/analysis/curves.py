@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
+from typing import TypeVar
 
 import numpy as np
 
 from ..log.schema import Status
 from ..target import Target
-from .base_rates import rates_of
+from .base_rates import effective_rate, rates_of
 from .best_of_n import best_of, best_of_more, common_trials
 from .cut_search import cut_from, is_cut
 from .defaults import CONFIDENCE, Options
@@ -23,6 +24,9 @@ from .speedup import divide
 from .steps import STEPS, RunCell
 from .studies import Outcomes, Study, outcomes, with_metric
 from .trials import JobKey, Trial
+
+
+Batched = TypeVar("Batched", bound="RunCell | CurvePoint | BatchPoint")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +154,7 @@ class Curve:
     @property
     def judged(self) -> tuple[CurvePoint | BatchPoint, ...]:
         """The points below the cut."""
-        return tuple(point for point in self.points if self.cut is None or point.global_batch < self.cut)
+        return _below(self.cut, self.points)
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -185,9 +189,14 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     n, left_out = common_trials(counts, options.trials)
     points = tuple(point_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
-    found = Curve(studies[0].workload, target, points, _regimes_of(points, options), options.confidence, n,
-                  tuple(left_out.items()), cut_from([point.global_batch for point in points], map(_is_cut, points)))
-    return found if found.cut is None else replace(found, regimes=_regimes_of(found.judged, options))
+    cut = cut_from([point.global_batch for point in points], map(_is_cut, points))
+    return Curve(studies[0].workload, target, points, _regimes_of(_below(cut, points), options), options.confidence, n,
+                 tuple(left_out.items()), cut)
+
+
+def _below(cut: int | None, points: Iterable[Batched]) -> tuple[Batched, ...]:
+    """The points, or cells, below the batch from which on a search is cut off."""
+    return tuple(point for point in points if cut is None or point.global_batch < cut)
 
 
 def _is_cut(point: CurvePoint) -> bool | None:
@@ -209,7 +218,7 @@ def _is_cell_cut(cell: RunCell) -> bool | None:
 def _rate_of(trial: Trial) -> float:
     """The effective learning rate; NaN: unknown."""
     problem = trial.plan.get("problem") or {}
-    return float(problem.get("peak_lr") or np.nan) / (1 - float(problem.get("momentum") or 0))
+    return float(effective_rate(problem.get("peak_lr") or np.nan, problem.get("momentum") or 0.0))
 
 
 def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options()
@@ -219,7 +228,7 @@ def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], o
     if not cells:
         return None
     cut = cut_from([cell.global_batch for cell in cells], map(_is_cell_cut, cells))
-    regimes = _regimes_of([cell for cell in cells if cut is None or cell.global_batch < cut], options)
+    regimes = _regimes_of(_below(cut, cells), options)
     points = tuple(BatchPoint(cell, cell.examples, divide(cells[0], cell, STEPS, options.confidence).scaled(
         cells[0].mean_batch / cell.mean_batch), perfect)
         for cell, perfect in zip(cells, chain(regimes.perfect, repeat(False))))

@@ -139,13 +139,15 @@ def pooled_paired(tables: Iterable[ArrayLike]) -> Spread:
     tables  arrays of shape (..., samples, seeds): one seed per column. Sums of squares after removing the means of
             samples and of seeds, over (samples - 1)(seeds - 1). For two samples it is the paired t's own variance.
     """
-    parts = []
-    for logs in map(logarithms, tables):
-        with np.errstate(invalid="ignore"):
-            means = logs.mean(-1, keepdims=True) + logs.mean(-2, keepdims=True) - logs.mean((-2, -1), keepdims=True)
-            residual = logs - means
-        parts.append((2 * (residual ** 2).sum((-2, -1)), (logs.shape[-2] - 1) * (logs.shape[-1] - 1)))
-    return joined(parts)
+    return joined((2 * squares, freedom) for squares, freedom in map(_residual_squares, map(logarithms, tables)))
+
+
+def _residual_squares(logs: np.ndarray) -> tuple[np.ndarray, int]:
+    """Of tables of shape (..., samples, seeds): the sum of squares without the means of samples and of seeds, and its
+    degrees of freedom."""
+    with np.errstate(invalid="ignore"):
+        means = logs.mean(-1, keepdims=True) + logs.mean(-2, keepdims=True) - logs.mean((-2, -1), keepdims=True)
+        return ((logs - means) ** 2).sum((-2, -1)), (logs.shape[-2] - 1) * (logs.shape[-1] - 1)
 
 
 def crossed(spread: Spread, samples: Sequence[np.ndarray], batches: Sequence[float]) -> Spread:
@@ -163,9 +165,9 @@ def crossed(spread: Spread, samples: Sequence[np.ndarray], batches: Sequence[flo
         return spread
     scale = (np.asarray(batches) / spread.base)[:, None] ** (-spread.growth / 2)
     logs = (logs - logs.mean(1, keepdims=True)) * scale
-    alike = logs.mean(0)
-    of_seeds, rest = count * (alike ** 2).sum() / (seeds - 1), ((logs - alike) ** 2).sum() / ((count - 1) * (seeds - 1))
-    if not of_seeds > rest * scipy.special.fdtri(seeds - 1, (count - 1) * (seeds - 1), 1 - SHARED_AT):
+    squares, of_rest = _residual_squares(logs)
+    of_seeds, rest = count * (logs.mean(0) ** 2).sum() / (seeds - 1), squares / of_rest
+    if not of_seeds > rest * scipy.special.fdtri(seeds - 1, of_rest, 1 - SHARED_AT):
         return spread
     parts = np.array([of_seeds / count, rest * (1 - 1 / count)])
     freedom = parts.sum() ** 2 / (parts ** 2 / np.array([1, count - 1]) / (seeds - 1)).sum()

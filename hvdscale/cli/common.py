@@ -200,6 +200,15 @@ def missing_package(missing: ModuleNotFoundError) -> WorkersError:
                         "pip install 'hvdscale[torch]', in a checkout '.[torch]'")
 
 
+def run_word(command: click.Command, word: str) -> None:
+    """Run the command that the first argument selects, where the packages of training are there."""
+    try:
+        command(sys.argv[2:], prog_name=f"{os.path.basename(sys.argv[0])} {word}")
+    except ModuleNotFoundError as missing:
+        say_error(missing_package(missing))
+        sys.exit(WorkersError.exit_code)
+
+
 def say_error(error: HvdscaleError) -> None:
     echo(f"Error: {error}", err=True)
 

@@ -107,7 +107,7 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
         verdict = verdict_of(comparisons)
         code = ExitCode.REGRESSION if verdict == REGRESSION or strict and verdict != OK else ExitCode.DONE
         if out is not None:
-            replace_own(out, _json_text(as_json(comparisons, (baseline, candidate))) if out.endswith(".json") else
+            replace_own(out, json_text(as_json(comparisons, (baseline, candidate))) if out.endswith(".json") else
                         as_csv(detail_table(comparisons)))
     click.get_current_context().exit(code)
 
@@ -135,7 +135,7 @@ def write_decision(out, comparisons, logs, found, within, ledger):
             Finding(place_of(one), verdicts.get(one.decision, Verdict.PASSED), describe(one), one.decision)
             for one in found], code, suite="hvdscale-report compare"))
     elif out:
-        replace_own(out, _json_text(as_json(comparisons, logs) | values))
+        replace_own(out, json_text(as_json(comparisons, logs) | values))
     return code
 
 
@@ -147,7 +147,7 @@ def _compare_bits(paths, out, skip_broken):
     found = equality_json(pairs, alone, paths)
     echo(wrap(found["said"]))
     if out is not None:
-        replace_own(out, _json_text(found))
+        replace_own(out, json_text(found))
     if not found["equal"]:
         click.get_current_context().exit(ExitCode.REGRESSION)
 
@@ -166,7 +166,8 @@ def read_all(path, skip_broken=False):
         return [trial for log in logs for trial in read_trials(log)]
 
 
-def _json_text(values):
+def json_text(values):
+    """As the files of comparisons have it."""
     return json.dumps(values, indent=1, allow_nan=False) + "\n"
 
 

@@ -1,15 +1,14 @@
 """hvdscale-doctor resume: is a script that is stopped and started again the one that was not stopped?"""
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from functools import partial
 
 import click
 
-from ..errors import UsageError, WorkersError
+from ..errors import UsageError
 from ..watch.runner import ScriptRequest, threads_of
-from .common import (CONTEXT, Command, checks_option, format_option, missing_package, say_error, slow_imports,
-                     version_option, width_option)
+from .common import (CONTEXT, Command, checks_option, format_option, run_word, slow_imports, version_option,
+                     width_option)
 from .doctor_script import check_batch, report
 
 
@@ -69,9 +68,4 @@ def command(script, arguments, stop, again, how, workers, then, batch, updates, 
     report(lambda say: examine(request, process, say, checked), lambda found, *how: found.render(*how), wanted)
 
 
-def main() -> None:
-    try:
-        command(sys.argv[2:], prog_name=f"{Path(sys.argv[0]).name} resume")
-    except ModuleNotFoundError as missing:
-        say_error(missing_package(missing))
-        sys.exit(WorkersError.exit_code)
+main = partial(run_word, command, "resume")

@@ -4,16 +4,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 
-from ..errors import UsageError, WorkersError
+from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen
 from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
-from .common import (CONTEXT, Command, checks_option, echo, format_option, missing_package, say_error, slow_imports,
-                     version_option, width_option)
+from .common import (CONTEXT, Command, checks_option, echo, format_option, run_word, slow_imports, version_option,
+                     width_option)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -119,9 +120,4 @@ def check_batch(arguments: tuple[str, ...], batch: int | None, workers: int) -> 
                          f"{workers}")
 
 
-def main() -> None:
-    try:
-        command(sys.argv[2:], prog_name=f"{Path(sys.argv[0]).name} script")
-    except ModuleNotFoundError as missing:
-        say_error(missing_package(missing))
-        sys.exit(WorkersError.exit_code)
+main = partial(run_word, command, "script")

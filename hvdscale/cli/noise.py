@@ -1,8 +1,6 @@
 """hvdscale-report noise: the smallest difference that reruns of a setting let one see."""
 from __future__ import annotations
 
-import json
-
 import click
 
 from ..analysis.noise_floor import floors
@@ -14,7 +12,7 @@ from ..report.table import as_text, as_values
 from ..system.outputs import replace_own
 from ..target import Target
 from .common import CONTEXT, Command, confidence_option, echo, width_option
-from .compare import read_all
+from .compare import json_text, read_all
 from .completion import paths
 
 
@@ -37,5 +35,4 @@ def main(runs, targets, confidence, out):
     for line in noise_lines(found):
         echo(wrap(line))
     if out:
-        replace_own(out, json.dumps({"format": "hvdscale-noise", "said": noise_lines(found), "noise": as_values(table)},
-                                    indent=1, allow_nan=False) + "\n")
+        replace_own(out, json_text({"format": "hvdscale-noise", "said": noise_lines(found), "noise": as_values(table)}))

@@ -10,9 +10,9 @@ import numpy as np
 from ..analysis.decide import Decided, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
 from ..analysis.noise_floor import RUNS, Floor, best_floor, chances_to_pass
-from ..formatting.numbers import capital, finite, percent
+from ..formatting.numbers import capital, percent
 from .compare import COMPARE, GOALS, NAMES
-from .table import BATCH, Cell, Table, count_cell
+from .table import BATCH, Cell, Table, count_cell, encode, pick
 
 
 def decision_lines(found: Sequence[Decided], within: float, ledger: str | None, both: bool = True) -> list[str]:
@@ -52,16 +52,13 @@ def _count(ends: tuple[float, float]) -> str:
 def decision_values(found: Sequence[Decided], within: float, ledger: str | None) -> dict[str, object]:
     """The same for JSON; of all cells the worst."""
     return {"decision": worst(found), "chance": max(one.chance for one in found), "within": within, "ledger": ledger,
-            "runs_more": [finite(float(end)) for end in np.max([one.runs_more for one in found], 0)],
-            "smallest_difference": finite(max(one.smallest for one in found)),
+            "runs_more": encode([*np.max([one.runs_more for one in found], 0)]),
+            "smallest_difference": encode(max(one.smallest for one in found)),
             "decisions": [{
-                "workload": str(one.comparison.workload), "target": str(one.comparison.target or "") or None,
-                "workers": one.cell.workers, "global_batch": one.cell.global_batch, "measure": one.measure,
-                "decision": one.decision, "reason": one.reason or None, "chance": one.chance,
-                "ratio": finite(one.ratio.value), "low": finite(one.ends[0]), "high": finite(one.ends[1]),
-                "runs": one.sides.runs, "unmet": one.unmet, "runs_more": [finite(end) for end in one.runs_more],
-                "smallest_difference": finite(one.smallest), "loss": finite(one.loss),
-                "worker_hours": finite(one.hours)} for one in found]}
+                **pick(one.comparison, "workload target"), **pick(one.cell, "workers global_batch"),
+                **pick(one, "measure decision"), "reason": one.reason or None, **pick(one, "chance"),
+                **pick(one.ratio, "ratio=value low high"), **pick(one.sides, "runs"),
+                **pick(one, "unmet runs_more smallest_difference=smallest loss worker_hours=hours")} for one in found]}
 
 
 def noise_table(found: Sequence[Floor]) -> Table:

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ..errors import HvdscaleError, LogError, UsageError
-from .files import write_whole
+from .files import write_whole, writing
+from .inputs import NO_FILE, open_input
 
 HEAD_BYTES = 4096
 SAME_BYTES = 24         # of text without spaces, by which its kind is known
@@ -51,17 +51,14 @@ def refuse_foreign(path: str | os.PathLike, kind: Kind, refused: type[HvdscaleEr
 def first_bytes(path: str | os.PathLike, refused: type[HvdscaleError] = LogError) -> bytes:
     """The first bytes of what an output would replace, b"" where nothing is there; ``refused`` where it is no file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)          # a pipe keeps nobody waiting
+        with open_input(path, buffering=0) as file:
+            return file.read(HEAD_BYTES)
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise refused(f"{os.fspath(path)}: cannot be written: {error.strerror}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise refused(f"{os.fspath(path)}: is not a regular file, and is not replaced; give another name")
-        return os.read(descriptor, HEAD_BYTES)
-    finally:
-        os.close(descriptor)
+        raise refused(f"{os.fspath(path)}: {NO_FILE}, and is not replaced; give another name"
+                      if error.strerror == NO_FILE else
+                      f"{os.fspath(path)}: cannot be written: {error.strerror}") from None
 
 
 def replace_own(path: str | os.PathLike, content: str | bytes, refused: type[HvdscaleError] = HvdscaleError,
@@ -73,7 +70,5 @@ def replace_own(path: str | os.PathLike, content: str | bytes, refused: type[Hvd
     begin = start(new.encode("utf-8", "backslashreplace") if isinstance(new, str) else new)
     refuse_foreign(path, Kind(f"a file of this kind (it begins otherwise than {begin.decode(errors='replace')!r})",
                               lambda head: start(head) == begin), refused)
-    try:
+    with writing(path, refused):
         write_whole(path, content, sync)
-    except OSError as error:
-        raise refused(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from error

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import HvdscaleError, UsageError
+from ...system.inputs import input_text, refusal
 from ...system.lock import Lock
 from ...system.outputs import replace_own
 from ..trials import Trial
@@ -59,15 +60,14 @@ def digest_of(trial: Trial) -> str:
 def _read(path: str, confidence: float) -> dict[str, Any]:
     """The file's content; a new one's where there is none."""
     try:
-        with open(path, encoding="utf-8") as file:
-            found: dict[str, Any] = json.load(file)
+        found: dict[str, Any] = json.loads(input_text(path))
         if {name: found[name] for name in FORMAT} == FORMAT and 0 < found["confidence"] < 1 and all(
                 isinstance(run, str) for one in (found["baseline"], *found["comparisons"]) for run in one):
             return found
     except FileNotFoundError:
         return {**FORMAT, "confidence": confidence, "baseline": [], "comparisons": []}
     except OSError as error:
-        raise HvdscaleError(f"--ledger {path}: cannot be read: {error.strerror}") from None
+        raise HvdscaleError(f"--ledger {path}: {refusal(error)}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise HvdscaleError(f"--ledger {path}: is no ledger of hvdscale-report compare; give another file")

@@ -13,7 +13,7 @@ from ..report import join_blocks
 from ..script.examine import Judged
 from .both import KINDS, Both
 from .course import examples, loss_scale, printed, random_numbers, saved_values, schedule, updates
-from .runs import FourRuns, ResumeRequest, run_all
+from .runs import ResumeRequest, run_all
 from .state import files, load, optimizer, parameters
 
 CHECKS = {"load": load, "files": files, "parameters": parameters, "optimizer": optimizer, "schedule": schedule,
@@ -36,27 +36,26 @@ class ResumeExamination(Judged):
 
     must = MUST_BE_SEEN
 
-    runs: FourRuns
+    both: Both
     findings: tuple[Finding, ...]
 
     @property
     def about(self) -> dict[str, object]:
         """What was examined and how, for formats.render_for_machines."""
-        asked, both = self.runs.asked, Both(self.runs)
-        seen = {"stopped_after": both.stop, "held": both.held, "redone": both.redone} if self.runs.stopped else {}
+        both, asked = self.both, self.both.runs.asked
+        seen = {"stopped_after": both.stop, "held": both.held, "redone": both.redone} if both.runs.stopped else {}
         return {"script": asked.script.script, "arguments": asked.script.arguments, "again": asked.again,
                 "workers": asked.workers, "then": asked.then, "updates": both.made, "how": asked.how, **seen,
-                "instead": self.instead, "written": self.runs.written, "verdict": self.verdict}
+                "instead": self.instead, "written": both.runs.written, "verdict": self.verdict}
 
     @property
     def instead(self) -> list[str]:
         """What the script could not have here, such as a GPU, and what it had instead."""
-        return list(dict.fromkeys(one for record in self.runs.first for one in record.instead))
+        return list(dict.fromkeys(one for record in self.both.runs.first for one in record.instead))
 
     def render(self, seconds: float, colour: bool) -> str:
         """The report, in lines of ``line_width()`` characters where words allow."""
-        runs, both = self.runs, Both(self.runs)
-        asked = runs.asked
+        both, runs, asked = self.both, self.both.runs, self.both.runs.asked
         said = f"{asked.script.script} on {both.workers}: {both.made} updates without a stop"
         if runs.stopped:
             chosen = "" if runs.stop == asked.stop else f" (the update of a checkpoint, in place of {asked.stop})"
@@ -73,8 +72,8 @@ def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],
             checks: Collection[str] = tuple(CHECKS)) -> ResumeExamination:
     """Run the script, and compare; raises ScriptError and UsageError as run_all does."""
     with place_for(process, asked.script.seconds) as place:
-        runs = run_all(asked, place, say)
-    return ResumeExamination(runs, compare(Both(runs), checks))
+        both = Both(run_all(asked, place, say))
+    return ResumeExamination(both, compare(both, checks))
 
 
 def compare(both: Both, checks: Collection[str]) -> tuple[Finding, ...]:
