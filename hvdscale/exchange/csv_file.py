@@ -26,7 +26,6 @@ from ..log.schema import UNKNOWN_SEED, Status
 from .files import LARGEST_INT, WrongFile, cut_off_message
 
 SEPARATORS = (",", ";", "\t")
-LARGEST = 1 << 34               # bytes of a file
 LONGEST_CELL = 1 << 28          # characters; a plan can be long
 EXACT = 2**53                   # integers below it are exact as floats
 LARGE = 1 << 16                 # bytes; a smaller table is read before pyarrow is imported

@@ -32,8 +32,9 @@ from ..log.reader import Log, LogTable
 from ..log.schema import (SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, metaparameter_column,
                           metric_column)
 from ..plan.values import did_you_mean
+from ..system.inputs import LARGEST
 from ..target import SPLITS, logged_name, metric_faults
-from .csv_file import FLAGS, GAPS, LARGEST, TYPES, CsvRows, CsvText, integer_of, repeats
+from .csv_file import FLAGS, GAPS, TYPES, CsvRows, CsvText, integer_of, repeats
 from .exported import exporting
 from .files import LARGEST_INT, WrongFile, file_bytes, json_object
 from .imported import BulkLog, beyond_errors, skipped_note, widen

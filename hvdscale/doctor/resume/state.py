@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from ...formatting.numbers import list_first, listed
 from ..finding import Finding
+from ..script.compare.state import STATISTICS
 from .both import Both, find_loaded
 from .record import SAVED, WRITTEN
 
 LOAD, PARAMETERS, OPTIMIZER, FILES = "load", "parameters", "optimizer", "files"
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 ZERO = " 0"             # what Start.states has of zeros
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...analysis.grouping import group_by
-from ..csv_file import LARGEST, CsvText
+from ...system.inputs import LARGEST
+from ..csv_file import CsvText
 from ..files import WrongFile, file_bytes
 from .names import BATCH_NAMES, EPOCH_NAMES, REPORTS, STEP_NAMES, TRIAL_NAMES
 from .run import FoundRun, RunPath, Series, constants_of, number, rows_by_step, series_of, value_of

@@ -32,7 +32,6 @@ OF_A_RUN = ("workload", "local_batch", "global_batch", "accumulate", "seed", "th
             "checkpoint", "resume", "save_model", "take_over", "accept_changes", "accepted")
 WITHIN = 0.20           # of the best, that an option is said to be, with its chance
 SURE = 0.8              # chances of the cheapest and of the knee are said below this one
-TOO_LOW = 100           # a B_crit this many times smaller than the smallest batch is none
 ASSUMPTIONS = {
     ONE_RUN: f"runs of a setting differ by {percent(RUN_DEVIATION)} in steps, as none ran twice",
     TIMED_ONCE: f"their step times differ by {percent(ASSUMED_DEVIATION)}, as none was timed twice",
