@@ -151,16 +151,17 @@ def whole_threads():
 
 @pytest.fixture
 def launch(tmp_path):
-    """Run a module of tests.parallel on np workers; gives what each rank wrote to rankN.json, in rank order."""
+    """Run a module's function of (workers, given) on np workers; gives what it gave on each rank, in rank order."""
     return partial(launch_in, tmp_path)
 
 
-def launch_in(folder, module, np, given=None, launcher="mpirun", **limits):
+def launch_in(folder, function, np, given=None, launcher="mpirun", **limits):
     command = launcher_command(launcher, np)
     out = folder / f"{launcher}{np}"
     out.mkdir()
     (out / "given.json").write_text(json.dumps(given))
-    run_in(folder, *command, sys.executable, "-m", f"tests.parallel.{module}", out, **limits)
+    run_in(folder, *command, sys.executable, "-m", "tests.parallel.ranks", function.__module__, function.__name__, out,
+           **limits)
     return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(np)]
 
 

@@ -36,7 +36,7 @@ def configurations(precisions, steps):
         ("mpirun", 4), ("horovodrun", 3), ("torchrun", 3), ("mpirun", 8), ("gloo", 2)))])
 def test_every_rank_has_the_bits_of_one_worker(tmp_path, launcher, workers, precisions, steps):
     given = [*configurations(precisions, steps)]
-    for rank in launch_in(tmp_path, "trajectories", workers, given, launcher, timeout=3000):
+    for rank in launch_in(tmp_path, toy.trajectories, workers, given, launcher, timeout=3000):
         for one, found in zip(given, rank):
             assert found == alone(json.dumps(one)), one
 

@@ -1,4 +1,6 @@
 """No run hangs and none ends without its reason: faults of one rank, met by all."""
+import contextlib
+import io
 import re
 import shutil
 import sys
@@ -6,11 +8,16 @@ import time
 
 import pytest
 
+import hvdscale.workloads
+from hvdscale.cli.train import _run
+from hvdscale.errors import HvdscaleError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from hvdscale.system import hangup
 from hvdscale.workers.launch import killed_process
 from tests.conftest import launch_in, launcher_command
 from tests.factories.log_files import finished
+from tests.parallel import toy_command
 
 STALL = 8
 PATIENT = 60        # the stall time where none is to be met, be the machine as busy as it may
@@ -88,6 +95,25 @@ ENDS = {
     "no checkpoint": ("", {"checkpoint": "ck", "resume": "auto"}, 1, None, "ck/step-7.pt: .* damaged")}
 
 
+def faulty_runs(workers, given):
+    """How runs one after another in one launch, in each of which one rank comes to grief, ended for this rank."""
+    hvdscale.workloads.DATASETS["toy"] = toy_command
+    return [faulty_run(workers, fault, settings) for fault, settings in given]
+
+
+def faulty_run(workers, fault, settings):
+    """Its exit code, its error, and what it printed."""
+    toy_command.plan(fault)
+    hangup._stopped.clear()                     # by the run before
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            code, error = _run("toy/net", [{"steps": 200, "eval_every": 5, "stall_seconds": PATIENT, **settings}],
+                               False, workers), ""
+        except HvdscaleError as raised:
+            code, error = raised.exit_code, str(raised)
+    return {"code": code, "error": error, "printed": printed.getvalue()}
+
+
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory):
     """How each run ended for each rank, all in one launch, and the folder of the logs."""
@@ -98,7 +124,7 @@ def ends(tmp_path_factory):
     for name in ("kept", "old"):
         shutil.copy(folder / "before.h5", folder / f"{name}.h5")
     given = [(fault, {"log": f"{name}.h5", **settings}) for name, (fault, settings, *_) in ENDS.items()]
-    ranks = launch_in(folder, "faulty_runs", 2, given)
+    ranks = launch_in(folder, faulty_runs, 2, given)
     return {name: [rank[number] for rank in ranks] for number, name in enumerate(ENDS)}, folder
 
 

@@ -11,8 +11,10 @@ from hvdscale.log.schema import Status
 from hvdscale.plan.shards import Visits
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
-from tests.conftest import launcher_command
-from tests.parallel.own_jobs import JOBS, trained
+from tests.conftest import launcher_command, whole_threads
+from tests.parallel import ranks
+
+JOBS = "tests.factories.jobs"
 
 PLAIN = dict(optimizer="sgd", lr_rule="none", warmup="none")
 GIVEN = [dict(name="TOKENS"), dict(name="TOKENS", loader_workers=0), dict(name="TWO_TERMS", accumulate=2),
@@ -20,12 +22,20 @@ GIVEN = [dict(name="TOKENS"), dict(name="TOKENS", loader_workers=0), dict(name="
          dict(name="TOKENS", last_batch="short", global_batch=9), dict(name="DROPPED", global_batch=32)]
 
 
+def trained(workers, name, **keys):
+    parameters, measured, _ = ranks.trained(workers, f"{JOBS}:{name}", **keys)
+    return parameters, measured
+
+
+def trained_jobs(workers, given):
+    return [trained(workers, **job) for job in given]
+
+
 @pytest.fixture(scope="module")
 def alone():
     """What one process without a launcher makes of the jobs."""
-    threads = torch.get_num_threads()
-    yield [trained(SingleWorker(), **{**given, "accumulate": 1}) for given in GIVEN]
-    torch.set_num_threads(threads)
+    with whole_threads():
+        return trained_jobs(SingleWorker(), [{**given, "accumulate": 1} for given in GIVEN])
 
 
 @pytest.mark.parametrize("np_", [*(pytest.param(w, marks=pytest.mark.slow) for w in (1, 2)), 3])
@@ -33,18 +43,18 @@ def test_any_worker_count_trains_and_measures_the_same(launch, alone, np_):
     """Dicts of padded sentences with a mean over words, examples augmented by drawing, two outputs and two terms; and a
     padded job with no ghost batch, of whose 32 examples any number of workers makes the updates that one makes."""
     GIVEN[1]["loader_workers"] = 3 - np_                                # 2, 1 and 0: they are slow to start
-    ranks = launch("own_jobs", np_, GIVEN)
-    assert all(rank == ranks[0] for rank in ranks)                      # to the last bit
-    for given, (parameters, measured), (wanted, wanted_measured) in zip(GIVEN, ranks[0], alone):
+    first, *others = launch(trained_jobs, np_, GIVEN)
+    assert all(rank == first for rank in others)                        # to the last bit
+    for given, (parameters, measured), (wanted, wanted_measured) in zip(GIVEN, first, alone):
         assert np.linalg.norm(np.subtract(parameters, wanted)) <= 1e-10 * np.linalg.norm(wanted), given
         assert measured == pytest.approx(wanted_measured, rel=1e-9, nan_ok=True), given
-    assert ranks[0][0] == ranks[0][1]                                   # whoever reads the examples
+    assert first[0] == first[1]                                         # whoever reads the examples
 
 
 @pytest.mark.slow
 def test_a_padded_job_of_two_workers_is_one_ghost_group_of_both(launch, alone):
     wanted = alone[-1][0]
-    for rank in launch("own_jobs", 2, [dict(name="DROPPED")]):
+    for rank in launch(trained_jobs, 2, [dict(name="DROPPED")]):
         assert np.linalg.norm(np.subtract(rank[0][0], wanted)) <= 1e-10 * np.linalg.norm(wanted)
 
 
@@ -77,9 +87,8 @@ def test_the_gradient_is_that_of_the_mean_over_all_words_of_the_batch(alone):
 
 def test_an_optimizer_of_ones_own_takes_the_steps(alone):
     """Half of twice the rate."""
-    threads = torch.get_num_threads()
-    reference, _ = trained(SingleWorker(), "TWO_TERMS", optimizer="sgd", lr_rule="none", lr=0.025)
-    torch.set_num_threads(threads)
+    with whole_threads():
+        reference, _ = trained(SingleWorker(), "TWO_TERMS", optimizer="sgd", lr_rule="none", lr=0.025)
     np.testing.assert_allclose(alone[4][0], reference, rtol=1e-12)
 
 

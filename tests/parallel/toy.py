@@ -93,3 +93,7 @@ def trajectory(workers, steps, augmented=False, **layer):
     losses = [step(i, plan.schedule.lr_at(i), set()).loss for i in range(steps)]
     return losses, *([value for tensor in tensors for value in tensor.detach().double().flatten().tolist()]
                      for tensors in (model.parameters(), model.buffers()))
+
+
+def trajectories(workers, given):
+    return [trajectory(workers, **configuration) for configuration in given]

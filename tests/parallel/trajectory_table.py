@@ -32,8 +32,8 @@ def configurations():
 def launched(workers, given):
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "given.json").write_text(json.dumps(given))
-        subprocess.run([*LAUNCHERS["mpirun"](workers), sys.executable, "-m", "tests.parallel.trajectories", folder],
-                       check=True, env=command_environment())
+        subprocess.run([*LAUNCHERS["mpirun"](workers), sys.executable, "-m", "tests.parallel.ranks", toy.__name__,
+                        "trajectories", folder], check=True, env=command_environment())
         return json.loads((Path(folder) / "rank0.json").read_text())
 
 
