@@ -25,6 +25,7 @@ import torch
 from ..log.schema import RANK_PARTS
 from ..watch.listener import Listener
 
+INNERMOST = ("waiting", "backward", "forward", "optimizer")     # parts that may lie in a later one
 COUNTED = ("examples", "tokens", "batches", "passes", "apart")
 Mark = Any                      # seconds, or an event on a GPU's stream
 
@@ -76,14 +77,16 @@ class UpdateClock(Listener):
         return {name: [row[name] for row in rows] for name in (*RANK_PARTS, *COUNTED)}
 
     def _spent(self, update: TimedUpdate) -> dict[str, float]:
-        """Seconds of each part; a wait inside another part, as in a collective of a forward pass, is waiting alone."""
+        """Seconds of each part. A moment counts once, in the innermost part: a wait in a pass is waiting, and a pass in
+        the optimizer's step, whose closure makes it, is no part of that step."""
         spans = {part: [(self._seconds(update.began, begin), self._seconds(update.began, end)) for begin, end in each]
                  for part, each in update.spans.items()}
-        waits = united(spans.pop("waiting", []))
-        spent = dict.fromkeys(RANK_PARTS, 0.0) | {
-            part: sum(end - begin - within(waits, begin, end) for begin, end in each) for part, each in spans.items()}
-        return {**spent, "waiting": sum(end - begin for begin, end in waits), "data": update.data_seconds,
-                "step": self._seconds(update.began, update.ended)}
+        spent, inner = dict.fromkeys(RANK_PARTS, 0.0), []
+        for part in INNERMOST:
+            of_part = united(spans.get(part, []))
+            spent[part] = sum(end - begin - within(inner, begin, end) for begin, end in of_part)
+            inner = united([*inner, *of_part])
+        return {**spent, "data": update.data_seconds, "step": self._seconds(update.began, update.ended)}
 
     def _mark(self) -> Mark:
         if self.device.type == "cpu":

@@ -41,19 +41,24 @@ class Late(TensorDataset):
         return super().__getitem__(index)
 
 
-def train(clock, steps=6, evaluate_at=(), nap_in="", passes=1):
+def train(clock, steps=6, evaluate_at=(), nap_in="", passes=1, closure=False):
     examples = Late if nap_in == "data" else TensorDataset
     model = nn.Sequential(nn.Linear(3, 4), Napping() if nap_in == "backward" else nn.ReLU(), nn.Linear(4, 1))
     with watching([clock], details=False):
         optimizer = torch.optim.AdamW(model.parameters(), 0.25)
         for step, (inputs,) in enumerate(DataLoader(examples(torch.ones(4 * steps * passes, 3)), 4)):
-            loss = model(inputs).sum()
-            if nap_in == "forward":
-                time.sleep(NAP)
-            loss.backward()
-            if (step + 1) % passes:
-                continue
-            optimizer.step()
+            def compute():
+                loss = model(inputs).sum()
+                if nap_in == "forward":
+                    time.sleep(NAP)
+                loss.backward()
+            if closure:
+                optimizer.step(compute)
+            else:
+                compute()
+                if (step + 1) % passes:
+                    continue
+                optimizer.step()
             if nap_in == "elsewhere":
                 time.sleep(NAP)
             if step in evaluate_at:
@@ -69,10 +74,12 @@ def test_the_updates_after_the_warm_up_are_timed_and_then_the_clock_finishes():
     assert (clock.optimizer, clock.rate) == ("adamw", 0.25)
 
 
+@pytest.mark.parametrize("closure", [False, True])
 @pytest.mark.parametrize("part", ["data", "forward", "backward"])
-def test_time_is_counted_where_it_is_spent(part):
+def test_time_is_counted_where_it_is_spent(part, closure):
+    """Also where the optimizer calls for the passes by a closure, as Lightning's loop has it."""
     clock = UpdateClock(1, 99, lambda: None)
-    train(clock, nap_in=part)
+    train(clock, nap_in=part, closure=closure)
     timed = clock.timed()
     assert min(timed[part]) >= NAP
     for at, whole in enumerate(timed["step"]):
