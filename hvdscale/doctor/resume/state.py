@@ -4,8 +4,8 @@ from __future__ import annotations
 from ...formatting.numbers import list_first, listed
 from ..finding import Finding
 from ..script.compare.state import STATISTICS
-from .both import Both, find_loaded
-from .record import SAVED, WRITTEN
+from ..script.record import SAVED, WRITTEN
+from .runs import Both, alike, find_loaded
 
 LOAD, PARAMETERS, OPTIMIZER, FILES = "load", "parameters", "optimizer", "files"
 ZERO = " 0"             # what Start.states has of zeros
@@ -13,32 +13,29 @@ ZERO = " 0"             # what Start.states has of zeros
 
 def load(both: Both) -> Finding:
     """What the resumed run loaded, and whether that is what was saved last."""
-    if both.runs.resumed.error:
-        return both.finding(LOAD, "error", error=both.runs.resumed.error, where=both.loaded_by)
+    if both.error:
+        return both.finding(LOAD, "error", error=both.error, where=both.loaded_by)
     if not both.loaded and not both.held:
-        return both.finding(LOAD, "nothing" if both.runs.asked.again else "perhaps_nothing", where=_last_save(both))
-    newer = _newer(both)
+        kind, again = "nothing" if both.asked.again else "perhaps_nothing", both.asked.again
+        return both.finding(LOAD, kind, again=again, where=_last_save(both))
+    keys = {frozenset(by.values) for _, by in both.loaded if by.act == SAVED}
+    last = max((by.updates for _, by in both.loaded), default=0)
+    newer = [(one.updates, one.path) for record in both.stopped for one in record.uses(SAVED)
+             if one.path and one.updates > last and frozenset(one.values) in keys]
     if newer:
-        return both.finding(LOAD, "old", newer=newer[1], newest=newer[0], where=both.loaded_by)
+        newest, path = max(newer)
+        return both.finding(LOAD, "old", newer=path, newest=newest, where=both.loaded_by)
     return both.finding(LOAD, "newest")
 
 
 def _last_save(both: Both) -> str:
-    return next((one.line for record in both.runs.stopped for one in record.uses(SAVED)[::-1]), "")
-
-
-def _newer(both: Both) -> tuple[int, str] | None:
-    """The update and path of a checkpoint of the same keys that is newer than the one which was loaded."""
-    keys = {frozenset(by.values) for _, by in both.loaded if by.act == SAVED}
-    saves = [(one.updates, one.path) for record in both.runs.stopped for one in record.uses(SAVED)
-             if one.path and frozenset(one.values) in keys]
-    last = max((by.updates for _, by in both.loaded), default=0)
-    return max((one for one in saves if one[0] > last), default=None)
+    return next((one.line for record in both.stopped for one in record.uses(SAVED)[::-1]), "")
 
 
 def parameters(both: Both) -> Finding:
     """Whether parameters, buffers and averages are those that were saved."""
-    if both.other_count and any(record.sharded for record in both.first):
+    sharded = any(record.sharded for record in both.first)
+    if both.other_count and sharded:
         return both.finding(PARAMETERS, "sharded")
     found = [_different(both, rank) for rank in range(len(both.resumed))]
     if None in found:
@@ -46,23 +43,21 @@ def parameters(both: Both) -> Finding:
     names = sorted({name for each in found for name in each or ()})
     if not names:
         return both.finding(PARAMETERS, "same")
-    trained = [name for name in names if name in both.resumed[0].trained]
+    optimized = both.resumed[0].optimized
+    trained = [name for name in names if name in optimized]
     some = [rank for rank, each in enumerate(found) if each]
     given = dict(names=list_first(trained or names, 3), count=len(trained or names), where=both.loaded_by)
-    if len(some) < len(found) and not any(record.sharded for record in both.first):
+    if len(some) < len(found) and not sharded:
         return both.finding(PARAMETERS, "some_ranks", ranks=some, **given)
     if trained:
-        initial, now = both.first[0].start(0), both.resumed[0].start(0)
-        fresh = all(initial and now and initial.tensors.get(name) == now.tensors.get(name) for name in trained)
-        whole = len(trained) == len(both.resumed[0].trained)
-        if not whole:
-            return both.finding(PARAMETERS, "some", of=len(both.resumed[0].trained), **given)
-        return both.finding(PARAMETERS, "initial" if fresh else "other", **given)
-    models = {name.partition(".")[0] for name in both.resumed[0].trained}
-    if all(name.partition(".")[0] not in models for name in names):
-        return both.finding(PARAMETERS, "average", **given)
-    return both.finding(PARAMETERS, "statistics" if all(name.endswith(STATISTICS) for name in names) else "buffers",
-                        **given)
+        if len(trained) < len(optimized):
+            return both.finding(PARAMETERS, "some", of=len(optimized), **given)
+        initial = alike(both.first[0].start(0), both.resumed[0].start(0), trained)
+        return both.finding(PARAMETERS, "initial" if initial else "other", **given)
+    kind = "statistics" if all(name.endswith(STATISTICS) for name in names) else "buffers"
+    if not {name.partition(".")[0] for name in names} & {name.partition(".")[0] for name in optimized}:
+        kind = "average"
+    return both.finding(PARAMETERS, kind, **given)
 
 
 def _different(both: Both, rank: int) -> list[str] | None:
@@ -83,12 +78,12 @@ def optimizer(both: Both) -> Finding:
     starts = [(both.expected(rank), record.start(0)) for rank, record in enumerate(both.resumed)]
     if any(None in each for each in starts):
         return both.finding(OPTIMIZER, "not_seen")
-    found = [(rank, name, was, now.states.get(name, "")) for rank, (old, now) in enumerate(starts) if old and now
+    found = [(rank, name, was, now.states.get(name, "")) for rank, (old, now) in enumerate(starts)
              for name, was in old.states.items() if now.states.get(name, "") != was]
     if not found:
-        return both.finding(OPTIMIZER, "same" if any(old.states for old, _ in starts if old) else "none")
+        return both.finding(OPTIMIZER, "same" if any(old.states for old, _ in starts) else "none")
     ranks, keys = sorted({rank for rank, *_ in found}), list(dict.fromkeys(name.split(".")[1] for _, name, *_ in found))
-    _, name, was, now = next((one for one in found if not one[1].split(".")[1] == "step"), found[0])
+    _, name, was, now = next((one for one in found if one[1].split(".")[1] != "step"), found[0])
     given = dict(keys=keys, names=list_first([name.partition(".")[2] for _, name, *_ in found], 3), was=was, now=now,
                  count=len(found), where=both.loaded_by)
     if len(ranks) < len(starts):
@@ -103,19 +98,19 @@ def optimizer(both: Both) -> Finding:
 
 def files(both: Both) -> Finding:
     """Whether ranks write to one path, and whether what a kill leaves behind can be loaded."""
-    saved: dict[tuple[str, int], set[int]] = {}
+    ranks: dict[tuple[str, int], set[int]] = {}         # that wrote to a path of checkpoints, at an update
     for record in both.first:
-        paths = {one.path: one.line for one in record.uses(SAVED) if one.path}
+        paths = {one.path for one in record.uses(SAVED) if one.path}
         for one in record.uses(WRITTEN):
             if one.path in paths:
-                saved.setdefault((one.path, one.updates), set()).add(record.rank)
-    shared = next(((path, ranks) for (path, _), ranks in saved.items() if len(ranks) > 1), None)
-    if shared:
-        line = next(one.line for one in both.first[0].uses(SAVED) if one.path == shared[0])
-        return both.finding(FILES, "one_path", path=shared[0], ranks=sorted(shared[1]), where=line)
-    for how, (torn, mended) in both.runs.torn.items():
-        of = sorted({by.updates for _, by in find_loaded(torn, mended.records)})
+                ranks.setdefault((one.path, one.updates), set()).add(record.rank)
+    for (path, _), writers in ranks.items():
+        if len(writers) > 1:
+            line = next(one.line for one in both.first[0].uses(SAVED) if one.path == path)
+            return both.finding(FILES, "one_path", path=path, ranks=sorted(writers), where=line)
+    for how, (killed, mended, error) in both.torn.items():
+        of = sorted({by.updates for _, by in find_loaded(killed, mended)})
         said = "it begins afresh" if not of else "what it loaded is of update " + listed(of)
-        if mended.error or len(of) != 1:
-            return both.finding(FILES, "torn", how=how, error=mended.error or said, where=_last_save(both))
-    return both.finding(FILES, "whole" if both.runs.torn else "apart")
+        if error or len(of) != 1:
+            return both.finding(FILES, "torn", how=how, error=error or said, where=_last_save(both))
+    return both.finding(FILES, "whole" if both.torn else "apart")

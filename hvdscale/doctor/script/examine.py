@@ -21,6 +21,7 @@ from .compare.state import batch_norm, parameters
 from .compare.streams import random_numbers
 from .compare.unseen import notes, unseen
 from .compare.update import update
+from .record import Record
 from .runs import Run, run_here, run_launched
 
 CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "update": update, "parameters": parameters,
@@ -96,12 +97,12 @@ class ScriptExamination(Judged):
         return {"verdict": self.verdict, "script": self.asked.script, "arguments": self.asked.arguments,
                 "workers": self.pair.workers,
                 "global_batch": self.asked.global_batch, "updates": self.pair.updates, "notes": self.notes,
-                "not_checked": self.unseen, "instead": self.instead, "written": self.written}
+                "not_checked": self.unseen, "instead": instead_of(self.pair.many), "written": self.written}
 
-    @property
-    def instead(self) -> list[str]:
-        """What the script could not have here, such as a GPU, and what it had instead."""
-        return list(dict.fromkeys(one for record in self.pair.many for one in record.instead))
+
+def instead_of(records: list[Record]) -> list[str]:
+    """What a script could not have here, such as a GPU, and what it had instead."""
+    return list(dict.fromkeys(one for record in records for one in record.instead))
 
 
 def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[[str], None],

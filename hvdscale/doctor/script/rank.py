@@ -15,18 +15,19 @@ from .listen.updates import Updates
 from .record import Record
 
 
-def main(kind: type[Record] = Record, of: type[Session] = Session, others: Sequence[Callable] = ()) -> NoReturn:
+def main(of: type[Session] = Session, others: Sequence[Callable] = ()) -> NoReturn:
     """Run the script as this rank, and end with its record; ``others``: further listeners, of session and updates."""
     sys.dont_write_bytecode = True
     rank = Rank()
-    record = kind(rank.process.rank, rank.process.size)
+    record = Record(rank.process.rank, rank.process.size)
     session = of(record, rank.place, rank.task, rank.leave)
 
     def save(state: str, error: str) -> None:
         record.error = error
         session.end(state)
     batches, losses = Batches(session), Losses()
-    session.at_end = batches.hold
+    if not others:
+        session.at_end = batches.hold
     updates = Updates(session, batches, losses)
     further = (each(session, updates) for each in others)
     rank.run((batches, losses, updates, *further, Calls(session, Path.cwd())), save,

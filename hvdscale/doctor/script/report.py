@@ -4,7 +4,7 @@ from __future__ import annotations
 from ...formatting.lines import wrap
 from ...formatting.numbers import counted, list_first, number
 from ..report import NOTES, join_blocks, render_list, render_table
-from .examine import ScriptExamination
+from .examine import ScriptExamination, instead_of
 from .folder import LARGEST
 from .record import Record
 
@@ -26,7 +26,8 @@ def _headline(examination: ScriptExamination) -> str:
     checks = counted(len(examination.findings), "check")
     said = (f"{asked.script} on 1 worker and on {pair.workers}, {batch}: {checks} over "
             f"{counted(pair.updates, 'update')}")
-    return " ".join([f"{said}.", *examination.instead]) if examination.instead else said
+    instead = instead_of(pair.many)
+    return " ".join([f"{said}.", *instead]) if instead else said
 
 
 def _losses(examination: ScriptExamination) -> str:

@@ -10,7 +10,7 @@ from ....watch.remarks import WITHOUT_REPEATS
 from ...finding import Finding
 from ..record import Iteration, Record
 from .examples import different_splits
-from .identity import same_data
+from .batches import same_data
 from .pair import Pair, trained
 
 NAME = "evaluation"

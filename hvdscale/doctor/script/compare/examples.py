@@ -38,7 +38,7 @@ def examples(pair: Pair) -> Finding:
         alike = all(one == ranks[0] for ranks in keys for one in ranks)
         return pair.finding(NAME, "of_one_model" if alike else "of_parts", how=TENSOR_PARALLEL, where=first.line)
     as_on_one = ""
-    if pair.batch is not None and all(map(pair.same_examples_at, range(pair.updates))):
+    if pair.batch is not None and all(map(pair.same_examples, range(pair.updates))):
         as_on_one = ", and each update has those it has on one worker"
     return (_by_loader_workers(pair, first) or _over_the_epoch(pair, first) or _shared(pair, first, keys)
             or _others(pair, first) or _whole(pair, first) or _skipped(pair, first) or _other_batch(pair, first)

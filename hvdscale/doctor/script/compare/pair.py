@@ -12,8 +12,7 @@ import numpy as np
 from ...finding import Finding
 from ...kinds import Kinds
 from ..record import Iteration, LoadedBatch, OptimizerUpdates, Record, Update
-from .identity import same_data
-from .order import batches_of
+from .batches import batches_of, same_data
 from .reduction import Reduction, Weighing, factors_of_parts, find_reduction, passes_of, weigh
 
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
@@ -22,25 +21,16 @@ LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits o
 
 @dataclass(frozen=True)
 class Pair:
-    """The two runs.
+    """The two runs."""
 
-    one        the record of the only rank;  many  one a rank
-    batch      the global batch of both; None: each run had its own
-    optimizer  whose updates are compared, in the order in which they first stepped
-    """
-
-    one: Record
-    many: list[Record]
-    batch: int | None
-    optimizer: int = 0
+    one: Record                 # of the only rank
+    many: list[Record]          # one a rank
+    batch: int | None           # the global batch of both; None: each run had its own
+    optimizer: int = 0          # whose updates are compared, in the order in which they first stepped
 
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as its workers."""
         return KINDS.finding(check, kind, self, **given)
-
-    def sentence(self, table: str, name: str) -> str:
-        """See Kinds.sentence."""
-        return KINDS.sentence(table, name, self)
 
     @property
     def workers(self) -> int:
@@ -54,11 +44,13 @@ class Pair:
     @cached_property
     def whole(self) -> list[int]:
         """The updates that were made before a watcher ended their epoch: a wrapper's last one may then lack passes."""
-        cut = [min((one.cut for one in record.iterations if one.cut is not None), default=None)
-               for record in self.records]
-        late = {at for record, after in zip(self.records, cut) for at, update in enumerate(
-            self.steps(record).updates[:self.updates]) if after is not None and at >= after and any(
-            record.iterations[one].cut is not None for each in update.passes for one in each.fetched)}
+        late: set[int] = set()
+        for record in self.records:
+            cut = {number: one.cut for number, one in enumerate(record.iterations) if one.cut is not None}
+            for at in range(min(cut.values(), default=self.updates), self.updates):
+                passes = self.steps(record).updates[at].passes
+                if any(one.fetched.keys() & cut.keys() for one in passes):
+                    late.add(at)
         return [at for at in range(self.updates) if at not in late] or [*range(self.updates)]
 
     @property
@@ -97,7 +89,6 @@ class Pair:
 
     @property
     def compared(self) -> int:
-        """How many those are that are compared."""
         return len(self.whole)
 
     @cached_property
@@ -111,12 +102,8 @@ class Pair:
         starts = [[each.updates[0].parameters for each in record.optimizers] for record in self.records]
         return all(len(each) == len(starts[0]) and all(map(np.array_equal, each, starts[0])) for each in starts)
 
-    @property
-    def same_examples(self) -> bool:
-        """Whether the first update of both took the same examples; False where they are unknown."""
-        return self.same_examples_at(0)
-
-    def same_examples_at(self, number: int) -> bool:
+    def same_examples(self, number: int) -> bool:
+        """Whether an update of both took the same examples; False where they are unknown."""
         one, many = self.keys([self.one], number), self.keys(self.many, number)
         return bool(one) and Counter(one[0]) == Counter(key for keys in many for key in keys)
 
@@ -138,8 +125,10 @@ class Pair:
 
     @cached_property
     def known_by_index(self) -> bool:
-        """Whether an index means the same training example on all ranks."""
-        return known_by_index(self.many) and self.same_data is not False
+        """Whether an index means the same training example on all ranks: their data sets have one class and length."""
+        first = [one.data for record in self.many for one in trained(record)[:1]]
+        iterable = any(one.iterable for record in self.many for one in trained(record))
+        return len({*first}) == 1 and not iterable and self.same_data is not False
 
     @cached_property
     def same_data(self) -> bool | None:
@@ -181,12 +170,6 @@ def trained(record: Record) -> list[Iteration]:
     return [one for one in record.iterations if one.trained]
 
 
-def known_by_index(records: list[Record]) -> bool:
-    """Whether an index means the same example on all ranks: their data sets have one class and length."""
-    kinds = {one.data for record in records for one in trained(record)[:1]}
-    return len(kinds) == 1 and not any(one.iterable for record in records for one in trained(record))
-
-
 @dataclass(frozen=True)
 class BothRuns:
     """The update of one number on each rank of the many, and on one worker."""
@@ -212,7 +195,6 @@ class BothRuns:
 
     @cached_property
     def reduction_alone(self) -> Reduction | None:
-        """The reduction of the loss on one worker."""
         return find_reduction([self.alone], self.pair.limit)
 
     @cached_property

@@ -219,7 +219,7 @@ def _losses(pair: Pair) -> list[float]:
     found = []
     for at in pair.whole:
         one = sum(each.loss for each in pair.on_one(at).passes)
-        if not one or not pair.same_examples_at(at):
+        if not one or not pair.same_examples(at):
             return []
         found.append(sum(each.loss for each in passes_of(pair.at(at))) / pair.workers / one)
     return found if pair.batch is not None and pair.same_start else []
@@ -270,7 +270,7 @@ def matches_one(pair: Pair) -> bool:
 def comparable(pair: Pair, at: int = 0) -> bool:
     """Whether the gradients of an update must be the same in both runs: they have had the same parameters, examples and
     rates so far, drew nothing, and normalized nothing over a batch."""
-    return (pair.batch is not None and pair.same_start and all(map(pair.same_examples_at, range(at + 1)))
+    return (pair.batch is not None and pair.same_start and all(map(pair.same_examples, range(at + 1)))
             and all(pair.on_one(each).rates == pair.at(each)[0].rates for each in range(at))
             and not pair.drew_by(at) and not any(record.batch_norms for record in pair.many)
             and _drift(pair, at) < DRIFTED)

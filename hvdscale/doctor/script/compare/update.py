@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...finding import Finding
-from .pair import BothRuns, Pair
+from .pair import KINDS, BothRuns, Pair
 from .reduction import apart
 from .scale import CLOSE, DEPARTED, comparable, floor
 from .unseen import why_incomparable
@@ -30,7 +30,7 @@ def update(pair: Pair) -> Finding:
             return fault
         compared = at + 1
     return pair.finding(NAME, "same" if compared else "not_compared", compared=compared,
-                        why=why_incomparable(pair) or pair.sentence("incomparable", "gradient"))
+                        why=why_incomparable(pair) or KINDS.sentence("incomparable", "gradient", pair))
 
 
 def _alike(both: BothRuns) -> np.ndarray:

@@ -65,7 +65,7 @@ class Updates(Listener):
         self._rough = False                                         # whether fewer than 32 bits were used
         self._local: Samples = {}                                   # of the running pass
         self._fresh: dict[int, bool] = {}
-        self._optimizers: list[Optimizer] = []
+        self.optimizers: list[Optimizer] = []
         self._schedules: weakref.WeakSet = weakref.WeakSet()
         self._before: tuple[dict[str, str], dict[int, str]] | None = None       # the generators, at the first forward
         self._drawn = self._prepared = NOTHING
@@ -73,12 +73,12 @@ class Updates(Listener):
         self._line = ""
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Optimizer:
-        self._optimizers = [one for one in self._optimizers if one.optimizer() is not None]
-        for one in self._optimizers:
+        self.optimizers = [one for one in self.optimizers if one.optimizer() is not None]
+        for one in self.optimizers:
             if one.optimizer() is optimizer:
                 return one
-        self._optimizers.append(Optimizer(optimizer))
-        return self._optimizers[-1]
+        self.optimizers.append(Optimizer(optimizer))
+        return self.optimizers[-1]
 
     def parameters_added(self, optimizer):
         self._of(optimizer)
@@ -123,7 +123,7 @@ class Updates(Listener):
             call.total, call.lowest, call.highest = (
                 each / self.scale for each in (call.total, call.lowest, call.highest))
         gradients = {at: values / self.scale for at, values in self._local.items()}
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
                                prepared)
             optimizer.add_pass(one, gradients, self._fresh, bool(self.session.record.sharded), self.scale)
@@ -131,14 +131,14 @@ class Updates(Listener):
 
     def clipping(self, parameters):
         before = {id(one): sample(one.grad) for one in parameters if one.grad is not None}
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             for each in optimizer.parameters():
                 if id(each) in before:
                     optimizer.unclipped.setdefault(id(each), before[id(each)])
 
     def clipped(self, parameters, norm, limit, line):
         ids = {id(one) for one in parameters}
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             if any(id(one) in ids for one in optimizer.parameters()):
                 optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line, scale=optimizer.scale))
 
@@ -160,7 +160,7 @@ class Updates(Listener):
         if of.steps is None:
             names = names_of(parameters)
             if not self.session.record.optimizers:
-                self.session.record.untaken = untaken(each for one in self._optimizers for each in one.parameters())
+                self.session.record.untaken = untaken(each for one in self.optimizers for each in one.parameters())
             of.steps = OptimizerUpdates(type(optimizer).__name__,
                                         [(names[id(one)], sampled(one)) for one in parameters])
             of.steps.flat = not of.reached and bool(of.passes) and not self.session.record.sharded
