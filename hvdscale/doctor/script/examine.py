@@ -11,13 +11,11 @@ from ...watch.runner import ScriptRequest
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
 from .compare.evaluation import evaluation
-from .compare.epochs import epochs
-from .compare.examples import examples
+from .compare.examples import epochs, examples
 from .compare.gradient import gradient
 from .compare.pair import Pair
 from .compare.rates import learning_rate, schedule
-from .compare.shards import join
-from .compare.state import batch_norm, parameters
+from .compare.state import batch_norm, join, parameters
 from .compare.streams import random_numbers
 from .compare.unseen import notes, unseen
 from .compare.update import update

@@ -19,10 +19,10 @@ Key = tuple[int, tuple[str, int]]       # updates made before, data set
 
 @dataclass(frozen=True)
 class Round:
-    """One evaluation of one data set: the passes over loaders on each rank."""
+    """One evaluation of one data set."""
 
     key: Key
-    ranks: list[list[Iteration]]
+    ranks: list[list[Iteration]]        # the passes over loaders on each
 
     @property
     def ended(self) -> bool:
@@ -50,13 +50,17 @@ def evaluation(pair: Pair) -> Finding:
         if len({one.buffers for rank in each.ranks for one in rank[-1:] if one.buffers}) > 1:
             broadcast = all(record.broadcasts_buffers for record in pair.many)
             return each.finding(pair, "last_statistics" if broadcast else "statistics")
-    for each in filter(_models_differ, rounds if _trained_alike(pair) else ()):
+    trained_alike = all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
+                        for optimizers in zip(*(record.optimizers for record in pair.many))
+                        for updates in zip(*(one.updates for one in optimizers)))
+    for each in filter(_models_differ, rounds if trained_alike else ()):
         return each.finding(pair, "other_parameters")
-    on_one = {each.key: _taken(each.ranks[0]) for each in rounds_of([pair.one]) if each.ended}
+    alone = [each for each in rounds_of([pair.one]) if each.ended]
+    on_one = {each.key: _taken(each.ranks[0]) for each in alone}
     for each in rounds:
         if same_data(pair.records, each.key[1]) is False:
             return _of_own_data(pair, each)
-        others = [one for one in rounds_of([pair.one]) if one.key[0] == each.key[0] and one.ended]
+        others = [one for one in alone if one.key[0] == each.key[0]]
         if each.key not in on_one and others and others[0].key[1] != each.key[1]:
             return _of_own_data(pair, each, others[0])
         expected = set(on_one.get(each.key) or range(each.key[1][1]))
@@ -70,13 +74,6 @@ def _models_differ(each: Round) -> bool:
     found = {rank[-1].models for rank in each.ranks if rank}
     shared_out = any(len(_taken(rank)) < each.examples for rank in each.ranks if rank)
     return shared_out and len(found) > 1 and len({len(models) for models in found}) == 1
-
-
-def _trained_alike(pair: Pair) -> bool:
-    """Whether what the optimizers train is the same on all ranks before and after each update."""
-    return all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
-               for optimizers in zip(*(record.optimizers for record in pair.many))
-               for updates in zip(*(one.updates for one in optimizers)))
 
 
 def _taken(iterations: Iterable[Iteration]) -> Counter:
@@ -110,10 +107,7 @@ def _of_own_data(pair: Pair, each: Round, alone: Round | None = None) -> Finding
 
 
 def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
-    """Examples that the metric of a rank counts more often than others, or not at all.
-
-    expected  those that it counts on one worker
-    """
+    """Examples that the metric of a rank counts more often than others, or not at all, of those ``expected``."""
     size = len(expected)
     rank = next(rank for rank, iterations in enumerate(each.ranks) if iterations)
     combined = [(one, _combining(record, one)) for record, iterations in zip(pair.many, each.ranks)

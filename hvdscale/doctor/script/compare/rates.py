@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ....formatting.numbers import list_first, number
 from ...finding import Finding, Verdict
-from ..record import Record
 from .pair import Pair
 
 RATE, SCHEDULE = "learning rate", "schedule"
@@ -44,23 +43,20 @@ def _ratio(pair: Pair, at: int) -> float | None:
 def schedule(pair: Pair) -> Finding:
     """Whether the rates follow one course, update by update, on one worker and on many."""
     ratios = [ratio for ratio in (_ratio(pair, at) for at in range(pair.updates)) if ratio is not None]
-    alone, many = (_advance(pair, record) for record in (pair.one, pair.many[0]))
+    last = pair.updates - 1
+    alone, many = (sum(updates[last].positions) - sum(updates[0].positions)         # by how much schedules advance
+                   for updates in (pair.steps(record).updates for record in (pair.one, pair.many[0])))
     changes = len({update.rates for update in pair.steps(pair.many[0]).updates}) > 1
     by = max(ratios) / min(ratios) - 1 if ratios and min(ratios) > 0 else 0.0
     if by > CLOSE:
-        hasty = alone and math.isclose(many / alone, pair.workers)
-        kind = "hasty" if hasty else "other_pace"
-        found = pair.finding(SCHEDULE, kind if alone != many else "other_course", by=by, limit=CLOSE, alone=alone,
-                             many=many, first=ratios[0], last=ratios[-1], where=pair.at(0)[0].line)
+        kind = "other_course" if alone == many else "other_pace"
+        if alone and math.isclose(many / alone, pair.workers):
+            kind = "hasty"
+        found = pair.finding(SCHEDULE, kind, by=by, limit=CLOSE, alone=alone, many=many, first=ratios[0],
+                             last=ratios[-1], where=pair.at(0)[0].line)
         return found if pair.batch is not None else replace(found, verdict=Verdict.WARNED)      # of other batches
     if alone != many and not changes:
         return pair.finding(SCHEDULE, "flat_so_far", alone=alone, many=many, where=pair.at(0)[0].line)
-    if not pair.at(pair.updates - 1)[0].positions and not changes:
+    if not pair.at(last)[0].positions and not changes:
         return pair.finding(SCHEDULE, "constant")
     return pair.finding(SCHEDULE, "one_course")
-
-
-def _advance(pair: Pair, record: Record) -> int:
-    """By how much the schedules' positions grow over the updates."""
-    first, *_, last = [sum(update.positions) for update in pair.steps(record).updates[:pair.updates]] * 2
-    return last - first

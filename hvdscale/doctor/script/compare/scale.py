@@ -42,10 +42,10 @@ def remainder(both: BothRuns) -> Finding | None:
     """An update of fewer passes is divided as the others are."""
     by, passes = both.weighing, len(both.ranks[0].passes)
     usual = max(len(other.ranks[0].passes) for other in both.pair.both.values())
-    if by is None or passes == usual or not close(by.scale, passes / usual):
-        return None
-    return finding(both, "remainder", by=1 - by.scale, limit=CLOSE, scale=by.scale, targets=by.targets, passes=passes,
-                   usual=usual)
+    if by and passes != usual and close(by.scale, passes / usual):
+        return finding(both, "remainder", by=1 - by.scale, limit=CLOSE, scale=by.scale, targets=by.targets,
+                       passes=passes, usual=usual)
+    return None
 
 
 def _accumulates(both: BothRuns, by: Weighing) -> bool:
@@ -62,7 +62,7 @@ def scaled(both: BothRuns) -> Finding | None:
     ratio = both.ratio
     if ratio is None or close(ratio, 1):
         return None
-    others = [other.ratio for other in both.pair.both.values() if other.reduction]
+    others = [other.ratio for other in both.pair.both.values()]
     if not all(other is not None and close(other, ratio) for other in others):
         return None
     return finding(both, "scaled", by=abs(ratio - 1), limit=CLOSE, scale=both.weighing.scale, alone=both.scale_alone,
@@ -88,11 +88,12 @@ def other_denominator(both: BothRuns) -> Finding | None:
     """What the loss is divided by counts other targets than it takes, on any number of workers."""
     pair, by, ratio = both.pair, both.weighing, both.ratio
     weighed = [each.weighing for each in pair.both.values()]
-    divided = [each.targets / each.scale for each in weighed] if all(each and each.scale for each in weighed) else []
-    counts = [round(each) for each in divided]
-    if both.at != pair.whole[0] or by is None or close(by.scale, 1) or len({*counts}) < 2:
+    if both.at != pair.whole[0] or not all(each and each.scale for each in weighed) or close(by.scale, 1) or (
+            not ratio or not close(ratio, 1)):
         return None
-    if any(abs(each - count) > 0.01 for each, count in zip(divided, counts)) or not ratio or not close(ratio, 1):
+    divided = [each.targets / each.scale for each in weighed]
+    counts = [round(each) for each in divided]
+    if len({*counts}) < 2 or any(abs(each - count) > 0.01 for each, count in zip(divided, counts)):
         return None
     if counts == [sum(pair.examples(pair.many, other)) for other in pair.whole]:
         return None                     # the mean over examples of what is summed over their targets
@@ -110,18 +111,14 @@ def unequal(both: BothRuns) -> Finding | None:
     counts = by.counts.sum(axis=1)
     if by.error <= limit or agrees(both) or len({*counts}) == 1 and not _accumulates(both, by):
         return None
-    if len({*by.counts.reshape(-1)}) == 1:
-        return _weighted(both, by)
-    parts, counts = ("ranks", counts) if len({*counts}) > 1 else ("passes", by.counts[0])
-    return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
-
-
-def _weighted(both: BothRuns, by: Weighing) -> Finding:
+    if len({*by.counts.reshape(-1)}) > 1:
+        parts, counts = ("ranks", counts) if len({*counts}) > 1 else ("passes", by.counts[0])
+        return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
     weights = both.reduction.weights[0]
     scaled = weights * [[np.linalg.norm(each.gradient) for each in update.passes] for update in both.ranks]
     by_rank = not np.allclose(weights, weights[0], rtol=CLOSE)
     clipped = by_rank and np.allclose(scaled, scaled[0, 0], rtol=CLOSE)
-    return finding(both, "one_norm" if clipped else "weighted", by=by.error, limit=both.pair.limit,
+    return finding(both, "one_norm" if clipped else "weighted", by=by.error, limit=limit,
                    weights=[*(by.weights / by.weights.max()).reshape(-1)], cause="by_rank" if by_rank else "factors")
 
 
@@ -136,9 +133,8 @@ def against_one(both: BothRuns) -> Finding | None:
         return None
     times = factor(one, many)
     if times is not None and not close(times, 1):
-        known = None if both.weighing is None else 1.0
-        return finding(both, "times", by=abs(times - 1), limit=CLOSE, times=times,
-                       cause=_cause_of(both, times, known))
+        cause = _cause_of(both, times, 1.0 if both.weighing else None)
+        return finding(both, "times", by=abs(times - 1), limit=CLOSE, times=times, cause=cause)
     if shares := _shares(both, one):
         return finding(both, "shares", by=error, limit=limit, shares=shares)
     cause = _why_another(both)
@@ -216,13 +212,11 @@ def scaled_losses(both: BothRuns) -> Finding | None:
 
 def _losses(pair: Pair) -> list[float]:
     """Losses on many workers by those on one, of updates with the same examples; empty where some have others."""
-    found = []
-    for at in pair.whole:
-        one = sum(each.loss for each in pair.on_one(at).passes)
-        if not one or not pair.same_examples(at):
-            return []
-        found.append(sum(each.loss for each in passes_of(pair.at(at))) / pair.workers / one)
-    return found if pair.batch is not None and pair.same_start else []
+    one, many = ([sum(each.loss for each in passes_of(updates)) for updates in runs] for runs in (
+        [[pair.on_one(at)] for at in pair.whole], [pair.at(at) for at in pair.whole]))
+    if pair.batch is None or not pair.same_start or not all(one) or not all(map(pair.same_examples, pair.whole)):
+        return []
+    return [together / pair.workers / alone for alone, together in zip(one, many)]
 
 
 CHECKS = undivided, remainder, scaled, unequal, other_denominator, against_one, scaled_losses
@@ -230,13 +224,12 @@ CHECKS = undivided, remainder, scaled, unequal, other_denominator, against_one, 
 
 def judge(pair: Pair) -> Finding:
     """The finding on gradients without a fault: passed where something showed their scale, else unseen."""
-    found, ratios = [*pair.both.values()], _losses(pair)
-    limit = pair.limit
+    found, ratios, limit = [*pair.both.values()], _losses(pair), pair.limit
     weighed = [both.weighing for both in found]
     for at in range(1, pair.updates):
-        (*_, before), passes = (pair.at(each)[0].passes for each in (at - 1, at))
+        before, passes = (pair.at(each)[0].passes for each in (at - 1, at))
         earlier = [one for one in passes if one.fetched.keys() != passes[-1].fetched.keys()]
-        if earlier and len(passes) > len(pair.at(at - 1)[0].passes):
+        if earlier and len(passes) > len(before):
             return pair.finding(NAME, "left_over", update=at + 1, passes=len(passes), before=len(earlier),
                                 where=passes[-1].line)
     for both in found:
@@ -246,15 +239,13 @@ def judge(pair: Pair) -> Finding:
         passes = len(found[0].ranks[0].passes)
         if passes > 1 and close(weighed[0].scale, 1 / passes):
             return finding(found[0], "divided_again", passes=passes, scale=weighed[0].scale)
-        return pair.finding(NAME, "mean" if close(weighed[0].scale, 1) else "mean_times",
-                            scale=weighed[0].scale, targets=weighed[0].targets, limit=limit,
-                            by=max(by.error for by in weighed))
+        return pair.finding(NAME, "mean" if close(weighed[0].scale, 1) else "mean_times", scale=weighed[0].scale,
+                            targets=weighed[0].targets, limit=limit, by=max(by.error for by in weighed))
     residual = max(both.reduction.residual for both in found)
     if matches_one(pair):
         return pair.finding(NAME, "as_on_one", by=residual, limit=limit)
     if ratios and all(abs(ratio - 1) < ALIKE for ratio in ratios):
-        return pair.finding(NAME, "by_losses", by=residual, limit=limit, lowest=min(ratios),
-                            highest=max(ratios))
+        return pair.finding(NAME, "by_losses", by=residual, limit=limit, lowest=min(ratios), highest=max(ratios))
     return pair.finding(NAME, "unknown_divisor")
 
 

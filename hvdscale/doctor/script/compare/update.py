@@ -1,6 +1,8 @@
 """What each update did to the parameters, beside the gradient that it took, against one worker's."""
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...finding import Finding
@@ -25,18 +27,14 @@ def update(pair: Pair) -> Finding:
             break                               # see the check 'parameters'
         if not pair.flat and (np.isnan(both.ranks[0].after).any() or error > floor(pair, at)):
             break
-        agree = _alike(both) if agree is None else agree & _alike(both)
+        # numbers of the gradient that are no rounding, of which steps that divide it by its own size make more
+        alike = np.abs(both.alone.gradient - both.ranks[0].gradient) <= CLOSE * np.abs(both.alone.gradient)
+        agree = alike if agree is None else agree & alike
         if fault := _fault(both, error, agree):
             return fault
         compared = at + 1
     return pair.finding(NAME, "same" if compared else "not_compared", compared=compared,
                         why=why_incomparable(pair) or KINDS.sentence("incomparable", "gradient", pair))
-
-
-def _alike(both: BothRuns) -> np.ndarray:
-    """Which numbers of the gradient are no rounding, that steps which divide it by its own size make more of."""
-    one, many = both.alone.gradient, both.ranks[0].gradient
-    return np.abs(one - many) <= CLOSE * np.abs(one)
 
 
 def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:
@@ -51,24 +49,20 @@ def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:
             by = apart(*dict(pair.parts([steps[0], many]))[name])
             return pair.finding(NAME, "factors_of_parts", name=name, factors=factors, by=by, **given)
         if worst := _worst(pair, steps[0], many, agree):
-            divided = any(each.own is not None and not dict(pair.parts([each.own]))[worst[0]][0].all()
+            divided = any(each.own is not None and not dict(pair.parts([each.own]))[worst["name"]][0].all()
                           for each in both.ranks)
-            return pair.finding(NAME, "of_parts" if divided else "other_step", **_named(worst), **given)
+            return pair.finding(NAME, "of_parts" if divided else "other_step", **worst, **given)
     if following and following[1].own is None and len({each.digest for each in following[1:]}) > 1:
         following = []
     whole = [after.parameters - before.parameters for before, after in zip((both.alone, *both.ranks), following)]
     for many in whole[1:]:
         if worst := _worst(pair, whole[0], many, agree):
-            return pair.finding(NAME, "flat" if pair.flat else "written_after", **_named(worst), **given)
+            return pair.finding(NAME, "flat" if pair.flat else "written_after", **worst, **given)
     return None
 
 
-def _named(worst: tuple[str, float]) -> dict:
-    return {"name": worst[0], "by": worst[1], "far": worst[1]}
-
-
-def _worst(pair: Pair, one: np.ndarray, many: np.ndarray, agree: np.ndarray) -> tuple[str, float] | None:
-    """The parameter whose changes are farthest apart, and by how much; None where none is beyond rounding."""
-    apart_by = {name: apart(a[kept], b[kept]) for name, (a, b, kept) in pair.parts([one, many, agree])}
-    name = max(apart_by, key=lambda name: apart_by[name], default="")
-    return (name, apart_by[name]) if name and apart_by[name] > DEPARTED else None
+def _worst(pair: Pair, one: np.ndarray, many: np.ndarray, agree: np.ndarray) -> dict[str, Any]:
+    """The parameter whose changes are farthest apart, and by how much; empty where none is beyond rounding."""
+    apart_by = {apart(a[kept], b[kept]): name for name, (a, b, kept) in pair.parts([one, many, agree])}
+    by = max(apart_by, default=0.0)
+    return {"name": apart_by[by], "by": by, "far": by} if by > DEPARTED else {}
