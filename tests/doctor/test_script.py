@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from hvdscale.doctor.script.folder import make_workplace
-from hvdscale.doctor.script.report import files_of
+from hvdscale.doctor.script.examine import files_of
 from hvdscale.errors import UsageError
 from tests import guides
 from tests.conftest import but_slow

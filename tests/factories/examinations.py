@@ -117,7 +117,6 @@ def _run_rank(command):
 def _serve():
     from hvdscale.cli import doctor_resume, doctor_script
     from hvdscale.doctor.resume import examine, rank  # noqa: F401  imported before the forks
-    from hvdscale.doctor.script import report  # noqa: F401
     from hvdscale.watch import runner
     runner.subprocess = SimpleNamespace(Popen=ForkedRank, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     for line in sys.stdin:

@@ -3,14 +3,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from ...watch.rank import Rank
 from .listen.batches import Batches
-from .listen.calls import Calls
-from .listen.losses import Losses
-from .listen.session import Session
+from .listen.session import Calls, Session
 from .listen.updates import Updates
 from .record import Record
 
@@ -25,13 +22,12 @@ def main(of: type[Session] = Session, others: Sequence[Callable] = ()) -> NoRetu
     def save(state: str, error: str) -> None:
         record.error = error
         session.end(state)
-    batches, losses = Batches(session), Losses()
+    batches = Batches(session)
     if not others:
         session.at_end = batches.hold
-    updates = Updates(session, batches, losses)
+    updates = Updates(session, batches)
     further = (each(session, updates) for each in others)
-    rank.run((batches, losses, updates, *further, Calls(session, Path.cwd())), save,
-             is_cut=lambda: record.was_cut)
+    rank.run((batches, updates, *further, Calls(session)), save, is_cut=lambda: record.was_cut)
 
 
 if __name__ == "__main__":

@@ -39,19 +39,17 @@ class Batches(Listener):
         self._since: dict[bool, list[Iteration]] = {False: [], True: []}
 
     def used(self) -> None:
-        """A backward pass begins: loaders that have returned a batch since the last one are trained from."""
-        found = self._begun(self._since[False]) or self._begun(self._since[True])
+        """A backward pass begins: loaders that have returned a batch since the last one are trained from; of several
+        iterations over one loader the last, as a look at its first batch is none of training."""
+        found: list[Iteration] = []
+        for evaluating in (False, True):
+            last = {self._loaders[id(one)]: one for one in self._since[evaluating]}
+            found = found or [one for one in last.values() if one.trained or not one.ended or len(one.batches) == 1]
         for iteration in found:
             iteration.trained = True
-        if not found:
-            for iteration in self._since[False]:
-                iteration.listed = True
+        for iteration in self._since[False] if not found else ():
+            iteration.listed = True
         self._since = {False: [], True: []}
-
-    def _begun(self, since: list[Iteration]) -> list[Iteration]:
-        """The last of several iterations over one loader: a look at its first batch is none of training."""
-        last = {self._loaders[id(one)]: one for one in since}
-        return [one for one in last.values() if one.trained or not one.ended or len(one.batches) == 1]
 
     def fetched(self) -> dict[int, int]:
         """How many batches the last iteration over each data set had returned, of those that are trained from, by its
@@ -63,10 +61,15 @@ class Batches(Listener):
         return {at: len(one.batches) for at, one in last.values()}
 
     def iteration_begins(self, iterator):
+        dataset = iterator._dataset
+        while isinstance(dataset, Subset):
+            dataset = dataset.dataset
+        size = _length(dataset)
         iteration = Iteration(
-            _bottom(iterator._dataset), iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator),
-            self.session.record.made, int(iterator._base_seed) if iterator._num_workers > 0 else None,
-            self._subset_of(iterator._dataset), line=line_of_call())
+            (type(dataset).__name__, -1 if size is None else size),
+            iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator), self.session.record.made,
+            int(iterator._base_seed) if iterator._num_workers > 0 else None, self._subset_of(iterator._dataset),
+            line=line_of_call())
         iterator._iteration = iteration
         self._loaders[id(iteration)] = id(iterator._index_sampler)
         self._evaluated = []
@@ -84,8 +87,7 @@ class Batches(Listener):
                 self.session.record.held = [] if moved_since(before) else held
 
     def _subset_of(self, dataset: Any) -> int | None:
-        """The place of the subset's indices in the data set below all subsets, up to MOST_INDICES, among those of the
-        record; None for a whole data set."""
+        """Which of the record's subsets a data set is, by its indices in that below all; None for a whole one."""
         subsets = self.session.record.subsets
         if not isinstance(dataset, Subset):
             return None
@@ -161,13 +163,6 @@ def _length(value: Any) -> int | None:
         return len(value)
     except (TypeError, NotImplementedError):
         return None
-
-
-def _bottom(dataset: Any) -> tuple[str, int]:
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    size = _length(dataset)
-    return type(dataset).__name__, -1 if size is None else size
 
 
 def _ids_of(iterator: Any, index: Any) -> tuple[int | str, ...]:
