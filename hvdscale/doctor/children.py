@@ -25,8 +25,7 @@ from ..system.load import describe_load
 from ..system.run_module import module_command
 from ..workers.launch import find_launcher, launch_command, launch_environment, without_launcher
 from .communication import refusing_collectives
-from .finding import Finding, Verdict
-from .kinds import JOB
+from .finding import JOB, Finding, Verdict
 from .played import environment, on_host, play
 from .probe_step import Sample, make_sample
 from .ranks import Entry, broken, differing, digest, not_the_same, same_on_ranks

@@ -12,8 +12,7 @@ from ..formatting.numbers import counted
 from ..plan.shards import Visits
 from ..training.job import Job
 from ..workers.group import Workers
-from .finding import Finding
-from .kinds import JOB
+from .finding import JOB, Finding
 
 WORKERS = (1, 2, 3, 4, 5)
 MOST_STEPS = 2000           # checked

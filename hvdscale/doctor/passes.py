@@ -17,17 +17,14 @@ from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
 from ..workers.group import Workers
 from ..workload import bound_loss
-from .finding import Finding, Verdict
-from .kinds import JOB
+from .finding import JOB, Finding, Verdict
 from .probe_step import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
 from .simulated_workers import on_each
 
 
 def gradients(sample: Sample, workers: Workers) -> Finding:
-    """Whether workers and accumulation give the mean gradient and the buffers that autograd gives for the whole step.
-
-    Under a launcher on its workers, a collective; otherwise on up to 4 simulated ones.
-    """
+    """Whether workers and accumulation give the mean gradient and the buffers that autograd gives for the whole step:
+    under a launcher on its workers, a collective; otherwise on up to 4 simulated ones."""
     name, examples = "gradients", sample.plan.global_batch
     ways = list(_ways(sample, [workers.size] if workers.size > 1 else [1, 2, 3, 4]))
     if not ways:
@@ -135,9 +132,8 @@ def _explain_layer(layer: Difference) -> dict[str, str]:
         name = "norm"
     elif isinstance(layer.module, (nn.modules.dropout._DropoutNd, Dropout)):
         name = "dropout"
-    about = dict(kind=kind, option="auto" if of_torch else "always")
-    return {"why": JOB.sentence("layers that differ", name, **about),
-            "next": JOB.sentence("next for layers", name, **about)}
+    return {value: JOB.sentence(table, name, kind=kind, option="auto" if of_torch else "always")
+            for value, table in (("why", "layers that differ"), ("next", "next for layers"))}
 
 
 def random_numbers(sample: Sample) -> Finding:
@@ -199,18 +195,13 @@ def last_batch(sample: Sample) -> Finding:
         carried = all(stream.size(step) == stream.batches.at(step) for step in range(steps))
         return JOB.finding(name, "carried" if carried else "not_carried", stream, what=what)
     summed = sum(stream.size(step) for step in range(steps))
-    short = _short(sample)
-    if summed != stream.examples or not left or short is None:
+    examples = sample.plan.global_batch
+    batch = max(examples * 2 // 3, examples - 2 * sample.plan.ghost_batch)
+    if summed != stream.examples or not left or batch <= 1:
         return JOB.finding(name, "whole" if summed == stream.examples else "lost", stream, what=what, summed=summed)
+    # whose step 1 is short, of fewer ghost groups than there may be workers
+    short = sample.plan.at_batch(batch, train_examples=examples, last_batch="short")
     by = max(distance(on_each(count, lambda worker: step_of(sample, replace(short, workers=count), worker, 1))[0][0],
                       mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2, 4))
     return JOB.finding(name, "weight" if by > sample.limit else "short", what=what, summed=summed, by=by,
                        limit=sample.limit, size=short.stream.size(1), **(_why(sample) if by > sample.limit else {}))
-
-
-def _short(sample: Sample) -> Plan | None:
-    """A plan whose step 1 is short, of fewer ghost groups than there may be workers; None if the sample is too small.
-    """
-    examples = sample.plan.global_batch
-    batch = max(examples * 2 // 3, examples - 2 * sample.plan.ghost_batch)
-    return sample.plan.at_batch(batch, train_examples=examples, last_batch="short") if batch > 1 else None

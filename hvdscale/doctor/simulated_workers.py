@@ -47,10 +47,8 @@ class Member(Workers):
 
 
 def on_each(workers: int, function: Callable[[Member], object]) -> list:
-    """Call the function on each member of a group of this many workers; returns the results in rank order.
-
-    Only one member runs at a time, so it may use the process's generators and other globals. Raises what one raises.
-    """
+    """The results of calling the function on each member of a group of this many workers; raises what one raises. Only
+    one member runs at a time, so it may use the process's generators and other globals."""
     turn, barrier, slots = threading.Lock(), threading.Barrier(workers), [None] * workers
     errors: list[BaseException] = []
 

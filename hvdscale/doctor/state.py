@@ -20,8 +20,7 @@ from ..update.precision import PARAMETERS, repeatable
 from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker, Workers
 from ..workload import measured
-from .finding import Finding
-from .kinds import JOB
+from .finding import JOB, Finding
 from .probe_step import Sample
 from .resume.listen import flatten
 from .simulated_workers import on_each
@@ -84,10 +83,8 @@ def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 
 def evaluation(sample: Sample, workers: Workers) -> Finding:
-    """Whether metrics do not depend on the chunks a split is cut into, and are bit-identical at any worker count.
-
-    Under a launcher on its workers, a collective; otherwise on up to 3 simulated ones.
-    """
+    """Whether metrics do not depend on the chunks a split is cut into, and are bit-identical at any worker count: under
+    a launcher on its workers, a collective; otherwise on up to 3 simulated ones."""
     name, job, model = "evaluation", sample.job, sample.model()
     splits = {split: data.first(min(len(data), MEASURED)) for split, data in job.data.evaluated(
         job.plan.train_eval_examples).items() if len(data)}

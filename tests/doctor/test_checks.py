@@ -16,13 +16,12 @@ from torch.distributed import _functional_collectives as funcol
 from hvdscale.cli.doctor import command, say_on
 from hvdscale.doctor.examine import Examination, examine, in_this_process, notes
 from hvdscale.doctor.examples import examples, shards
-from hvdscale.doctor.finding import Finding, Verdict, carried_out
-from hvdscale.doctor.kinds import JOB
+from hvdscale.doctor.finding import JOB, Finding, Verdict, carried_out
 from hvdscale.doctor.padding import padding
 from hvdscale.doctor.passes import gradients, last_batch, losses
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import broken, digest, explain, same_on_ranks
-from hvdscale.doctor.report import render, render_findings
+from hvdscale.doctor.formats import render, render_findings
 from hvdscale.doctor.settings import decay, learning_rate
 from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hvdscale import doctor
-from hvdscale.doctor.kinds import JOB
+from hvdscale.doctor.finding import JOB
 from hvdscale.doctor.script import compare
 from hvdscale.doctor.script.compare.batches import batches_of, same_data
 from hvdscale.doctor.script.compare.pair import KINDS

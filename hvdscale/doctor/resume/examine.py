@@ -9,7 +9,7 @@ from ...formatting.numbers import list_first
 from ...watch.place import place_for
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
-from ..report import join_blocks
+from ..formats import join_blocks
 from ..script.examine import Judged, instead_of
 from .course import examples, loss_scale, printed, random_numbers, saved_values, schedule, updates
 from .runs import Both, ResumeRequest, run_all

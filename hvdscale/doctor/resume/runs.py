@@ -13,8 +13,7 @@ from typing import Any
 from ...errors import UsageError
 from ...formatting.numbers import counted, listed
 from ...watch.runner import ScriptRequest
-from ..finding import Finding
-from ..kinds import Kinds
+from ..finding import Finding, Kinds
 from ..script.compare.pair import Pair, trained
 from ..script.folder import Workplace, make_workplace
 from ..script.record import ENDED, FAILED, LOADED, READ, SAVED, WRITTEN, FileUse, GeneratorUse, Record, Start

@@ -11,7 +11,7 @@ from ...watch.remarks import ALONE
 from ...watch.runner import ScriptRequest
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
-from ..report import NOTES, join_blocks, render_list, render_table
+from ..formats import NOTES, join_blocks, render_list, render_table
 from .compare.evaluation import evaluation
 from .compare.examples import epochs, examples
 from .compare.gradient import gradient

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...finding import Finding
-from ...kinds import Kinds
+from ...finding import Finding, Kinds
 from ..record import Iteration, LoadedBatch, OptimizerUpdates, Record, Update
 from .batches import batches_of, same_data
 from .reduction import Reduction, Weighing, factors_of_parts, find_reduction, passes_of, weigh
