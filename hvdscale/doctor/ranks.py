@@ -48,8 +48,8 @@ def digest(sample: Sample) -> dict[str, Entry]:
     found[what] = _try("loss", lambda: _gradient(sample))
     splits = {split: data.first(min(len(data), DIGESTED)) for split, data in job.data.evaluated(DIGESTED).items()
               if len(data)}
-    measured = _try("measure", lambda: Evaluator(
-        job.workload, splits, DIGESTED, SingleWorker(), job.device, sample.plan.precision)(sample.model(), tuple(splits)))
+    measured = _try("measure", lambda: Evaluator(job.workload, splits, DIGESTED, SingleWorker(), job.device,
+                                                 sample.plan.precision)(sample.model(), tuple(splits)))
     for column in (f"{split}/{metric}" for split in splits for metric in job.workload.metrics):
         of_one = measured if measured.error else Entry("measure", [measured.value[column]])
         found[f"{column} of the same examples by the same model"] = of_one

@@ -8,8 +8,7 @@ import pytest
 from hvdscale import doctor
 from hvdscale.doctor.finding import JOB
 from hvdscale.doctor.script import compare
-from hvdscale.doctor.script.compare.batches import batches_of, same_data
-from hvdscale.doctor.script.compare.pair import KINDS
+from hvdscale.doctor.script.compare.pair import KINDS, batches_of, same_data
 from hvdscale.doctor.script.record import (BackwardPass, GeneratorUse, Iteration, LoadedBatch, OptimizerUpdates, Record,
                                            Sampling, Update)
 

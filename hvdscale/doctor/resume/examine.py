@@ -11,9 +11,9 @@ from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
 from ..formats import join_blocks
 from ..script.examine import Judged, instead_of
-from .course import examples, loss_scale, printed, random_numbers, saved_values, schedule, updates
+from .checks import (examples, files, load, loss_scale, optimizer, parameters, printed, random_numbers, saved_values,
+                     schedule, updates)
 from .runs import Both, ResumeRequest, run_all
-from .state import files, load, optimizer, parameters
 
 CHECKS = {"load": load, "files": files, "parameters": parameters, "optimizer": optimizer, "schedule": schedule,
           "loss scale": loss_scale, "examples": examples, "random numbers": random_numbers,
@@ -37,7 +37,6 @@ class ResumeExamination(Judged):
 
     @property
     def about(self) -> dict[str, object]:
-        """What was examined and how, for formats.render_for_machines."""
         both, asked = self.both, self.both.asked
         seen = {"stopped_after": both.stop, "held": both.held, "redone": both.redone} if both.stopped else {}
         return {"script": asked.script.script, "arguments": asked.script.arguments, "again": asked.again,
@@ -45,7 +44,6 @@ class ResumeExamination(Judged):
                 "instead": instead_of(both.first), "written": both.written, "verdict": self.verdict}
 
     def render(self, seconds: float, colour: bool) -> str:
-        """The report, in lines of ``line_width()`` characters where words allow."""
         both, asked = self.both, self.both.asked
         said = f"{asked.script.script} on {both.workers}: {both.made} updates without a stop"
         if both.stopped:
@@ -70,7 +68,6 @@ def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],
 
 
 def compare(both: Both, checks: Collection[str]) -> tuple[Finding, ...]:
-    """The findings on the runs."""
     if not both.stopped:
         return tuple(both.finding("load", "no_save") if check == "load" else
                      Finding(check, Verdict.UNSEEN, "the script saved nothing") for check in checks)

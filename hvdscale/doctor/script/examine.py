@@ -38,8 +38,6 @@ UNSEEN = 4              # exit code: no finding failed, but the training was not
 
 
 class Judged:
-    """What follows from findings."""
-
     findings: tuple[Finding, ...]
     must: Mapping[str, str] = {"gradient": "the training gradient", "examples": "the training examples"}  # be seen
 
@@ -75,8 +73,6 @@ class Judged:
 
 @dataclass(frozen=True)
 class ScriptExamination(Judged):
-    """What was found of a script."""
-
     asked: ScriptRequest
     pair: Pair
     findings: tuple[Finding, ...]
@@ -88,7 +84,6 @@ class ScriptExamination(Judged):
 
     @property
     def about(self) -> dict[str, object]:
-        """What was examined and how, for formats.render_for_machines."""
         return {"verdict": self.verdict, "script": self.asked.script, "arguments": self.asked.arguments,
                 "workers": self.pair.workers,
                 "global_batch": self.asked.global_batch, "updates": self.pair.updates, "notes": self.notes,

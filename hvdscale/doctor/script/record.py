@@ -140,8 +140,6 @@ class Update:
 
 @dataclass
 class OptimizerUpdates:
-    """An optimizer's updates."""
-
     name: str                       # its class
     sampled: list[tuple[str, int]]  # the name of each parameter, how many numbers of it the samples have, in order
     updates: list[Update] = field(default_factory=list)

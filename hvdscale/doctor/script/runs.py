@@ -28,8 +28,6 @@ OF_OTHERS = "a rank makes a call that another one leaves out, as where only some
 
 @dataclass(frozen=True)
 class Run:
-    """One run."""
-
     records: list[Record]       # one a rank
     place: Path                 # where the ranks left them, and what they printed
     workplace: Workplace

@@ -24,7 +24,6 @@ def close(value: float, to: float) -> bool:
 
 
 def finding(both: BothRuns, kind: str, **given) -> Finding:
-    """The finding of a kind on an update."""
     return both.pair.finding(NAME, kind, **{"update": both.at + 1, "where": both.line, **given})
 
 

@@ -35,7 +35,6 @@ def _sample_part(values: torch.Tensor) -> np.ndarray:
 
 
 def sampled(values: torch.Tensor) -> int:
-    """How many numbers a sample has."""
     return len(range(0, values.numel(), _stride(values.numel())))
 
 
