@@ -90,11 +90,7 @@ class JobRequest:
     def twice(self, size: int) -> list[dict[str, Entry]]:
         """The digests of two processes that both simulate rank 0 in a group of this size."""
         children = [self.played(0, size) for _ in range(2)]
-        try:
-            return [_digest_of(child) for child in children]
-        finally:
-            for child in children:
-                child.close()
+        return [_digest_of(child) for child in children]
 
 
 class OtherRank:
@@ -127,19 +123,15 @@ class StallTest:
     """A small job of two workers, one of which stalls: does the other end the job and say why?"""
 
     def __init__(self):
-        self._child, self._reason = None, ""
+        self._child, self._reason = None, "this check needs horovodrun or mpirun, and neither is on PATH"
         try:
-            launcher = find_launcher()
-            if launcher is None:
-                self._reason = "this check needs horovodrun or mpirun, and neither is on PATH"
-                return
-            command = module_command(MODULE, "stop", str(STALL_SECONDS))
-            self._child = Child(launch_command(launcher, 2, command), launch_environment(without_launcher()))
+            if launcher := find_launcher():
+                command = module_command(MODULE, "stop", str(STALL_SECONDS))
+                self._child = Child(launch_command(launcher, 2, command), launch_environment(without_launcher()))
         except (HvdscaleError, OSError) as error:
             self._reason = f"no two workers can be started here: {error}"
 
     def finding(self) -> Finding:
-        """Whether the job ended in time and gave the reason."""
         if self._child is None:
             return JOB.finding("stall", "no_launcher", reason=self._reason)
         ended = self._child.ended(PATIENCE)
@@ -150,10 +142,9 @@ class StallTest:
         if JOINED not in output:
             lines = output.strip().splitlines() or ["no output"]
             return JOB.finding("stall", "not_started", line=lines[-1][:200])
-        kind = "endless"
-        if ended:
-            kind = "ended" if reason else "silent"
-        return JOB.finding("stall", kind, seconds=STALL_SECONDS, reason=repr(reason and reason[0]))
+        kind = "ended" if reason else "silent"
+        return JOB.finding("stall", kind if ended else "endless", seconds=STALL_SECONDS,
+                           reason=repr(reason and reason[0]))
 
     def kill(self) -> None:
         if self._child is not None:

@@ -96,7 +96,7 @@ def losses(sample: Sample) -> Finding:
                 total, count = loss(model, batch)
                 drawn.append(generators.moved())
             return total.item(), count
-        (total, count), sums = of(*whole[0]), [of(*part) for part in parts]
+        (total, count), *sums = [of(*part) for part in (*whole, *parts)]
     sizes = [part.stop - part.start for part, _ in parts]
     summed, counted = sum(t for t, _ in sums), sum(c for _, c in sums)
     by = abs(summed - total) / max(abs(total), abs(summed), 1e-30)

@@ -20,7 +20,7 @@ from ..errors import HvdscaleError, WorkersError, WorkloadError
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
-from ..plan.shards import Pass, Visits, even_bounds, group_bounds
+from ..plan.shards import Pass, even_bounds, group_bounds
 from ..training.job import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
@@ -68,13 +68,11 @@ class Sample:
         model.load_state_dict(self.job.model.state_dict())
         return model
 
-    def batch(self, visits: Visits):
-        """The training batch of these visits, as in a step."""
-        return to_device(self.job.data.train.take(visits), self.job.device, PARAMETERS[self.plan.precision])
-
     def parts(self, plan: Plan, bounds: Sequence[int], step: int = 0) -> list[tuple[Pass, object]]:
         """The passes between these positions of the step, and their batches."""
-        return [(Pass(a, b), self.batch(plan.stream.visits(step, a, b))) for a, b in zip(bounds, bounds[1:])]
+        batches = (self.job.data.train.take(plan.stream.visits(step, a, b)) for a, b in zip(bounds, bounds[1:]))
+        return [(Pass(a, b), to_device(batch, self.job.device, PARAMETERS[self.plan.precision]))
+                for a, b, batch in zip(bounds, bounds[1:], batches)]
 
 
 def make_sample(job: Job, wanted: int, workers: int) -> Sample:

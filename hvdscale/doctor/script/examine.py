@@ -16,11 +16,10 @@ from .compare.evaluation import evaluation
 from .compare.examples import epochs, examples
 from .compare.gradient import gradient
 from .compare.pair import Pair
-from .compare.rates import learning_rate, schedule
 from .compare.state import batch_norm, join, parameters
+from .compare.steps import learning_rate, schedule, update
 from .compare.streams import random_numbers
 from .compare.unseen import notes, unseen
-from .compare.update import update
 from .folder import LARGEST
 from .record import Record
 from .runs import Run, run_here, run_launched

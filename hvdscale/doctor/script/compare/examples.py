@@ -23,8 +23,7 @@ def examples(pair: Pair) -> Finding:
     """Whether the ranks took different examples, as many as one worker would."""
     if not all(map(trained, pair.records)):
         return _without_loader(pair)
-    splits = different_splits(pair)
-    if splits:
+    if splits := different_splits(pair):
         return splits
     loaders = dict.fromkeys(one.data for record in pair.many for one in trained(record))
     if len(loaders) > 1 and all({one.data for one in trained(record)} == {*loaders} for record in pair.records):
@@ -82,15 +81,16 @@ def _without_loader(pair: Pair) -> Finding:
         first, *others = ([one.gradient for one in update.passes] for update in pair.at(at))
         if not any(each.any() for each in first) or not all(
                 len(each) == len(first) and all(map(np.array_equal, first, each)) for each in others):
-            break
-    else:
-        return pair.finding(EXAMPLES, "same_gradients", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
-    return pair.finding(EXAMPLES, "as_on_one" if matches_one(pair) else "no_loader")
+            return pair.finding(EXAMPLES, "as_on_one" if matches_one(pair) else "no_loader")
+    return pair.finding(EXAMPLES, "same_gradients", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
 
 
 def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | None:
     """A failed finding, where ranks took the same examples, in one update or in different ones of the first epoch."""
-    ranks, (alone,) = _first_epoch(pair, pair.many), _first_epoch(pair, [pair.one])
+    # of the first training epoch, from as many batches on each rank
+    begins = [[trained(record)[0].batches for record in records] for records in (pair.many, [pair.one])]
+    ranks, (alone,) = ([[key for batch in each[:min(map(len, run))] for key in (
+        batch.ids if pair.known_by_index else batch.contents)] for each in run] for run in begins)
     twice, padded = _repeated(ranks), max(one.sampling.padded for record in pair.many for one in trained(record))
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
@@ -123,13 +123,6 @@ def _why_shared(pair: Pair, first: Iteration, same: bool) -> str:
 def _replaces(pair: Pair) -> bool:
     """Whether a sampler may take an example twice."""
     return any(one.sampling.replacement for record in pair.many for one in trained(record))
-
-
-def _first_epoch(pair: Pair, records: list[Record]) -> list[list]:
-    """What identifies the examples that were read in the first training epoch, from as many batches on each rank."""
-    firsts = [trained(record)[0].batches for record in records]
-    return [[key for batch in first[:min(map(len, firsts))] for key in (
-        batch.ids if pair.known_by_index else batch.contents)] for first in firsts]
 
 
 def _repeated(ranks: list[list]) -> int:
@@ -182,8 +175,7 @@ def _skipped(pair: Pair, first: Iteration) -> Finding | None:
     """A warning, where an update follows more batches on one rank than on another, of as many backward passes."""
     for at in pair.whole:
         batches = [len(pair.batches(record, at)) for record in pair.many]
-        passes = {len(update.passes) for update in pair.at(at)}
-        if len({*batches}) > 1 and len(passes) == 1:
+        if len({*batches}) > 1 and len({len(update.passes) for update in pair.at(at)}) == 1:
             return pair.finding(EXAMPLES, "skipped", batches=batches, update=at + 1, where=first.line)
     return None
 
@@ -195,13 +187,12 @@ def different_splits(pair: Pair) -> Finding | None:
     training = [_subset(record, first) for record, first in zip(pair.many, firsts)]
     if pair.same_data is False or len({one.data for one in firsts}) > 1 or not all(training):
         return None
-    leaked, first = _leaked(pair, training), firsts[0]
-    own = training[0]
+    leaked, first, own = _leaked(pair, training), firsts[0], training[0]
     other = next((each for each in training if each != own), own)
     if first.sampling.replicas == pair.workers and other != own:
         return pair.finding(EXAMPLES, "split_by_rank", cause="" if own & other else "twice", data=first.data[0],
-                            apart=len(own - other), size=len(own), leaked=leaked and f", and {leaked}",
-                            where=first.line)
+                            apart=len(own - other), size=len(own), where=first.line,
+                            leaked=leaked and f", and {leaked}")
     return pair.finding(EXAMPLES, "leaked", data=first.data[0], leaked=leaked, where=first.line) if leaked else None
 
 
@@ -248,12 +239,11 @@ def _sizes(pair: Pair) -> Finding | None:
     if not alone or abs(together * pair.workers - len(alone)) > pair.workers * pair.workers * largest or (
             len(alone) - together <= pair.workers * largest):
         return None
-    sampling = firsts[0].sampling
-    by = "by_prepare" if sampling.name == SHARDS else "by_rank"
-    twice = sampling.replicas == pair.workers and (
-        by == "by_prepare" or firsts[0].data[1] < trained(pair.one)[0].data[1])
-    return pair.finding(EPOCHS, "shared_twice" if twice else "smaller", alone=len(alone), together=together,
-                        cause=by if twice else "", where=firsts[0].line)
+    given, sampling = dict(alone=len(alone), together=together, where=firsts[0].line), firsts[0].sampling
+    prepared, fewer = sampling.name == SHARDS, firsts[0].data[1] < trained(pair.one)[0].data[1]
+    if sampling.replicas == pair.workers and (prepared or fewer):
+        return pair.finding(EPOCHS, "shared_twice", cause="by_prepare" if prepared else "by_rank", **given)
+    return pair.finding(EPOCHS, "smaller", **given)
 
 
 def _order(pair: Pair) -> Finding:
@@ -262,9 +252,9 @@ def _order(pair: Pair) -> Finding:
     sampler, where = first.sampling.name, first.line
     if sampler == "SequentialSampler" and not first.iterable or first.sampling.shuffle is False and (
             first.sampling.replicas):
-        shuffles = trained(pair.one)[0].sampling.shuffle
-        return pair.finding(EPOCHS, "in_order_on_many" if shuffles else "in_order", sampler=sampler,
-                            where=where if shuffles else "")
+        if trained(pair.one)[0].sampling.shuffle:
+            return pair.finding(EPOCHS, "in_order_on_many", sampler=sampler, where=where)
+        return pair.finding(EPOCHS, "in_order", sampler=sampler)
     both = [[one for one in trained(record) if one.data == trained(record)[0].data][:2] for record in pair.many]
     if not all(len(epochs) == 2 for epochs in both):
         kept = [at for at in range(pair.updates) if not pair.batches(pair.many[0], at)]

@@ -30,11 +30,11 @@ def finding(both: BothRuns, kind: str, **given) -> Finding:
 def undivided(both: BothRuns) -> Finding | None:
     """Accumulated passes are summed, where each is a mean."""
     by, alone, passes = both.weighing, both.scale_alone, len(both.ranks[0].passes)
-    if by is None or passes == 1 or not _accumulates(both, by) or not close(by.scale, passes):
-        return None
-    if alone is not None and not close(alone, len(both.alone.passes)):
-        return None
-    return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.targets, passes=passes)
+    if by and passes > 1 and _accumulates(both, by) and close(by.scale, passes) and (
+            alone is None or close(alone, len(both.alone.passes))):
+        return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.targets,
+                       passes=passes)
+    return None
 
 
 def remainder(both: BothRuns) -> Finding | None:
@@ -193,9 +193,7 @@ def _shares(both: BothRuns, alone: np.ndarray) -> list[float]:
 def factor(one: np.ndarray, many: np.ndarray) -> float | None:
     """How many times one gradient the other is; None where it points elsewhere."""
     lengths = float(np.linalg.norm(one) * np.linalg.norm(many))
-    if not lengths or one @ many / lengths < PARALLEL:
-        return None
-    return float(one @ many / (one @ one))
+    return float(one @ many / (one @ one)) if lengths and one @ many / lengths >= PARALLEL else None
 
 
 def scaled_losses(both: BothRuns) -> Finding | None:
@@ -252,8 +250,7 @@ def matches_one(pair: Pair) -> bool:
     """Whether the first update has the gradient of one worker."""
     if not pair.same_start:
         return False
-    first = BothRuns(pair, 0)
-    one, many = first.reduction_alone, first.reduction
+    one, many = BothRuns(pair, 0).reduction_alone, BothRuns(pair, 0).reduction
     return bool(one and many and one.gradients[0].any() and apart(one.gradients[0], many.gradients[0]) <= pair.limit)
 
 

@@ -195,35 +195,32 @@ def _sampling(iterator: Any) -> Sampling:
 
 
 def digests_of(examples: list) -> list[str]:
-    """A digest of each example as the data set gave it; empty where one has a part that cannot be digested."""
-    found = []
-    for example in examples:
-        parts = [_digest_of(part) for part in _parts(example)]
-        if None in parts or not parts:
-            return []
-        found.append(".".join(map(str, parts)))
-    return found
+    """A digest of each example as the data set gave it, with a dot between those of its parts; empty where one has a
+    part that cannot be digested."""
+    found = [_digests_of_parts(example if isinstance(example, (dict, list, tuple)) else [example])
+             for example in examples]
+    return [".".join(map(str, parts)) for parts in found] if all(parts and None not in parts for parts in found) else []
 
 
-def _parts(example: Any) -> list:
-    if isinstance(example, dict):
-        return [example[key] for key in sorted(example, key=repr)]
-    return list(example) if isinstance(example, (list, tuple)) else [example]
+def _digests_of_parts(whole: dict | list | tuple) -> list[str | None]:
+    parts = [whole[key] for key in sorted(whole, key=repr)] if isinstance(whole, dict) else whole
+    return [_digest_of(part) for part in parts]
 
 
 def _digest_of(value: Any) -> str | None:
-    """A digest of tensors, arrays, images, numbers, text, and what holds them."""
+    """A digest of tensors, arrays, images, numbers, text, and what holds them; None of others."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = value.view(torch.int16) if value.dtype == torch.bfloat16 else value
         value = value.numpy() if not value.is_sparse else value.to_dense().numpy()
     if isinstance(value, np.ndarray) and value.dtype != object:
-        return _digest(f"{value.shape}".encode() + np.ascontiguousarray(value).tobytes()) if (
-            value.nbytes <= LARGEST) else None
+        if value.nbytes > LARGEST:
+            return None
+        return _digest(f"{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
     if isinstance(value, (int, float, str, bytes, bool, type(None), np.generic)):
         return _digest(repr(value).encode())
     if isinstance(value, (dict, list, tuple)):
-        inner = [_digest_of(part) for part in _parts(value)]
+        inner = _digests_of_parts(value)
         return None if None in inner else _digest("".join(map(str, inner)).encode())
     if hasattr(value, "tobytes") and hasattr(value, "size"):
         return _digest(value.tobytes())
