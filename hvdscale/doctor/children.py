@@ -49,10 +49,10 @@ class Child:
             self._process.stdin.write(given)
             self._process.stdin.close()
 
-    def ended(self, seconds: float) -> bool:
-        """Whether it ended by itself within this many seconds of its start; if not, it is killed."""
+    def ended(self) -> bool:
+        """Whether it ended by itself within PATIENCE seconds of its start; if not, it is killed."""
         try:
-            self._process.wait(max(0.0, self._started + seconds - time.monotonic()))
+            self._process.wait(max(0.0, self._started + PATIENCE - time.monotonic()))
             return True
         except subprocess.TimeoutExpired:
             self.kill()
@@ -134,7 +134,7 @@ class StallTest:
     def finding(self) -> Finding:
         if self._child is None:
             return JOB.finding("stall", "no_launcher", reason=self._reason)
-        ended = self._child.ended(PATIENCE)
+        ended = self._child.ended()
         output = re.sub(r"\[\d+(,\d+)?\]<std(out|err)>:", "", self._child.output)        # horovodrun marks lines
         reason = re.search(f"has waited {STALL_SECONDS:g} s for the other workers|a worker was lost", output)
         if (load := describe_load()) and (JOINED not in output or not ended or not reason):
@@ -156,7 +156,7 @@ TOO_LONG = broken(f"it took longer than {PATIENCE:g} s")
 
 def _digest_of(child: Child) -> dict[str, Entry]:
     with contextlib.closing(child):
-        if not child.ended(PATIENCE):
+        if not child.ended():
             return TOO_LONG
         last = (child.output.strip().splitlines() or ["no output"])[-1]
     try:

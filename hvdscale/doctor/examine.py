@@ -49,10 +49,8 @@ class Examination:
 def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPLES,
             say: Callable[[str], None] = lambda name: None, checks: Collection[str] = ORDER) -> Examination:
     """Run those checks of ORDER; a collective whose findings are complete on rank 0. ``say`` gets the name of each
-    check. Raises CommunicationError where the job's own code communicates.
-
-    layers   the user's settings, as for ``prepare``;  wanted  examples in the step that the checks take
-    """
+    check, ``layers`` are the user's settings, and the checks take a step of the ``wanted`` examples. Raises
+    CommunicationError where the job's own code communicates."""
     asked, alone, ranked = JobRequest(job.name, layers, wanted), workers.size == 1, RANKS in checks
     ranks = OtherRank(asked) if alone and ranked else None
     stop = StallTest() if workers.rank == 0 and STALL in checks else None

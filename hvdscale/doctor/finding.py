@@ -76,8 +76,7 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
 
 
 def trace_cause(finding: Finding, findings: Sequence[Finding], explains: Mapping[str, Collection[str]]) -> Finding:
-    """The finding, with the cause of the first other failure that explains it, by check: those that fail where it does.
-    """
+    """The finding, with the cause of the first other failure that ``explains`` it: by check, those that fail too."""
     found = {source.check: source for source in findings}
     for check, explained in explains.items():
         source = found.get(check)

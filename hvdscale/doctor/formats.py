@@ -88,8 +88,7 @@ def _colour(text: str, verdict: str, colour: bool) -> str:
 
 
 def checks_of(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
-    """Those of the known checks that ``gradient,examples`` names; all for None. Raises UsageError for an unknown one.
-    """
+    """Those of the known checks that ``gradient,examples`` names, all for None; raises UsageError."""
     asked = known if text is None else [name.strip() for name in text.split(",")]
     for name in asked:
         if name not in known:
@@ -100,10 +99,8 @@ def checks_of(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
 
 def render_for_machines(wanted: str, about: Mapping[str, object], findings: Sequence[Finding], code: int,
                         blind: Collection[str] = (), suite: str = "hvdscale-doctor") -> str:
-    """The findings as JSON, with null for what was not measured or is not finite, or JUNIT.
-
-    about  what was examined and how, by name: numbers, text, lists of text;  code  the exit code
-    blind  checks that must see what they judge: where they did not, JUnit has an error, else a skipped test
+    """The findings as JSON, with null for what was not measured or is not finite, or JUNIT; with what was examined and
+    how, by name. Where checks that are ``blind`` did not see what they judge, JUnit has an error, else a skipped test.
     """
     about = {**about, "exit_code": code}
     if wanted == JSON:

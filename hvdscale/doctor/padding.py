@@ -1,8 +1,5 @@
-"""The padding check: does an example's result depend on how far its batch is padded?
-
-The same few examples are computed twice: as a batch, and cut out of a batch with longer examples. Both times the job's
-own collate function pads them; nothing else differs.
-"""
+"""The padding check: the same few examples are computed twice, as a batch and cut out of a batch with longer examples.
+Both times the job's own collate function pads them; nothing else differs."""
 from __future__ import annotations
 
 import copy

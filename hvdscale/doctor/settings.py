@@ -30,10 +30,8 @@ AMPLIFIED = 10.0        # a step per gradient, over that of the other parameters
 
 
 def decay(sample: Sample) -> Finding:
-    """Which parameters an update shrinks when all gradients are zero, and which of them should decay.
-
-    The check takes a step from parameters of 1, so it also finds an optimizer class with its own decay.
-    """
+    """Which parameters an update shrinks when all gradients are zero, and which of them should decay. The check takes
+    a step from parameters of 1, so it also finds an optimizer class with its own decay."""
     plan, model = sample.job.plan, sample.model()
     optimizer, apart = make_optimizer(plan, model), norms_and_biases(model)
     for group in optimizer.param_groups:

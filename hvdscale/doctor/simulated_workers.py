@@ -1,7 +1,4 @@
-"""Several workers simulated in one process: threads, of which only one runs until it waits for the others.
-
-    results = on_each(3, lambda worker: ...)        worker: a group member with rank, size, sum_, gather, ...
-"""
+"""Several workers simulated in one process: threads, of which only one runs until it waits for the others."""
 from __future__ import annotations
 
 import threading

@@ -373,9 +373,10 @@ train = TensorDataset(inputs[mine], targets[mine])
 PAIRS = {**SHARDED, **REPLICATED}
 
 
-def workers_of(name):
-    """How many workers a pair needs."""
-    return PAIRS[name][2].get("workers", 2) if name in PAIRS else 2
+def words(name):
+    """The options by which a script is examined: 8 examples a worker, of as many as it needs."""
+    workers = PAIRS[name][2].get("workers", 2) if name in PAIRS else 2
+    return "--batch", str(8 * workers), "--workers", str(workers), "--", "--batch", "{local}"
 
 
 def text(name, faulty):

@@ -189,8 +189,7 @@ def _miscounted(both: Both, now: list) -> tuple[int, int, int]:
 
 
 def _place(both: Both, usual: list, now: list, at: int) -> tuple[str, int]:
-    """Where the uninterrupted run has the examples that are taken from the update ``at`` on: a kind of finding, and the
-    update."""
+    """A kind of finding, and the update at which the uninterrupted run has the examples that follow ``at``."""
     held, epochs = both.held + at, both.epochs
     begin = epochs[max(0, bisect_right(epochs, held) - 1)]
     end = next((one for one in epochs if one > held), both.made)

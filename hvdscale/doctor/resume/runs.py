@@ -108,8 +108,6 @@ class Both:
 
     @cached_property
     def loaded(self) -> list[tuple[FileUse, FileUse]]:
-        """What the resumed run loaded before its first update, and how the stopped one had last written it: what was
-        saved by a function for checkpoints, else any file."""
         return find_loaded(self.stopped, self.resumed)
 
     @cached_property
@@ -184,7 +182,8 @@ def alike(one: Start | None, other: Start | None, names: Iterable[str]) -> bool:
 
 
 def find_loaded(stopped: list[Record], resumed: list[Record]) -> list[tuple[FileUse, FileUse]]:
-    """What a run loaded before its first update, and how the one before had last written it or its folder."""
+    """What a run loaded before its first update, and how the one before had last written it or its folder: what was
+    saved by a function for checkpoints, else any file."""
     written = [one for record in stopped for one in record.uses(SAVED, WRITTEN)]
     found = []
     for one in (one for record in resumed for one in record.uses(LOADED, READ) if not one.updates):

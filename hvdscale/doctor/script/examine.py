@@ -96,11 +96,8 @@ def instead_of(records: list[Record]) -> list[str]:
 
 def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[[str], None],
             checks: Collection[str] = tuple(CHECKS)) -> ScriptExamination | None:
-    """Run the script on one worker and on several, and compare; raises ScriptError. None on ranks above 0.
-
-    process  this one in a launch, whose workers then run the script; alone, ``workers`` ranks are started here
-    checks   those of CHECKS to make
-    """
+    """Run the script on one worker and on several, and make those of CHECKS; raises ScriptError. None on ranks above 0.
+    In a launch, its workers run the script; a process alone starts ``workers`` ranks here."""
     with place_for(process, asked.seconds) as place:
         if process.size > 1:
             say(f"running {asked.script} on {process.size} workers")

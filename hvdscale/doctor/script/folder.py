@@ -22,14 +22,11 @@ State = dict[str, tuple[int, int]]      # path -> bytes, time of the last change
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where the script runs.
-
-    copied  it is a copy of ``original``, which is left as it is; else it is ``original`` itself
-    """
+    """Where the script runs."""
 
     original: Path
     folder: Path
-    copied: bool
+    copied: bool                # it is a copy of ``original``, which is left as it is; else it is ``original`` itself
     before: State
 
     def written(self) -> list[str]:
@@ -39,12 +36,9 @@ class Workplace:
 
 
 def make_workplace(original: Path, place: Path) -> Workplace:
-    """A copy of the folder at a new place; the folder itself where it is larger than LARGEST.
-
-    Links stay links, so large data may be linked to; so may .git and .venv, which are not copied. What lies beside the
-    folder is linked to, and what Python can import from the folders above. Raises UsageError where something cannot be
-    copied.
-    """
+    """A copy of the folder at a new place; the folder itself where it is larger than LARGEST. Links stay links, so
+    large data may be linked to; .git and .venv are linked to, as is what lies beside the folder, and what Python can
+    import from the folders above. Raises UsageError where something cannot be copied."""
     before = state_of(original)
     if sum(size for size, _ in before.values()) > LARGEST:
         return Workplace(original, original, False, before)

@@ -86,12 +86,9 @@ class LossCall:
     name: str
     count: float            # of targets it is taken over (weighted, if the classes are)
     total: float            # derivative of what was differentiated by this loss as a mean
-    lowest: float           # weight of a single target in what was differentiated
-    highest: float
-    line: str = ""
-    # of each target, where the call gives them one by one; else their sum, and one weight of all
-    values: np.ndarray = field(default_factory=lambda: np.zeros(1))
-    weights: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    line: str
+    values: np.ndarray      # of each target, where the call gives them one by one; else their sum
+    weights: np.ndarray     # likewise; else the largest
 
 
 @dataclass

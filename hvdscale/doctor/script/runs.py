@@ -66,10 +66,8 @@ def run_ranks(asked: ScriptRequest, workers: int, place: Path, workplace: Workpl
 
 
 def run_launched(asked: ScriptRequest, process: Process, place: Path) -> Run | None:
-    """Run the script as this rank of a launch; rank 0 gets all ranks' records, once they are there, others None.
-
-    place  the same folder on all ranks, which rank 0 makes
-    """
+    """Run the script as this rank of a launch; rank 0 gets all ranks' records, once they are there, others None. The
+    place is the same folder on all ranks, which rank 0 makes."""
     if process.rank:
         await_path(place / runner.TASK, asked.seconds, SHARE)
         original, folder = Path.cwd(), copy_of(Path.cwd(), place / "folder")

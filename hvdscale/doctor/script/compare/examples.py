@@ -139,8 +139,8 @@ def planned(record: Record, but_last: bool = False) -> list[int | str]:
 
 
 def filled_up(pair: Pair) -> int:
-    """How many examples the ranks' last batches of the first epoch repeat, where no others do and none is left out, as
-    accelerate's BatchSamplerShard fills them up so that all ranks have as many; else 0."""
+    """How many examples the ranks' last batches of the first epoch repeat, as accelerate's BatchSamplerShard fills them
+    up so that all ranks have as many; 0 where others do, or some are left out."""
     if not all(map(trained, pair.records)) or not pair.known_by_index:
         return 0
     ranks, before = ([planned(record, but_last) for record in pair.many] for but_last in (False, True))

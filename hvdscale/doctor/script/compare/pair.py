@@ -156,8 +156,7 @@ class Pair:
         return [(name, [sample[end - size:end] for sample in samples]) for (name, size), end in zip(sampled, ends)]
 
     def scaled_parts(self, reference: np.ndarray, found: np.ndarray, updates: list[Update]) -> tuple[str, list[float]]:
-        """The first parameter of which each rank has a part, each another multiple of the reference; with the factors.
-        Empty where there is none."""
+        """The first parameter of which each rank's part is another multiple of the reference, and the factors."""
         own = [update.own for update in updates if update.own is not None and not update.own.all()]
         for name, (one, many, *masks) in self.parts([reference, found, *own]) if own else ():
             factors = factors_of_parts(one, many, [mask.astype(bool) for mask in masks], LIMIT)
@@ -216,11 +215,9 @@ class BothRuns:
 
 
 def batches_of(record: Record, optimizer: OptimizerUpdates) -> list[list[LoadedBatch]]:
-    """The batches of each update of an optimizer.
-
-    Loops, and wrappers of loaders, read ahead. The first update of an epoch then seems to have more batches than its
-    passes need, and the last one none; so batches are handed out in their order, at the rate of the updates between.
-    """
+    """The batches of each update of an optimizer. Loops, and wrappers of loaders, read ahead: the first update of an
+    epoch then seems to have more batches than its passes need, and the last one none. So batches are handed out in
+    their order, at the rate of the updates between."""
     found: list[list[LoadedBatch]] = [[] for _ in optimizer.updates]
     for number, iteration in enumerate(record.iterations):
         if not iteration.trained:
@@ -257,11 +254,9 @@ def _ends(iteration: Iteration, seen: list[list[int]]) -> list[int]:
 
 
 def same_data(records: list[Record], data: tuple[str, int]) -> bool | None:
-    """Whether all ranks of the runs have one data set of that class and length; None if nothing shows it.
-
-    Ranks may have files of their own. Where examples are augmented, a part that is not, such as the label, is enough:
-    it has to differ between examples, and to agree at each index that two ranks have read.
-    """
+    """Whether all ranks of the runs have one data set of that class and length, or files of their own; None if nothing
+    shows it. Where examples are augmented, a part that is not, such as the label, is enough: it has to differ between
+    examples, and to agree at each index that two ranks have read."""
     read = [{at: content for one in record.iterations if one.data == data and not one.iterable for batch in one.batches
              for at, content in zip(batch.ids, batch.contents)} for record in records]
     read = [one for one in read if one]

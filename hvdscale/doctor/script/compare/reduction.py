@@ -23,8 +23,7 @@ class Reduction:
 
 
 def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
-    """The reduction of an update, given on each rank; None where ranks made different numbers of passes, or none, and
-    where some number is not finite."""
+    """The reduction of an update, given on each rank; None where their passes differ, or some number is not finite."""
     numbers = {len(update.passes) for update in updates}
     if len(numbers) != 1 or 0 in numbers or not are_finite(updates):
         return None

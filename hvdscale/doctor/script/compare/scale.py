@@ -143,8 +143,7 @@ def against_one(both: BothRuns) -> Finding | None:
 
 
 def _why_another(both: BothRuns) -> str:
-    """The cause of another gradient, as far as the calls of loss functions show it; empty where all are as on one
-    worker."""
+    """The cause of another gradient, as far as the calls of loss functions show it; else empty."""
     if different_untrained(both.pair):
         return "untrained"
     one, many = ([call for each in passes_of(updates) for call in each.losses]
@@ -171,8 +170,7 @@ def _why_another(both: BothRuns) -> str:
 
 
 def losses_apart(both: BothRuns) -> tuple[float, float] | None:
-    """The loss on one worker and that of all ranks, each weighted as its gradient is, where they must be the same and
-    are not; else None."""
+    """The losses on one worker and of all ranks, weighted as their gradients, where they differ and must not."""
     pair = both.pair
     if not both.reduction or not both.reduction_alone or not comparable(pair, both.at) or max(
             both.reduction.residual, both.reduction_alone.residual) > pair.limit:

@@ -30,7 +30,7 @@ class Batches(Listener):
         self.session, self.evaluating = session, False
         self._read: list[str] = []                              # digests of examples that were read last
         self._drawn: GeneratorUse | None = None                 # in reading them
-        self._evaluated: list[weakref.ref] = []                 # models that were called without gradients
+        self._evaluated: weakref.WeakSet = weakref.WeakSet()    # models that were called without gradients
         self._before = snapshot()
         self._noted: frozenset[str] = frozenset()               # generators that this loader worker has drawn from
         self._data: weakref.ref | None = None                   # the data set that was trained on first
@@ -52,8 +52,7 @@ class Batches(Listener):
         self._since = {False: [], True: []}
 
     def fetched(self) -> dict[int, int]:
-        """How many batches the last iteration over each data set had returned, of those that are trained from, by its
-        place in the record."""
+        """How many batches the last iteration over each data set that is trained from had returned, by its place."""
         last: dict[tuple, tuple[int, Iteration]] = {}
         for at, one in enumerate(self.session.record.iterations):
             if one.trained:
@@ -72,7 +71,7 @@ class Batches(Listener):
             line=line_of_call())
         iterator._iteration = iteration
         self._loaders[id(iteration)] = id(iterator._index_sampler)
-        self._evaluated = []
+        self._evaluated.clear()
         self.session.record.iterations.append(iteration)
         if self._data is None and not iteration.iterable:
             with contextlib.suppress(TypeError):                # of a list
@@ -88,11 +87,10 @@ class Batches(Listener):
 
     def _subset_of(self, dataset: Any) -> int | None:
         """Which of the record's subsets a data set is, by its indices in that below all; None for a whole one."""
-        subsets = self.session.record.subsets
         if not isinstance(dataset, Subset):
             return None
         resolved = (_resolve(dataset.dataset, index) for index in list(dataset.indices[:MOST_INDICES]))
-        indices = tuple(one for one in resolved if isinstance(one, int))
+        indices, subsets = tuple(one for one in resolved if isinstance(one, int)), self.session.record.subsets
         if indices not in subsets:
             subsets.append(indices)
         return subsets.index(indices)
@@ -113,8 +111,7 @@ class Batches(Listener):
         if not iteration.trained and self.evaluating:
             iteration.buffers = digest_statistics()
         if not iteration.trained and not self.session.record.sharded:
-            models = [one for each in self._evaluated if (one := each()) is not None]
-            iteration.models = tuple(digest(one.parameters()) for one in models)
+            iteration.models = tuple(sorted(digest(one.parameters()) for one in self._evaluated))
         self.session.save()
 
     def reading(self, begins):
@@ -150,8 +147,7 @@ class Batches(Listener):
         self.session.save(soon=True)
 
     def inference(self, module):
-        if all(each() is not module for each in self._evaluated):
-            self._evaluated.append(weakref.ref(module))
+        self._evaluated.add(module)
 
     def mode(self, training):
         self.evaluating = not training
@@ -195,8 +191,7 @@ def _sampling(iterator: Any) -> Sampling:
 
 
 def digests_of(examples: list) -> list[str]:
-    """A digest of each example as the data set gave it, with a dot between those of its parts; empty where one has a
-    part that cannot be digested."""
+    """A digest of each example as the data set gave it, part by part; empty where some part cannot be digested."""
     found = [_digests_of_parts(example if isinstance(example, (dict, list, tuple)) else [example])
              for example in examples]
     return [".".join(map(str, parts)) for parts in found] if all(parts and None not in parts for parts in found) else []

@@ -68,8 +68,7 @@ def named(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def digest_untrained() -> dict[str, str]:
-    """A digest of each buffer and frozen parameter in the process, by the outermost module's class and the name in it.
-    """
+    """A digest of each buffer and frozen parameter of the process, by the outermost module's class and its name."""
     return {f"{type(module).__name__}.{name}": digest([values]) for module in outermost_modules()
             for name, values in (*module.named_buffers(), *module.named_parameters()) if not values.requires_grad}
 

@@ -77,9 +77,9 @@ class Updates(Listener):
         count = value.numel() if reduction == "none" else _count(name, given)
 
         def reach(gradient: torch.Tensor) -> None:
-            call = self._reached[number] = _call(name, gradient.detach(), reduction, count)
-            call.line, call.weights = line, np.array([call.highest])
-            call.values = np.array([result.double().sum().item() * (count if reduction == "mean" else 1)])
+            targets, total, weight = _weigh(gradient.detach(), reduction, count)
+            values = np.array([result.double().sum().item() * (count if reduction == "mean" else 1)])
+            call = self._reached[number] = LossCall(name, targets, total, line, values, np.array([weight]))
             if reduction == "none" and result.numel() <= MOST_TARGETS:
                 call.values, call.weights = (one.double().reshape(-1).cpu().numpy() for one in (
                     result, gradient.detach()))
@@ -122,8 +122,7 @@ class Updates(Listener):
         calls = [call for _, call in sorted(self._reached.items())]
         self._reached = {}
         for call in calls:
-            call.total, call.lowest, call.highest = (
-                each / self.scale for each in (call.total, call.lowest, call.highest))
+            call.total /= self.scale
         gradients = {at: values / self.scale for at, values in self._local.items()}
         for optimizer in self.optimizers:
             one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
@@ -224,13 +223,10 @@ def _count(name: str, given: dict) -> float:
     return float(counted.numel() if weight is None else weight[counted].sum().item())
 
 
-def _call(name: str, gradient: torch.Tensor, reduction: str, count: float) -> LossCall:
+def _weigh(gradient: torch.Tensor, reduction: str, count: float) -> tuple[float, float, float]:
+    """How many targets the loss is taken over, the sum of their weights, and the largest of them."""
     if reduction == "none":
         weights = gradient[gradient != 0].double()
-        if not weights.numel():
-            return LossCall(name, 0.0, 0.0, 0.0, 0.0)
-        return LossCall(name, float(weights.numel()), weights.sum().item(), weights.min().item(), weights.max().item())
+        return float(weights.numel()), weights.sum().item(), weights.max().item() if weights.numel() else 0.0
     weight = gradient.double().sum().item()
-    if reduction == "sum":
-        return LossCall(name, count, weight * count, weight, weight)
-    return LossCall(name, count, weight, weight / max(count, 1.0), weight / max(count, 1.0))
+    return (count, weight * count, weight) if reduction == "sum" else (count, weight, weight / max(count, 1.0))
