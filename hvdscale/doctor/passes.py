@@ -14,11 +14,11 @@ from ..data.generators import OwnGenerators
 from ..formatting.numbers import counted
 from ..modules.layers import BatchNorm, Dropout, is_batch_norm
 from ..plan.plan import Plan
-from ..plan.shards import Pass, group_bounds
+from ..plan.shards import Pass, even_bounds, group_bounds
 from ..workers.group import Workers
 from ..workload import bound_loss
 from .finding import JOB, Finding, Verdict
-from .probe_step import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
+from .probe_step import Difference, Sample, distance, first_difference, mean_gradient, passing, step_of
 from .simulated_workers import on_each
 
 
@@ -87,7 +87,9 @@ def losses(sample: Sample) -> Finding:
     """Whether a whole batch's loss and count are the sums over its parts, one of them a single example."""
     plan, model = sample.plan, sample.model().eval()
     loss = bound_loss(sample.job.workload, plan.label_smoothing)
-    whole, parts = sample.parts(plan, sample.whole), sample.parts(plan, cuts(plan.global_batch))
+    examples = plan.global_batch
+    cuts = {0, min(1, examples), *(1 + bound for bound in even_bounds(examples - 1, 3)[1:2]), examples}     # uneven
+    whole, parts = sample.parts(plan, sample.whole), sample.parts(plan, sorted(cuts))
     drawn = []
     with passing(sample, model, plan) as enter:
         def of(part: Pass, batch) -> tuple[float, float]:
@@ -100,7 +102,7 @@ def losses(sample: Sample) -> Finding:
     sizes = [part.stop - part.start for part, _ in parts]
     summed, counted = sum(t for t, _ in sums), sum(c for _, c in sums)
     by = abs(summed - total) / max(abs(total), abs(summed), 1e-30)
-    about = dict(examples=plan.global_batch, sizes=sizes)
+    about = dict(examples=examples, sizes=sizes)
     if counted != count:
         return JOB.finding("losses", "count", **about, whole=count, summed=counted)
     about |= dict(by=by, limit=sample.limit, whole=total, summed=summed)

@@ -20,7 +20,7 @@ from ..errors import HvdscaleError, WorkersError, WorkloadError
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
-from ..plan.shards import Pass, even_bounds, group_bounds
+from ..plan.shards import Pass, group_bounds
 from ..training.job import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
@@ -230,8 +230,3 @@ def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float | None:
     if len(one) != len(other) or not one.is_floating_point():
         return None
     return ((one - other).abs().max() / one.abs().max().clamp(min=1e-30)).item() if one.numel() else 0.0
-
-
-def cuts(examples: int) -> list[int]:
-    """Bounds of uneven parts of a step: one example, a third of the rest, the remainder."""
-    return sorted({0, min(1, examples), *(1 + b for b in even_bounds(examples - 1, 3)[1:2]), examples})

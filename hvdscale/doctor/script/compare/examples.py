@@ -87,10 +87,7 @@ def _without_loader(pair: Pair) -> Finding:
 
 def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | None:
     """A failed finding, where ranks took the same examples, in one update or in different ones of the first epoch."""
-    # of the first training epoch, from as many batches on each rank
-    begins = [[trained(record)[0].batches for record in records] for records in (pair.many, [pair.one])]
-    ranks, (alone,) = ([[key for batch in each[:min(map(len, run))] for key in (
-        batch.ids if pair.known_by_index else batch.contents)] for each in run] for run in begins)
+    ranks, (alone,) = _first_epoch(pair, pair.many), _first_epoch(pair, [pair.one])
     twice, padded = _repeated(ranks), max(one.sampling.padded for record in pair.many for one in trained(record))
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
@@ -123,6 +120,14 @@ def _why_shared(pair: Pair, first: Iteration, same: bool) -> str:
 def _replaces(pair: Pair) -> bool:
     """Whether a sampler may take an example twice."""
     return any(one.sampling.replacement for record in pair.many for one in trained(record))
+
+
+def _first_epoch(pair: Pair, records: list[Record]) -> list[list]:
+    """What identifies the examples that were read in the first training epoch, from as many batches on each rank."""
+    firsts = [trained(record)[0].batches for record in records]
+    least = min(map(len, firsts))
+    return [[key for batch in first[:least] for key in (batch.ids if pair.known_by_index else batch.contents)]
+            for first in firsts]
 
 
 def _repeated(ranks: list[list]) -> int:

@@ -207,11 +207,11 @@ def scaled_losses(both: BothRuns) -> Finding | None:
 
 def _losses(pair: Pair) -> list[float]:
     """Losses on many workers by those on one, of updates with the same examples; empty where some have others."""
-    one, many = ([sum(each.loss for each in passes_of(updates)) for updates in runs] for runs in (
-        [[pair.on_one(at)] for at in pair.whole], [pair.at(at) for at in pair.whole]))
-    if pair.batch is None or not pair.same_start or not all(one) or not all(map(pair.same_examples, pair.whole)):
+    if pair.batch is None or not pair.same_start or not all(map(pair.same_examples, pair.whole)):
         return []
-    return [together / pair.workers / alone for alone, together in zip(one, many)]
+    alone = [sum(each.loss for each in pair.on_one(at).passes) for at in pair.whole]
+    together = [sum(each.loss for each in passes_of(pair.at(at))) / pair.workers for at in pair.whole]
+    return [many / one for one, many in zip(alone, together)] if all(alone) else []
 
 
 CHECKS = undivided, remainder, scaled, unequal, other_denominator, against_one, scaled_losses
