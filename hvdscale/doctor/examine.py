@@ -60,10 +60,9 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
             sample = make_sample(job, wanted, workers.size)
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
             sample.data
-        by_rank, launched = workers.gather(mine, "doctor/digest") if ranked and not alone else [], None
-        if by_rank and not workers.rank:
-            launched = same_on_ranks(sample, by_rank, lambda: asked.twice(workers.size),
-                                     JOB.sentence("ranks compared", "launched", size=workers.size))
+        by_rank = workers.gather(mine, "doctor/digest") if ranked and not alone else []
+        launched = same_on_ranks(sample, by_rank, lambda: asked.twice(workers.size), JOB.sentence(
+            "ranks compared", "launched", size=workers.size)) if by_rank and not workers.rank else None
         findings = in_this_process(sample, workers, say, launched, checks)
         say(STALL)
         findings += [ranks.finding(sample, mine)] if ranks else []

@@ -98,21 +98,19 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
         return Evaluator(job.workload, splits, chunk, worker, job.device, sample.plan.precision)(model, tuple(splits))
 
     with OwnGenerators(job.device):
-        alone = {chunk: measure(SingleWorker(), chunk) for chunk in CHUNKS}
+        one, other = (measure(SingleWorker(), chunk) for chunk in CHUNKS)
         if workers.size > 1:
             counts, shared = (workers.size,), [measure(workers, CHUNKS[0])]
         else:
             counts = (2, 3)
             shared = [on_each(count, lambda worker: measure(worker, CHUNKS[0]))[0] for count in counts]
-        counted = {chunk: _counts(sample, model, splits, chunk) for chunk in CHUNKS}
+        counts_of_one, counts_of_other = (_counts(sample, model, splits, chunk) for chunk in CHUNKS)
 
     def finding(kind: str, **given) -> Finding:
         read = ", ".join(f"{len(data)} of {split}" for split, data in splits.items())
         return JOB.finding(name, kind, splits=read, chunks=CHUNKS, workers=", ".join(map(str, (1, *counts))), **given)
-    (one, other), (counts_of_one, counts_of_other) = ([found[chunk] for chunk in CHUNKS] for found in (alone, counted))
     undefined = [column for column, value in one.items() if math.isnan(value)]
-    broken = [column for column in undefined if counts_of_one.get(column)]
-    if broken:
+    if broken := [column for column in undefined if counts_of_one.get(column)]:
         return finding("broken", nan=_are_nan(broken))
     for column, values in counts_of_one.items():
         if values != counts_of_other[column]:

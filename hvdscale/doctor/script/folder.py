@@ -53,11 +53,11 @@ def make_workplace(original: Path, place: Path) -> Workplace:
         if (original / name).exists() and not (folder / name).is_symlink():
             (folder / name).symlink_to(original / name)
     for above, copy in zip(original.parents[:ABOVE], folder.parents):
-        with contextlib.suppress(OSError):
-            beside = islice(os.scandir(above), MOST_BESIDE)
-            for one in beside:
-                if not (copy / one.name).exists() and (above == original.parent and not one.name.startswith(".")
-                                                       or one.name.endswith(".py") or _is_package(one)):
+        with contextlib.suppress(OSError), os.scandir(above) as beside:
+            for one in islice(beside, MOST_BESIDE):
+                near = above == original.parent and not one.name.startswith(".")
+                package = one.name.isidentifier() and os.path.isfile(os.path.join(one.path, "__init__.py"))
+                if (near or package or one.name.endswith(".py")) and not (copy / one.name).exists():
                     (copy / one.name).symlink_to(one.path)
     return Workplace(original, folder, True, state_of(folder))
 
@@ -65,10 +65,6 @@ def make_workplace(original: Path, place: Path) -> Workplace:
 def copy_of(original: Path, place: Path) -> Path:
     """Where the copy of a folder is made, below folders that are named as those above the original."""
     return place.joinpath(*original.parts[1:][-ABOVE - 1:])
-
-
-def _is_package(one: os.DirEntry) -> bool:
-    return one.name.isidentifier() and os.path.isfile(os.path.join(one.path, "__init__.py"))
 
 
 def _ignored(place: Path, folder: str, names: list[str]) -> list[str]:
