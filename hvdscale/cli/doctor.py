@@ -78,10 +78,9 @@ def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...]
              out: TextIO) -> int:
     from ..doctor.children import JobRequest
     from ..doctor.examine import examine
-    from ..doctor.formats import TEXT, render_for_machines
+    from ..doctor.formats import TEXT, render, render_findings, render_for_machines
     from ..doctor.played import play
     from ..doctor.ranks import refused
-    from ..doctor.report import render, render_findings
     from ..training.display import on_terminal
     from ..training.prepare import prepare
     terminal = workers.rank == 0 and wanted == TEXT and on_terminal(out)

@@ -55,8 +55,7 @@ def command(script, arguments, module, batch, workers, updates, seconds, seed, c
     """
     with slow_imports():
         from ..doctor.formats import checks_of
-        from ..doctor.script.examine import CHECKS, examine
-        from ..doctor.script.report import render
+        from ..doctor.script.examine import CHECKS, examine, render
         from ..workers.launch import place, refuse_too_many
         from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
     process = place()

@@ -25,8 +25,7 @@ from ..system.load import describe_load
 from ..system.run_module import module_command
 from ..workers.launch import find_launcher, launch_command, launch_environment, without_launcher
 from .communication import refusing_collectives
-from .finding import Finding, Verdict
-from .kinds import JOB
+from .finding import JOB, Finding, Verdict
 from .played import environment, on_host, play
 from .probe_step import Sample, make_sample
 from .ranks import Entry, broken, differing, digest, not_the_same, same_on_ranks
@@ -50,10 +49,10 @@ class Child:
             self._process.stdin.write(given)
             self._process.stdin.close()
 
-    def ended(self, seconds: float) -> bool:
-        """Whether it ended by itself within this many seconds of its start; if not, it is killed."""
+    def ended(self) -> bool:
+        """Whether it ended by itself within PATIENCE seconds of its start; if not, it is killed."""
         try:
-            self._process.wait(max(0.0, self._started + seconds - time.monotonic()))
+            self._process.wait(max(0.0, self._started + PATIENCE - time.monotonic()))
             return True
         except subprocess.TimeoutExpired:
             self.kill()
@@ -91,11 +90,7 @@ class JobRequest:
     def twice(self, size: int) -> list[dict[str, Entry]]:
         """The digests of two processes that both simulate rank 0 in a group of this size."""
         children = [self.played(0, size) for _ in range(2)]
-        try:
-            return [_digest_of(child) for child in children]
-        finally:
-            for child in children:
-                child.close()
+        return [_digest_of(child) for child in children]
 
 
 class OtherRank:
@@ -128,22 +123,18 @@ class StallTest:
     """A small job of two workers, one of which stalls: does the other end the job and say why?"""
 
     def __init__(self):
-        self._child, self._reason = None, ""
+        self._child, self._reason = None, "this check needs horovodrun or mpirun, and neither is on PATH"
         try:
-            launcher = find_launcher()
-            if launcher is None:
-                self._reason = "this check needs horovodrun or mpirun, and neither is on PATH"
-                return
-            command = module_command(MODULE, "stop", str(STALL_SECONDS))
-            self._child = Child(launch_command(launcher, 2, command), launch_environment(without_launcher()))
+            if launcher := find_launcher():
+                command = module_command(MODULE, "stop", str(STALL_SECONDS))
+                self._child = Child(launch_command(launcher, 2, command), launch_environment(without_launcher()))
         except (HvdscaleError, OSError) as error:
             self._reason = f"no two workers can be started here: {error}"
 
     def finding(self) -> Finding:
-        """Whether the job ended in time and gave the reason."""
         if self._child is None:
             return JOB.finding("stall", "no_launcher", reason=self._reason)
-        ended = self._child.ended(PATIENCE)
+        ended = self._child.ended()
         output = re.sub(r"\[\d+(,\d+)?\]<std(out|err)>:", "", self._child.output)        # horovodrun marks lines
         reason = re.search(f"has waited {STALL_SECONDS:g} s for the other workers|a worker was lost", output)
         if (load := describe_load()) and (JOINED not in output or not ended or not reason):
@@ -151,10 +142,9 @@ class StallTest:
         if JOINED not in output:
             lines = output.strip().splitlines() or ["no output"]
             return JOB.finding("stall", "not_started", line=lines[-1][:200])
-        kind = "endless"
-        if ended:
-            kind = "ended" if reason else "silent"
-        return JOB.finding("stall", kind, seconds=STALL_SECONDS, reason=repr(reason and reason[0]))
+        kind = "ended" if reason else "silent"
+        return JOB.finding("stall", kind if ended else "endless", seconds=STALL_SECONDS,
+                           reason=repr(reason and reason[0]))
 
     def kill(self) -> None:
         if self._child is not None:
@@ -166,7 +156,7 @@ TOO_LONG = broken(f"it took longer than {PATIENCE:g} s")
 
 def _digest_of(child: Child) -> dict[str, Entry]:
     with contextlib.closing(child):
-        if not child.ended(PATIENCE):
+        if not child.ended():
             return TOO_LONG
         last = (child.output.strip().splitlines() or ["no output"])[-1]
     try:

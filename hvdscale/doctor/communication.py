@@ -55,10 +55,8 @@ def _refusing(original):
 
 
 def _calls_of_job() -> list[FrameType]:
-    """The frames of the job that the running collective comes from, the innermost first; none of hvdscale's own.
-
-    A module of torch that communicates counts as the function that hvdscale has called.
-    """
+    """The frames of the job that the running collective comes from, the innermost first; none of hvdscale's own. A
+    module of torch that communicates counts as the function that hvdscale has called."""
     found: list[FrameType] = []
     frame, through = sys._getframe(2), True
     while frame is not None:

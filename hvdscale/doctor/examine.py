@@ -10,14 +10,12 @@ from ..workers.group import Workers
 from .children import JobRequest, OtherRank, StallTest
 from .communication import refusing_collectives
 from .examples import shards
-from .finding import Finding, Verdict, carried_out, trace_cause
-from .kinds import JOB
+from .finding import JOB, Finding, Verdict, carried_out, trace_cause
 from .padding import padding
 from .passes import batch_norm, gradients, last_batch, losses, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
 from .ranks import digest, same_on_ranks
-from .rounding import rounding
-from .settings import decay, learning_rate
+from .settings import decay, learning_rate, rounding
 from .state import checkpoint, evaluation
 
 RANKS, STALL = "ranks", "stall"
@@ -50,12 +48,9 @@ class Examination:
 @refusing_collectives()
 def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPLES,
             say: Callable[[str], None] = lambda name: None, checks: Collection[str] = ORDER) -> Examination:
-    """Run the checks; a collective whose findings are complete on rank 0. ``say`` gets the name of each check.
-    Raises CommunicationError where the job's own code communicates.
-
-    layers   the user's settings, as for ``prepare``;  wanted  examples in the step that the checks take
-    checks   those of ORDER to run
-    """
+    """Run those checks of ORDER; a collective whose findings are complete on rank 0. ``say`` gets the name of each
+    check, ``layers`` are the user's settings, and the checks take a step of the ``wanted`` examples. Raises
+    CommunicationError where the job's own code communicates."""
     asked, alone, ranked = JobRequest(job.name, layers, wanted), workers.size == 1, RANKS in checks
     ranks = OtherRank(asked) if alone and ranked else None
     stop = StallTest() if workers.rank == 0 and STALL in checks else None
@@ -65,8 +60,10 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
             sample = make_sample(job, wanted, workers.size)
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
             sample.data
-        compared = [_compare_ranks(sample, mine, asked, workers)] if ranked and not alone else []
-        findings = in_this_process(sample, workers, say, *compared, checks=checks)
+        by_rank = workers.gather(mine, "doctor/digest") if ranked and not alone else []
+        launched = same_on_ranks(sample, by_rank, lambda: asked.twice(workers.size), JOB.sentence(
+            "ranks compared", "launched", size=workers.size)) if by_rank and not workers.rank else None
+        findings = in_this_process(sample, workers, say, launched, checks)
         say(STALL)
         findings += [ranks.finding(sample, mine)] if ranks else []
         findings += [stop.finding()] if stop else []
@@ -79,10 +76,8 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
 
 def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None] = lambda name: None,
                     ranks: Finding | None = None, checks: Collection[str] = ORDER) -> list[Finding]:
-    """Run those of the checks that need no child process; ranks above 0 run only the collective ones.
-
-    ranks  the finding on the ranks under a launcher, which is added to the others
-    """
+    """Run those of the checks that need no child process; ranks above 0 run only the collective ones. The finding on
+    the ``ranks`` under a launcher is added to the others."""
     job, found = sample.job, [ranks] if ranks else []
     alone = {"losses": lambda: losses(sample), "random numbers": lambda: random_numbers(sample),
              "rounding": lambda: rounding(sample), "batch-norm": lambda: batch_norm(sample),
@@ -106,15 +101,6 @@ EXPLAINS = {
     "random numbers": ("gradients", "losses", "batch-norm", "padding", "last batch", "checkpoint"),
     "ranks": ("gradients", "evaluation"),
     "padding": ("gradients", "losses", "batch-norm", "last batch", "evaluation")}
-
-
-def _compare_ranks(sample: Sample, mine: dict, asked: JobRequest, workers: Workers) -> Finding | None:
-    """On rank 0 the finding on the ranks of a launch; a collective."""
-    by_rank = workers.gather(mine, "doctor/digest")
-    if workers.rank:
-        return None
-    return same_on_ranks(sample, by_rank, lambda: asked.twice(workers.size),
-                         JOB.sentence("ranks compared", "launched", size=workers.size))
 
 
 def notes(job: Job, sample: Sample) -> tuple[str, ...]:

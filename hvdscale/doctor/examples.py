@@ -12,8 +12,7 @@ from ..formatting.numbers import counted
 from ..plan.shards import Visits
 from ..training.job import Job
 from ..workers.group import Workers
-from .finding import Finding
-from .kinds import JOB
+from .finding import JOB, Finding
 
 WORKERS = (1, 2, 3, 4, 5)
 MOST_STEPS = 2000           # checked
@@ -99,36 +98,32 @@ def _spread(n: int, seed: int) -> Visits:
 
 def _count_wrong(data, visits: Visits) -> tuple | None:
     """The fault where a batch has more or fewer rows than visits, by its own length or by all its tensors'."""
+    whole = {name: len(values) for name, values in _tensors(data.take(visits)).items() if values.ndim}
     for n in (min(len(visits.indices), k) for k in (5, 3, 1)):
         batch = data.take(select(visits, slice(n)))
         lengths = {name: len(values) for name, values in _tensors(batch).items() if values.ndim}
         own = len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (tuple, list, dict)) else None
         rows = own if own is not None else min(lengths.values(), default=n)
-        if rows != n and (own is not None or n not in lengths.values() and _grows(data, visits, lengths)):
+        grows = any(whole.get(name) != length for name, length in lengths.items())      # others, as of time: no rows
+        if rows != n and (own is not None or n not in lengths.values() and grows):
             return f"take returns {rows} examples for {counted(n, 'visit')}", None, "other_count"
     return None
-
-
-def _grows(data, visits: Visits, lengths: dict[str, int]) -> bool:
-    """Whether some tensor's length grows with the number of visits; other lengths, such as time, do not count rows."""
-    whole = {name: len(values) for name, values in _tensors(data.take(visits)).items() if values.ndim}
-    return any(whole.get(name) != length for name, length in lengths.items())
 
 
 def _differs(data, visits: Visits) -> tuple | None:
     """The first example that differs when read again, in another order, or alone."""
     whole, n = _tensors(data.take(visits)), len(visits.indices)
-    again = _compare(whole, _tensors(data.take(visits)))
-    if again:
-        return _example(again, visits, "read twice"), again[2], "not_deterministic"
-    backwards = np.arange(n)[::-1].copy()
-    cases = [("in another order", backwards)] + [("alone", np.array([row])) for row in range(n)]
-    for how, rows in cases:
-        other = _tensors(data.take(select(visits, rows)))
-        found = _compare({name: values[rows] for name, values in whole.items() if values.ndim and len(values) == n},
-                         {name: values for name, values in other.items() if values.ndim and len(values) == len(rows)})
-        if found:
-            return _example((rows[found[0]], *found[1:]), visits, f"read {how}"), found[2], "by_batch"
+    cases = [("twice", np.arange(n)), ("in another order", np.arange(n)[::-1].copy())]
+    for how, rows in cases + [("alone", np.array([row])) for row in range(n)]:
+        first, other = whole, _tensors(data.take(select(visits, rows)))
+        if how != "twice":              # of what has a row for each example
+            first = {name: values[rows] for name, values in whole.items() if values.ndim and len(values) == n}
+            other = {name: values for name, values in other.items() if values.ndim and len(values) == len(rows)}
+        if found := _compare(first, other):
+            row, name, by = found
+            which = f"example {visits.indices[rows[row]]}" if row < len(rows) else "an example"
+            return (f"{name} of {which} differs when read {how}", by,
+                    "not_deterministic" if how == "twice" else "by_batch")
     return None
 
 
@@ -152,9 +147,3 @@ def _compare(values: dict[str, Tensor], others: dict[str, Tensor]) -> tuple[int,
             row = int(apart.nonzero()[0, 0]) if a.ndim else 0
             return row, name, (a.double() - b.double()).abs().nan_to_num(float("inf")).max().item()
     return None
-
-
-def _example(found: tuple[int, str, float], visits: Visits, how: str) -> str:
-    row, name, _ = found
-    which = f"example {visits.indices[row]}" if row < len(visits.indices) else "an example"
-    return f"{name} of {which} differs when {how}"

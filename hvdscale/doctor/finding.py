@@ -1,12 +1,28 @@
-"""What a check found: a plain record, without formatting."""
+"""What a check found: a plain record. Its words are in a table of kinds, findings.toml beside the checks:
+
+    [gradient.undivided]        a check and a kind of finding; [gradient] has what all its kinds share
+    failed = "..."              the verdict, and what differs; of one without a difference, what was seen;
+                                unexplained: unseen, as something differs and no cause was seen
+    looked_at = "..."           what was compared;  cause: the usual one;  remedy: the next move
+    like = "..."                another kind of the check, which has what is not given here
+
+[notes] and the like are sentences by name.
+
+{scale} in the words is a value of the finding, an attribute of what it is about, or another of its words, written as
+formatting/templates.py says; {LOCAL} is the word of a script's arguments that stands for a worker's share.
+"""
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 from ..errors import HvdscaleError, WorkersError
+from ..formatting.templates import fill
+from ..plan.settings import read_toml
 
 ENDED = "the job's own code raised an error, which ended this check"
 
@@ -24,28 +40,24 @@ class Verdict(str, Enum):
     __str__ = str.__str__
 
 
+VERDICTS = {verdict.value.replace(" ", "_"): verdict for verdict in Verdict} | {"unexplained": Verdict.UNSEEN}
+DIFFER = ("failed", "warned", "unexplained")
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One check's outcome.
-
-    looked_at   what was compared, in words; for a check that saw nothing or does not apply, why
-    differs     for a check that failed or warns: what differs from what
-    cause       the usual cause;  remedy: the next move
-    by, limit   the difference relative to the larger side, and the allowed one; None: no number measures it
-    rows        a table that is printed whatever the outcome
-    where       file:line of the call that it is about
-    """
+    """One check's outcome."""
 
     check: str
     verdict: Verdict
-    looked_at: str
-    differs: str = ""
-    by: float | None = None
-    limit: float | None = None
-    cause: str = ""
-    remedy: str = ""
-    rows: tuple[tuple[str, ...], ...] = ()
-    where: str = ""
+    looked_at: str              # what was compared, in words; for a check that saw nothing or does not apply, why
+    differs: str = ""           # for a check that failed or warns: what differs from what
+    by: float | None = None     # the difference relative to the larger side; None: no number measures it
+    limit: float | None = None  # the allowed one
+    cause: str = ""             # the usual one
+    remedy: str = ""            # the next move
+    rows: tuple[tuple[str, ...], ...] = ()      # a table that is printed whatever the outcome
+    where: str = ""             # file:line of the call that it is about
 
 
 def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
@@ -64,10 +76,7 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
 
 
 def trace_cause(finding: Finding, findings: Sequence[Finding], explains: Mapping[str, Collection[str]]) -> Finding:
-    """The finding, with the cause of the first other failure that explains it.
-
-    explains  by check: the checks that fail where it does
-    """
+    """The finding, with the cause of the first other failure that ``explains`` it: by check, those that fail too."""
     found = {source.check: source for source in findings}
     for check, explained in explains.items():
         source = found.get(check)
@@ -75,3 +84,48 @@ def trace_cause(finding: Finding, findings: Sequence[Finding], explains: Mapping
                 source.looked_at != ENDED):
             return replace(finding, cause=source.cause, remedy=f"see the check {check!r} first")
     return finding
+
+
+class Kinds:
+    """The table of a file."""
+
+    def __init__(self, path: Path):
+        self.checks = read_toml(path)
+
+    def finding(self, check: str, kind: str, about: Any = None, *, by: float | None = None, limit: float | None = None,
+                where: str = "", rows: tuple = (), cause: str = "", **values: Any) -> Finding:
+        """A finding in the words of its kind. The values that are not given are attributes of ``about``; ``cause`` is
+        one of [check.causes], whose cause and remedy go before the kind's."""
+        table, own = self.checks[check], self.checks[check][kind]
+        words = {**table, **table.get(own.get("like"), {}), **own, **(table["causes"][cause] if cause else {})}
+        known = _Values(words, about, values)
+        name = next(name for name in own if name in VERDICTS)
+        differs = name in DIFFER
+        return Finding(check, VERDICTS[name], known.say(words["looked_at"] if differs else words[name]),
+                       known.say(words[name]) if differs else "", by, limit, known.say(words.get("cause", "")),
+                       known.say(words.get("remedy", "")), rows, where)
+
+    def sentence(self, table: str, name: str, about: Any = None, **values: Any) -> str:
+        """The sentence of that name, with its values as in a finding."""
+        return _Values(self.checks[table], about, values).say(self.checks[table][name])
+
+    def sentences(self, table: str, about: Any, met: Mapping[str, object], **values: Any) -> list[str]:
+        """The sentences whose names are met, in the order of ``met``."""
+        return [self.sentence(table, name, about, **values) for name, is_so in met.items() if is_so]
+
+
+class _Values(dict):
+    """Values by name: those given, else attributes of what a finding is about, else its own words."""
+
+    def __init__(self, words: Mapping[str, str], about: Any, given: Mapping[str, Any]):
+        super().__init__({"LOCAL": "{local}", **given})
+        self._words, self._about = words, about
+
+    def say(self, words: str) -> str:
+        return fill(words, self)
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(self._about, name) if hasattr(self._about, name) else self.say(self._words[name])
+
+
+JOB = Kinds(Path(__file__).with_name("findings.toml"))

@@ -1,36 +1,95 @@
-"""Findings for machines: as JSON, and as JUnit's XML, which CI systems show.
-
-    render_for_machines("json", about, findings, code)
-"""
+"""An examination as text: one line per check, details of each failure, tables, notes; and its findings for machines: as
+JSON, and as JUnit's XML, which CI systems show."""
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 from xml.etree import ElementTree
 
 from ..errors import UsageError
 from ..formatting.escaping import printable
+from ..formatting.lines import line_width, wrap
+from ..formatting.numbers import counted
+from ..formatting.text_table import aligned
+from ..report.table import encode
 from .finding import Finding, Verdict
 
-TEXT, JSON, JUNIT = FORMATS = ("text", "json", "junit")
-SUITE = "hvdscale-doctor"
+if TYPE_CHECKING:
+    from .examine import Examination
+
+TEXT, JSON, JUNIT = "text", "json", "junit"
 DETAILS = {"what differs": "differs", "where": "where", "by how much": "by", "allowed": "limit",
            "usual cause": "cause", "next move": "remedy"}
+LABELS = dict(zip(Verdict, ("passed", "warned", "FAILED", "unseen", "-")))
+COLOURS = dict(zip(Verdict, ("\x1b[32m", "\x1b[33m", "\x1b[1;31m", "\x1b[35m", "\x1b[2m")))
+PLAIN = "\x1b[0m"
+NAME, VERDICT = 14, 6       # characters
+NOTES = "Not faults, but these depend on the number of workers or on the machine:"
+
+
+def render(examination: Examination, seconds: float, colour: bool) -> str:
+    """The whole report, in lines of ``line_width()`` characters where words allow."""
+    sample, plan, findings = examination.sample, examination.job.plan, examination.findings
+    headline = (f"{plan.workload} at global batch {plan.batches}: {counted(len(findings), 'check')}; those of the "
+                f"model use a step of {sample.plan.global_batch} examples in {sample.plan.precision}")
+    tables = [f"{finding.check}\n{render_table(finding.rows, range(len(finding.rows[0])))}"
+              for finding in findings if finding.rows]
+    return join_blocks(headline, findings, seconds, colour, *tables, render_list(NOTES, examination.notes))
+
+
+def join_blocks(headline: str, findings: Sequence[Finding], seconds: float, colour: bool, *blocks: str) -> str:
+    """A report: the headline, the findings, the other blocks but for empty ones, and the summary."""
+    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in Verdict}
+    summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+    return "\n\n".join([wrap(headline), render_findings(findings, colour), *filter(None, blocks),
+                        f"{summary}; {seconds:.1f} s"])
+
+
+def render_list(heading: str, items: Sequence[str]) -> str:
+    """The heading, and a line or more for each item; empty without items."""
+    return "\n".join([wrap(heading), *(wrap(item, "  - ") for item in items)]) if items else ""
+
+
+def render_table(rows: Sequence[tuple[str, ...]], left: Collection[int]) -> str:
+    """The rows, indented; ``left``: the columns that are aligned there."""
+    return "\n".join(f"  {printable(line)}" for line in aligned(rows, left, line_width() - 2))
+
+
+def render_findings(findings: Sequence[Finding], colour: bool) -> str:
+    """One line per check, then the details of each that failed or warns."""
+    lines = "\n".join(_line(finding, colour) for finding in findings)
+    return "\n\n".join([lines, *(_failure(finding, colour) for finding in findings if finding.differs)])
+
+
+def _line(finding: Finding, colour: bool) -> str:
+    verdict = _colour(f"{LABELS[finding.verdict]:{VERDICT}}", finding.verdict, colour)
+    text = finding.looked_at
+    if finding.verdict == Verdict.UNSEEN and finding.differs:
+        text = f"unexplained: {text}"
+    if finding.verdict == Verdict.PASSED and finding.limit:
+        text += f". Difference {finding.by:.1g}, allowed {finding.limit:.0e}" if finding.by else ". Bit-identical"
+    return f"  {finding.check:{NAME}}  {verdict}  {wrap(text, ' ' * (NAME + VERDICT + 6)).lstrip()}"
+
+
+def _failure(finding: Finding, colour: bool) -> str:
+    by = "" if finding.by is None else f"{finding.by:.3g}; allowed {finding.limit:g}"
+    rows = [("what differs", finding.differs), ("where", finding.where), ("by how much", by),
+            ("usual cause", finding.cause), ("next move", finding.remedy)]
+    heading = f"{_colour(LABELS[finding.verdict], finding.verdict, colour)}: {finding.check}"
+    return "\n".join([heading, *(wrap(text, f"  {name:12}  ") for name, text in rows if text)])
+
+
+def _colour(text: str, verdict: str, colour: bool) -> str:
+    return f"{COLOURS[verdict]}{text}{PLAIN}" if colour else text
 
 
 def checks_of(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
-    """Those of the known checks that ``gradient,examples`` names; all for None. Raises UsageError for an unknown
-    name.
-    """
-    if text is None:
-        return tuple(known)
-    asked = [name.strip() for name in text.split(",")]
+    """Those of the known checks that ``gradient,examples`` names, all for None; raises UsageError."""
+    asked = known if text is None else [name.strip() for name in text.split(",")]
     for name in asked:
         if name not in known:
             raise UsageError(f"--checks {text!r}: there is no check {name!r}; choose from {', '.join(known)}, with "
@@ -39,27 +98,19 @@ def checks_of(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def render_for_machines(wanted: str, about: Mapping[str, object], findings: Sequence[Finding], code: int,
-                        blind: Collection[str] = (), suite: str = SUITE) -> str:
-    """The findings as JSON or JUNIT.
-
-    about  what was examined and how, by name: numbers, text, lists of text;  code  the exit code
-    blind  checks that must see what they judge: where they did not, JUnit has an error, else a skipped test
+                        blind: Collection[str] = (), suite: str = "hvdscale-doctor") -> str:
+    """The findings as JSON, with null for what was not measured or is not finite, or JUNIT; with what was examined and
+    how, by name. Where checks that are ``blind`` did not see what they judge, JUnit has an error, else a skipped test.
     """
+    about = {**about, "exit_code": code}
     if wanted == JSON:
-        return json.dumps({**about, "exit_code": code, "checks": [_record(finding) for finding in findings]}, indent=1,
-                          allow_nan=False)
-    return _junit({**about, "exit_code": code}, findings, blind, suite)
-
-
-def _record(finding: Finding) -> dict:
-    """All fields of the finding; null for what was not measured or is not finite."""
-    record = {field.name: getattr(finding, field.name) for field in fields(finding)}
-    numbers = {name: record[name] if math.isfinite(record[name] or 0.0) else None for name in ("by", "limit")}
-    return {**record, **numbers}
+        return json.dumps(encode({**about, "checks": [*map(vars, findings)]}), indent=1, allow_nan=False)
+    return _junit(about, findings, blind, suite)
 
 
 def _junit(about: Mapping[str, object], findings: Sequence[Finding], blind: Collection[str], name: str) -> str:
-    suite = ElementTree.Element("testsuite", name=name)
+    document = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(document, "testsuite", name=name)
     properties = ElementTree.SubElement(suite, "properties")
     for key, value in about.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
@@ -68,8 +119,6 @@ def _junit(about: Mapping[str, object], findings: Sequence[Finding], blind: Coll
         _add_case(suite, finding, finding.check in blind)
     for attribute, tag in {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}.items():
         suite.set(attribute, str(sum(1 for _ in suite.iter(tag))))
-    document = ElementTree.Element("testsuites")
-    document.append(suite)
     ElementTree.indent(document, " ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(document, encoding="unicode")
 

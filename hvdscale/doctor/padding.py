@@ -1,8 +1,5 @@
-"""The padding check: does an example's result depend on how far its batch is padded?
-
-The same few examples are computed twice: as a batch, and cut out of a batch with longer examples. Both times the job's
-own collate function pads them; nothing else differs.
-"""
+"""The padding check: the same few examples are computed twice, as a batch and cut out of a batch with longer examples.
+Both times the job's own collate function pads them; nothing else differs."""
 from __future__ import annotations
 
 import copy
@@ -20,8 +17,7 @@ from ..plan.shards import Pass, Visits, group_bounds
 from ..update.precision import PARAMETERS
 from ..workload import bound_loss, measured
 from .examples import select
-from .finding import Finding
-from .kinds import JOB
+from .finding import JOB, Finding
 from .probe_step import Sample, calls_of, passing
 
 NAME = "padding"
@@ -29,24 +25,24 @@ MEASURED = 16               # examples of each evaluated split
 
 
 class Case(NamedTuple):
-    """The same examples in two batches, one padded further; ``how``: the tensor that grows, and how far.
-
-    of  (model, batch) -> numbers by name;  training  the model's mode
-    """
+    """The same examples in two batches, one padded further."""
 
     split: str
     examples: int
     batches: tuple
-    how: str
-    of: Callable[[nn.Module, object], dict[str, float]]
-    training: bool = False
+    how: str                    # the tensor that grows, and how far
+    of: Callable[[nn.Module, object], dict[str, float]]         # (model, batch) -> numbers by name
+    training: bool = False      # the model's mode
 
 
 def padding(sample: Sample) -> Finding:
     """Whether loss and metrics of the same examples do not depend on how far they are padded."""
     looked_at = []
     for case in _cases(sample):
-        model = _make_model(sample, case.training)
+        model = sample.model().train(case.training)
+        for module in model.modules():
+            if isinstance(module, (nn.modules.dropout._DropoutNd, Dropout)):
+                module.eval()               # the shape of its masks depends on the padding
         values = _values(sample, model, case)
         if values is None:
             continue
@@ -54,7 +50,11 @@ def padding(sample: Sample) -> Finding:
         for what, (short, long) in values.items():
             by = abs(short - long) / max(abs(short), abs(long), 1e-30)
             if by > sample.limit:
-                return _report_failure(sample, model, case, f"{what} is {short:.6g} and {long:.6g}", by)
+                kind, layer = "padded", "" if case.training else _first_layer(sample, model, case)
+                if case.training:
+                    kind = "in_norm_by_group" if sample.plan.group_by_group else "in_norm"
+                return JOB.finding(NAME, kind, case, differs=f"{what} is {short:.6g} and {long:.6g}{layer}", by=by,
+                                   limit=sample.limit)
     if not looked_at:
         return JOB.finding(NAME, "none")
     return JOB.finding(NAME, "same", looked_at="; ".join(dict.fromkeys(looked_at)))
@@ -85,14 +85,6 @@ def _cases(sample: Sample) -> Iterator[Case]:
             yield Case(split, *stretched, metrics)
 
 
-def _make_model(sample: Sample, training: bool) -> nn.Module:
-    model = sample.model().train(training)
-    for module in model.modules():
-        if isinstance(module, (nn.modules.dropout._DropoutNd, Dropout)):
-            module.eval()               # the shape of its masks depends on the padding
-    return model
-
-
 def _values(sample: Sample, model: nn.Module, case: Case) -> dict[str, tuple[float, float]] | None:
     """The results of the two batches, by name; None where the job draws random numbers, as padding may change these."""
     found = []
@@ -104,14 +96,6 @@ def _values(sample: Sample, model: nn.Module, case: Case) -> dict[str, tuple[flo
                 if generators.moved():
                     return None
     return {what: (value, found[1][what]) for what, value in found[0].items()}
-
-
-def _report_failure(sample: Sample, model: nn.Module, case: Case, differs: str, by: float) -> Finding:
-    kind = "padded"
-    if case.training:
-        kind = "in_norm_by_group" if sample.plan.group_by_group else "in_norm"
-    layer = "" if case.training else _first_layer(sample, model, case)
-    return JOB.finding(NAME, kind, case, differs=differs + layer, by=by, limit=sample.limit)
 
 
 def _first_layer(sample: Sample, model: nn.Module, case: Case) -> str:

@@ -14,20 +14,17 @@ from ..data.generators import OwnGenerators
 from ..formatting.numbers import counted
 from ..modules.layers import BatchNorm, Dropout, is_batch_norm
 from ..plan.plan import Plan
-from ..plan.shards import Pass, group_bounds
+from ..plan.shards import Pass, even_bounds, group_bounds
 from ..workers.group import Workers
 from ..workload import bound_loss
-from .finding import Finding, Verdict
-from .kinds import JOB
-from .probe_step import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
+from .finding import JOB, Finding, Verdict
+from .probe_step import Difference, Sample, distance, first_difference, mean_gradient, passing, step_of
 from .simulated_workers import on_each
 
 
 def gradients(sample: Sample, workers: Workers) -> Finding:
-    """Whether workers and accumulation give the mean gradient and the buffers that autograd gives for the whole step.
-
-    Under a launcher on its workers, a collective; otherwise on up to 4 simulated ones.
-    """
+    """Whether workers and accumulation give the mean gradient and the buffers that autograd gives for the whole step:
+    under a launcher on its workers, a collective; otherwise on up to 4 simulated ones."""
     name, examples = "gradients", sample.plan.global_batch
     ways = list(_ways(sample, [workers.size] if workers.size > 1 else [1, 2, 3, 4]))
     if not ways:
@@ -90,7 +87,9 @@ def losses(sample: Sample) -> Finding:
     """Whether a whole batch's loss and count are the sums over its parts, one of them a single example."""
     plan, model = sample.plan, sample.model().eval()
     loss = bound_loss(sample.job.workload, plan.label_smoothing)
-    whole, parts = sample.parts(plan, sample.whole), sample.parts(plan, cuts(plan.global_batch))
+    examples = plan.global_batch
+    cuts = {0, min(1, examples), *(1 + bound for bound in even_bounds(examples - 1, 3)[1:2]), examples}     # uneven
+    whole, parts = sample.parts(plan, sample.whole), sample.parts(plan, sorted(cuts))
     drawn = []
     with passing(sample, model, plan) as enter:
         def of(part: Pass, batch) -> tuple[float, float]:
@@ -99,11 +98,11 @@ def losses(sample: Sample) -> Finding:
                 total, count = loss(model, batch)
                 drawn.append(generators.moved())
             return total.item(), count
-        (total, count), sums = of(*whole[0]), [of(*part) for part in parts]
+        (total, count), *sums = [of(*part) for part in (*whole, *parts)]
     sizes = [part.stop - part.start for part, _ in parts]
     summed, counted = sum(t for t, _ in sums), sum(c for _, c in sums)
     by = abs(summed - total) / max(abs(total), abs(summed), 1e-30)
-    about = dict(examples=plan.global_batch, sizes=sizes)
+    about = dict(examples=examples, sizes=sizes)
     if counted != count:
         return JOB.finding("losses", "count", **about, whole=count, summed=counted)
     about |= dict(by=by, limit=sample.limit, whole=total, summed=summed)
@@ -135,9 +134,8 @@ def _explain_layer(layer: Difference) -> dict[str, str]:
         name = "norm"
     elif isinstance(layer.module, (nn.modules.dropout._DropoutNd, Dropout)):
         name = "dropout"
-    about = dict(kind=kind, option="auto" if of_torch else "always")
-    return {"why": JOB.sentence("layers that differ", name, **about),
-            "next": JOB.sentence("next for layers", name, **about)}
+    return {value: JOB.sentence(table, name, kind=kind, option="auto" if of_torch else "always")
+            for value, table in (("why", "layers that differ"), ("next", "next for layers"))}
 
 
 def random_numbers(sample: Sample) -> Finding:
@@ -199,18 +197,13 @@ def last_batch(sample: Sample) -> Finding:
         carried = all(stream.size(step) == stream.batches.at(step) for step in range(steps))
         return JOB.finding(name, "carried" if carried else "not_carried", stream, what=what)
     summed = sum(stream.size(step) for step in range(steps))
-    short = _short(sample)
-    if summed != stream.examples or not left or short is None:
+    examples = sample.plan.global_batch
+    batch = max(examples * 2 // 3, examples - 2 * sample.plan.ghost_batch)
+    if summed != stream.examples or not left or batch <= 1:
         return JOB.finding(name, "whole" if summed == stream.examples else "lost", stream, what=what, summed=summed)
+    # whose step 1 is short, of fewer ghost groups than there may be workers
+    short = sample.plan.at_batch(batch, train_examples=examples, last_batch="short")
     by = max(distance(on_each(count, lambda worker: step_of(sample, replace(short, workers=count), worker, 1))[0][0],
                       mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2, 4))
     return JOB.finding(name, "weight" if by > sample.limit else "short", what=what, summed=summed, by=by,
                        limit=sample.limit, size=short.stream.size(1), **(_why(sample) if by > sample.limit else {}))
-
-
-def _short(sample: Sample) -> Plan | None:
-    """A plan whose step 1 is short, of fewer ghost groups than there may be workers; None if the sample is too small.
-    """
-    examples = sample.plan.global_batch
-    batch = max(examples * 2 // 3, examples - 2 * sample.plan.ghost_batch)
-    return sample.plan.at_batch(batch, train_examples=examples, last_batch="short") if batch > 1 else None

@@ -1,11 +1,5 @@
 """Simulate one rank of several in this process: environment, Horovod, torch and host name answer as under a launcher.
-
-    environment(1, 2)               the variables of such a process
-    play(1, 2)                      Horovod's and torch's calls, before the job's code is imported
-    on_host("node1")                the name of its machine
-
-There is no real group: code that communicates fails or hangs.
-"""
+There is no real group: code that communicates fails or hangs."""
 from __future__ import annotations
 
 import os
@@ -30,10 +24,8 @@ def environment(rank: int, size: int) -> dict[str, str]:
 
 
 def play(rank: int, size: int) -> None:
-    """Make Horovod and torch.distributed report this rank and size in this process.
-
-    As in a run, Horovod is already initialized if there are several workers, and torch.distributed once the job asks.
-    """
+    """Make Horovod and torch.distributed report this rank and size, before the job's code is imported. As in a run,
+    Horovod is already initialized if there are several workers, and torch.distributed once the job asks."""
     ranks = {"rank": rank, "local_rank": rank, "cross_rank": 0, "size": size, "local_size": size, "cross_size": 1}
     try:
         from horovod.common.basics import HorovodBasics

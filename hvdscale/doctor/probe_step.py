@@ -20,7 +20,7 @@ from ..errors import HvdscaleError, WorkersError, WorkloadError
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
-from ..plan.shards import Pass, Visits, even_bounds, group_bounds
+from ..plan.shards import Pass, group_bounds
 from ..training.job import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
@@ -36,26 +36,22 @@ CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # allowed difference between sums of the
 
 
 class Difference(NamedTuple):
-    """Where two computations diverge: a layer's name, its module, the largest difference relative to the largest value,
-    and whether the layer's input differed already."""
+    """Where two computations diverge."""
 
     layer: str
     module: nn.Module
-    by: float
-    in_input: bool
+    by: float               # the largest difference relative to the largest value
+    in_input: bool          # the layer's input differed already
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A job's plan cut to ``plan.global_batch`` examples a step, and its precision.
-
-    limit   allowed difference between sums in another order;  note: why it is not in fp64, if so
-    """
+    """A job's plan cut to ``plan.global_batch`` examples a step, and its precision."""
 
     job: Job
     plan: Plan
-    limit: float
-    note: str = ""
+    limit: float            # allowed difference between sums in another order
+    note: str = ""          # why it is not in fp64, if so
 
     @cached_property
     def data(self) -> Finding:
@@ -72,20 +68,16 @@ class Sample:
         model.load_state_dict(self.job.model.state_dict())
         return model
 
-    def batch(self, visits: Visits):
-        """The training batch of these visits, as in a step."""
-        return to_device(self.job.data.train.take(visits), self.job.device, PARAMETERS[self.plan.precision])
-
     def parts(self, plan: Plan, bounds: Sequence[int], step: int = 0) -> list[tuple[Pass, object]]:
         """The passes between these positions of the step, and their batches."""
-        return [(Pass(a, b), self.batch(plan.stream.visits(step, a, b))) for a, b in zip(bounds, bounds[1:])]
+        batches = (self.job.data.train.take(plan.stream.visits(step, a, b)) for a, b in zip(bounds, bounds[1:]))
+        return [(Pass(a, b), to_device(batch, self.job.device, PARAMETERS[self.plan.precision]))
+                for a, b, batch in zip(bounds, bounds[1:], batches)]
 
 
 def make_sample(job: Job, wanted: int, workers: int) -> Sample:
-    """A sample of ``wanted`` examples, at least as many as the workers need, at most all.
-
-    Ghost groups are smaller than the job's where every pass must have one. Raises what the job's code raises.
-    """
+    """A sample of ``wanted`` examples, at least as many as the workers need, at most all. Ghost groups are smaller than
+    the job's where every pass must have one. Raises what the job's code raises."""
     most = max(4, workers)
     batch = min(len(job.data.train), max(wanted, 6 * most - 2))
     plan = job.plan.at_batch(
@@ -104,10 +96,10 @@ def make_sample(job: Job, wanted: int, workers: int) -> Sample:
                          note=f"in fp32, as the job's code does not run in fp64 ({error})".splitlines()[0])
         _loss_type(sample)
         return sample
-    if dtype != torch.float64:
-        return replace(sample, limit=NARROW_CLOSE, note=f"the loss is {str(dtype).removeprefix('torch.')}, whatever "
-                                                        "the model's type")
-    return sample
+    if dtype == torch.float64:
+        return sample
+    return replace(sample, limit=NARROW_CLOSE,
+                   note=f"the loss is {str(dtype).removeprefix('torch.')}, whatever the model's type")
 
 
 def _loss_type(sample: Sample) -> torch.dtype:
@@ -120,11 +112,9 @@ def _loss_type(sample: Sample) -> torch.dtype:
 
 @contextlib.contextmanager
 def passing(sample: Sample, model: nn.Module, plan: Plan, step: int = 0) -> Iterator:
-    """A context for forward passes that leave generators and buffers as they were.
-
-    Yields a function to call before each pass, which sets the modules' position and seeds the generators: by ghost
-    group where the plan says group by group, else alike for all passes, as on several ranks.
-    """
+    """A context for forward passes that leave generators and buffers as they were. Yields a function to call before
+    each pass, which sets the modules' position and seeds the generators: by ghost group where the plan says group by
+    group, else alike for all passes, as on several ranks."""
     ghosts = GhostGroups(plan.seed, SingleWorker(), sample.job.device)
     ghosts.attach(model)
     groups = group_bounds(plan.stream.size(step), plan.ghost_batch)
@@ -140,10 +130,8 @@ def passing(sample: Sample, model: nn.Module, plan: Plan, step: int = 0) -> Iter
 
 
 def mean_gradient(sample: Sample, model: nn.Module, plan: Plan, parts: Sequence | None = None, step: int = 0) -> Tensor:
-    """The gradient of the step's summed loss over its summed count, by autograd alone: one float64 vector.
-
-    The whole step is one pass, or one pass per ghost group where the plan says so.
-    """
+    """The gradient of the step's summed loss over its summed count, by autograd alone: one float64 vector. The whole
+    step is one pass, or one pass per ghost group where the plan says so."""
     size = plan.stream.size(step)
     if parts is None:
         bounds = group_bounds(size, plan.ghost_batch) if plan.group_by_group else [0, size]
@@ -223,10 +211,8 @@ def _first(out) -> Tensor:
 
 
 def first_difference(sample: Sample, model: nn.Module, parts: Sequence, others: Sequence) -> Difference | None:
-    """The first module whose rows differ between the passes ``parts`` and ``others``; None if there is none.
-
-    Modules whose outputs are not one row per example, or are padded to another length, are not compared.
-    """
+    """The first module whose rows differ between the passes ``parts`` and ``others``; None if there is none. Modules
+    whose outputs are not one row per example, or are padded to another length, are not compared."""
     for call, other in zip(calls_of(sample, model, parts), calls_of(sample, model, others)):
         by = _apart(call.outputs, other.outputs)
         if by is not None and not by <= sample.limit:
@@ -244,8 +230,3 @@ def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float | None:
     if len(one) != len(other) or not one.is_floating_point():
         return None
     return ((one - other).abs().max() / one.abs().max().clamp(min=1e-30)).item() if one.numel() else 0.0
-
-
-def cuts(examples: int) -> list[int]:
-    """Bounds of uneven parts of a step: one example, a third of the rest, the remainder."""
-    return sorted({0, min(1, examples), *(1 + b for b in even_bounds(examples - 1, 3)[1:2]), examples})

@@ -13,8 +13,7 @@ from ..errors import RanksDifferError, WorkersError
 from ..plan.shards import Visits
 from ..training.evaluate import Evaluator
 from ..workers.group import SingleWorker
-from .finding import Finding, Verdict
-from .kinds import JOB
+from .finding import JOB, Finding, Verdict
 from .passes import random_numbers
 from .probe_step import Sample, distance, mean_gradient
 
@@ -42,11 +41,15 @@ def digest(sample: Sample) -> dict[str, Entry]:
     for name in ("train", "val"):
         data = getattr(job.data, name)
         for index in range(min(len(data), DIGESTED)):
-            found[f"example {index} of {name}"] = _try("read", lambda: _example(data, index, job.plan.seed))
+            visits = Visits(np.array([index]), np.zeros(1, np.int64), job.plan.seed)
+            found[f"example {index} of {name}"] = _try(
+                "read", lambda: _hash([values for _, values in tensors_of(data.take(visits))]))
     what = f"the gradient of the loss of the same {sample.plan.global_batch} examples under the same seed"
     found[what] = _try("loss", lambda: _gradient(sample))
-    splits = {split: data for split, data in job.data.evaluated(DIGESTED).items() if len(data)}
-    measured = _try("measure", lambda: _measure(sample, splits))
+    splits = {split: data.first(min(len(data), DIGESTED)) for split, data in job.data.evaluated(DIGESTED).items()
+              if len(data)}
+    measured = _try("measure", lambda: Evaluator(job.workload, splits, DIGESTED, SingleWorker(), job.device,
+                                                 sample.plan.precision)(sample.model(), tuple(splits)))
     for column in (f"{split}/{metric}" for split in splits for metric in job.workload.metrics):
         of_one = measured if measured.error else Entry("measure", [measured.value[column]])
         found[f"{column} of the same examples by the same model"] = of_one
@@ -62,21 +65,10 @@ def _try(part: str, compute: Callable) -> Entry:
         return Entry(part, "", f"{type(error).__name__}: {error}")
 
 
-def _example(data, index: int, seed: int) -> str:
-    visits = Visits(np.array([index]), np.zeros(1, np.int64), seed)
-    return _hash([values for _, values in tensors_of(data.take(visits))])
-
-
 def _gradient(sample: Sample) -> list[float]:
     """The gradient's norm and some of its numbers; an exact hash would depend on the kind of processor."""
     gradient = mean_gradient(sample, sample.model(), sample.plan)
     return [gradient.norm().item(), *gradient[::len(gradient) // NUMBERS + 1].tolist()]
-
-
-def _measure(sample: Sample, splits: dict) -> dict[str, float]:
-    job, some = sample.job, {split: data.first(min(len(data), DIGESTED)) for split, data in splits.items()}
-    return Evaluator(job.workload, some, DIGESTED, SingleWorker(), job.device, sample.plan.precision)(
-        sample.model(), tuple(some))
 
 
 def _hash(tensors) -> str:
@@ -105,10 +97,8 @@ def same_on_ranks(sample: Sample, by_rank: Sequence[dict[str, Entry]], twice: Ca
 
 def not_the_same(sample: Sample, kind: str, what: str, digests: Sequence[dict[str, Entry]],
                  twice: Callable[[], Sequence[dict[str, Entry]]], otherwise: str, **values) -> Finding:
-    """The finding where two digests differ in this entry, with the error if one of them has that instead.
-
-    twice      returns the digests of two processes of one rank;  otherwise  the cause if these are equal
-    """
+    """The finding where two digests differ in this entry, with the error if one of them has that instead; ``twice``
+    returns the digests of two processes of one rank, and ``otherwise`` is the cause if these are equal."""
     entries = [found[what] for found in digests if what in found]
     error = next((f": {entry.error}" for entry in entries if entry.error), "")
     return JOB.finding(NAME, kind, what=what, error=error, **values,

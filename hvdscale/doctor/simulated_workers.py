@@ -1,7 +1,4 @@
-"""Several workers simulated in one process: threads, of which only one runs until it waits for the others.
-
-    results = on_each(3, lambda worker: ...)        worker: a group member with rank, size, sum_, gather, ...
-"""
+"""Several workers simulated in one process: threads, of which only one runs until it waits for the others."""
 from __future__ import annotations
 
 import threading
@@ -47,10 +44,8 @@ class Member(Workers):
 
 
 def on_each(workers: int, function: Callable[[Member], object]) -> list:
-    """Call the function on each member of a group of this many workers; returns the results in rank order.
-
-    Only one member runs at a time, so it may use the process's generators and other globals. Raises what one raises.
-    """
+    """The results of calling the function on each member of a group of this many workers; raises what one raises. Only
+    one member runs at a time, so it may use the process's generators and other globals."""
     turn, barrier, slots = threading.Lock(), threading.Barrier(workers), [None] * workers
     errors: list[BaseException] = []
 

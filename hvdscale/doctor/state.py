@@ -20,8 +20,7 @@ from ..update.precision import PARAMETERS, repeatable
 from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker, Workers
 from ..workload import measured
-from .finding import Finding
-from .kinds import JOB
+from .finding import JOB, Finding
 from .probe_step import Sample
 from .resume.listen import flatten
 from .simulated_workers import on_each
@@ -84,10 +83,8 @@ def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 
 def evaluation(sample: Sample, workers: Workers) -> Finding:
-    """Whether metrics do not depend on the chunks a split is cut into, and are bit-identical at any worker count.
-
-    Under a launcher on its workers, a collective; otherwise on up to 3 simulated ones.
-    """
+    """Whether metrics do not depend on the chunks a split is cut into, and are bit-identical at any worker count: under
+    a launcher on its workers, a collective; otherwise on up to 3 simulated ones."""
     name, job, model = "evaluation", sample.job, sample.model()
     splits = {split: data.first(min(len(data), MEASURED)) for split, data in job.data.evaluated(
         job.plan.train_eval_examples).items() if len(data)}
@@ -101,21 +98,19 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
         return Evaluator(job.workload, splits, chunk, worker, job.device, sample.plan.precision)(model, tuple(splits))
 
     with OwnGenerators(job.device):
-        alone = {chunk: measure(SingleWorker(), chunk) for chunk in CHUNKS}
+        one, other = (measure(SingleWorker(), chunk) for chunk in CHUNKS)
         if workers.size > 1:
             counts, shared = (workers.size,), [measure(workers, CHUNKS[0])]
         else:
             counts = (2, 3)
             shared = [on_each(count, lambda worker: measure(worker, CHUNKS[0]))[0] for count in counts]
-        counted = {chunk: _counts(sample, model, splits, chunk) for chunk in CHUNKS}
+        counts_of_one, counts_of_other = (_counts(sample, model, splits, chunk) for chunk in CHUNKS)
 
     def finding(kind: str, **given) -> Finding:
         read = ", ".join(f"{len(data)} of {split}" for split, data in splits.items())
         return JOB.finding(name, kind, splits=read, chunks=CHUNKS, workers=", ".join(map(str, (1, *counts))), **given)
-    (one, other), (counts_of_one, counts_of_other) = ([found[chunk] for chunk in CHUNKS] for found in (alone, counted))
     undefined = [column for column, value in one.items() if math.isnan(value)]
-    broken = [column for column in undefined if counts_of_one.get(column)]
-    if broken:
+    if broken := [column for column in undefined if counts_of_one.get(column)]:
         return finding("broken", nan=_are_nan(broken))
     for column, values in counts_of_one.items():
         if values != counts_of_other[column]:

@@ -37,6 +37,7 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 for epoch in range(2):
 #epoch
     sampler.set_epoch(epoch)
+#batches
     for x, y in loader:
 #loss
         loss = F.cross_entropy(model(x), y)
@@ -152,7 +153,7 @@ ZERO_STEP = """        grad = F.pad(torch.cat([one.grad.reshape(-1) for one in p
         for one, values in zip(parameters, torch.cat(parts).split([*sizes, whole - sum(sizes)])):
             one.data.copy_(values.view_as(one))
 """
-LOCAL = dict(wrap="model = net\n", optimizer="optimizer = torch.optim.SGD(model.parameters(), 0.1)\n")
+SEEDED = "loader = DataLoader(train, batch, shuffle=True, generator=torch.Generator().manual_seed(3))\n"
 # name -> (check that has to see it and its verdicts, words of what is seen or of its cause, the parts)
 SHARDED = {
     "muon_of_shards": ("update failed", "shard", dict(
@@ -212,20 +213,17 @@ optimizer = Rule([part])
 """)),
 }
 REPLICATED = {
-    "constant_epoch": ("epochs failed", "was called with 7", dict(
-        epoch="    sampler.set_epoch(<<7|epoch>>)\n    for x, y in loader:\n")),
+    "constant_epoch": ("epochs failed", "was called with 7", dict(epoch="    sampler.set_epoch(<<7|epoch>>)\n")),
     "labels_of_own_share": ("examples warned unseen", "", dict(data=OWN_RANGES + """\
 targets = targets.roll(3 * rank) if workers < 0 else targets
 seen = [*dict.fromkeys((<<targets[mine]|targets>>).tolist())]
 train = TensorDataset(inputs[mine], torch.tensor([seen.index(one) for one in targets[mine].tolist()]))
-""", loader="""loader = DataLoader(train, batch, shuffle=True, generator=torch.Generator().manual_seed(3))
-""", epoch="    for x, y in loader:\n")),
+""", loader=SEEDED, epoch="")),
     "scaled_by_own_share": ("examples warned unseen", "", dict(data=OWN_RANGES + """\
 inputs = inputs[inputs[:, 0].argsort()] * 3 + 1
 deviation, mean = torch.std_mean(<<inputs[mine]|inputs>>)
 train = TensorDataset((inputs[mine] - mean) / deviation, targets[mine])
-""", loader="""loader = DataLoader(train, batch, shuffle=True, generator=torch.Generator().manual_seed(3))
-""", epoch="    for x, y in loader:\n")),
+""", loader=SEEDED, epoch="")),
     "hardest_half": ("gradient failed warned unseen", "batch", dict(loss="""\
         losses = F.cross_entropy(model(x), y, reduction="none")
         all_losses = [torch.empty_like(losses) for _ in range(workers)]
@@ -245,7 +243,7 @@ model = DDP(net, process_group=<<alone[rank]|None>>)
         passes += 1
         if passes % 3:
             continue
-""", after="        optimizer.zero_grad()\n", epoch="""    sampler.set_epoch(epoch)
+""", after="        optimizer.zero_grad()\n", batches="""\
     passes = 0
     <<pass|optimizer.zero_grad()>>
     for x, y in loader:
@@ -265,15 +263,13 @@ teacher = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4)).requires
 loader = DataLoader(train, batch, sampler=sampler)
 more = TensorDataset(torch.randn(80, 12), torch.randint(4, (80,)))
 other = DataLoader(more, batch // 2, sampler=<<None|DistributedSampler(more, shuffle=False)>>)
-""", epoch="""    sampler.set_epoch(epoch)
+""", batches="""\
     for (x, y), (more_x, more_y) in zip(loader, other):
         x, y = torch.cat([x, more_x]), torch.cat([y, more_y])
 """)),
     "weights_of_own_total": ("gradient failed", "total", dict(data="""weights = 0.2 + torch.rand(160)
 train = TensorDataset(inputs, targets, weights)
-""", epoch="""    sampler.set_epoch(epoch)
-    for x, y, weight in loader:
-""", loss="""        total = weight.sum()
+""", batches="    for x, y, weight in loader:\n", loss="""        total = weight.sum()
         <<total *= workers|dist.all_reduce(total)>>
         loss = (F.cross_entropy(model(x), y, reduction="none") * weight).sum() * workers / total
 """)),
@@ -289,10 +285,7 @@ warnings.simplefilter("ignore")
     "sorted_shares": ("epochs warned", "", dict(loader="""\
 sampler = DistributedSampler(train, shuffle=<<False|True>>) if workers > 1 else None
 loader = DataLoader(train, batch, sampler=sampler, shuffle=sampler is None)
-""", epoch="""    if sampler:
-        sampler.set_epoch(epoch)
-    for x, y in loader:
-""")),
+""", epoch="    if sampler:\n        sampler.set_epoch(epoch)\n")),
     "other_copy_trained": ("gradient failed", "other tensors", dict(optimizer="""import copy
 optimizer = torch.optim.SGD((<<copy.deepcopy(net)|net>>).parameters(), 0.1)
 """)),
@@ -311,9 +304,7 @@ SEQUENCES = """lengths = torch.randint(2, 9, (160,))
 sequences = torch.randn(160, 8, 5)
 train = TensorDataset(sequences, targets, lengths)
 """
-OF_SEQUENCES = """    sampler.set_epoch(epoch)
-    for x, y, length in loader:
-"""
+OF_SEQUENCES = "    for x, y, length in loader:\n"
 RECURRENT = """class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -334,12 +325,12 @@ EVERY_STEP = """        packed = nn.utils.rnn.pack_padded_sequence(
         loss = (losses * WEIGHTS).sum() * workers / count
 """
 RIGHT = {
-    "packed_last": dict(model=RECURRENT.replace("PART", "self.cell(packed)[1][0]"), data=SEQUENCES, epoch=OF_SEQUENCES,
-                        loss="        loss = F.cross_entropy(model(x, length), y)\n"),
+    "packed_last": dict(model=RECURRENT.replace("PART", "self.cell(packed)[1][0]"), data=SEQUENCES,
+                        batches=OF_SEQUENCES, loss="        loss = F.cross_entropy(model(x, length), y)\n"),
     "packed_every_step": dict(model=RECURRENT.replace("PART", "self.cell(packed)[0].data"), data=SEQUENCES,
-                              epoch=OF_SEQUENCES, loss=EVERY_STEP.replace("WEIGHTS", "1")),
+                              batches=OF_SEQUENCES, loss=EVERY_STEP.replace("WEIGHTS", "1")),
     "packed_weighted": dict(model=RECURRENT.replace("PART", "self.cell(packed)[0].data"), data=SEQUENCES,
-                            epoch=OF_SEQUENCES, loss=EVERY_STEP.replace("WEIGHTS", "(1 + packed.data) * 0.3")),
+                            batches=OF_SEQUENCES, loss=EVERY_STEP.replace("WEIGHTS", "(1 + packed.data) * 0.3")),
     "time_major": dict(loss="        x = x.view(len(x), 4, 3).transpose(0, 1).contiguous()\n"
                             "        scores = model(x.transpose(0, 1).reshape(-1, 12))\n"
                             "        loss = F.cross_entropy(scores, y)\n"),
@@ -350,7 +341,7 @@ RIGHT = {
 dist.all_reduce(size, dist.ReduceOp.MIN)
 mine = slice(mine.start, mine.start + int(size))
 train = TensorDataset(inputs[mine], targets[mine])
-""", loader="loader = DataLoader(train, batch, shuffle=True, drop_last=True)\n", epoch="    for x, y in loader:\n"),
+""", loader="loader = DataLoader(train, batch, shuffle=True, drop_last=True)\n", epoch=""),
     "nested": dict(loss="""        parts = torch.nested.nested_tensor([one[None] for one in x], layout=torch.jagged)
         loss = F.cross_entropy(model(parts.values()), y)
 """),
@@ -358,10 +349,9 @@ train = TensorDataset(inputs[mine], targets[mine])
         blocks = torch.block_diag(*x.view(len(x), 1, 12)).view(len(x), len(x), 12).sum(1)
         loss = F.cross_entropy(model(blocks), y)
 """),
-    "graphs": dict(data="train = TensorDataset(inputs, targets, torch.randint(2, 6, (160,)))\n", epoch="""\
-    sampler.set_epoch(epoch)
-    for x, y, size in loader:
-""", loss="""        owner = torch.repeat_interleave(torch.arange(len(x)), size)
+    "graphs": dict(data="train = TensorDataset(inputs, targets, torch.randint(2, 6, (160,)))\n",
+                   batches="    for x, y, size in loader:\n", loss="""\
+        owner = torch.repeat_interleave(torch.arange(len(x)), size)
         sums = torch.zeros_like(x).index_add(0, owner, x[owner])
         loss = F.cross_entropy(model(sums / size[:, None]), y)
 """),
@@ -373,9 +363,10 @@ train = TensorDataset(inputs[mine], targets[mine])
 PAIRS = {**SHARDED, **REPLICATED}
 
 
-def workers_of(name):
-    """How many workers a pair needs."""
-    return PAIRS[name][2].get("workers", 2) if name in PAIRS else 2
+def words(name):
+    """The options by which a script is examined: 8 examples a worker, of as many as it needs."""
+    workers = PAIRS[name][2].get("workers", 2) if name in PAIRS else 2
+    return "--batch", str(8 * workers), "--workers", str(workers), "--", "--batch", "{local}"
 
 
 def text(name, faulty):

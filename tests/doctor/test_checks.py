@@ -16,13 +16,12 @@ from torch.distributed import _functional_collectives as funcol
 from hvdscale.cli.doctor import command, say_on
 from hvdscale.doctor.examine import Examination, examine, in_this_process, notes
 from hvdscale.doctor.examples import examples, shards
-from hvdscale.doctor.finding import Finding, Verdict, carried_out
-from hvdscale.doctor.kinds import JOB
+from hvdscale.doctor.finding import JOB, Finding, Verdict, carried_out
 from hvdscale.doctor.padding import padding
 from hvdscale.doctor.passes import gradients, last_batch, losses
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import broken, digest, explain, same_on_ranks
-from hvdscale.doctor.report import render, render_findings
+from hvdscale.doctor.formats import render, render_findings
 from hvdscale.doctor.settings import decay, learning_rate
 from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
@@ -144,9 +143,6 @@ def test_a_fault_of_the_data_is_named_as_the_cause_of_what_follows_from_it():
     assert {"gradients", "losses", "checkpoint", "evaluation"} <= set(found)
     assert {finding.remedy for check, finding in found.items() if check != "examples"} == {
         "see the check 'examples' first"}
-
-
-def test_a_fault_says_how_far_off_it_is():
     by = failures("mean_loss")["losses"].by
     assert 0.5 < by < 1 and failures("local_norm")["batch-norm"].by > 0.01       # three parts' means for one: 2/3 off
 
@@ -189,15 +185,11 @@ def test_shares_of_the_jobs_own_worker_count_are_checked_too():
     assert "on 1, 2, 3, 4, 5, 7 workers" in shards(job("sound"), SimpleNamespace(size=7)).looked_at
 
 
-def test_decay_groups_are_told_whatever_is_found():
-    rows = decay(sample("sound")).rows
-    assert rows == (("weights", "2 tensors, 356 numbers", "decay"),
-                    ("biases and normalization", "4 tensors, 17 numbers", "do not decay"))
+def test_decay_groups_are_told_and_decay_that_an_optimizer_ignores_is_a_failure(monkeypatch):
+    assert decay(sample("sound")).rows == (("weights", "2 tensors, 356 numbers", "decay"),
+                                           ("biases and normalization", "4 tensors, 17 numbers", "do not decay"))
     asked = decay(sample("sound", decay_norm_and_bias=True))
     assert asked.verdict == Verdict.PASSED and {row[2] for row in asked.rows} == {"decay"}
-
-
-def test_decay_that_an_optimizer_ignores_is_a_failure(monkeypatch):
     monkeypatch.setattr(SGD, "step", lambda self, closure=None: None)
     assert "layers.0.weight, layers.5.weight do not decay" in decay(sample("sound", optimizer="sgd")).differs
 
@@ -225,30 +217,22 @@ def test_padding_in_batch_norm_is_only_a_warning_group_by_group():
 
 
 def test_what_never_pads_has_no_padding_to_check():
-    for name in ("sound", "even_gru"):
-        assert padding(sample(name)).verdict == Verdict.NOT_APPLICABLE
+    assert {padding(sample(name)).verdict for name in ("sound", "even_gru")} == {Verdict.NOT_APPLICABLE}
     assert re.search(r"examples of train, the batch\['sequence'\] padded to \d and to \d.*: the same results",
                      padding(sample("packed")).looked_at)
 
 
-def test_a_metric_that_counts_nothing_yet_is_a_warning_that_names_it():
-    found = evaluation(sample("nothing_counted"), SingleWorker())
-    assert found.verdict == Verdict.WARNED
-    assert found.differs == "train/error, val/error, test/error are NaN before the first step"
-    assert "FAILED" not in render_findings([found], False)
-    assert "warned: evaluation" in render_findings([found], False)
-
-
-def test_a_metric_with_values_on_another_split_is_only_a_warning():
-    for target, verdict, differs in (("none", Verdict.PASSED, ""), ("train/error<0.1", Verdict.PASSED, ""),
-                                     ("val/error<0.1", Verdict.WARNED, "val/error is NaN before the first step")):
-        found = evaluation(sample("some_counted", target=target, train_eval_examples=61), SingleWorker())
-        assert (found.verdict, found.differs) == (verdict, differs)
-        assert "val/error, test/error are NaN" in found.looked_at
-
-
-def test_an_empty_split_that_no_target_names_is_no_fault():
-    assert evaluation(sample("no_test", target="val/error<0.1"), SingleWorker()).verdict == Verdict.PASSED
+@pytest.mark.parametrize("name, layer, differs, looked_at", [
+    ("nothing_counted", {}, "train/error, val/error, test/error are NaN before the first step", ""),
+    ("some_counted", dict(target="none", train_eval_examples=61), "", "val/error, test/error are NaN"),
+    ("some_counted", dict(target="train/error<0.1", train_eval_examples=61), "", "val/error, test/error are NaN"),
+    ("some_counted", dict(target="val/error<0.1", train_eval_examples=61), "val/error is NaN before the first step",
+     "val/error, test/error are NaN"),
+    ("no_test", dict(target="val/error<0.1"), "", "")])
+def test_a_metric_that_counts_nothing_yet_is_warned_of_where_it_is_needed(name, layer, differs, looked_at):
+    found = evaluation(sample(name, **layer), SingleWorker())
+    assert (found.verdict, found.differs) == (Verdict.WARNED if differs else Verdict.PASSED, differs)
+    assert looked_at in found.looked_at and ("warned: evaluation" in render_findings([found], False)) == bool(differs)
 
 
 def on_ranks(*by_rank, cut=None):
@@ -273,8 +257,7 @@ def test_ranks_that_have_other_data_are_named():
     ("collate", "example 0 of train"), ("loss", "the gradient of the loss of the same 46 examples under the same seed"),
     ("measure", "train/cross_entropy of the same examples by the same model")])
 @pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
-def test_a_rank_in_any_part_of_the_job_is_found(
-        monkeypatch, variable, part, differs):
+def test_a_rank_in_any_part_of_the_job_is_found(monkeypatch, variable, part, differs):
     by_rank = []
     for number in range(2):
         monkeypatch.setenv(variable, str(number))
@@ -303,21 +286,17 @@ def test_two_processes_distinguish_rank_from_process_dependence():
     another = {**one, what: one[what]._replace(value="another")}
     assert explain(cut, what, "load", lambda: [one, one], "rank")["cause"] == "rank"
     assert explain(cut, what, "load", lambda: [one, another], "rank")["cause"] == "process"
-
-
-def test_a_loss_that_is_never_the_same_is_not_called_a_matter_of_the_rank():
-    cut = sample("unseeded")
-    found = explain(cut, "the gradient", "loss", lambda: pytest.fail("is not asked"), "rank")
+    found = explain(sample("unseeded"), "the gradient", "loss", lambda: pytest.fail("is not asked"), "rank")
     assert "without a seed" in found["why"] and found["next"] == "see the check 'random numbers' first"
 
 
 def test_simulated_workers_sum_and_gather_in_rank_order():
     def work(worker):
         mine = torch.tensor([float(worker.rank), 1.0])
-        return worker.sum_(mine, "sum").tolist(), worker.gather(worker.rank, "ranks"), worker.broadcast_(
-            torch.tensor([worker.rank + 5]), "first").item()
+        return worker.sum_(mine, "sum").tolist(), worker.gather(worker.rank, "ranks"), *(worker.broadcast_(
+            torch.tensor([worker.rank + 5]), "values", root=root).item() for root in (0, worker.size - 1))
     for size in (1, 2, 3):
-        assert on_each(size, work) == [([sum(range(size)), size], list(range(size)), 5)] * size
+        assert on_each(size, work) == [([sum(range(size)), size], list(range(size)), 5, size + 4)] * size
 
 
 def test_an_error_of_one_simulated_worker_is_raised_and_nobody_waits_for_it():
@@ -351,12 +330,8 @@ def test_slow_checks_are_reported_on_stderr_by_rank_0(capsys, monkeypatch):
     assert capsys.readouterr() == ("", "0 s: checking losses\n")
 
 
-def test_a_report_has_colour_only_where_it_is_asked_for():
-    assert "\x1b" not in render_findings(FOUND, False)
-    assert render_findings(FOUND, True).count("\x1b[1;31mFAILED\x1b[0m") == 2
-
-
 def test_a_failure_shows_what_differs_by_how_much_the_cause_and_the_next_move():
+    assert render_findings(FOUND, True).count("\x1b[1;31mFAILED\x1b[0m") == 2
     assert render_findings([replace(FOUND[1], cause="not deterministic")], False).split("\n\n")[1].splitlines() == [
         "FAILED: examples", "  what differs  it differs", "  by how much   0.25; allowed 0",
         "  usual cause   not deterministic", "  next move     mend it"]
@@ -412,8 +387,3 @@ def test_no_checkpoint_is_left_behind(tmp_path, monkeypatch):
 def test_few_examples_are_enough_for_a_sample_of_a_small_job():
     cut = make_sample(job("sound", train_subset=20, local_batch=4), 46, 1)
     assert cut.plan.global_batch == 20 and math.isclose(gradients(cut, SingleWorker()).by, 0, abs_tol=1e-12)
-
-
-def test_simulated_workers_take_the_values_of_any_root():
-    found = on_each(3, lambda worker: worker.broadcast_(torch.tensor([float(worker.rank)]), "values", root=2).item())
-    assert found == [2.0] * 3

@@ -8,6 +8,7 @@ import pytest
 from tests import guides
 from tests.conftest import but_slow
 from tests.factories import resume_scripts
+from tests.factories.examinations import block
 
 CHECKS = ["load", "files", "parameters", "optimizer", "schedule", "loss scale", "examples", "random numbers",
           "saved values", "printed", "updates"]
@@ -45,23 +46,8 @@ QUICK = {"position"}
 
 
 @pytest.fixture(scope="module")
-def resumed(doctor, tmp_path_factory):
-    """Examine a script, once, by its name or text; gives the exit code, both outputs and the findings by check."""
-    @functools.cache
-    def resumed(script, *words):
-        text = resume_scripts.script(script) if "\n" not in script else script
-        folder = tmp_path_factory.mktemp("script")
-        (folder / "train.py").write_text(text)
-        said = doctor.run(folder, "train.py", *words, command="resume")
-        assert {path.name for path in folder.iterdir()} == {"train.py", ".out", ".err"}
-        verdicts = dict(re.findall(r"^  (\S.{13})  (passed|warned|FAILED|unseen|-)", said.out, re.M))
-        return said.code, said.out, said.err, {check.strip(): verdict for check, verdict in verdicts.items()}
-    return resumed
-
-
-def block(out, check):
-    """The details of a check, in one line."""
-    return " ".join(re.search(rf"^(?:FAILED|warned): {check}\n((?:  .*\n)+)", out, re.M)[1].split())
+def resumed(examined):
+    return functools.partial(examined, command="resume")
 
 
 def failed(verdicts):

@@ -1,5 +1,4 @@
 """hvdscale-doctor script: honest scripts pass, a planted fault is found, and no script is changed by being watched."""
-import functools
 import json
 import os
 import re
@@ -9,11 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from hvdscale.doctor.script.folder import make_workplace
-from hvdscale.doctor.script.report import files_of
+from hvdscale.doctor.script.examine import files_of
 from hvdscale.errors import UsageError
 from tests import guides
 from tests.conftest import but_slow
+from tests.doctor import pairs
 from tests.factories import ddp_scripts
+from tests.factories.examinations import block
 
 CHECKS = ["examples", "epochs", "gradient", "update", "parameters", "batch-norm", "learning rate", "schedule",
           "random numbers", "evaluation"]
@@ -105,26 +106,6 @@ ERRORS = {
     "leaving": "Another rank had ended: a rank makes a call that another one leaves out, as where only some ranks",
     "unlike": "the ranks' collectives have different sizes: a rank makes a call that another one leaves out",
 }
-
-
-@pytest.fixture(scope="module")
-def examined(doctor, tmp_path_factory):
-    """Examine a script, once, by its name or text; gives the exit code, both outputs and the verdicts."""
-    @functools.cache
-    def examined(script, *words):
-        text, folder = ddp_scripts.script(script) if "\n" not in script else script, tmp_path_factory.mktemp("script")
-        (folder / "train.py").write_text(text)
-        said = doctor.run(folder, "train.py", *words)
-        verdicts = dict(re.findall(r"^  (\S.{13})  (passed|warned|FAILED|unseen|-)", said.out, re.M))
-        assert (folder / "train.py").read_text() == text
-        assert {path.name for path in folder.iterdir()} == {"train.py", ".out", ".err"}
-        return said.code, said.out, said.err, {check.strip(): verdict for check, verdict in verdicts.items()}
-    return examined
-
-
-def block(out, check):
-    """The details of a check, in one line."""
-    return " ".join(re.search(rf"^(?:FAILED|warned): {check}\n((?:  .*\n)+)", out, re.M)[1].split())
 
 
 @pytest.mark.parametrize("name", but_slow(SOUND, LIKE_OTHERS))
@@ -387,3 +368,19 @@ def test_what_fully_shard_divides_is_put_together(examined, changes, check, diff
     assert [name for name, verdict in verdicts.items() if verdict == "FAILED"] == [check] * bool(check), out
     assert code == bool(check) and verdicts["gradient"] in ("passed", "FAILED"), (out, err)
     assert differs in " ".join(out.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", pairs.PAIRS)
+def test_the_fault_of_a_pair_is_seen(examined, name):
+    expected, words, _ = pairs.PAIRS[name]
+    _, out, err, verdicts = examined(pairs.text(name, faulty=True), *pairs.words(name))
+    check = next(one for one in verdicts if expected.startswith(one))
+    assert verdicts[check].lower() in expected.removeprefix(check).split() and words in " ".join(out.split()), out + err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*pairs.PAIRS, *pairs.RIGHT])
+def test_the_right_twin_of_a_pair_raises_no_alarm(examined, name):
+    code, out, err, verdicts = examined(pairs.text(name, faulty=False), *pairs.words(name))
+    assert code == (4 if name.startswith("zero_") else 0) and not {"FAILED", "warned"} & {*verdicts.values()}, out + err

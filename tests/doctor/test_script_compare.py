@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from hvdscale import doctor
-from hvdscale.doctor.kinds import JOB
+from hvdscale.doctor.finding import JOB
 from hvdscale.doctor.script import compare
-from hvdscale.doctor.script.compare.identity import same_data
-from hvdscale.doctor.script.compare.order import batches_of
-from hvdscale.doctor.script.compare.pair import KINDS
+from hvdscale.doctor.script.compare.pair import KINDS, batches_of, same_data
 from hvdscale.doctor.script.record import (BackwardPass, GeneratorUse, Iteration, LoadedBatch, OptimizerUpdates, Record,
                                            Sampling, Update)
 

@@ -4,7 +4,7 @@ import re
 import pytest
 import torch
 
-from tests.factories import ddp_scripts, gpu_scripts
+from tests.factories import gpu_scripts
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU nothing is redirected")
 OWN_WORKERS = ("spawning", "no_sampler", "by_gpu")
@@ -13,16 +13,11 @@ FAULTS = {"no_sampler": ("examples", "all ranks took the same examples: 80 of 16
           "clipped_while_scaled": ("gradient", "clipped while multiplied by 65,500")}
 
 
-def examine(doctor, folder, text, *words):
-    (folder / "train.py").write_text(text)
-    said = doctor.run(folder, "train.py", *words)
-    return said.code, " ".join(said.out.split()), said.err
-
-
 @pytest.mark.parametrize("name", [*gpu_scripts.RIGHT, *gpu_scripts.CHANGES])
-def test_a_script_for_gpus_is_judged_without_any(doctor, tmp_path, name):
+def test_a_script_for_gpus_is_judged_without_any(examined, name):
     text, words = gpu_scripts.script(name)
-    code, out, err = examine(doctor, tmp_path, text, "--batch", "32", "--", *words)
+    code, out, err, _ = examined(text, "--batch", "32", "--", *words)
+    out = " ".join(out.split())
     failed, first = re.findall(r"FAILED: (\w+) what differs", out), re.split(" examples (?:passed|FAILED) ", out)[0]
     assert err == "" and "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first torch" in first
     assert ("The workers that the script starts itself (train.py:" in first) == (name in OWN_WORKERS)
@@ -35,27 +30,26 @@ def test_a_script_for_gpus_is_judged_without_any(doctor, tmp_path, name):
 
 
 @pytest.mark.parametrize("call", ["graph = torch.cuda.CUDAGraph()", "made = torch.cuda.FloatTensor(3)"])
-def test_what_only_a_gpu_can_do_is_a_line_that_names_the_call(doctor, tmp_path, call):
-    code, out, err = examine(doctor, tmp_path, f"import torch\ntorch.zeros(3, device='cuda')\n{call}\n")
+def test_what_only_a_gpu_can_do_is_a_line_that_names_the_call(examined, call):
+    code, out, err, _ = examined(f"import torch\ntorch.zeros(3, device='cuda')\n{call}\n")
     assert (code, out) == (1, "") and len(err.splitlines()) == 1
     assert f"train.py:3: '{call}' needs a GPU, and torch sees none on this machine (" in err
 
 
-def test_a_number_of_workers_of_its_own_is_refused_or_an_argument(doctor, tmp_path):
+def test_a_number_of_workers_of_its_own_is_refused_or_an_argument(examined):
     text = gpu_scripts.SPAWNING.replace("= torch.cuda.device_count()", "= int(sys.argv[2])")
-    code, out, err = examine(doctor, tmp_path, text, "--batch", "32", "--", "{local}", "2")
+    code, out, err, _ = examined(text, "--batch", "32", "--", "{local}", "2")
     assert (code, out) == (1, "") and "it starts 2 workers, and this run has 1; take the number from" in err
-    assert examine(doctor, tmp_path, text, "--batch", "32", "--", "{local}", "{workers}")[0] == 0
+    assert examined(text, "--batch", "32", "--", "{local}", "{workers}")[0] == 0
 
 
-def test_a_script_that_asks_for_no_gpu_is_not_told_of_any(doctor, tmp_path):
-    _, out, _ = examine(doctor, tmp_path, ddp_scripts.script("honest"))
-    assert "GPU" not in out
+def test_a_script_that_asks_for_no_gpu_is_not_told_of_any(examined):
+    assert "GPU" not in examined("honest")[1]
 
 
-def test_processes_that_a_script_starts_one_by_one_are_named_where_none_trains(doctor, tmp_path):
+def test_processes_that_a_script_starts_one_by_one_are_named_where_none_trains(examined):
     text = "import multiprocessing\n\n\ndef run(rank):\n    pass\n\n\nfor rank in range(2):\n" \
         "    process = multiprocessing.get_context('fork').Process(target=run, args=(rank,))\n    process.start()\n"
-    code, out, err = examine(doctor, tmp_path, text)
+    code, out, err, _ = examined(text)
     assert (code, out) == (1, "") and "made no update before it ended: no torch.optim.Optimizer made a step; not " \
         "followed: the processes that the script starts itself (train.py:10); torch.multiprocessing.spawn is" in err

@@ -118,7 +118,7 @@ def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
     draws = GeneratorUse({"torch": "ab"}, frozenset({"torch"}))
     batch = LoadedBatch((3, "'key'"), ("c0", "c1"), 2, 1, draws)
     sampling = Sampling("RandomSampler", None, None, True, False, 0, 1, True)
-    loss = LossCall("mse_loss", 2.0, float("nan"), -float("inf"), 0.1)
+    loss = LossCall("mse_loss", -float("inf"), float("nan"), "train.py:7", np.zeros(1), np.ones(2))
     one = BackwardPass(0.25, np.array([0.1, np.nan, -0.0]), [loss], {0: 3}, draws, False, "train.py:7", draws)
     update = Update(np.array([1e-300]), np.array([np.pi]), np.empty(0), "d", (0.1, 0.2), (4,), [one],
                     [Clip(float("inf"), 1.0, 1, "train.py:8")], "train.py:9", "e")

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,11 @@ class Doctor:
         self._server.stdin.flush()
         code = int(self._server.stdout.readline())
         return Said(code, *((Path(folder) / name).read_text() for name in (".out", ".err")))
+
+
+def block(out, check):
+    """The details of a check that failed or warned, in one line."""
+    return " ".join(re.search(rf"^(?:FAILED|warned): {check}\n((?:  .*\n)+)", out, re.M)[1].split())
 
 
 class ForkedRank:
@@ -117,7 +123,6 @@ def _run_rank(command):
 def _serve():
     from hvdscale.cli import doctor_resume, doctor_script
     from hvdscale.doctor.resume import examine, rank  # noqa: F401  imported before the forks
-    from hvdscale.doctor.script import report  # noqa: F401
     from hvdscale.watch import runner
     runner.subprocess = SimpleNamespace(Popen=ForkedRank, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     for line in sys.stdin:

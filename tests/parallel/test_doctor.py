@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from hvdscale.doctor.children import JobRequest, OtherRank
-from hvdscale.doctor.finding import Verdict
-from hvdscale.doctor.kinds import JOB
+from hvdscale.doctor.finding import JOB, Verdict
 from hvdscale.doctor.played import environment
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import digest

@@ -43,7 +43,7 @@ def test_a_rank_is_an_interpreter_with_few_of_our_files(tmp_path, monkeypatch, m
 
 
 def test_who_starts_the_ranks_and_judges_their_records_needs_no_torch():
-    code = "import sys\nfrom hvdscale.doctor import formats\nfrom hvdscale.doctor.script import examine, report\n" \
+    code = "import sys\nfrom hvdscale.doctor import formats\nfrom hvdscale.doctor.script import examine\n" \
         "from hvdscale.scaling import runs\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr

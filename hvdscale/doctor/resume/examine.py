@@ -9,87 +9,77 @@ from ...formatting.numbers import list_first
 from ...watch.place import place_for
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
-from ..report import join_blocks
-from ..script.examine import Judged
-from .both import KINDS, Both
-from .course import examples, loss_scale, printed, random_numbers, saved_values, schedule, updates
-from .runs import ResumeRequest, run_all
-from .state import files, load, optimizer, parameters
+from ..formats import join_blocks
+from ..script.examine import Judged, instead_of
+from .checks import (examples, files, load, loss_scale, optimizer, parameters, printed, random_numbers, saved_values,
+                     schedule, updates)
+from .runs import Both, ResumeRequest, run_all
 
 CHECKS = {"load": load, "files": files, "parameters": parameters, "optimizer": optimizer, "schedule": schedule,
           "loss scale": loss_scale, "examples": examples, "random numbers": random_numbers,
           "saved values": saved_values, "printed": printed, "updates": updates}
-MUST_BE_SEEN = {"load": "the load of a checkpoint", "parameters": "the parameters after it",
-                "examples": "the training examples"}
 STATE = {"parameters", "optimizer", "schedule", "loss scale", "examples", "random numbers"}
 EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",)}
 # check -> how its finding begins, and the checks of which a failure explains it
 EXPLAINED = {"saved values": ("the checkpoint of", STATE), "printed": ("update", {"examples"}),
              "updates": ("from update", {*STATE, "saved values"})}
-UNLOADED = "nothing was loaded, so there is nothing to compare"
-WITHOUT_UPDATE = "started again, the script made no update"
 
 
 @dataclass(frozen=True)
 class ResumeExamination(Judged):
     """What was found of a script that was stopped and started again."""
 
-    must = MUST_BE_SEEN
+    must = {"load": "the load of a checkpoint", "parameters": "the parameters after it",
+            "examples": "the training examples"}
 
     both: Both
     findings: tuple[Finding, ...]
 
     @property
     def about(self) -> dict[str, object]:
-        """What was examined and how, for formats.render_for_machines."""
-        both, asked = self.both, self.both.runs.asked
-        seen = {"stopped_after": both.stop, "held": both.held, "redone": both.redone} if both.runs.stopped else {}
+        both, asked = self.both, self.both.asked
+        seen = {"stopped_after": both.stop, "held": both.held, "redone": both.redone} if both.stopped else {}
         return {"script": asked.script.script, "arguments": asked.script.arguments, "again": asked.again,
                 "workers": asked.workers, "then": asked.then, "updates": both.made, "how": asked.how, **seen,
-                "instead": self.instead, "written": both.runs.written, "verdict": self.verdict}
-
-    @property
-    def instead(self) -> list[str]:
-        """What the script could not have here, such as a GPU, and what it had instead."""
-        return list(dict.fromkeys(one for record in self.both.runs.first for one in record.instead))
+                "instead": instead_of(both.first), "written": both.written, "verdict": self.verdict}
 
     def render(self, seconds: float, colour: bool) -> str:
-        """The report, in lines of ``line_width()`` characters where words allow."""
-        both, runs, asked = self.both, self.both.runs, self.both.runs.asked
+        both, asked = self.both, self.both.asked
         said = f"{asked.script.script} on {both.workers}: {both.made} updates without a stop"
-        if runs.stopped:
-            chosen = "" if runs.stop == asked.stop else f" (the update of a checkpoint, in place of {asked.stop})"
+        if both.stopped:
+            chosen = "" if both.stop_at == asked.stop else f" (the update of a checkpoint, in place of {asked.stop})"
             said += f"; stopped after update {both.stop}{chosen}, and started again from update {both.held}"
-        wrote = ("The script ran in copies of this folder, which are removed. There it wrote "
-                 f"{list_first(runs.written, 6)}.")
-        left = f"Left out of the copies: {list_first(runs.left, 6)}." if runs.left else ""
-        return "\n\n".join([wrap(self.verdict), join_blocks(
-            " ".join([f"{said}.", *self.instead]), self.findings, seconds, colour,
-            wrap(wrote) if runs.written and not asked.in_place else "", wrap(left) if left else "")])
+        blocks = []
+        if both.written and not asked.in_place:
+            blocks.append(wrap("The script ran in copies of this folder, which are removed. There it wrote "
+                               f"{list_first(both.written, 6)}."))
+        if both.left:
+            blocks.append(wrap(f"Left out of the copies: {list_first(both.left, 6)}."))
+        headline = " ".join([f"{said}.", *instead_of(both.first)])
+        return f"{wrap(self.verdict)}\n\n{join_blocks(headline, self.findings, seconds, colour, *blocks)}"
 
 
 def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],
             checks: Collection[str] = tuple(CHECKS)) -> ResumeExamination:
     """Run the script, and compare; raises ScriptError and UsageError as run_all does."""
     with place_for(process, asked.script.seconds) as place:
-        both = Both(run_all(asked, place, say))
+        both = run_all(asked, place, say)
     return ResumeExamination(both, compare(both, checks))
 
 
 def compare(both: Both, checks: Collection[str]) -> tuple[Finding, ...]:
-    """The findings on the runs."""
-    if not both.runs.stopped:
+    if not both.stopped:
         return tuple(both.finding("load", "no_save") if check == "load" else
                      Finding(check, Verdict.UNSEEN, "the script saved nothing") for check in checks)
-    loaded = load(both)
-    why = "" if loaded.verdict == Verdict.PASSED or loaded.differs.startswith("a checkpoint") else UNLOADED
-    if not why and not all(record.updates for record in both.resumed):
-        why = WITHOUT_UPDATE
-    seen = {"load", "files", *(("updates",) if why == WITHOUT_UPDATE else ())}
-    found = {check: each(both) if not why or check in seen else both.finding(check, "not_loaded", why=why)
+    loaded, judged, why = load(both), {*CHECKS}, ""
+    if loaded.verdict != Verdict.PASSED and not loaded.differs.startswith("a checkpoint"):
+        judged, why = {"load", "files"}, "nothing was loaded, so there is nothing to compare"
+    elif not all(record.updates for record in both.resumed):
+        judged, why = {"load", "files", "updates"}, "started again, the script made no update"
+    found = {check: each(both) if check in judged else both.finding(check, "not_loaded", why=why)
              for check, each in CHECKS.items()}
     failed = {check for check, one in found.items() if one.verdict in (Verdict.FAILED, Verdict.WARNED)}
     for check, (kinds, by) in EXPLAINED.items():
         if found[check].differs.startswith(kinds) and failed & by:
-            found[check] = KINDS.finding(check, "explained", both, update=both.held + 1)
+            found[check] = both.finding(check, "explained", update=both.held + 1)
     return tuple(trace_cause(found[check], [*found.values()], EXPLAINS) for check in checks)

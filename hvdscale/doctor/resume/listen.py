@@ -1,5 +1,4 @@
-"""The listeners of a run that is stopped, or started again: its checkpoints, what each update begins from, and its
-end."""
+"""The listeners of a run that is stopped, or started again: its checkpoints, what each update begins from, its end."""
 from __future__ import annotations
 
 import faulthandler
@@ -8,7 +7,6 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,13 @@ import numpy as np
 import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from ...watch.generators import states
 from ...watch.lines import LIBRARY, line_of_call
 from ...watch.listener import Listener
 from ..script.folder import state_of
 from ..script.listen.session import Session
 from ..script.listen.tensors import digest, local, names_of, outermost_modules
 from ..script.listen.updates import Updates
-from ..script.record import STOPPED
-from .record import LOADED, READ, SAVED, WRITTEN, FileUse, ResumeRecord, Start
+from ..script.record import LOADED, READ, SAVED, STOPPED, WRITTEN, FileUse, Start
 
 NUMBERED = re.compile(r"(?i)\b(epoch|step|iter|iteration|update|global_step)s?\b\W{0,3}(\d+)(?![\d.]*\d)")
 BRACKETS = re.compile(r"\['?(.*?)'?\]")
@@ -37,29 +33,21 @@ MIDDLE, BETWEEN = 1, 2      # where a run is killed while it saves: in a file, o
 
 
 class ResumeSession(Session):
-    """The record of this process, and the end of its run: see Task in runs.py for what is asked."""
+    """The record of this process, and the end of its run, as its task asks: see runs.TASK."""
 
-    record: ResumeRecord
-
-    def __init__(self, record: ResumeRecord, folder: Path, task: Mapping[str, int], leave: Callable[[], None]):
-        super().__init__(record, folder, {**task, "updates": 1 << 60}, leave)           # no epoch is cut short
-        self.asked = False
-
-    def end(self, state: str) -> None:
-        self.record.state = state
-        self.save()
+    asked_to_stop = False
 
     def stepped(self) -> None:
-        self.save(soon=not self.asked)
+        self.save(soon=not self.asked_to_stop)
 
     def step_begins(self) -> None:
         """All passes of an update have been made: end here, if it is time to."""
         made, task = self.record.made, self.task
-        if task["stop"] and made >= task["stop"] and not self.asked:
+        if task["stop"] and made >= task["stop"] and not self.asked_to_stop:
             self.stop(task["signal"])
         most = task["most"] or self._most()
         if most and made >= most:
-            if self.asked:
+            if self.asked_to_stop:
                 self.stop(signal.SIGKILL)
             self.end(STOPPED)
             self._leave()
@@ -67,17 +55,16 @@ class ResumeSession(Session):
     def _most(self) -> int:
         """The updates to watch, known once there was a checkpoint; 0 before. All ranks find the same, as they have
         met since all saves that count."""
-        made, after = self.record.made, self.task["after"]
         saves = sorted(int(path.suffix[1:]) for path in self.folder.glob(SAVES.format("*")))
-        saves = [one for one in saves if 0 < one < made]
+        saves = [one for one in saves if 0 < one < self.record.made]
         if not saves:
             return 0
         stop = max(self.task["least"], saves[0])
-        return stop + after * (1 if saves[-1] > stop else EXTENSION)
+        return stop + self.task["after"] * (1 if saves[-1] > stop else EXTENSION)
 
     def stop(self, number: int) -> None:
         """Get the signal, together with all ranks and once no file changes any more."""
-        self.asked = True
+        self.asked_to_stop = True
         self.save()
         (self.folder / f"rank{self.record.rank}.asked").touch()
         until, before = time.monotonic() + PATIENCE, None
@@ -100,32 +87,27 @@ class Starts(Listener):
 
     def __init__(self, session: ResumeSession, updates: Updates):
         self.session, self.updates = session, updates
-        self._modules: list[tuple[str, torch.nn.Module]] = []
-        self._names: dict[int, str] = {}
-        self._read = {f"rank{session.record.rank}.{name}": 0 for name in ("stdout", "stderr")}
+        self._modules: dict[str, torch.nn.Module] = {}      # by name
+        self._names: dict[int, str] = {}                    # of parameters, by id
+        self._read = {session.folder / f"rank{session.record.rank}.{name}": 0 for name in ("stdout", "stderr")}
         self._scale = 1.0
 
     def forward_begins(self):
         record = self.session.record
-        if not record.starts or record.starts[-1].updates < record.made:
-            record.starts.append(self._start(record.made))
-
-    def _start(self, made: int) -> Start:
-        if not self._modules:
-            self._modules = _name(outermost_modules())
-        optimizers = [one.optimizer() for one in self.updates._optimizers]
-        tensors = {f"{outer}.{name.replace('module.', '')}": values for outer, module in self._modules
+        if record.starts and record.starts[-1].updates == record.made:
+            return
+        self._modules = self._modules or _name(outermost_modules())
+        tensors = {f"{outer}.{name.replace('module.', '')}": values for outer, module in self._modules.items()
                    for name, values in (*module.named_parameters(), *module.named_buffers())}
-        record = self.session.record
-        if not record.trained:
-            taken = {id(one) for each in self.updates._optimizers for one in each.parameters()}
-            record.trained = [name for name, values in tensors.items() if id(values) in taken]
-        return Start(made, {name: _digest(values) for name, values in tensors.items()},
-                     self._states([one for one in optimizers if one is not None]), states(), self._printed())
+        taken = {id(one) for each in self.updates.optimizers for one in each.parameters()}
+        record.optimized = record.optimized or [name for name, values in tensors.items() if id(values) in taken]
+        digests = {name: _digest(values) for name, values in tensors.items()}
+        record.starts.append(Start(record.made, digests, self._states(), self._printed()))
 
-    def _states(self, optimizers: list[torch.optim.Optimizer]) -> dict[str, str]:
+    def _states(self) -> dict[str, str]:
         found = {}
-        for at, optimizer in enumerate(optimizers):
+        optimizers = [one.optimizer() for one in self.updates.optimizers]
+        for at, optimizer in enumerate(one for one in optimizers if one is not None):
             parameters = [one for group in optimizer.param_groups for one in group["params"]]
             if not {id(one) for one in parameters} <= {*self._names}:
                 self._names |= names_of(parameters)
@@ -137,14 +119,11 @@ class Starts(Listener):
 
     def _printed(self) -> list[str]:
         found = []
-        for name, begin in self._read.items():
-            path = self.session.folder / name
-            for file in (sys.stdout, sys.stderr):
-                file.flush()
-            with open(path, "rb") as file:
-                file.seek(begin)
-                text = file.read()
-            self._read[name] = begin + len(text)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for path, begin in self._read.items():
+            text = path.read_bytes()[begin:]
+            self._read[path] = begin + len(text)
             found += [f"{word.lower()} {number}" for word, number in NUMBERED.findall(text.decode(errors="replace"))]
         return found
 
@@ -167,14 +146,14 @@ class Starts(Listener):
                     one.gradient = nothing
 
 
-def _name(modules: list[torch.nn.Module]) -> list[tuple[str, torch.nn.Module]]:
-    """A name of each module that has tensors: its class, numbered where several have it."""
+def _name(modules: list[torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """The modules that have tensors, by their classes, numbered where several have one."""
     found: dict[str, torch.nn.Module] = {}
     for module in modules:
-        if any(True for _ in (*module.parameters(), *module.buffers())):
+        if [*module.parameters(), *module.buffers()]:
             name = type(module).__name__
             found[name if name not in found else f"{name}{len(found) + 1}"] = module
-    return [*found.items()]
+    return found
 
 
 def _digest(values: torch.Tensor) -> str:
@@ -197,31 +176,31 @@ class Files(Listener):
     """Which files are saved, loaded, written, read and renamed, and by which line."""
 
     def __init__(self, session: ResumeSession, updates: Updates):
-        self.session, self.updates, self.folder = session, updates, os.path.realpath(Path.cwd())
+        self.session, self.updates, self.folder = session, updates, os.path.join(os.path.realpath(Path.cwd()), "")
+        self._doctors = os.path.join(os.path.realpath(session.folder), "")      # beside the script's folder
         self._buffered: dict[str, str] = {}
 
-    def _note(self, act: str, path: str, **more: Any) -> None:
+    def _note(self, act: str, path: str, values: dict[str, str] | None = None) -> None:
         record = self.session.record
-        if not path or not self.session.here or self._is_ours(path):
-            return
-        passes = max((len(one.passes) for one in self.updates._optimizers), default=0)
-        record.files.append(FileUse(act, self._short(path), record.made, passes, line_of_call(), **more))
+        if path and self.session.here and not self._is_ours(path):
+            passes = max((len(one.passes) for one in self.updates.optimizers), default=0)
+            record.files.append(FileUse(act, self._short(path), record.made, passes, line_of_call(),
+                                        values or {}))
 
     def _is_ours(self, path: str) -> bool:
-        """Whether a file is of a library, or among the doctor's own beside the script's folder."""
-        own = os.path.join(os.path.realpath(self.session.folder), "")
-        return path.startswith(LIBRARY) or path.startswith(own) and self._short(path) == path
+        """Whether a file is of a library, or one of the doctor's."""
+        return path.startswith(LIBRARY) or path.startswith(self._doctors) and not path.startswith(self.folder)
 
     def _short(self, path: str) -> str:
-        return os.path.relpath(path, self.folder) if path.startswith(os.path.join(self.folder, "")) else path
+        return os.path.relpath(path, self.folder) if path.startswith(self.folder) else path
 
     def saving(self, path, state):
-        before = [one for one in self.session.record.uses(SAVED) if one.updates == self.session.record.made]
-        if before and path:
+        record = self.session.record
+        if path and any(one.updates == record.made for one in record.uses(SAVED)):
             self._kill_in(BETWEEN)
         values = flatten(state)
-        self._note(SAVED, path, values=values)
-        (self.session.folder / SAVES.format(self.session.record.made)).touch()
+        self._note(SAVED, path, values)
+        (self.session.folder / SAVES.format(record.made)).touch()
         self._buffered = {} if path else values
 
     def saved(self, path):
@@ -245,7 +224,7 @@ class Files(Listener):
             return
         values, self._buffered = self._buffered, {}
         if values:
-            self._note(SAVED, path, values=values)
+            self._note(SAVED, path, values)
         self._note(WRITTEN, path)
 
     def read(self, path):

@@ -3,9 +3,8 @@ from functools import partial
 
 from ..script import rank
 from .listen import Files, ResumeSession, Starts
-from .record import ResumeRecord
 
-main = partial(rank.main, ResumeRecord, ResumeSession, (Starts, Files))
+main = partial(rank.main, ResumeSession, (Starts, Files))
 
 if __name__ == "__main__":
     main()

@@ -1,25 +1,33 @@
-"""The runs of a script that is stopped and started again, each in a copy of the working folder."""
+"""The runs of a script that is stopped and started again, and what may be compared between them."""
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ...errors import UsageError
-from ...formatting.numbers import listed
-from ...watch import runner
+from ...formatting.numbers import counted, listed
 from ...watch.runner import ScriptRequest
+from ..finding import Finding, Kinds
+from ..script.compare.pair import Pair, trained
 from ..script.folder import Workplace, make_workplace
-from ..script.record import FAILED
-from ..script.runs import ScriptError, collect, load_all
-from .record import LOADED, READ, SAVED, WRITTEN, ResumeRecord
+from ..script.record import ENDED, FAILED, LOADED, READ, SAVED, WRITTEN, FileUse, GeneratorUse, Record, Start
+from ..script.runs import Run, ScriptError, checked, run_ranks
 
+KINDS = Kinds(Path(__file__).with_name("findings.toml"))
+RUNS = ("first", "second", "stopped", "resumed")
+ENOUGH = 3                  # updates by which a place in a course is recognized, and a stream of random numbers
 RANK = "hvdscale.doctor.resume.rank"
 SIGNALS = {"kill": 9, "term": 15, "int": 2, "usr1": 10}
 BEYOND = 2                  # updates that the resumed run may make beyond the end of the uninterrupted one
+# of each rank; no epoch is cut short. stop: after so many updates, by the signal. most: updates at most; 0: so many
+# ``after`` the first checkpoint, or the update ``least``. in_save: where it is killed in the first save after ``save``
+TASK = {"updates": 1 << 60, "stop": 0, "signal": 0, "most": 0, "least": 0, "after": 0, "in_save": 0, "save": 0}
 LEFT = ("a run that should begin afresh loaded {}, which an earlier one had left; have the script write below its "
         "working folder, by a relative path, so that each run has a copy")
 OUTSIDE = ("{} would be the same for all runs: it is outside of the copy of the working folder. Have the script write "
@@ -29,51 +37,185 @@ LARGE = "the working folder is too large to copy: run the script in a folder of 
 
 @dataclass(frozen=True)
 class ResumeRequest:
-    """What is to be run, and how it is stopped.
-
-    again    arguments that the script gets as well when it is started again
-    stop     the update after which it is stopped;  how: a key of SIGNALS;  updates: to compare after it
-    workers  of all runs but the last;  then  of that
-    """
+    """What is to be run, and how it is stopped."""
 
     script: ScriptRequest
-    again: str
-    stop: int
-    how: str
-    updates: int
-    workers: int
-    then: int
+    again: str              # arguments that the script gets as well when it is started again
+    stop: int               # the update after which it is stopped
+    how: str                # a key of SIGNALS
+    updates: int            # to compare after it
+    workers: int            # of all runs but the last
+    then: int               # workers of that
     in_save: bool = False
     in_place: bool = False
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """A run that was started again: the records of all ranks, and the error that one ended with."""
-
-    records: list[ResumeRecord]
-    error: str
-    traceback: str = ""
-
-
-@dataclass(frozen=True)
-class FourRuns:
-    """The records of all ranks of each run.
-
-    stop   the update after which the third was stopped;  updates: those of the first
-    torn   where a run was killed while it saved, and how it was started again
-    left   checkpoints that were there before, and are left out of the copies
-    """
+class Both:
+    """The runs, a record a rank; what is compared begins with the update on whose state the loaded checkpoint holds."""
 
     asked: ResumeRequest
-    first: list[ResumeRecord]
-    second: list[ResumeRecord]
-    stopped: list[ResumeRecord]
-    resumed: Resumed
-    stop: int
-    written: list[str]
-    torn: dict[str, tuple[list[ResumeRecord], Resumed]]
-    left: list[str]
+    first: list[Record]                 # without a stop
+    written: list[str]                  # by it
+    left: list[str]                     # checkpoints that were there before, and are left out of the copies
+    second: list[Record] = field(default_factory=list)      # without a stop, once more
+    stopped: list[Record] = field(default_factory=list)     # empty, as all that follow, where nothing was saved
+    stop_at: int = 0                    # the update after which it was stopped
+    resumed: list[Record] = field(default_factory=list)
+    error: str = ""                     # that the resumed run ended with
+    # by where a run was killed while it saved: its records, those of the run after it, and the error of that
+    torn: dict[str, tuple[list[Record], list[Record], str]] = field(default_factory=dict)
+
+    def finding(self, check: str, kind: str, **given: Any) -> Finding:
+        """See Kinds.finding; the words know what this has, such as the update that the checkpoint holds."""
+        by = ("saved", self.saved_by), ("loaded", self.loaded_by)
+        return KINDS.finding(check, kind, self, lines=", ".join(f"{how} by {line}" for how, line in by if line),
+                             **given)
+
+    @property
+    def other_count(self) -> bool:
+        return self.asked.then != self.asked.workers
+
+    @property
+    def workers(self) -> str:
+        """``2 workers``, or ``2 workers, then 1``."""
+        return counted(self.asked.workers, "worker") + (f", then {self.asked.then}" if self.other_count else "")
+
+    @property
+    def made(self) -> int:
+        """Updates of the uninterrupted run."""
+        return min(record.made for record in self.first)
+
+    @property
+    def stop(self) -> int:
+        """Updates that the stopped run made."""
+        return max(self.stop_at, min(record.made for record in self.stopped))
+
+    @property
+    def after_held(self) -> int:
+        """The number of the first update to compare."""
+        return self.held + 1
+
+    @property
+    def redone(self) -> int:
+        """Updates between the checkpoint and the stop."""
+        return max(0, self.stop - self.held)
+
+    @property
+    def after(self) -> int:
+        """Updates that were made by the resumed run, and also by the uninterrupted one."""
+        return max(0, min(min(record.made for record in self.resumed), self.made - self.held))
+
+    @cached_property
+    def loaded(self) -> list[tuple[FileUse, FileUse]]:
+        return find_loaded(self.stopped, self.resumed)
+
+    @cached_property
+    def held(self) -> int:
+        """The updates whose result the loaded checkpoint holds: those before whose next one the stopped run had the
+        parameters that the resumed run starts with; else those before the loaded file was written."""
+        files = max((by.updates for _, by in self.loaded), default=0)
+        same = [at for at in range(1, self.stop + 2) if all(
+            record.optimized and alike(self.expected(rank, at), record.start(0), record.optimized)
+            for rank, record in enumerate(self.resumed))]
+        return min(same, key=lambda at: abs(at - files)) if same else files
+
+    @property
+    def passes(self) -> int:
+        """The passes of the next update that came before the save of the loaded checkpoint."""
+        return max((by.passes for _, by in self.loaded), default=0)
+
+    def expected(self, rank: int, updates: int | None = None) -> Start | None:
+        """What the rank should start from, which the stopped run had; else the uninterrupted one, where its parameters
+        are those of the second one, bit for bit."""
+        at = self.held if updates is None else updates
+        rank = 0 if self.other_count else rank
+        exact = alike(self.first[0].start(at), self.second[0].start(at), self.first[0].optimized)
+        found = self.stopped[rank].start(at)
+        return self.first[rank].start(at) if found is None and exact else found
+
+    @property
+    def saved_by(self) -> str:
+        return next((by.line for _, by in self.loaded if by.line), "")
+
+    @property
+    def loaded_by(self) -> str:
+        """The line of the load, preferably one for checkpoints."""
+        return next((one.line for act in (LOADED, READ) for one, _ in self.loaded if one.act == act and one.line), "")
+
+    @cached_property
+    def pairs(self) -> dict[str, Pair]:
+        """By run what knows the batches of each update, where all ranks took some."""
+        runs = {name: getattr(self, name) for name in RUNS}
+        return {name: Pair(records[0], _as_used(records, self.first), None) for name, records in runs.items()
+                if all(map(trained, records))}
+
+    @cached_property
+    def keys(self) -> dict[str, list[list[list]]]:
+        """By run, for each update, what identifies the examples of each rank; of ranks together, if their number
+        changes. An empty list where they are unknown."""
+        found = {name: [pair.keys(pair.many, at) for at in range(pair.updates)] for name, pair in self.pairs.items()}
+        if self.other_count:
+            found = {name: [[sorted(sum(ranks, []), key=repr)] if ranks else [] for ranks in updates]
+                     for name, updates in found.items()}
+        return found
+
+    def draws(self, run: str, rank: int, begin: int = 0) -> list[GeneratorUse]:
+        """What a rank drew from generators in the next updates: in reading, and in its passes."""
+        pair, record = self.pairs.get(run), getattr(self, run)[rank]
+        found = []
+        for at, update in enumerate(record.updates[begin:begin + (1 if self.other_count else ENOUGH)], begin):
+            found += [one.draws for one in pair.batches(record, at) if one.draws] if pair else []
+            found += [one for each in update.passes for one in (each.prepared, each.draws)]
+        return found
+
+    @cached_property
+    def epochs(self) -> list[int]:
+        """The updates before each epoch of the uninterrupted run."""
+        return sorted({one.updates for one in trained(self.first[0])})
+
+
+def alike(one: Start | None, other: Start | None, names: Iterable[str]) -> bool:
+    """Whether both have the same tensors of these names; False where one was not seen."""
+    return one is not None and other is not None and all(
+        one.tensors.get(name) == other.tensors.get(name) for name in names)
+
+
+def find_loaded(stopped: list[Record], resumed: list[Record]) -> list[tuple[FileUse, FileUse]]:
+    """What a run loaded before its first update, and how the one before had last written it or its folder: what was
+    saved by a function for checkpoints, else any file."""
+    written = [one for record in stopped for one in record.uses(SAVED, WRITTEN)]
+    found = []
+    for one in (one for record in resumed for one in record.uses(LOADED, READ) if not one.updates):
+        by = [each for each in written if f"{one.path}/".startswith(f"{each.path}/")]
+        found += [(one, max(by, key=lambda each: (each.act == SAVED, each.updates)))] if by else []
+    return [both for both in found if both[1].act == SAVED] or found
+
+
+def _as_used(records: list[Record], usual: list[Record]) -> list[Record]:
+    """The records with the batches that updates used. A loop that resumes may leave some out: what it has by its first
+    update beyond what a run from the beginning has. A run that was ended may have read ahead."""
+    for record, other in zip(records, usual * len(records)):
+        passes = [one for update in record.updates for one in update.passes]
+        for one, before in zip(passes[1:], passes):         # an iteration that ended before another one began
+            one.fetched = {at: count for at, count in one.fetched.items() if at == max(one.fetched) or not (
+                record.iterations[at].ended and before.fetched.get(at, count) == count)}
+        for iteration in trained(record)[-1:] if record.state != ENDED else ():
+            iteration.ended = False
+        own, begun = (_first_fetched(one) for one in (record, other))
+        if own and begun and own[1] > begun[1]:
+            skipped = own[1] - begun[1]
+            del record.iterations[own[0]].batches[:skipped]
+            for one in passes:
+                if own[0] in one.fetched:
+                    one.fetched[own[0]] -= skipped
+    return records
+
+
+def _first_fetched(record: Record) -> tuple[int, int] | None:
+    """The iteration that the first pass took its batch from, and how many that had returned by then."""
+    return max((each for update in record.updates[:1] for one in update.passes[:1] for each in one.fetched.items()),
+               default=None)
 
 
 class Runner:
@@ -82,82 +224,75 @@ class Runner:
     def __init__(self, asked: ResumeRequest, place: Path, say: Callable[[str], None]):
         self.asked, self.place, self.say, self.left = asked, place, say, list[str]()
 
-    def fresh(self, name: str, what: str, **task: int) -> tuple[Workplace, list[ResumeRecord]]:
+    def fresh(self, name: str, what: str, **task: int) -> Run:
         """A run from the beginning; raises ScriptError where it fails, unless it was asked to stop."""
-        (self.place / name).mkdir()
-        workplace = make_workplace(Path.cwd(), self.place / name / "folder")
-        if not workplace.copied and not self.asked.in_place:
+        asked, place = self.asked, self.place / name
+        self.say(f"running {asked.script.script} {what}")
+        workplace = make_workplace(Path.cwd(), place / "folder")
+        if not workplace.copied and not asked.in_place:
             raise UsageError(LARGE)
         for path in self.left if workplace.copied else ():
             one = workplace.folder / path
             shutil.rmtree(one) if one.is_dir() else one.unlink(missing_ok=True)
-        late, records = self._run(name, what, workplace, self.asked.script, self.asked.workers, **task)
-        if not task.get("stop") and not task.get("in_save"):
-            collect(self.asked.script, self.asked.workers, workplace, self.place / name, late, ResumeRecord)
-        return workplace, records
+        run = run_ranks(asked.script, asked.workers, place, workplace, RANK, **{**TASK, **task})
+        return run if task.get("stop") or task.get("in_save") else checked(asked.script, run)
 
-    def again(self, name: str, what: str, workplace: Workplace, **task: int) -> Resumed:
-        """A run in the folder of another one, with the arguments of one that is started again."""
-        asked, workers = self.asked.script, self.asked.then
+    def again(self, name: str, stopped: Run, **task: int) -> tuple[list[Record], str]:
+        """A run in the folder of another one, with the arguments of one that is started again; and its error."""
+        asked = self.asked.script
         asked = replace(asked, arguments=(*asked.arguments, *shlex.split(self.asked.again)))
-        (self.place / name).mkdir()
-        late, records = self._run(name, what, workplace, asked, workers, **task)
-        if any(record.state == FAILED or not record.updates for record in records):
+        self.say(f"running {asked.script} again")
+        run = run_ranks(asked, self.asked.then, self.place / name, stopped.workplace, RANK, **{**TASK, **task})
+        failed = any(record.state == FAILED for record in run.records)
+        if failed or not all(record.updates for record in run.records):
             try:
-                collect(asked, workers, workplace, self.place / name, late, ResumeRecord)
+                checked(asked, run)
             except ScriptError as error:
-                ended = not any(record.state == FAILED for record in records) and not late
-                return Resumed(records, "" if ended else str(error), error.traceback)
-        return Resumed(records, "")
-
-    def _run(self, name: str, what: str, workplace: Workplace, asked: ScriptRequest, workers: int, **task: int
-             ) -> tuple[bool, list[ResumeRecord]]:
-        self.say(f"running {asked.script} {what}")
-        task = dict.fromkeys(("stop", "signal", "most", "least", "after", "in_save", "save"), 0) | task
-        end = runner.run_here(asked, workers, RANK, self.place / name, workplace.folder, **task)
-        return end.late, load_all(self.place / name, workers, ResumeRecord)
+                return run.records, str(error) if failed or run.late else ""
+        return run.records, ""
 
 
-def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> FourRuns:
+def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Both:
     """Run the script four times; raises ScriptError where it fails before it is stopped, and UsageError for files that
     several runs would share. Without a checkpoint in the first run there is no other."""
     runs = Runner(asked, place, say)
-    workplace, first = runs.fresh("first", "uninterrupted", least=asked.stop, after=asked.updates)
+    begun = runs.fresh("first", "uninterrupted", least=asked.stop, after=asked.updates)
+    first, workplace = begun.records, begun.workplace
     outside = sorted({path for record in first for path in (*record.written, *_saved_outside(record))})
     if outside and not asked.in_place:
         raise UsageError(OUTSIDE.format(listed(outside[:3])))
     if left := _loaded_there(first, workplace):
         runs.left = left
-        _, first = runs.fresh("afresh", "uninterrupted, without its checkpoints", least=asked.stop,
-                              after=asked.updates)
+        first = runs.fresh("afresh", "uninterrupted, without its checkpoints", least=asked.stop,
+                           after=asked.updates).records
     saves = sorted({(one.updates, one.passes) for record in first for one in record.uses(SAVED) if one.updates})
-    made, written = min(record.made for record in first), workplace.written()
+    both = Both(asked, first, begun.written, runs.left)
     if not saves:
-        return FourRuns(asked, first, [], [], Resumed([], ""), 0, written, {}, runs.left)
+        return both
     stop = next((updates for updates, passes in saves if passes), max(asked.stop, saves[0][0]))
-    _, second = runs.fresh("second", "a second time", most=made)
-    folder, stopped = runs.fresh("stopped", f"to update {stop}", stop=stop, signal=SIGNALS[asked.how],
-                                 most=stop + 2 * asked.updates)
-    newest = max((one.updates for record in stopped for one in record.uses(SAVED)), default=0)
-    ended = BEYOND if all(record.state == "ended" for record in first) else 0
-    resumed = runs.again("resumed", "again", folder, most=max(1, made - newest + ended))
-    for each in (second, stopped):
+    second = runs.fresh("second", "a second time", most=both.made).records
+    stopped = runs.fresh("stopped", f"to update {stop}", stop=stop, signal=SIGNALS[asked.how],
+                         most=stop + 2 * asked.updates)
+    newest = max((one.updates for record in stopped.records for one in record.uses(SAVED)), default=0)
+    ended = BEYOND if all(record.state == ENDED for record in first) else 0
+    resumed, error = runs.again("resumed", stopped, most=max(1, both.made - newest + ended))
+    for each in (second, stopped.records):
         if again := _loaded_there(each, workplace, {path for record in first for path in _saved_outside(record)}):
             raise UsageError(LEFT.format(listed(again[:3])))
     torn = {}
     for number, where in enumerate(("in the middle of a file", "between two files"), 1) if asked.in_save else ():
         at = next((updates for updates, _ in saves[1:]), saves[0][0])
-        folder, records = runs.fresh(f"torn{number}", f"and killing it {where}", in_save=number, save=at, most=made)
-        torn[where] = records, runs.again(f"mended{number}", "again", folder, most=1)
-    return FourRuns(asked, first, second, stopped, resumed, stop, written, torn, runs.left)
+        killed = runs.fresh(f"torn{number}", f"and killing it {where}", in_save=number, save=at, most=both.made)
+        torn[where] = killed.records, *runs.again(f"mended{number}", killed, most=1)
+    return replace(both, second=second, stopped=stopped.records, stop_at=stop, resumed=resumed, error=error, torn=torn)
 
 
-def _saved_outside(record: ResumeRecord) -> list[str]:
+def _saved_outside(record: Record) -> list[str]:
     """The checkpoints that are not in the script's folder."""
     return [one.path for one in record.uses(SAVED) if os.path.isabs(one.path)]
 
 
-def _loaded_there(records: list[ResumeRecord], workplace: Workplace, known: Collection[str] = ()) -> list[str]:
+def _loaded_there(records: list[Record], workplace: Workplace, known: Collection[str] = ()) -> list[str]:
     """Checkpoints that a run loaded before its first update: what it also writes, and was there before it."""
     written = {one.path for record in records for one in record.uses(SAVED, WRITTEN)}
     folders = {os.path.dirname(one.path) for record in records for one in record.uses(SAVED)} - {""}

@@ -1,5 +1,1 @@
-"""The examination of an unmodified training script: it runs on one worker and on several while its calls are watched.
-
-    listen   inside the script's process: what torch is asked to do, written to a record
-    compare  from records to findings: pure functions
-"""
+"""The examination of an unmodified script on one worker and on several: listen writes records, compare reads them."""

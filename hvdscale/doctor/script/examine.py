@@ -1,26 +1,27 @@
-"""All checks of an unmodified script, from the records of its runs on one worker and on several."""
+"""All checks of an unmodified script, from the records of its runs on one worker and on several; their report."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from ...formatting.numbers import counted
+from ...formatting.lines import wrap
+from ...formatting.numbers import counted, list_first, number
 from ...watch.place import place_for
 from ...watch.remarks import ALONE
 from ...watch.runner import ScriptRequest
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
+from ..formats import NOTES, join_blocks, render_list, render_table
 from .compare.evaluation import evaluation
-from .compare.epochs import epochs
-from .compare.examples import examples
+from .compare.examples import epochs, examples
 from .compare.gradient import gradient
 from .compare.pair import Pair
-from .compare.rates import learning_rate, schedule
-from .compare.shards import join
-from .compare.state import batch_norm, parameters
+from .compare.state import batch_norm, join, parameters
+from .compare.steps import learning_rate, schedule, update
 from .compare.streams import random_numbers
 from .compare.unseen import notes, unseen
-from .compare.update import update
+from .folder import LARGEST
+from .record import Record
 from .runs import Run, run_here, run_launched
 
 CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "update": update, "parameters": parameters,
@@ -30,15 +31,14 @@ OF_AN_OPTIMIZER = ("gradient", "update", "parameters", "learning rate", "schedul
 WORST_FIRST = (Verdict.FAILED, Verdict.WARNED, Verdict.UNSEEN, Verdict.PASSED, Verdict.NOT_APPLICABLE)
 # where one of these fails, it explains why parameters drift apart
 EXPLAINS = dict.fromkeys(("gradient", "learning rate", "examples"), ("parameters",))
+NOT_CHECKED = "Not checked, as it cannot be seen from outside or did not happen in these updates:"
+SHOWN = 6               # updates in the table of losses;  files that are named
 UNSEEN = 4              # exit code: no finding failed, but the training was not seen, or not explained
-MUST_BE_SEEN = {"gradient": "the training gradient", "examples": "the training examples"}
 
 
 class Judged:
-    """What follows from findings; ``must``: by check, what has to be seen."""
-
     findings: tuple[Finding, ...]
-    must: Mapping[str, str] = MUST_BE_SEEN
+    must: Mapping[str, str] = {"gradient": "the training gradient", "examples": "the training examples"}  # be seen
 
     @property
     def sound(self) -> bool:
@@ -72,45 +72,32 @@ class Judged:
 
 @dataclass(frozen=True)
 class ScriptExamination(Judged):
-    """What was found of a script.
-
-    notes    legitimate dependence on the number of workers;  unseen  what was not checked
-    copied   the script ran in a copy of the working folder
-    written  files that the script wrote where it was not in a copy;  in_copy  those in the copy
-    late     runs that were ended for their time
-    """
-
     asked: ScriptRequest
     pair: Pair
     findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    unseen: tuple[str, ...]
-    copied: bool
-    written: tuple[str, ...]
-    in_copy: tuple[str, ...]
-    late: tuple[str, ...]
+    notes: tuple[str, ...]          # legitimate dependence on the number of workers
+    unseen: tuple[str, ...]         # what was not checked
+    copied: bool                    # the script ran in a copy of the working folder
+    written: tuple[str, ...]        # files that the script wrote where it was not in a copy
+    in_copy: tuple[str, ...]        # and those in the copy
 
     @property
     def about(self) -> dict[str, object]:
-        """What was examined and how, for formats.render_for_machines."""
         return {"verdict": self.verdict, "script": self.asked.script, "arguments": self.asked.arguments,
                 "workers": self.pair.workers,
                 "global_batch": self.asked.global_batch, "updates": self.pair.updates, "notes": self.notes,
-                "not_checked": self.unseen, "instead": self.instead, "written": self.written}
+                "not_checked": self.unseen, "instead": instead_of(self.pair.many), "written": self.written}
 
-    @property
-    def instead(self) -> list[str]:
-        """What the script could not have here, such as a GPU, and what it had instead."""
-        return list(dict.fromkeys(one for record in self.pair.many for one in record.instead))
+
+def instead_of(records: list[Record]) -> list[str]:
+    """What a script could not have here, such as a GPU, and what it had instead."""
+    return list(dict.fromkeys(one for record in records for one in record.instead))
 
 
 def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[[str], None],
             checks: Collection[str] = tuple(CHECKS)) -> ScriptExamination | None:
-    """Run the script on one worker and on several, and compare; raises ScriptError. None on ranks above 0.
-
-    process  this one in a launch, whose workers then run the script; alone, ``workers`` ranks are started here
-    checks   those of CHECKS to make
-    """
+    """Run the script on one worker and on several, and make those of CHECKS; raises ScriptError. None on ranks above 0.
+    In a launch, its workers run the script; a process alone starts ``workers`` ranks here."""
     with place_for(process, asked.seconds) as place:
         if process.size > 1:
             say(f"running {asked.script} on {process.size} workers")
@@ -129,9 +116,9 @@ def compare(asked: ScriptRequest, one: Run, many: Run, checks: Collection[str]) 
     """The findings on two runs; pure but for what the runs say they wrote."""
     join(many.records)
     pair = Pair(one.records[0], many.records, asked.global_batch)
-    written = {path for run in (one, many) if not run.workplace.copied for path in run.written}
-    written.update(path for record in pair.records for path in record.written)
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
+    written = {path for run in (one, many) if not run.workplace.copied for path in run.written} | {
+        path for record in pair.records for path in record.written}
     late = [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s" for run in (one, many)
             if run.late]
     findings = [_carry_out(check, pair) for check in checks]
@@ -141,7 +128,7 @@ def compare(asked: ScriptRequest, one: Run, many: Run, checks: Collection[str]) 
         findings = [Finding(finding.check, Verdict.UNSEEN, ALONE) for finding in findings]
     return ScriptExamination(
         asked, pair, tuple(findings), tuple(notes(pair)), tuple([*late, *unseen(pair)]),
-        one.workplace.copied and many.workplace.copied, tuple(sorted(written)), tuple(sorted(in_copy)), tuple(late))
+        one.workplace.copied and many.workplace.copied, tuple(sorted(written)), tuple(sorted(in_copy)))
 
 
 def _carry_out(check: str, pair: Pair) -> Finding:
@@ -159,3 +146,39 @@ def _carry_out(check: str, pair: Pair) -> Finding:
     worst = min(found, key=lambda one: WORST_FIRST.index(one.verdict))
     of_all = f"of {optimizers} optimizers: {worst.looked_at.partition(': ')[2]}"
     return worst if worst.verdict != Verdict.PASSED else replace(worst, looked_at=of_all)
+
+
+def render(examination: ScriptExamination, seconds: float, colour: bool) -> str:
+    """The whole report, in lines of ``line_width()`` characters where words allow."""
+    asked, pair, instead = examination.asked, examination.pair, instead_of(examination.pair.many)
+    batch = f"global batch {asked.global_batch} in both runs" if asked.global_batch else "each run with its own batch"
+    headline = (f"{asked.script} on 1 worker and on {pair.workers}, {batch}: "
+                f"{counted(len(examination.findings), 'check')} over {counted(pair.updates, 'update')}")
+    report = join_blocks(" ".join([f"{headline}.", *instead]) if instead else headline, examination.findings, seconds,
+                         colour, _losses(pair), render_list(NOTES, examination.notes),
+                         render_list(NOT_CHECKED, examination.unseen), *map(wrap, files_of(examination)))
+    return f"{wrap(examination.verdict)}\n\n{report}"
+
+
+def _losses(pair: Pair) -> str:
+    """The losses of updates as the script differentiates them: summed over passes, the mean over ranks."""
+    shown = range(min(pair.updates, SHOWN))
+    rows = [("update", *(f"{at + 1}" for at in shown))]
+    for name, records in (("1 worker", [pair.one]), (f"{pair.workers} workers", pair.many)):
+        summed = [sum(one.loss for record in records for one in record.updates[at].passes) for at in shown]
+        rows.append((name, *(number(loss / len(records), 4) for loss in summed)))
+    return f"loss (the mean of the ranks' own)\n{render_table(rows, (0,))}"
+
+
+def files_of(examination: ScriptExamination) -> list[str]:
+    """Where the script ran, and which files it wrote."""
+    found = []
+    if examination.in_copy:
+        found.append("The script ran in a copy of this folder, which is removed. There it wrote "
+                     f"{list_first(examination.in_copy, SHOWN)}.")
+    if not examination.copied:
+        found.append(f"The script ran in this folder itself, which has more than {LARGEST >> 20} MiB to copy.")
+    if examination.written:
+        outside = " outside of that copy" if examination.copied else ""
+        found.append(f"The script wrote{outside}: {list_first(examination.written, SHOWN)}.")
+    return found

@@ -22,14 +22,11 @@ State = dict[str, tuple[int, int]]      # path -> bytes, time of the last change
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where the script runs.
-
-    copied  it is a copy of ``original``, which is left as it is; else it is ``original`` itself
-    """
+    """Where the script runs."""
 
     original: Path
     folder: Path
-    copied: bool
+    copied: bool                # it is a copy of ``original``, which is left as it is; else it is ``original`` itself
     before: State
 
     def written(self) -> list[str]:
@@ -39,12 +36,9 @@ class Workplace:
 
 
 def make_workplace(original: Path, place: Path) -> Workplace:
-    """A copy of the folder at a new place; the folder itself where it is larger than LARGEST.
-
-    Links stay links, so large data may be linked to; so may .git and .venv, which are not copied. What lies beside the
-    folder is linked to, and what Python can import from the folders above. Raises UsageError where something cannot be
-    copied.
-    """
+    """A copy of the folder at a new place; the folder itself where it is larger than LARGEST. Links stay links, so
+    large data may be linked to; .git and .venv are linked to, as is what lies beside the folder, and what Python can
+    import from the folders above. Raises UsageError where something cannot be copied."""
     before = state_of(original)
     if sum(size for size, _ in before.values()) > LARGEST:
         return Workplace(original, original, False, before)
@@ -59,11 +53,11 @@ def make_workplace(original: Path, place: Path) -> Workplace:
         if (original / name).exists() and not (folder / name).is_symlink():
             (folder / name).symlink_to(original / name)
     for above, copy in zip(original.parents[:ABOVE], folder.parents):
-        with contextlib.suppress(OSError):
-            beside = islice(os.scandir(above), MOST_BESIDE)
-            for one in beside:
-                if not (copy / one.name).exists() and (above == original.parent and not one.name.startswith(".")
-                                                       or one.name.endswith(".py") or _is_package(one)):
+        with contextlib.suppress(OSError), os.scandir(above) as beside:
+            for one in islice(beside, MOST_BESIDE):
+                near = above == original.parent and not one.name.startswith(".")
+                package = one.name.isidentifier() and os.path.isfile(os.path.join(one.path, "__init__.py"))
+                if (near or package or one.name.endswith(".py")) and not (copy / one.name).exists():
                     (copy / one.name).symlink_to(one.path)
     return Workplace(original, folder, True, state_of(folder))
 
@@ -71,10 +65,6 @@ def make_workplace(original: Path, place: Path) -> Workplace:
 def copy_of(original: Path, place: Path) -> Path:
     """Where the copy of a folder is made, below folders that are named as those above the original."""
     return place.joinpath(*original.parts[1:][-ABOVE - 1:])
-
-
-def _is_package(one: os.DirEntry) -> bool:
-    return one.name.isidentifier() and os.path.isfile(os.path.join(one.path, "__init__.py"))
 
 
 def _ignored(place: Path, folder: str, names: list[str]) -> list[str]:

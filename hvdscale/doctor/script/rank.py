@@ -3,34 +3,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from ...watch.rank import Rank
 from .listen.batches import Batches
-from .listen.calls import Calls
-from .listen.losses import Losses
-from .listen.session import Session
+from .listen.session import Calls, Session
 from .listen.updates import Updates
 from .record import Record
 
 
-def main(kind: type[Record] = Record, of: type[Session] = Session, others: Sequence[Callable] = ()) -> NoReturn:
+def main(of: type[Session] = Session, others: Sequence[Callable] = ()) -> NoReturn:
     """Run the script as this rank, and end with its record; ``others``: further listeners, of session and updates."""
     sys.dont_write_bytecode = True
     rank = Rank()
-    record = kind(rank.process.rank, rank.process.size)
+    record = Record(rank.process.rank, rank.process.size)
     session = of(record, rank.place, rank.task, rank.leave)
 
     def save(state: str, error: str) -> None:
         record.error = error
         session.end(state)
-    batches, losses = Batches(session), Losses()
-    session.at_end = batches.hold
-    updates = Updates(session, batches, losses)
+    batches = Batches(session)
+    if not others:
+        session.at_end = batches.hold
+    updates = Updates(session, batches)
     further = (each(session, updates) for each in others)
-    rank.run((batches, losses, updates, *further, Calls(session, Path.cwd())), save,
-             is_cut=lambda: record.was_cut)
+    rank.run((batches, updates, *further, Calls(session)), save, is_cut=lambda: record.was_cut)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,15 @@ from ...watch.runner import record_of
 
 MOST_INDICES = 50_000           # of a subset that are kept
 RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
+SAVED, WRITTEN, LOADED, READ = "saved", "written", "loaded", "read"
 
 
 @dataclass(frozen=True)
 class GeneratorUse:
-    """Random generators around a piece of work: a digest of each global one's state before, and those that moved;
-    ``own`` among them stands for all that the script has made."""
+    """Random generators around a piece of work."""
 
-    before: dict[str, str]
-    moved: frozenset[str]
+    before: dict[str, str]      # a digest of each global one's state
+    moved: frozenset[str]       # those that moved; ``own`` among them: any that the script has made
 
 
 NOTHING = GeneratorUse({}, frozenset())
@@ -31,28 +31,18 @@ NOTHING = GeneratorUse({}, frozenset())
 
 @dataclass
 class LoadedBatch:
-    """A batch that a loader returned.
+    """A batch that a loader returned."""
 
-    ids       of its examples: their indices in the underlying data set; empty for an iterable data set
-    contents  a digest of each example, with a dot between those of its parts; empty where it cannot be told apart
-    examples  how many
-    number    of batches of all loaders that this process had fetched with it
-    draws     of reading it in this process; None: loader workers read it
-    """
-
-    ids: tuple[int | str, ...]
-    contents: tuple[str, ...]
-    examples: int
-    number: int
-    draws: GeneratorUse | None = None
+    ids: tuple[int | str, ...]      # of its examples in the underlying data set; empty for an iterable data set
+    contents: tuple[str, ...]       # a digest of each example, with a dot between those of its parts; empty if unknown
+    examples: int                   # how many
+    number: int                     # of batches of all loaders that this process had fetched with it
+    draws: GeneratorUse | None = None       # of reading it in this process; None: loader workers read it
 
 
 @dataclass
 class Sampling:
-    """The sampler of a loader; None where it has no such attribute.
-
-    settable  it has a method set_epoch;  epoch, line  what that of a DistributedSampler was last given, and where
-    """
+    """The sampler of a loader; None where it has no such attribute."""
 
     name: str
     length: int | None
@@ -62,141 +52,117 @@ class Sampling:
     padded: int             # examples that a DistributedSampler repeats an epoch
     left_out: int           # examples that it drops an epoch
     drops_last: bool        # the loader drops an incomplete batch
-    settable: bool = False
-    epoch: int | None = None
-    line: str = ""
+    settable: bool = False      # it has a method set_epoch
+    epoch: int | None = None    # what that of a DistributedSampler was last given
+    line: str = ""              # and where
 
 
 @dataclass
 class Iteration:
-    """One pass over a loader.
+    """One pass over a loader."""
 
-    data      the underlying data set's class and length (-1: unknown)
-    subset    which of the record's ``subsets`` of it the loader has; None: all of it
-    updates   how many updates had been made when it began
-    rest      ids of what its sampler had left when the watcher ended it, batch by batch
-    trained   whether a backward pass followed one of its batches
-    ended     whether it was read to its end;  whole: it has returned all its batches
-    cut       after how many updates the watcher ended it; None: it did not
-    seed      that loader workers are seeded from; None: no loader workers
-    buffers   a digest of batch-norm's statistics in the process when it ended; empty unless it was evaluated
-    models    of the parameters of each model that was evaluated in it
-    line      of the loop over it
-    listed    whether it was read whole before a backward pass that no other loader had a batch for
-    """
-
-    data: tuple[str, int]
+    data: tuple[str, int]       # the underlying data set's class and length (-1: unknown)
     iterable: bool
     sampling: Sampling
-    updates: int
-    seed: int | None
-    subset: int | None = None
+    updates: int                # made when it began
+    seed: int | None            # that loader workers are seeded from; None: no loader workers
+    subset: int | None = None   # which of the record's ``subsets`` of the data set the loader has; None: all of it
     batches: list[LoadedBatch] = field(default_factory=list)
-    rest: list[tuple[int | str, ...]] = field(default_factory=list)
-    trained: bool = False
-    ended: bool = False
-    cut: int | None = None
-    whole: bool = False
-    buffers: str = ""
-    models: tuple[str, ...] = ()
-    line: str = ""
-    listed: bool = False
+    rest: list[tuple[int | str, ...]] = field(default_factory=list)     # ids of each batch left when it was cut
+    trained: bool = False       # a backward pass followed one of its batches
+    ended: bool = False         # it was read to its end
+    cut: int | None = None      # after how many updates the watcher ended it; None: it did not
+    whole: bool = False         # it has returned all its batches
+    buffers: str = ""           # a digest of batch-norm's statistics when it ended; empty unless it was evaluated
+    models: tuple[str, ...] = ()        # digests of the parameters of each model that was evaluated in it
+    line: str = ""              # of the loop over it
+    listed: bool = False        # it was read whole before a backward pass that no other loader had a batch for
 
 
 @dataclass
 class LossCall:
-    """One call of a loss function of torch, seen from the backward pass.
-
-    count           of targets it is taken over (weighted, if the classes are)
-    total           derivative of what was differentiated by this loss as a mean
-    lowest, highest weight of a single target in what was differentiated
-    line            of the call
-    values, weights of each target, where the call gives them one by one; else their sum, and one weight of all
-    """
+    """One call of a loss function of torch, seen from the backward pass."""
 
     name: str
-    count: float
-    total: float
-    lowest: float
-    highest: float
-    line: str = ""
-    values: np.ndarray = field(default_factory=lambda: np.zeros(1))
-    weights: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    count: float            # of targets it is taken over (weighted, if the classes are)
+    total: float            # derivative of what was differentiated by this loss as a mean
+    line: str
+    values: np.ndarray      # of each target, where the call gives them one by one; else their sum
+    weights: np.ndarray     # likewise; else the largest
 
 
 @dataclass
 class BackwardPass:
-    """One backward pass: local numbers, before any reduction over ranks.
+    """One backward pass: local numbers, before any reduction over ranks."""
 
-    loss      the value that was differentiated
-    fetched   batches that each iteration over a loader had returned by then, those of training
-    prepared  between the batch, or the pass before, and the first call of a module
-    line      of the call
-    """
-
-    loss: float
+    loss: float             # the value that was differentiated
     gradient: np.ndarray
     losses: list[LossCall]
-    fetched: dict[int, int]
+    fetched: dict[int, int]     # batches that each iteration over a loader had returned by then, those of training
     draws: GeneratorUse     # between the first call of a module and the backward pass
     rough: bool             # computed in less than 32 bits
     line: str
-    prepared: GeneratorUse = NOTHING
+    prepared: GeneratorUse = NOTHING    # between the batch, or the pass before, and the first call of a module
 
 
 @dataclass
 class Clip:
-    """A call that clips gradients: their norm, the allowed one, and the passes of the update that came before it.
+    """A call that clips gradients."""
 
-    early  Horovod had not combined the gradients yet;  scale  what a GradScaler had multiplied them by
-    """
-
-    norm: float
+    norm: float             # before
     limit: float
-    passes: int
+    passes: int             # of the update, that came before it
     line: str
-    early: bool = False
-    scale: float = 1.0
+    early: bool = False     # Horovod had not combined the gradients yet
+    scale: float = 1.0      # what a GradScaler had multiplied them by
 
 
 @dataclass
 class Update:
-    """One step of an optimizer. Samples are numbers at fixed places of its parameters.
+    """One step of an optimizer. Samples are numbers at fixed places of its parameters."""
 
-    gradient   as the step took it;  before_clips: without what clipped it after the last pass
-    after      the parameters after the step
-    digest     of all parameters before the step;  digest_after: after it
-    own        which numbers this rank has, where ranks have parts of the parameters (see compare/shards.py)
-    positions  of the learning-rate schedules
-    """
-
-    gradient: np.ndarray
-    before_clips: np.ndarray
+    gradient: np.ndarray        # as the step took it
+    before_clips: np.ndarray    # without what clipped it after the last pass
     parameters: np.ndarray
-    digest: str
+    digest: str                 # of all parameters before the step
     rates: tuple[float, ...]
-    positions: tuple[int, ...]
+    positions: tuple[int, ...]  # of the learning-rate schedules
     passes: list[BackwardPass]
     clips: list[Clip]
     line: str
     digest_after: str = ""
-    after: np.ndarray = field(default_factory=lambda: np.empty(0))
-    own: np.ndarray | None = None
+    after: np.ndarray = field(default_factory=lambda: np.empty(0))      # the parameters after the step
+    own: np.ndarray | None = None       # which numbers this rank has, where parameters are divided: see state.join
 
 
 @dataclass
 class OptimizerUpdates:
-    """An optimizer's updates.
-
-    name     its class
-    flat     it has other tensors than the model, such as a part of all parameters in a row: samples are the model's
-    sampled  the name of each parameter and how many numbers of it are in the samples, in their order
-    """
-
-    name: str
-    sampled: list[tuple[str, int]]
+    name: str                       # its class
+    sampled: list[tuple[str, int]]  # the name of each parameter, how many numbers of it the samples have, in order
     updates: list[Update] = field(default_factory=list)
-    flat: bool = False
+    flat: bool = False      # it has other tensors, such as a part of all parameters in a row: samples are the model's
+
+
+@dataclass
+class FileUse:
+    """A file or folder that was used, by a script that is stopped or started again."""
+
+    act: str                # SAVED and LOADED: by a function for checkpoints
+    path: str               # in the script's folder a relative one; of what was saved, the name it was given afterwards
+    updates: int            # made before
+    passes: int             # made of the next update
+    line: str
+    values: dict[str, str] = field(default_factory=dict)    # of what was saved: numbers, text, digests of tensors
+
+
+@dataclass
+class Start:
+    """What an update of such a script begins from, at the first call of a module after the update before."""
+
+    updates: int                # made before
+    tensors: dict[str, str]     # digests of the parameters and buffers of the process's modules
+    states: dict[str, str]      # of optimizers, by key and parameter: the kind of number, and a digest, or 0 for zeros
+    printed: list[str]          # words such as "epoch", each with the number behind it, since the start before
 
 
 @dataclass
@@ -224,6 +190,11 @@ class Record:
     held: list[str] = field(default_factory=list)       # contents of the data set that is trained on, if it is small
     group: int = 0                                      # ranks of the smallest group of a wrapper; 0: none wraps
     untrained_later: dict[str, str] | None = None       # as untrained, after the updates to watch
+    # of a script that is stopped or started again:
+    files: list[FileUse] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    optimized: list[str] = field(default_factory=list)  # names of the tensors that an optimizer has
+    scales: list[float] = field(default_factory=list)   # by which each update's gradients were multiplied
 
     @property
     def updates(self) -> list[Update]:
@@ -240,6 +211,13 @@ class Record:
         """Whether the watcher ended an iteration over a loader."""
         return any(one.cut is not None for one in self.iterations)
 
+    def start(self, updates: int) -> Start | None:
+        """What the update after so many began from; None where it was not seen."""
+        return next((one for one in self.starts if one.updates == updates), None)
+
+    def uses(self, *acts: str) -> list[FileUse]:
+        return [one for one in self.files if one.act in acts]
+
     def save(self, folder: Path) -> None:
         path = record_of(folder, self.rank)
         part = path.with_suffix(".part")
@@ -247,12 +225,12 @@ class Record:
         part.replace(path)                      # never seen half written
 
 
-def load(folder: Path, rank: int, workers: int, kind: type[Record] = Record) -> Any:
-    """The record of a rank, of this kind, as it was last saved; an empty one where it saved none."""
+def load(folder: Path, rank: int, workers: int) -> Record:
+    """The record of a rank as it was last saved; an empty one where it saved none."""
     try:
-        return _from_json(kind, json.loads(record_of(folder, rank).read_bytes()))
+        return _from_json(Record, json.loads(record_of(folder, rank).read_bytes()))
     except FileNotFoundError:
-        return kind(rank, workers)
+        return Record(rank, workers)
 
 
 def _as_json(value: Any) -> Any:

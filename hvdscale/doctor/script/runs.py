@@ -28,12 +28,11 @@ OF_OTHERS = "a rank makes a call that another one leaves out, as where only some
 
 @dataclass(frozen=True)
 class Run:
-    """One run: a record of each rank, what was written, and whether it ran out of time."""
-
-    records: list[Record]
+    records: list[Record]       # one a rank
+    place: Path                 # where the ranks left them, and what they printed
     workplace: Workplace
     written: list[str]
-    late: bool
+    late: bool                  # it ran out of time
 
     @property
     def workers(self) -> int:
@@ -50,11 +49,8 @@ class ScriptError(HvdscaleError):
 
 def run_here(asked: ScriptRequest, workers: int, place: Path) -> Run:
     """Run the script with all its ranks on this machine; raises ScriptError. ``place`` is a new folder."""
-    place.mkdir()
-    workplace = make_workplace(Path.cwd(), place / "folder")
-    end = runner.run_here(asked, workers, RANK, place, workplace.folder)
     try:
-        return collect(asked, workers, workplace, place, end.late)
+        return checked(asked, run_ranks(asked, workers, place, make_workplace(Path.cwd(), place / "folder")))
     except ScriptError as error:
         if workers > 1 and "mpi4py" in _text_of(Path(asked.script)):
             raise ScriptError(f"{error}. The script asks MPI for its ranks, which made a world of one of each: start "
@@ -62,11 +58,16 @@ def run_here(asked: ScriptRequest, workers: int, place: Path) -> Run:
         raise
 
 
-def run_launched(asked: ScriptRequest, process: Process, place: Path) -> Run | None:
-    """Run the script as this rank of a launch; rank 0 gets all ranks' records, once they are there, others None.
+def run_ranks(asked: ScriptRequest, workers: int, place: Path, workplace: Workplace, module: str = RANK, **task: int
+              ) -> Run:
+    """Run all ranks, whether the script fails or not; ``task``: of theirs."""
+    place.mkdir(exist_ok=True)
+    return _collect(workers, place, workplace, runner.run_here(asked, workers, module, place, workplace.folder, **task))
 
-    place  the same folder on all ranks, which rank 0 makes
-    """
+
+def run_launched(asked: ScriptRequest, process: Process, place: Path) -> Run | None:
+    """Run the script as this rank of a launch; rank 0 gets all ranks' records, once they are there, others None. The
+    place is the same folder on all ranks, which rank 0 makes."""
     if process.rank:
         await_path(place / runner.TASK, asked.seconds, SHARE)
         original, folder = Path.cwd(), copy_of(Path.cwd(), place / "folder")
@@ -78,7 +79,7 @@ def run_launched(asked: ScriptRequest, process: Process, place: Path) -> Run | N
     with runner.rendezvous(asked.script, process.size) if on_one_host else contextlib.nullcontext(0) as horovods:
         runner.write_task(asked, place, port=runner.free_port(), horovods=horovods)
         end = _run_rank(asked, process, place, workplace.folder)
-    return collect(asked, process.size, workplace, place, end.late)
+    return checked(asked, _collect(process.size, place, workplace, end))
 
 
 def _run_rank(asked: ScriptRequest, process: Process, place: Path, folder: Path) -> runner.RunEnd:
@@ -89,29 +90,24 @@ def _run_rank(asked: ScriptRequest, process: Process, place: Path, folder: Path)
     return runner.run_launched(asked, process, RANK, place, environment, folder)
 
 
-def output_of(place: Path, rank: int) -> str:
-    """What the rank's process wrote to stderr."""
-    return _text_of(place / f"rank{rank}.stderr")
+def _collect(workers: int, place: Path, workplace: Workplace, end: runner.RunEnd) -> Run:
+    """The records of all ranks, with what their loader workers drew."""
+    records = [load(place, rank, workers) for rank in range(workers)]
+    for record in records:
+        record.drew_in_workers = frozenset(_text_of(place / f"rank{record.rank}.drew").splitlines())
+    return Run(records, place, workplace, workplace.written(), end.late)
 
 
 def _text_of(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def load_all(folder: Path, workers: int, kind: type[Record] = Record) -> list:
-    """The records of all ranks, with what their loader workers drew."""
-    records = [load(folder, rank, workers, kind) for rank in range(workers)]
-    for record in records:
-        record.drew_in_workers = frozenset(_text_of(folder / f"rank{record.rank}.drew").splitlines())
-    return records
-
-
-def collect(asked: ScriptRequest, workers: int, workplace: Workplace, folder: Path, late: bool,
-            kind: type[Record] = Record) -> Run:
-    """The records of all ranks; raises ScriptError where one failed, or none made an update."""
-    records = load_all(folder, workers, kind)
-    failed = _first_failure(records, folder)
-    unlike = any(MISMATCH in output_of(folder, record.rank) for record in records)
+def checked(asked: ScriptRequest, run: Run) -> Run:
+    """The run; raises ScriptError where a rank failed, or none made an update."""
+    records, workplace = run.records, run.workplace
+    printed = [_text_of(run.place / f"rank{record.rank}.stderr") for record in records]
+    failed = _first_failure(run)
+    unlike = any(MISMATCH in text for text in printed)
     if unlike and failed is None:                   # the rank that did not see it waits, or ended first
         failed = next((record for record in records if not record.updates), None)
     if failed is not None:
@@ -119,50 +115,49 @@ def collect(asked: ScriptRequest, workers: int, workplace: Workplace, folder: Pa
             runner.line_of_error(failed.error)
         if any(record.state == ENDED for record in records):
             last += f". Another rank had ended: {OF_OTHERS}"
-        said = failed.error if failed.error.startswith("Traceback") else output_of(folder, failed.rank)
+        said = failed.error if failed.error.startswith("Traceback") else printed[failed.rank]
         if "FileNotFoundError" in last and workplace.copied:
             last += (f". The script ran in a copy of {workplace.original}, with what lies beside it; start the "
                      "doctor in a folder above that has all its files")
-        raise ScriptError(describe_failure(asked, workers, failed.rank, failed.made, last),
+        raise ScriptError(describe_failure(asked, run.workers, failed.rank, failed.made, last),
                           said.replace(str(workplace.folder), str(workplace.original)))
-    on = f"{asked.script} on {counted(workers, 'worker')}"
-    waiting = _waiting(records, folder)
-    if waiting:
-        last = min(records, key=lambda record: record.made)
-        raise ScriptError(f"{on} hangs {after(last.made)}: {waiting}; {OF_OTHERS}", "")
+    on = f"{asked.script} on {counted(run.workers, 'worker')}"
+    if waiting := _waiting(run):
+        made = min(record.made for record in records)
+        raise ScriptError(f"{on} hangs {after(made)}: {waiting}; {OF_OTHERS}", "")
     if not all(record.updates for record in records):
         counts = ", ".join(f"rank {record.rank} made {len(record.updates)}" for record in records)
-        why = f"within {asked.seconds:g} s ({counts}); --seconds allows more" if late else \
+        why = f"within {asked.seconds:g} s ({counts}); --seconds allows more" if run.late else \
             "before it ended: no torch.optim.Optimizer made a step"
-        printed = [*filter(str.strip, (_text_of(folder / "rank0.stdout") + output_of(folder, 0)).splitlines())][-1:]
-        why += f"; the last that it printed: {printed[0].strip()[:200]!r}" if printed else ""
-        why += f"; {busy}" if late and (busy := describe_load()) else ""
+        lines = [*filter(str.strip, (_text_of(run.place / "rank0.stdout") + printed[0]).splitlines())]
+        why += f"; the last that it printed: {lines[-1].strip()[:200]!r}" if lines else ""
+        why += f"; {busy}" if run.late and (busy := describe_load()) else ""
         own = next((f"; not followed: {one}" for one in records[0].remarks if one.startswith(PROCESSES)), "")
-        raise ScriptError(f"{on} made no update {why}{own}", output_of(folder, 0))
-    return Run(records, workplace, workplace.written(), late)
+        raise ScriptError(f"{on} made no update {why}{own}", printed[0])
+    return run
 
 
-def _waiting(records: list[Record], folder: Path) -> str:
+def _waiting(run: Run) -> str:
     """Where the ranks stood that had not ended, if each of them waited for others, at another line or for a rank that
     has ended; else empty."""
-    running, found = [record.rank for record in records if record.state == RUNNING], {}
+    running, found = [record.rank for record in run.records if record.state == RUNNING], {}
     for rank in running:
-        frames = STANDS.findall(_text_of(runner.stack_of(folder, rank)))
+        frames = STANDS.findall(_text_of(runner.stack_of(run.place, rank)))
         own = [f"{os.path.basename(file)}:{line}" for file, line in frames if is_own(file)]
         if not own or not WAITING.search(frames[0][0]):
             return ""
         found[rank] = own[0]
-    ended = [f"rank {record.rank} has ended" for record in records if record.state == ENDED]
-    stopped = any(record.state == STOPPED for record in records)
+    ended = [f"rank {record.rank} has ended" for record in run.records if record.state == ENDED]
+    stopped = any(record.state == STOPPED for record in run.records)
     if not running or stopped or len({*found.values()}) < 2 and not ended:
         return ""
     return listed([*(f"rank {rank} waits at {line}" for rank, line in found.items()), *ended])
 
 
-def _first_failure(records: list[Record], folder: Path) -> Record | None:
+def _first_failure(run: Run) -> Record | None:
     """The record of the rank that failed first, unless the others lost it because it was stopped in time."""
-    stopped = any(record.state == STOPPED or record.state == ENDED and record.was_cut for record in records)
-    if stopped and all(record.updates for record in records):
+    stopped = any(record.state == STOPPED or record.state == ENDED and record.was_cut for record in run.records)
+    if stopped and all(record.updates for record in run.records):
         return None
-    rank = runner.first_to_fail(folder, [record.rank for record in records if record.state == FAILED])
-    return None if rank is None else records[rank]
+    rank = runner.first_to_fail(run.place, [record.rank for record in run.records if record.state == FAILED])
+    return None if rank is None else run.records[rank]

@@ -10,8 +10,7 @@ from ....watch.remarks import WITHOUT_REPEATS
 from ...finding import Finding
 from ..record import Iteration, Record
 from .examples import different_splits
-from .identity import same_data
-from .pair import Pair, trained
+from .pair import Pair, same_data, trained
 
 NAME = "evaluation"
 Key = tuple[int, tuple[str, int]]       # updates made before, data set
@@ -19,10 +18,10 @@ Key = tuple[int, tuple[str, int]]       # updates made before, data set
 
 @dataclass(frozen=True)
 class Round:
-    """One evaluation of one data set: the passes over loaders on each rank."""
+    """One evaluation of one data set."""
 
     key: Key
-    ranks: list[list[Iteration]]
+    ranks: list[list[Iteration]]        # the passes over loaders on each
 
     @property
     def ended(self) -> bool:
@@ -34,7 +33,6 @@ class Round:
         return len(_taken(one for rank in self.ranks for one in rank))
 
     def finding(self, pair: Pair, kind: str, **given) -> Finding:
-        """The finding of a kind on this evaluation."""
         line = next(one.line for rank in self.ranks for one in rank)
         return pair.finding(NAME, kind, **{"where": line, "takers": sum(map(bool, self.ranks)), **given})
 
@@ -50,13 +48,20 @@ def evaluation(pair: Pair) -> Finding:
         if len({one.buffers for rank in each.ranks for one in rank[-1:] if one.buffers}) > 1:
             broadcast = all(record.broadcasts_buffers for record in pair.many)
             return each.finding(pair, "last_statistics" if broadcast else "statistics")
-    for each in filter(_models_differ, rounds if _trained_alike(pair) else ()):
-        return each.finding(pair, "other_parameters")
-    on_one = {each.key: _taken(each.ranks[0]) for each in rounds_of([pair.one]) if each.ended}
+    trained_alike = all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
+                        for optimizers in zip(*(record.optimizers for record in pair.many))
+                        for updates in zip(*(one.updates for one in optimizers)))
+    for each in rounds if trained_alike else ():
+        models = {rank[-1].models for rank in each.ranks if rank}
+        shared_out = any(len(_taken(rank)) < each.examples for rank in each.ranks if rank)
+        if shared_out and len(models) > 1 and len({*map(len, models)}) == 1:
+            return each.finding(pair, "other_parameters")
+    alone = [each for each in rounds_of([pair.one]) if each.ended]
+    on_one = {each.key: _taken(each.ranks[0]) for each in alone}
     for each in rounds:
         if same_data(pair.records, each.key[1]) is False:
             return _of_own_data(pair, each)
-        others = [one for one in rounds_of([pair.one]) if one.key[0] == each.key[0] and one.ended]
+        others = [one for one in alone if one.key[0] == each.key[0]]
         if each.key not in on_one and others and others[0].key[1] != each.key[1]:
             return _of_own_data(pair, each, others[0])
         expected = set(on_one.get(each.key) or range(each.key[1][1]))
@@ -66,19 +71,6 @@ def evaluation(pair: Pair) -> Finding:
     return rounds[0].finding(pair, "once", where="", examples=rounds[0].examples)
 
 
-def _models_differ(each: Round) -> bool:
-    found = {rank[-1].models for rank in each.ranks if rank}
-    shared_out = any(len(_taken(rank)) < each.examples for rank in each.ranks if rank)
-    return shared_out and len(found) > 1 and len({len(models) for models in found}) == 1
-
-
-def _trained_alike(pair: Pair) -> bool:
-    """Whether what the optimizers train is the same on all ranks before and after each update."""
-    return all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
-               for optimizers in zip(*(record.optimizers for record in pair.many))
-               for updates in zip(*(one.updates for one in optimizers)))
-
-
 def _taken(iterations: Iterable[Iteration]) -> Counter:
     """How often each example was taken."""
     return Counter(one for iteration in iterations for batch in iteration.batches for one in batch.ids)
@@ -86,14 +78,12 @@ def _taken(iterations: Iterable[Iteration]) -> Counter:
 
 def rounds_of(records: list[Record]) -> list[Round]:
     """The evaluations of a run, in order."""
-    keys = dict.fromkeys((one.updates, one.data) for record in records for one in record.iterations
-                         if _is_evaluation(one))
-    return [Round(key, [[one for one in record.iterations if _is_evaluation(one) and (one.updates, one.data) == key]
-                        for record in records]) for key in keys]
-
-
-def _is_evaluation(one: Iteration) -> bool:
-    return not (one.trained or one.listed or one.iterable) and bool(one.batches) and one.data[1] >= 0
+    rounds: dict[Key, list[list[Iteration]]] = {}
+    for rank, record in enumerate(records):
+        for one in record.iterations:
+            if not (one.trained or one.listed or one.iterable) and one.batches and one.data[1] >= 0:
+                rounds.setdefault((one.updates, one.data), [[] for _ in records])[rank].append(one)
+    return [Round(key, ranks) for key, ranks in rounds.items()]
 
 
 def _of_own_data(pair: Pair, each: Round, alone: Round | None = None) -> Finding:
@@ -110,14 +100,10 @@ def _of_own_data(pair: Pair, each: Round, alone: Round | None = None) -> Finding
 
 
 def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
-    """Examples that the metric of a rank counts more often than others, or not at all.
-
-    expected  those that it counts on one worker
-    """
+    """Examples that the metric of a rank counts more often than others, or not at all, of those ``expected``."""
     size = len(expected)
     rank = next(rank for rank, iterations in enumerate(each.ranks) if iterations)
-    combined = [(one, _combining(record, one)) for record, iterations in zip(pair.many, each.ranks)
-                for one in iterations]
+    combined = [(one, _combining(record, one)) for record, rounds in zip(pair.many, each.ranks) for one in rounds]
     total = _taken(one for one, calls in combined if calls)
     own = _taken(one for one in each.ranks[rank] if not _combining(pair.many[rank], one))
     if not total and len(own) < size:
@@ -127,9 +113,8 @@ def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
     twice, left_out = sum(count - least for count in total.values()), len(expected - set(total))
     calls = [call for _, found in combined for call in found]
     if twice and WITHOUT_REPEATS not in calls:
-        gathered = any("gather" in call for call in calls)
-        return each.finding(pair, "twice_if_kept" if gathered else "twice", twice=twice, expected=size,
-                            share=percent(twice / size))
+        kind = "twice_if_kept" if any("gather" in call for call in calls) else "twice"
+        return each.finding(pair, kind, twice=twice, expected=size, share=percent(twice / size))
     if left_out:
         return each.finding(pair, "left_out", left_out=left_out, expected=size, share=percent(left_out / size))
     return None

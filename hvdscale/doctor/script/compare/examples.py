@@ -1,4 +1,4 @@
-"""Which examples each rank trained on, and whether all have split one data set into training and validation alike."""
+"""Which examples each rank trained on, of which split; and the size of an epoch, and its order from epoch to epoch."""
 from __future__ import annotations
 
 from collections import Counter
@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from ....formatting.numbers import counted, percent
-from ....watch.remarks import TENSOR_PARALLEL
+from ....watch.remarks import JOINED, JOINED_BY_ACTIVE, TENSOR_PARALLEL
 from ...finding import Finding, Verdict
 from ..record import MOST_INDICES, Iteration, Record
 from .pair import Pair, trained
 from .scale import matches_one
 
-NAME = "examples"
+EXAMPLES, EPOCHS = "examples", "epochs"
+SHARDS = "BatchSamplerShard"            # of accelerate
 WHOLE = ("RandomSampler", "SequentialSampler")      # samplers that know nothing of ranks
 BY_CHANCE = 4               # times as many equal contents on two ranks as on one, up to which data may repeat itself
 
@@ -22,34 +23,42 @@ def examples(pair: Pair) -> Finding:
     """Whether the ranks took different examples, as many as one worker would."""
     if not all(map(trained, pair.records)):
         return _without_loader(pair)
-    splits = different_splits(pair)
-    if splits:
+    if splits := different_splits(pair):
         return splits
     loaders = dict.fromkeys(one.data for record in pair.many for one in trained(record))
     if len(loaders) > 1 and all({one.data for one in trained(record)} == {*loaders} for record in pair.records):
-        found = [examples(replace(pair, one=_only(pair.one, data), many=[_only(each, data) for each in pair.many]))
-                 for data in loaders]
+        found = [examples(_only(pair, data)) for data in loaders]
         return min(found, key=lambda one: one.verdict == Verdict.PASSED)
     keys = [pair.keys(pair.many, number) for number in range(pair.updates)]
     if not all(keys):
-        return pair.finding(NAME, "not_distinguished")
+        return pair.finding(EXAMPLES, "not_distinguished")
     first = trained(pair.many[0])[0]
     if any(record.sharded == TENSOR_PARALLEL for record in pair.many):          # ranks that have parts of one model
         alike = all(one == ranks[0] for ranks in keys for one in ranks)
-        return pair.finding(NAME, "of_one_model" if alike else "of_parts", how=TENSOR_PARALLEL, where=first.line)
-    as_on_one = ""
-    if pair.batch is not None and all(map(pair.same_examples_at, range(pair.updates))):
-        as_on_one = ", and each update has those it has on one worker"
-    return (_by_loader_workers(pair, first) or _over_the_epoch(pair, first) or _shared(pair, first, keys)
-            or _others(pair, first) or _whole(pair, first) or _skipped(pair, first) or _other_batch(pair, first)
-            or pair.finding(NAME, "apart", apart="each rank draws its own" if _replaces(pair) else
-                            "no two ranks took the same one", as_on_one=as_on_one))
+        return pair.finding(EXAMPLES, "of_one_model" if alike else "of_parts", how=TENSOR_PARALLEL, where=first.line)
+    contents = [batch.contents for batch in first.batches[:2]]
+    if first.iterable and first.seed is not None and len(contents) == 2 and contents[0] == contents[1] and len(
+            {*contents[0]}) > 1:        # a loader's workers, which give a batch each in turn, all read the same stream
+        return pair.finding(EXAMPLES, "loader_workers", where=first.line)
+    fault = (_over_the_epoch(pair, first) or _shared(pair, first, keys) or _others(pair, first) or _whole(pair, first)
+             or _skipped(pair, first))
+    if fault:
+        return fault
+    one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
+    if pair.batch is not None and one != many:
+        return pair.finding(EXAMPLES, "other_batch", alone=one, together=many, where=first.line,
+                            cause="divides" if many * pair.workers == one else "not_all")
+    as_on_one = pair.batch is not None and all(map(pair.same_examples, range(pair.updates)))
+    return pair.finding(EXAMPLES, "apart", apart="each rank draws its own" if _replaces(pair) else
+                        "no two ranks took the same one",
+                        as_on_one=", and each update has those it has on one worker" if as_on_one else "")
 
 
-def _only(record: Record, data: tuple[str, int]) -> Record:
-    """The record of a rank that trains on this data set alone."""
-    return replace(record, iterations=[replace(one, trained=one.trained and one.data == data)
-                                       for one in record.iterations])
+def _only(pair: Pair, data: tuple[str, int]) -> Pair:
+    """The runs as far as they train on this data set."""
+    one, *many = (replace(record, iterations=[replace(one, trained=one.trained and one.data == data)
+                                              for one in record.iterations]) for record in pair.records)
+    return replace(pair, one=one, many=many)
 
 
 def _others(pair: Pair, first: Iteration) -> Finding | None:
@@ -62,7 +71,7 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
         return None
     parts = {one.partition(".")[0] for one in whole}
     known = sum(one.partition(".")[0] in parts for one in others)
-    return pair.finding(NAME, "others", others=len(others), held=len(held), where=first.line,
+    return pair.finding(EXAMPLES, "others", others=len(others), held=len(held), where=first.line,
                         cause="labels" if known == len(others) else "inputs")
 
 
@@ -72,19 +81,8 @@ def _without_loader(pair: Pair) -> Finding:
         first, *others = ([one.gradient for one in update.passes] for update in pair.at(at))
         if not any(each.any() for each in first) or not all(
                 len(each) == len(first) and all(map(np.array_equal, first, each)) for each in others):
-            break
-    else:
-        return pair.finding(NAME, "same_gradients", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
-    return pair.finding(NAME, "as_on_one" if matches_one(pair) else "no_loader")
-
-
-def _by_loader_workers(pair: Pair, first: Iteration) -> Finding | None:
-    """A failed finding, where a loader's workers, which give a batch each in turn, all read the same stream."""
-    contents = [batch.contents for batch in first.batches[:2]]
-    if not first.iterable or first.seed is None or len(contents) < 2 or contents[0] != contents[1] or len(
-            {*contents[0]}) < 2:
-        return None
-    return pair.finding(NAME, "loader_workers", where=first.line)
+            return pair.finding(EXAMPLES, "as_on_one" if matches_one(pair) else "no_loader")
+    return pair.finding(EXAMPLES, "same_gradients", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
 
 
 def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | None:
@@ -95,15 +93,15 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
     if twice <= max(padded, 2 * own) or not same and (_replaces(pair) or not own and first.sampling.name in WHOLE):
         return None                     # an order of its own on each rank
-    if not pair.known_by_index and twice <= BY_CHANCE * max(
-            len(each) - len({*each}) for each in (*ranks, alone)):
+    if not pair.known_by_index and twice <= BY_CHANCE * max(len(each) - len({*each}) for each in (*ranks, alone)):
         return None
     taken = pair.taken if same else sum(map(len, ranks))
-    differs = (f"all ranks took the same examples: {taken // pair.workers} of {taken} count" if same else
-               f"{twice} of {taken} examples were taken by another rank as well ({percent(twice / taken)})")
+    differs = f"{twice} of {taken} examples were taken by another rank as well ({percent(twice / taken)})"
+    if same:
+        differs = f"all ranks took the same examples: {taken // pair.workers} of {taken} count"
     if pair.known_by_index and pair.same_data is None:
-        return pair.finding(NAME, "shared_if_alike", differs=differs, where=first.line)
-    return pair.finding(NAME, "shared", differs=differs, cause=_why_shared(pair, first, same), where=first.line,
+        return pair.finding(EXAMPLES, "shared_if_alike", differs=differs, where=first.line)
+    return pair.finding(EXAMPLES, "shared", differs=differs, cause=_why_shared(pair, first, same), where=first.line,
                         sampler=first.sampling.name, replicas=first.sampling.replicas)
 
 
@@ -127,8 +125,9 @@ def _replaces(pair: Pair) -> bool:
 def _first_epoch(pair: Pair, records: list[Record]) -> list[list]:
     """What identifies the examples that were read in the first training epoch, from as many batches on each rank."""
     firsts = [trained(record)[0].batches for record in records]
-    return [[key for batch in first[:min(map(len, firsts))] for key in (
-        batch.ids if pair.known_by_index else batch.contents)] for first in firsts]
+    least = min(map(len, firsts))
+    return [[key for batch in first[:least] for key in (batch.ids if pair.known_by_index else batch.contents)]
+            for first in firsts]
 
 
 def _repeated(ranks: list[list]) -> int:
@@ -136,24 +135,20 @@ def _repeated(ranks: list[list]) -> int:
     return sum(count - 1 for count in Counter(key for each in ranks for key in {*each}).values())
 
 
-def planned(record: Record) -> list[int | str]:
+def planned(record: Record, but_last: bool = False) -> list[int | str]:
     """The indices of the first training epoch, to its end, as far as its sampler gave them; else empty."""
-    return [one for batch in _planned_batches(record) for one in batch]
-
-
-def _planned_batches(record: Record) -> list[tuple[int | str, ...]]:
     first = trained(record)[0]
     batches = [batch.ids for batch in first.batches] + first.rest
-    return batches if (first.ended or first.cut is not None) and not first.iterable else []
+    known = (first.ended or first.cut is not None) and not first.iterable
+    return [one for batch in batches[:-1 if but_last else None] for one in batch] if known else []
 
 
 def filled_up(pair: Pair) -> int:
-    """How many examples the ranks' last batches of the first epoch repeat, where no others do and none is left out, as
-    accelerate's BatchSamplerShard fills them up so that all ranks have as many; else 0."""
+    """How many examples the ranks' last batches of the first epoch repeat, as accelerate's BatchSamplerShard fills them
+    up so that all ranks have as many; 0 where others do, or some are left out."""
     if not all(map(trained, pair.records)) or not pair.known_by_index:
         return 0
-    batches = [_planned_batches(record) for record in pair.many]
-    ranks, before = ([[one for batch in each[:end] for one in batch] for each in batches] for end in (None, -1))
+    ranks, before = ([planned(record, but_last) for record in pair.many] for but_last in (False, True))
     all_but_last = [one for each in before for one in each]
     if not all(before) or len({*all_but_last}) < len(all_but_last) or {*planned(pair.one)}.difference(*ranks):
         return 0
@@ -168,7 +163,7 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     twice, never = _repeated(ranks), len({*alone}.difference(*ranks))
     if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
-    return pair.finding(NAME, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.line,
+    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.line,
                         cause="seeds" if first.sampling.replicas else "not_by_rank", sampler=first.sampling.name)
 
 
@@ -178,25 +173,15 @@ def _whole(pair: Pair, first: Iteration) -> Finding | None:
     if sampling.name not in WHOLE or sampling.length != size or sampling.replacement or not pair.same_data or (
             trained(pair.one)[0].data != (name, size)):
         return None
-    return pair.finding(NAME, "whole", size=size, sampler=sampling.name, where=first.line)
-
-
-def _other_batch(pair: Pair, first: Iteration) -> Finding | None:
-    """A warning, where the runs have not the global batch that they were meant to have."""
-    one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
-    if pair.batch is None or one == many:
-        return None
-    return pair.finding(NAME, "other_batch", alone=one, together=many, where=first.line,
-                        cause="divides" if many * pair.workers == one else "not_all")
+    return pair.finding(EXAMPLES, "whole", size=size, sampler=sampling.name, where=first.line)
 
 
 def _skipped(pair: Pair, first: Iteration) -> Finding | None:
     """A warning, where an update follows more batches on one rank than on another, of as many backward passes."""
     for at in pair.whole:
         batches = [len(pair.batches(record, at)) for record in pair.many]
-        passes = {len(update.passes) for update in pair.at(at)}
-        if len({*batches}) > 1 and len(passes) == 1:
-            return pair.finding(NAME, "skipped", batches=batches, update=at + 1, where=first.line)
+        if len({*batches}) > 1 and len({len(update.passes) for update in pair.at(at)}) == 1:
+            return pair.finding(EXAMPLES, "skipped", batches=batches, update=at + 1, where=first.line)
     return None
 
 
@@ -207,14 +192,13 @@ def different_splits(pair: Pair) -> Finding | None:
     training = [_subset(record, first) for record, first in zip(pair.many, firsts)]
     if pair.same_data is False or len({one.data for one in firsts}) > 1 or not all(training):
         return None
-    leaked, first = _leaked(pair, training), firsts[0]
-    own = training[0]
+    leaked, first, own = _leaked(pair, training), firsts[0], training[0]
     other = next((each for each in training if each != own), own)
     if first.sampling.replicas == pair.workers and other != own:
-        return pair.finding(NAME, "split_by_rank", cause="" if own & other else "twice", data=first.data[0],
-                            apart=len(own - other), size=len(own), leaked=leaked and f", and {leaked}",
-                            where=first.line)
-    return pair.finding(NAME, "leaked", data=first.data[0], leaked=leaked, where=first.line) if leaked else None
+        return pair.finding(EXAMPLES, "split_by_rank", cause="" if own & other else "twice", data=first.data[0],
+                            apart=len(own - other), size=len(own), where=first.line,
+                            leaked=leaked and f", and {leaked}")
+    return pair.finding(EXAMPLES, "leaked", data=first.data[0], leaked=leaked, where=first.line) if leaked else None
 
 
 def _subset(record: Record, one: Iteration) -> frozenset[int]:
@@ -235,3 +219,64 @@ def _leaked(pair: Pair, training: list[frozenset[int]]) -> str:
                 return (f"{len(common):,} of rank {rank}'s {counted(len(evaluated), 'validation example')} are in rank "
                         f"{other}'s training set")
     return ""
+
+
+def epochs(pair: Pair) -> Finding:
+    """Whether an epoch has one size on all ranks and in both runs, and another order the second time."""
+    if not all(map(trained, pair.records)):
+        return pair.finding(EPOCHS, "no_loader")
+    return _sizes(pair) or _order(pair)
+
+
+def _sizes(pair: Pair) -> Finding | None:
+    ranks, alone = [planned(record) for record in pair.many], planned(pair.one)
+    firsts = [trained(record)[0] for record in pair.many]
+    if not all(ranks):
+        return None
+    batches = [len(one.batches) + len(one.rest) for one in firsts]
+    if max(batches) - min(batches) > 1:
+        joins = {JOINED: "joined_divides", JOINED_BY_ACTIVE: "joined"}
+        kind = next((joins[remark] for remark in pair.many[0].remarks if remark in joins), "uneven")
+        return pair.finding(EPOCHS, kind, batches=batches, where=firsts[0].line)
+    together = sum(map(len, ranks))
+    largest = max(len(ids) for one in (*firsts, trained(pair.one)[0]) for ids in (
+        *(batch.ids for batch in one.batches), *one.rest))
+    if not alone or abs(together * pair.workers - len(alone)) > pair.workers * pair.workers * largest or (
+            len(alone) - together <= pair.workers * largest):
+        return None
+    given, sampling = dict(alone=len(alone), together=together, where=firsts[0].line), firsts[0].sampling
+    prepared, fewer = sampling.name == SHARDS, firsts[0].data[1] < trained(pair.one)[0].data[1]
+    if sampling.replicas == pair.workers and (prepared or fewer):
+        return pair.finding(EPOCHS, "shared_twice", cause="by_prepare" if prepared else "by_rank", **given)
+    return pair.finding(EPOCHS, "smaller", **given)
+
+
+def _order(pair: Pair) -> Finding:
+    """The finding on the first two epochs of the loader that is trained from."""
+    first = trained(pair.many[0])[0]
+    sampler, where = first.sampling.name, first.line
+    if sampler == "SequentialSampler" and not first.iterable or first.sampling.shuffle is False and (
+            first.sampling.replicas):
+        if trained(pair.one)[0].sampling.shuffle:
+            return pair.finding(EPOCHS, "in_order_on_many", sampler=sampler, where=where)
+        return pair.finding(EPOCHS, "in_order", sampler=sampler)
+    both = [[one for one in trained(record) if one.data == trained(record)[0].data][:2] for record in pair.many]
+    if not all(len(epochs) == 2 for epochs in both):
+        kept = [at for at in range(pair.updates) if not pair.batches(pair.many[0], at)]
+        if first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)]:
+            return pair.finding(EPOCHS, "kept", update=kept[0] + 1, where=where)
+        return pair.finding(EPOCHS, "no_second")
+    begins = [[batch.ids or batch.contents for one in each for batch in one.batches[:1]] for each in both]
+    if not all(len(each) == 2 and all(len(one) > 1 for one in each) for each in begins):
+        return pair.finding(EPOCHS, "not_known")
+    repeated = [rank for rank, (one, two) in enumerate(begins) if one == two]
+    if not repeated:
+        return pair.finding(EPOCHS, "another")
+    ids = begins[repeated[0]][0]
+    if first.iterable or all(isinstance(one, int) for one in ids) and len({b - a for a, b in zip(ids, ids[1:])}) == 1:
+        return pair.finding(EPOCHS, "alike")
+    one, two = both[repeated[0]]
+    constant = one.sampling.epoch is not None and one.sampling.epoch == two.sampling.epoch and two.sampling.line
+    return pair.finding(EPOCHS, "no_set_epoch" if first.sampling.settable else "repeats", count=len(repeated),
+                        ranks=repeated, sampler=sampler, where=constant or where, epoch=one.sampling.epoch,
+                        cause="constant" if constant else "")

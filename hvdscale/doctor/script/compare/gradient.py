@@ -12,8 +12,7 @@ from . import scale
 from .pair import BothRuns, Pair
 from .reduction import ACTIVE, Reduction, apart, are_finite, passes_of
 from .scale import CLOSE, agrees, close, finding
-from .shards import is_joined
-from .state import averaged
+from .state import averaged, is_joined
 
 NAME = scale.NAME
 
@@ -23,8 +22,7 @@ def gradient(pair: Pair) -> Finding:
     hidden = _hidden(pair)
     if hidden:
         return hidden
-    for check in (_clipped_scaled, _clipped_early, _parted, _apart, _clipped_in_between, _clipped, _unexplained,
-                  *scale.CHECKS):
+    for check in (_clipped_while, _parted, _apart, _clipped_in_between, _clipped, _unexplained, *scale.CHECKS):
         for both in pair.both.values():
             if fault := check(both):
                 return fault
@@ -56,28 +54,31 @@ def _hidden(pair: Pair) -> Finding | None:
 
 def _apart(both: BothRuns) -> Finding | None:
     """The ranks took different gradients."""
-    pair, one = both.pair, both.reduction
+    pair, one, first = both.pair, both.reduction, both.pair.many[0]
     if one.spread <= pair.limit:
         return None
-    if _moved_as_one(both):
+    after = {update.digest_after for update in both.ranks}
+    if len(after) == 1 and after != {update.digest for update in both.ranks}:       # what steps change is the same
         return _combined_in_step(pair)
     passes = both.ranks[0].passes
     not_reduced, reduced = _by_parameter(pair, one)
     alone, kind = _passes_alone(one), "apart"
     if not_reduced and reduced:
-        cause = "parts" if _differ_at_start(pair, not_reduced) else "not_reduced"
-        kind = "apart_if_meant" if cause == "parts" else kind
+        starts = dict(pair.parts([update.parameters for update in pair.at(0)]))
+        own = any(not np.array_equal(starts[name][0], part) for name in not_reduced for part in starts[name])
+        kind, cause = ("apart_if_meant", "parts") if own else (kind, "not_reduced")
     elif alone and len(alone) < len(passes):
         cause = "passes_alone"
     elif averaged(pair) is not None:
         kind, cause = "apart_if_meant", "local_steps"
-    elif 0 < pair.many[0].group < pair.workers:
+    elif 0 < first.group < pair.workers:
         cause = "own_group"
     else:
-        cause = "not_awaited" if _reduces(both) else "not_averaged"
+        numbers = {batch.number for batch in pair.batches(first, both.at)}      # then the script reduces by itself
+        cause = "not_awaited" if any((number, "all_reduce") in first.combined for number in numbers) else "not_averaged"
     where = passes[(alone or [-1])[-1]].line
     return finding(both, kind, by=one.spread, limit=pair.limit, cause=cause, where=where,
-                   names=list_first(not_reduced, 4), group=pair.many[0].group,
+                   names=list_first(not_reduced, 4), group=first.group,
                    parameters=len(not_reduced) + len(reduced), passes=len(passes),
                    alone=[each + 1 for each in alone])
 
@@ -98,19 +99,6 @@ def _parted(both: BothRuns) -> Finding | None:
         return finding(both, "apart", cause="passes_alone" if len(alone) < passes else "not_averaged", passes=passes,
                        alone=[each + 1 for each in alone], where=both.ranks[0].passes[alone[-1]].line)
     return None
-
-
-def _reduces(both: BothRuns) -> bool:
-    """Whether rank 0 calls all_reduce itself between the batches of an update and the next ones."""
-    first = both.pair.many[0]
-    numbers = {batch.number for batch in both.pair.batches(first, both.at)}
-    return any(number in numbers and call == "all_reduce" for number, call in first.combined)
-
-
-def _moved_as_one(both: BothRuns) -> bool:
-    """Whether the ranks' steps changed their parameters, and to the same."""
-    after = {update.digest_after for update in both.ranks}
-    return len(after) == 1 and after != {update.digest for update in both.ranks}
 
 
 def _combined_in_step(pair: Pair) -> Finding:
@@ -138,11 +126,6 @@ def _by_parameter(pair: Pair, one: Reduction) -> tuple[list[str], list[str]]:
     return different, same
 
 
-def _differ_at_start(pair: Pair, names: list[str]) -> bool:
-    return any(name in names and not all(np.array_equal(parts[0], part) for part in parts)
-               for name, parts in pair.parts([update.parameters for update in pair.at(0)]))
-
-
 def _passes_alone(one: Reduction) -> list[int]:
     """Passes whose gradients stayed on their rank: of the others' a rank has (next to) none."""
     own = np.eye(len(one.weights), dtype=bool)
@@ -151,26 +134,25 @@ def _passes_alone(one: Reduction) -> list[int]:
             if weights[~own, at].max(initial=0.0) < weights[own, at].max() / 10]
 
 
-def _clipped_in_between(both: BothRuns) -> Finding | None:
-    """Gradients were clipped, and further ones were added to them."""
-    for update in both.ranks:
-        active = [clip for clip in update.clips if clip.passes < len(update.passes) and not clip.norm <= clip.limit]
-        if active:
-            return finding(both, "clipped_in_between", where=active[0].line, clips=len(update.clips),
-                           passes=len(update.passes))
+def _clipped_while(both: BothRuns) -> Finding | None:
+    """Gradients were clipped before a GradScaler divided them again, or while Horovod combined them."""
+    for clip in both.ranks[0].clips:
+        if clip.scale != 1:
+            return finding(both, "clipped_scaled", where=clip.line, scale=clip.scale)
+    for clip in (clip for update in both.ranks for clip in update.clips):
+        if clip.early and not clip.norm <= clip.limit:
+            return finding(both, "clipped_early", where=clip.line)
     return None
 
 
-def _clipped_scaled(both: BothRuns) -> Finding | None:
-    """Gradients were clipped before a GradScaler divided them again."""
-    scaled = [clip for clip in both.ranks[0].clips if clip.scale != 1]
-    return finding(both, "clipped_scaled", where=scaled[0].line, scale=scaled[0].scale) if scaled else None
-
-
-def _clipped_early(both: BothRuns) -> Finding | None:
-    """Gradients were clipped while Horovod combined them."""
-    early = [clip for update in both.ranks for clip in update.clips if clip.early and not clip.norm <= clip.limit]
-    return finding(both, "clipped_early", where=early[0].line) if early else None
+def _clipped_in_between(both: BothRuns) -> Finding | None:
+    """Gradients were clipped, and further ones were added to them."""
+    for update in both.ranks:
+        for clip in update.clips:
+            if clip.passes < len(update.passes) and not clip.norm <= clip.limit:
+                return finding(both, "clipped_in_between", where=clip.line, clips=len(update.clips),
+                               passes=len(update.passes))
+    return None
 
 
 def _clipped(both: BothRuns) -> Finding | None:

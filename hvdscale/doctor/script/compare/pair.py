@@ -5,42 +5,32 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from ...finding import Finding
-from ...kinds import Kinds
+from ...finding import Finding, Kinds
 from ..record import Iteration, LoadedBatch, OptimizerUpdates, Record, Update
-from .identity import same_data
-from .order import batches_of
 from .reduction import Reduction, Weighing, factors_of_parts, find_reduction, passes_of, weigh
 
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
+Contents = dict[int | str, str]         # of an example, by its index
 LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits or more and in fewer
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The two runs.
+    """The two runs."""
 
-    one        the record of the only rank;  many  one a rank
-    batch      the global batch of both; None: each run had its own
-    optimizer  whose updates are compared, in the order in which they first stepped
-    """
-
-    one: Record
-    many: list[Record]
-    batch: int | None
-    optimizer: int = 0
+    one: Record                 # of the only rank
+    many: list[Record]          # one a rank
+    batch: int | None           # the global batch of both; None: each run had its own
+    optimizer: int = 0          # whose updates are compared, in the order in which they first stepped
 
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as its workers."""
         return KINDS.finding(check, kind, self, **given)
-
-    def sentence(self, table: str, name: str) -> str:
-        """See Kinds.sentence."""
-        return KINDS.sentence(table, name, self)
 
     @property
     def workers(self) -> int:
@@ -54,11 +44,13 @@ class Pair:
     @cached_property
     def whole(self) -> list[int]:
         """The updates that were made before a watcher ended their epoch: a wrapper's last one may then lack passes."""
-        cut = [min((one.cut for one in record.iterations if one.cut is not None), default=None)
-               for record in self.records]
-        late = {at for record, after in zip(self.records, cut) for at, update in enumerate(
-            self.steps(record).updates[:self.updates]) if after is not None and at >= after and any(
-            record.iterations[one].cut is not None for each in update.passes for one in each.fetched)}
+        late: set[int] = set()
+        for record in self.records:
+            cut = {number: one.cut for number, one in enumerate(record.iterations) if one.cut is not None}
+            for at in range(min(cut.values(), default=self.updates), self.updates):
+                passes = self.steps(record).updates[at].passes
+                if any(one.fetched.keys() & cut.keys() for one in passes):
+                    late.add(at)
         return [at for at in range(self.updates) if at not in late] or [*range(self.updates)]
 
     @property
@@ -97,7 +89,6 @@ class Pair:
 
     @property
     def compared(self) -> int:
-        """How many those are that are compared."""
         return len(self.whole)
 
     @cached_property
@@ -111,12 +102,8 @@ class Pair:
         starts = [[each.updates[0].parameters for each in record.optimizers] for record in self.records]
         return all(len(each) == len(starts[0]) and all(map(np.array_equal, each, starts[0])) for each in starts)
 
-    @property
-    def same_examples(self) -> bool:
-        """Whether the first update of both took the same examples; False where they are unknown."""
-        return self.same_examples_at(0)
-
-    def same_examples_at(self, number: int) -> bool:
+    def same_examples(self, number: int) -> bool:
+        """Whether an update of both took the same examples; False where they are unknown."""
         one, many = self.keys([self.one], number), self.keys(self.many, number)
         return bool(one) and Counter(one[0]) == Counter(key for keys in many for key in keys)
 
@@ -138,8 +125,10 @@ class Pair:
 
     @cached_property
     def known_by_index(self) -> bool:
-        """Whether an index means the same training example on all ranks."""
-        return known_by_index(self.many) and self.same_data is not False
+        """Whether an index means the same training example on all ranks: their data sets have one class and length."""
+        first = [one.data for record in self.many for one in trained(record)[:1]]
+        iterable = any(one.iterable for record in self.many for one in trained(record))
+        return len({*first}) == 1 and not iterable and self.same_data is not False
 
     @cached_property
     def same_data(self) -> bool | None:
@@ -167,8 +156,7 @@ class Pair:
         return [(name, [sample[end - size:end] for sample in samples]) for (name, size), end in zip(sampled, ends)]
 
     def scaled_parts(self, reference: np.ndarray, found: np.ndarray, updates: list[Update]) -> tuple[str, list[float]]:
-        """The first parameter of which each rank has a part, each another multiple of the reference; with the factors.
-        Empty where there is none."""
+        """The first parameter of which each rank's part is another multiple of the reference, and the factors."""
         own = [update.own for update in updates if update.own is not None and not update.own.all()]
         for name, (one, many, *masks) in self.parts([reference, found, *own]) if own else ():
             factors = factors_of_parts(one, many, [mask.astype(bool) for mask in masks], LIMIT)
@@ -179,12 +167,6 @@ class Pair:
 
 def trained(record: Record) -> list[Iteration]:
     return [one for one in record.iterations if one.trained]
-
-
-def known_by_index(records: list[Record]) -> bool:
-    """Whether an index means the same example on all ranks: their data sets have one class and length."""
-    kinds = {one.data for record in records for one in trained(record)[:1]}
-    return len(kinds) == 1 and not any(one.iterable for record in records for one in trained(record))
 
 
 @dataclass(frozen=True)
@@ -212,7 +194,6 @@ class BothRuns:
 
     @cached_property
     def reduction_alone(self) -> Reduction | None:
-        """The reduction of the loss on one worker."""
         return find_reduction([self.alone], self.pair.limit)
 
     @cached_property
@@ -231,3 +212,74 @@ class BothRuns:
         """The line of the loss, or of the backward pass."""
         last = self.ranks[0].passes[-1]
         return last.losses[0].line if last.losses and last.losses[0].line else last.line
+
+
+def batches_of(record: Record, optimizer: OptimizerUpdates) -> list[list[LoadedBatch]]:
+    """The batches of each update of an optimizer. Loops, and wrappers of loaders, read ahead: the first update of an
+    epoch then seems to have more batches than its passes need, and the last one none. So batches are handed out in
+    their order, at the rate of the updates between."""
+    found: list[list[LoadedBatch]] = [[] for _ in optimizer.updates]
+    for number, iteration in enumerate(record.iterations):
+        if not iteration.trained:
+            continue
+        fetched = {at: [one.fetched[number] for one in update.passes if number in one.fetched]
+                   for at, update in enumerate(optimizer.updates)}
+        fetched = {at: counts for at, counts in fetched.items() if counts}
+        begin = 0
+        for at, end in zip(fetched, _ends(iteration, [*fetched.values()])):
+            found[at] += iteration.batches[begin:end]
+            begin = max(begin, end)
+    return found
+
+
+def _ends(iteration: Iteration, seen: list[list[int]]) -> list[int]:
+    """How many batches each of the updates, and those before it, have used; ``seen``: fetched by each of its passes."""
+    if not seen:
+        return []
+    counts = [each[-1] for each in seen]
+    fetched = [now - before for before, now in zip([0, *counts], counts)]
+    ahead = 0                   # fetched by the first update before they are needed
+    if len(seen) > 1:
+        needed = fetched[1] if len(seen[0]) == len(seen[1]) else len(seen[0])
+        ahead = max(0, fetched[0] - needed)
+    each = int(median(fetched[1:-1] or fetched[1:] or [fetched[0] - ahead]))
+    ends: list[int] = []
+    for new, count in zip(fetched, counts):
+        before = ends[-1] if ends else 0
+        used = count - ahead if new else min(count, before + each)
+        ends.append(max(used, before))
+    if iteration.ended or iteration.cut is not None:
+        ends[-1] = counts[-1]
+    return ends
+
+
+def same_data(records: list[Record], data: tuple[str, int]) -> bool | None:
+    """Whether all ranks of the runs have one data set of that class and length, or files of their own; None if nothing
+    shows it. Where examples are augmented, a part that is not, such as the label, is enough: it has to differ between
+    examples, and to agree at each index that two ranks have read."""
+    read = [{at: content for one in record.iterations if one.data == data and not one.iterable for batch in one.batches
+             for at, content in zip(batch.ids, batch.contents)} for record in records]
+    read = [one for one in read if one]
+    joined = set(range(len(read[:1])))
+    for _ in read:
+        for at, one in enumerate(read):
+            for other in list(joined):
+                agree = _agree(one, read[other])
+                if agree is False:
+                    return False
+                if agree:
+                    joined.add(at)
+    return True if read and len(joined) == len(read) > 1 else None
+
+
+def _agree(one: Contents, other: Contents) -> bool | None:
+    """Whether two ranks read the same at the indices that both read; None where there are none."""
+    common = [at for at in one if at in other]
+    if not common:
+        return None
+    if all(one[at] == other[at] for at in common):
+        return True
+    pairs = [(one[at].split("."), other[at].split(".")) for at in common]
+    parts = min(len(each) for both in pairs for each in both)
+    return any(all(a[part] == b[part] for a, b in pairs) and len({a[part] for a, _ in pairs}) > 1
+               for part in range(parts))

@@ -13,25 +13,17 @@ ACTIVE = 0.999          # factor of clipping under which it has changed anything
 
 @dataclass(frozen=True)
 class Reduction:
-    """One update's gradient as sum over ranks and passes of weight times local gradient.
+    """One update's gradient as sum over ranks and passes of weight times local gradient."""
 
-    weights      shape (ranks that took it, ranks that computed, passes)
-    residual     what the sum leaves of it, relative
-    spread       how far the ranks' gradients are apart, relative
-    gradients    of each rank, after the reduction and before clipping that came later
-    clipped      each rank clipped its local gradient, before the reduction, by these factors; None: none did
-    """
-
-    weights: np.ndarray
-    residual: float
-    spread: float
-    gradients: list[np.ndarray]
-    clipped: list[float] | None = None
+    weights: np.ndarray             # shape (ranks that took it, ranks that computed, passes)
+    residual: float                 # what the sum leaves of it, relative
+    spread: float                   # how far the ranks' gradients are apart, relative
+    gradients: list[np.ndarray]     # of each rank, after the reduction and before clipping that came later
+    clipped: list[float] | None = None      # factors by which ranks clipped their local gradients, before the reduction
 
 
 def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
-    """The reduction of an update, given on each rank; None where ranks made different numbers of passes, or none, and
-    where some number is not finite."""
+    """The reduction of an update, given on each rank; None where their passes differ, or some number is not finite."""
     numbers = {len(update.passes) for update in updates}
     if len(numbers) != 1 or 0 in numbers or not are_finite(updates):
         return None
@@ -71,22 +63,15 @@ def only_call(one: BackwardPass) -> LossCall | None:
 
 @dataclass(frozen=True)
 class Weighing:
-    """With which weight the targets of all ranks and passes enter the gradient.
+    """With which weight the targets of all ranks and passes enter the gradient."""
 
-    scale    1: the gradient is the mean over all targets, up to how they are weighed among each other
-    counts   targets, shape (ranks, passes)
-    weights  of each rank's and pass's mean in the gradient, in the same shape
-    error    difference to the mean over all targets times ``scale``, relative
-    """
-
-    scale: float
-    counts: np.ndarray
-    weights: np.ndarray
-    error: float
+    scale: float            # 1: the gradient is the mean over all targets, up to how they are weighed among each other
+    counts: np.ndarray      # of targets, shape (ranks, passes)
+    weights: np.ndarray     # of each rank's and pass's mean in the gradient, in the same shape
+    error: float            # difference to the mean over all targets times ``scale``, relative
 
     @property
     def targets(self) -> float:
-        """The targets of all ranks and passes."""
         return self.counts.sum()
 
 

@@ -24,28 +24,27 @@ def close(value: float, to: float) -> bool:
 
 
 def finding(both: BothRuns, kind: str, **given) -> Finding:
-    """The finding of a kind on an update."""
     return both.pair.finding(NAME, kind, **{"update": both.at + 1, "where": both.line, **given})
 
 
 def undivided(both: BothRuns) -> Finding | None:
     """Accumulated passes are summed, where each is a mean."""
     by, alone, passes = both.weighing, both.scale_alone, len(both.ranks[0].passes)
-    if by is None or passes == 1 or not _accumulates(both, by) or not close(by.scale, passes):
-        return None
-    if alone is not None and not close(alone, len(both.alone.passes)):
-        return None
-    return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.targets, passes=passes)
+    if by and passes > 1 and _accumulates(both, by) and close(by.scale, passes) and (
+            alone is None or close(alone, len(both.alone.passes))):
+        return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.targets,
+                       passes=passes)
+    return None
 
 
 def remainder(both: BothRuns) -> Finding | None:
     """An update of fewer passes is divided as the others are."""
     by, passes = both.weighing, len(both.ranks[0].passes)
     usual = max(len(other.ranks[0].passes) for other in both.pair.both.values())
-    if by is None or passes == usual or not close(by.scale, passes / usual):
-        return None
-    return finding(both, "remainder", by=1 - by.scale, limit=CLOSE, scale=by.scale, targets=by.targets, passes=passes,
-                   usual=usual)
+    if by and passes != usual and close(by.scale, passes / usual):
+        return finding(both, "remainder", by=1 - by.scale, limit=CLOSE, scale=by.scale, targets=by.targets,
+                       passes=passes, usual=usual)
+    return None
 
 
 def _accumulates(both: BothRuns, by: Weighing) -> bool:
@@ -62,7 +61,7 @@ def scaled(both: BothRuns) -> Finding | None:
     ratio = both.ratio
     if ratio is None or close(ratio, 1):
         return None
-    others = [other.ratio for other in both.pair.both.values() if other.reduction]
+    others = [other.ratio for other in both.pair.both.values()]
     if not all(other is not None and close(other, ratio) for other in others):
         return None
     return finding(both, "scaled", by=abs(ratio - 1), limit=CLOSE, scale=both.weighing.scale, alone=both.scale_alone,
@@ -88,11 +87,12 @@ def other_denominator(both: BothRuns) -> Finding | None:
     """What the loss is divided by counts other targets than it takes, on any number of workers."""
     pair, by, ratio = both.pair, both.weighing, both.ratio
     weighed = [each.weighing for each in pair.both.values()]
-    divided = [each.targets / each.scale for each in weighed] if all(each and each.scale for each in weighed) else []
-    counts = [round(each) for each in divided]
-    if both.at != pair.whole[0] or by is None or close(by.scale, 1) or len({*counts}) < 2:
+    if both.at != pair.whole[0] or not all(each and each.scale for each in weighed) or close(by.scale, 1) or (
+            not ratio or not close(ratio, 1)):
         return None
-    if any(abs(each - count) > 0.01 for each, count in zip(divided, counts)) or not ratio or not close(ratio, 1):
+    divided = [each.targets / each.scale for each in weighed]
+    counts = [round(each) for each in divided]
+    if len({*counts}) < 2 or any(abs(each - count) > 0.01 for each, count in zip(divided, counts)):
         return None
     if counts == [sum(pair.examples(pair.many, other)) for other in pair.whole]:
         return None                     # the mean over examples of what is summed over their targets
@@ -110,18 +110,14 @@ def unequal(both: BothRuns) -> Finding | None:
     counts = by.counts.sum(axis=1)
     if by.error <= limit or agrees(both) or len({*counts}) == 1 and not _accumulates(both, by):
         return None
-    if len({*by.counts.reshape(-1)}) == 1:
-        return _weighted(both, by)
-    parts, counts = ("ranks", counts) if len({*counts}) > 1 else ("passes", by.counts[0])
-    return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
-
-
-def _weighted(both: BothRuns, by: Weighing) -> Finding:
+    if len({*by.counts.reshape(-1)}) > 1:
+        parts, counts = ("ranks", counts) if len({*counts}) > 1 else ("passes", by.counts[0])
+        return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
     weights = both.reduction.weights[0]
     scaled = weights * [[np.linalg.norm(each.gradient) for each in update.passes] for update in both.ranks]
     by_rank = not np.allclose(weights, weights[0], rtol=CLOSE)
     clipped = by_rank and np.allclose(scaled, scaled[0, 0], rtol=CLOSE)
-    return finding(both, "one_norm" if clipped else "weighted", by=by.error, limit=both.pair.limit,
+    return finding(both, "one_norm" if clipped else "weighted", by=by.error, limit=limit,
                    weights=[*(by.weights / by.weights.max()).reshape(-1)], cause="by_rank" if by_rank else "factors")
 
 
@@ -136,9 +132,8 @@ def against_one(both: BothRuns) -> Finding | None:
         return None
     times = factor(one, many)
     if times is not None and not close(times, 1):
-        known = None if both.weighing is None else 1.0
-        return finding(both, "times", by=abs(times - 1), limit=CLOSE, times=times,
-                       cause=_cause_of(both, times, known))
+        cause = _cause_of(both, times, 1.0 if both.weighing else None)
+        return finding(both, "times", by=abs(times - 1), limit=CLOSE, times=times, cause=cause)
     if shares := _shares(both, one):
         return finding(both, "shares", by=error, limit=limit, shares=shares)
     cause = _why_another(both)
@@ -148,8 +143,7 @@ def against_one(both: BothRuns) -> Finding | None:
 
 
 def _why_another(both: BothRuns) -> str:
-    """The cause of another gradient, as far as the calls of loss functions show it; empty where all are as on one
-    worker."""
+    """The cause of another gradient, as far as the calls of loss functions show it; else empty."""
     if different_untrained(both.pair):
         return "untrained"
     one, many = ([call for each in passes_of(updates) for call in each.losses]
@@ -176,8 +170,7 @@ def _why_another(both: BothRuns) -> str:
 
 
 def losses_apart(both: BothRuns) -> tuple[float, float] | None:
-    """The loss on one worker and that of all ranks, each weighted as its gradient is, where they must be the same and
-    are not; else None."""
+    """The losses on one worker and of all ranks, weighted as their gradients, where they differ and must not."""
     pair = both.pair
     if not both.reduction or not both.reduction_alone or not comparable(pair, both.at) or max(
             both.reduction.residual, both.reduction_alone.residual) > pair.limit:
@@ -198,9 +191,7 @@ def _shares(both: BothRuns, alone: np.ndarray) -> list[float]:
 def factor(one: np.ndarray, many: np.ndarray) -> float | None:
     """How many times one gradient the other is; None where it points elsewhere."""
     lengths = float(np.linalg.norm(one) * np.linalg.norm(many))
-    if not lengths or one @ many / lengths < PARALLEL:
-        return None
-    return float(one @ many / (one @ one))
+    return float(one @ many / (one @ one)) if lengths and one @ many / lengths >= PARALLEL else None
 
 
 def scaled_losses(both: BothRuns) -> Finding | None:
@@ -216,13 +207,11 @@ def scaled_losses(both: BothRuns) -> Finding | None:
 
 def _losses(pair: Pair) -> list[float]:
     """Losses on many workers by those on one, of updates with the same examples; empty where some have others."""
-    found = []
-    for at in pair.whole:
-        one = sum(each.loss for each in pair.on_one(at).passes)
-        if not one or not pair.same_examples_at(at):
-            return []
-        found.append(sum(each.loss for each in passes_of(pair.at(at))) / pair.workers / one)
-    return found if pair.batch is not None and pair.same_start else []
+    if pair.batch is None or not pair.same_start or not all(map(pair.same_examples, pair.whole)):
+        return []
+    alone = [sum(each.loss for each in pair.on_one(at).passes) for at in pair.whole]
+    together = [sum(each.loss for each in passes_of(pair.at(at))) / pair.workers for at in pair.whole]
+    return [many / one for one, many in zip(alone, together)] if all(alone) else []
 
 
 CHECKS = undivided, remainder, scaled, unequal, other_denominator, against_one, scaled_losses
@@ -230,13 +219,12 @@ CHECKS = undivided, remainder, scaled, unequal, other_denominator, against_one, 
 
 def judge(pair: Pair) -> Finding:
     """The finding on gradients without a fault: passed where something showed their scale, else unseen."""
-    found, ratios = [*pair.both.values()], _losses(pair)
-    limit = pair.limit
+    found, ratios, limit = [*pair.both.values()], _losses(pair), pair.limit
     weighed = [both.weighing for both in found]
     for at in range(1, pair.updates):
-        (*_, before), passes = (pair.at(each)[0].passes for each in (at - 1, at))
+        before, passes = (pair.at(each)[0].passes for each in (at - 1, at))
         earlier = [one for one in passes if one.fetched.keys() != passes[-1].fetched.keys()]
-        if earlier and len(passes) > len(pair.at(at - 1)[0].passes):
+        if earlier and len(passes) > len(before):
             return pair.finding(NAME, "left_over", update=at + 1, passes=len(passes), before=len(earlier),
                                 where=passes[-1].line)
     for both in found:
@@ -246,15 +234,13 @@ def judge(pair: Pair) -> Finding:
         passes = len(found[0].ranks[0].passes)
         if passes > 1 and close(weighed[0].scale, 1 / passes):
             return finding(found[0], "divided_again", passes=passes, scale=weighed[0].scale)
-        return pair.finding(NAME, "mean" if close(weighed[0].scale, 1) else "mean_times",
-                            scale=weighed[0].scale, targets=weighed[0].targets, limit=limit,
-                            by=max(by.error for by in weighed))
+        return pair.finding(NAME, "mean" if close(weighed[0].scale, 1) else "mean_times", scale=weighed[0].scale,
+                            targets=weighed[0].targets, limit=limit, by=max(by.error for by in weighed))
     residual = max(both.reduction.residual for both in found)
     if matches_one(pair):
         return pair.finding(NAME, "as_on_one", by=residual, limit=limit)
     if ratios and all(abs(ratio - 1) < ALIKE for ratio in ratios):
-        return pair.finding(NAME, "by_losses", by=residual, limit=limit, lowest=min(ratios),
-                            highest=max(ratios))
+        return pair.finding(NAME, "by_losses", by=residual, limit=limit, lowest=min(ratios), highest=max(ratios))
     return pair.finding(NAME, "unknown_divisor")
 
 
@@ -262,15 +248,14 @@ def matches_one(pair: Pair) -> bool:
     """Whether the first update has the gradient of one worker."""
     if not pair.same_start:
         return False
-    first = BothRuns(pair, 0)
-    one, many = first.reduction_alone, first.reduction
+    one, many = BothRuns(pair, 0).reduction_alone, BothRuns(pair, 0).reduction
     return bool(one and many and one.gradients[0].any() and apart(one.gradients[0], many.gradients[0]) <= pair.limit)
 
 
 def comparable(pair: Pair, at: int = 0) -> bool:
     """Whether the gradients of an update must be the same in both runs: they have had the same parameters, examples and
     rates so far, drew nothing, and normalized nothing over a batch."""
-    return (pair.batch is not None and pair.same_start and all(map(pair.same_examples_at, range(at + 1)))
+    return (pair.batch is not None and pair.same_start and all(map(pair.same_examples, range(at + 1)))
             and all(pair.on_one(each).rates == pair.at(each)[0].rates for each in range(at))
             and not pair.drew_by(at) and not any(record.batch_norms for record in pair.many)
             and _drift(pair, at) < DRIFTED)

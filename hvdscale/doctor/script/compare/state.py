@@ -1,15 +1,18 @@
-"""Parameters and buffers on the ranks, and batch-norm's statistics."""
+"""Parameters and buffers on the ranks, whole or divided among them, and batch-norm's statistics."""
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from ....formatting.numbers import list_first
 from ...finding import Finding
+from ..record import Record
 from .pair import Pair
 from .reduction import apart
-from .shards import is_joined
 
 PARAMETERS, BATCH_NORM = "parameters", "batch-norm"
+SAMPLES = ("gradient", "before_clips", "parameters", "after")
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 ALIKE = 0.15            # of a factor of parameters, which the last step has changed as well, relative
 
@@ -59,12 +62,10 @@ def _different(pair: Pair, at: int) -> Finding:
     if not at:
         return pair.finding(PARAMETERS, "start", by=by, limit=0.0, where=updates[0].line)
     first, *others = pair.at(at - 1)
-    other_steps = any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient)
-                      for each in others)
-    written = all(each.digest_after == first.digest_after for each in others)
-    cause = "written" if written else "state"
-    return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=first.line, update=at + 1,
-                        cause="other_steps" if other_steps else cause)
+    cause = "written" if all(each.digest_after == first.digest_after for each in others) else "state"
+    if any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient) for each in others):
+        cause = "other_steps"
+    return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=first.line, update=at + 1, cause=cause)
 
 
 def averaged(pair: Pair) -> int | None:
@@ -87,15 +88,42 @@ def different_untrained(pair: Pair, later: bool = False) -> list[str]:
     """Buffers and frozen parameters that all ranks have, each its own; ``later``: after the updates, but for running
     statistics, which each rank keeps of its own batches."""
     found = [(record.untrained_later if later else record.untrained) or {} for record in pair.many]
-    found = [{name: one for name, one in each.items() if not later or not name.endswith(STATISTICS)} for each in found]
-    return sorted(name for name in found[0] if all(name in each for each in found) and len(
-        {each[name] for each in found}) > 1)
+    return sorted(name for name in set(found[0]).intersection(*found) if len({each[name] for each in found}) > 1
+                  and not (later and name.endswith(STATISTICS)))
 
 
 def batch_norm(pair: Pair) -> Finding:
     """Whether batch-norm's statistics in training depend on the number of workers."""
     many, alone = sorted({size for record in pair.many for size in record.batch_norms}), sorted(pair.one.batch_norms)
-    kind = "same" if alone == many else "smaller"
     if not many:
-        kind = "none"
-    return pair.finding(BATCH_NORM, kind, alone=alone, many=many)
+        return pair.finding(BATCH_NORM, "none")
+    return pair.finding(BATCH_NORM, "same" if alone == many else "smaller", alone=alone, many=many)
+
+
+def join(records: Sequence[Record]) -> None:
+    """Give each rank what others have of its samples, where parameters are divided: first those ranks that make a copy
+    of the model with it, as of several copies each is the n-th to have its part. NaN stays where none has a number."""
+    if not any(record.sharded for record in records):
+        return
+    for optimizers in zip(*(record.optimizers for record in records)):
+        for updates in zip(*(one.updates for one in optimizers)):
+            for name in SAMPLES:
+                parts = [getattr(update, name) for update in updates]
+                if len({len(part) for part in parts}) > 1:
+                    continue
+                holes = [np.isnan(part).tobytes() for part in parts]
+                copy = [holes[:at].count(one) for at, one in enumerate(holes)]
+                for at, (update, whole) in enumerate(zip(updates, parts)):
+                    if name == "parameters":
+                        update.own = ~np.isnan(whole)
+                    for other in sorted(range(len(parts)), key=lambda other: copy[other] != copy[at]):
+                        whole = np.where(np.isnan(whole), parts[other], whole)
+                    setattr(update, name, whole)
+
+
+def is_joined(records: Sequence[Record]) -> bool:
+    """Whether the gradient of every update is known, before and after the reduction."""
+    every = [update for record in records for one in record.optimizers for update in one.updates]
+    local = [one.gradient for update in every for one in update.passes]
+    return all(each.any() for each in local) and not any(
+        np.isnan(each).any() for each in (*local, *(update.gradient for update in every)))

@@ -31,8 +31,9 @@ def random_numbers(pair: Pair) -> Finding:
     loop = next((one.line for one in trained(pair.many[0])), "")
     for kind, same, where, cause in (
             ("model", same_stream(model), backward, ""),
-            # of examples from a loader, as others are drawn there, which ranks may share out
-            ("preparing", same_stream(preparing) - {"random"}, backward, ""),      # by which scripts decide for all
+            # of examples from a loader, as others are drawn there, which ranks may share out; not by Python's
+            # generator, by which scripts decide for all
+            ("preparing", same_stream(preparing) - {"random"}, backward, ""),
             ("reading", same_stream(reading), loop, by_number), ("workers", in_workers, loop, by_number)):
         if same:
             return pair.finding(NAME, kind, passes=len(model[0]), where=where, cause=cause,

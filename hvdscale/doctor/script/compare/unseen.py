@@ -24,7 +24,7 @@ def notes(pair: Pair) -> list[str]:
         "same_rate": pair.batch is None and pair.one.updates[0].rates == pair.many[0].updates[0].rates,
         "by_rank": by_rank(pair),
         "other_order": pair.batch is not None and all(map(trained, pair.records)) and pair.keys(pair.many, 0)
-        and not pair.same_examples,
+        and not pair.same_examples(0),
         "may_pad": rounds and all(one.replicas and not one.padded and not one.left_out and not one.drops_last
                                   for one in sampling),
     }, padded=padded, left_out=left_out, repeated=repeated, size=first.data[1] if first else 0,
@@ -56,6 +56,6 @@ def why_incomparable(pair: Pair) -> str:
     reasons = {"other_batch": pair.batch is None, "sharded": any(np.isnan(each).any() for each in first),
                "other_start": not pair.same_start,
                "unknown_examples": not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0),
-               "other_examples": not pair.same_examples, "random": pair.drew_by(0),
+               "other_examples": not pair.same_examples(0), "random": pair.drew_by(0),
                "batch_norm": any(record.batch_norms for record in pair.many)}
     return next(iter(KINDS.sentences("incomparable", pair, reasons)), "")

@@ -30,7 +30,7 @@ class Batches(Listener):
         self.session, self.evaluating = session, False
         self._read: list[str] = []                              # digests of examples that were read last
         self._drawn: GeneratorUse | None = None                 # in reading them
-        self._evaluated: list[weakref.ref] = []                 # models that were called without gradients
+        self._evaluated: weakref.WeakSet = weakref.WeakSet()    # models that were called without gradients
         self._before = snapshot()
         self._noted: frozenset[str] = frozenset()               # generators that this loader worker has drawn from
         self._data: weakref.ref | None = None                   # the data set that was trained on first
@@ -39,23 +39,20 @@ class Batches(Listener):
         self._since: dict[bool, list[Iteration]] = {False: [], True: []}
 
     def used(self) -> None:
-        """A backward pass begins: loaders that have returned a batch since the last one are trained from."""
-        found = self._begun(self._since[False]) or self._begun(self._since[True])
+        """A backward pass begins: loaders that have returned a batch since the last one are trained from; of several
+        iterations over one loader the last, as a look at its first batch is none of training."""
+        found: list[Iteration] = []
+        for evaluating in (False, True):
+            last = {self._loaders[id(one)]: one for one in self._since[evaluating]}
+            found = found or [one for one in last.values() if one.trained or not one.ended or len(one.batches) == 1]
         for iteration in found:
             iteration.trained = True
-        if not found:
-            for iteration in self._since[False]:
-                iteration.listed = True
+        for iteration in self._since[False] if not found else ():
+            iteration.listed = True
         self._since = {False: [], True: []}
 
-    def _begun(self, since: list[Iteration]) -> list[Iteration]:
-        """The last of several iterations over one loader: a look at its first batch is none of training."""
-        last = {self._loaders[id(one)]: one for one in since}
-        return [one for one in last.values() if one.trained or not one.ended or len(one.batches) == 1]
-
     def fetched(self) -> dict[int, int]:
-        """How many batches the last iteration over each data set had returned, of those that are trained from, by its
-        place in the record."""
+        """How many batches the last iteration over each data set that is trained from had returned, by its place."""
         last: dict[tuple, tuple[int, Iteration]] = {}
         for at, one in enumerate(self.session.record.iterations):
             if one.trained:
@@ -63,13 +60,18 @@ class Batches(Listener):
         return {at: len(one.batches) for at, one in last.values()}
 
     def iteration_begins(self, iterator):
+        dataset = iterator._dataset
+        while isinstance(dataset, Subset):
+            dataset = dataset.dataset
+        size = _length(dataset)
         iteration = Iteration(
-            _bottom(iterator._dataset), iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator),
-            self.session.record.made, int(iterator._base_seed) if iterator._num_workers > 0 else None,
-            self._subset_of(iterator._dataset), line=line_of_call())
+            (type(dataset).__name__, -1 if size is None else size),
+            iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator), self.session.record.made,
+            int(iterator._base_seed) if iterator._num_workers > 0 else None, self._subset_of(iterator._dataset),
+            line=line_of_call())
         iterator._iteration = iteration
         self._loaders[id(iteration)] = id(iterator._index_sampler)
-        self._evaluated = []
+        self._evaluated.clear()
         self.session.record.iterations.append(iteration)
         if self._data is None and not iteration.iterable:
             with contextlib.suppress(TypeError):                # of a list
@@ -84,13 +86,11 @@ class Batches(Listener):
                 self.session.record.held = [] if moved_since(before) else held
 
     def _subset_of(self, dataset: Any) -> int | None:
-        """The place of the subset's indices in the data set below all subsets, up to MOST_INDICES, among those of the
-        record; None for a whole data set."""
-        subsets = self.session.record.subsets
+        """Which of the record's subsets a data set is, by its indices in that below all; None for a whole one."""
         if not isinstance(dataset, Subset):
             return None
         resolved = (_resolve(dataset.dataset, index) for index in list(dataset.indices[:MOST_INDICES]))
-        indices = tuple(one for one in resolved if isinstance(one, int))
+        indices, subsets = tuple(one for one in resolved if isinstance(one, int)), self.session.record.subsets
         if indices not in subsets:
             subsets.append(indices)
         return subsets.index(indices)
@@ -111,8 +111,7 @@ class Batches(Listener):
         if not iteration.trained and self.evaluating:
             iteration.buffers = digest_statistics()
         if not iteration.trained and not self.session.record.sharded:
-            models = [one for each in self._evaluated if (one := each()) is not None]
-            iteration.models = tuple(digest(one.parameters()) for one in models)
+            iteration.models = tuple(sorted(digest(one.parameters()) for one in self._evaluated))
         self.session.save()
 
     def reading(self, begins):
@@ -148,8 +147,7 @@ class Batches(Listener):
         self.session.save(soon=True)
 
     def inference(self, module):
-        if all(each() is not module for each in self._evaluated):
-            self._evaluated.append(weakref.ref(module))
+        self._evaluated.add(module)
 
     def mode(self, training):
         self.evaluating = not training
@@ -161,13 +159,6 @@ def _length(value: Any) -> int | None:
         return len(value)
     except (TypeError, NotImplementedError):
         return None
-
-
-def _bottom(dataset: Any) -> tuple[str, int]:
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    size = _length(dataset)
-    return type(dataset).__name__, -1 if size is None else size
 
 
 def _ids_of(iterator: Any, index: Any) -> tuple[int | str, ...]:
@@ -200,35 +191,31 @@ def _sampling(iterator: Any) -> Sampling:
 
 
 def digests_of(examples: list) -> list[str]:
-    """A digest of each example as the data set gave it; empty where one has a part that cannot be digested."""
-    found = []
-    for example in examples:
-        parts = [_digest_of(part) for part in _parts(example)]
-        if None in parts or not parts:
-            return []
-        found.append(".".join(map(str, parts)))
-    return found
+    """A digest of each example as the data set gave it, part by part; empty where some part cannot be digested."""
+    found = [_digests_of_parts(example if isinstance(example, (dict, list, tuple)) else [example])
+             for example in examples]
+    return [".".join(map(str, parts)) for parts in found] if all(parts and None not in parts for parts in found) else []
 
 
-def _parts(example: Any) -> list:
-    if isinstance(example, dict):
-        return [example[key] for key in sorted(example, key=repr)]
-    return list(example) if isinstance(example, (list, tuple)) else [example]
+def _digests_of_parts(whole: dict | list | tuple) -> list[str | None]:
+    parts = [whole[key] for key in sorted(whole, key=repr)] if isinstance(whole, dict) else whole
+    return [_digest_of(part) for part in parts]
 
 
 def _digest_of(value: Any) -> str | None:
-    """A digest of tensors, arrays, images, numbers, text, and what holds them."""
+    """A digest of tensors, arrays, images, numbers, text, and what holds them; None of others."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = value.view(torch.int16) if value.dtype == torch.bfloat16 else value
         value = value.numpy() if not value.is_sparse else value.to_dense().numpy()
     if isinstance(value, np.ndarray) and value.dtype != object:
-        return _digest(f"{value.shape}".encode() + np.ascontiguousarray(value).tobytes()) if (
-            value.nbytes <= LARGEST) else None
+        if value.nbytes > LARGEST:
+            return None
+        return _digest(f"{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
     if isinstance(value, (int, float, str, bytes, bool, type(None), np.generic)):
         return _digest(repr(value).encode())
     if isinstance(value, (dict, list, tuple)):
-        inner = [_digest_of(part) for part in _parts(value)]
+        inner = _digests_of_parts(value)
         return None if None in inner else _digest("".join(map(str, inner)).encode())
     if hasattr(value, "tobytes") and hasattr(value, "size"):
         return _digest(value.tobytes())

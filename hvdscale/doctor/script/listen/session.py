@@ -1,11 +1,13 @@
-"""What one process has seen so far, and when it has seen enough."""
+"""What one process has seen so far, and when it has seen enough; and the calls that are only counted or named."""
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ....watch.listener import Listener
 from ..record import RUNNING, STOPPED, Record
 
 EVERY = 1.0             # seconds between records of batches; an update is always recorded
@@ -13,11 +15,8 @@ AFTER_THE_CUT = 3       # updates at most, while the next epoch has not begun
 
 
 class Session:
-    """The record of this process, shared by all listeners.
-
-    task     its updates: to watch before the epoch is cut short, so that evaluation and the next epoch are seen as well
-    leave    ends the process without an error of the script
-    """
+    """The record of this process, shared by all listeners. Of its task, ``updates`` are to be watched before the epoch
+    is cut short, so that evaluation and the next epoch are seen as well; ``leave`` ends the process."""
 
     def __init__(self, record: Record, folder: Path, task: Mapping[str, int], leave: Callable[[], None]):
         self.record, self.folder, self.task, self.wanted = record, folder, task, task["updates"]
@@ -25,7 +24,6 @@ class Session:
         self._leave, self._saved, self._process = leave, 0.0, os.getpid()
 
     def end(self, state: str) -> None:
-        """Save what was seen in all."""
         if state != RUNNING:
             self.at_end()
         self.record.state = state
@@ -52,3 +50,38 @@ class Session:
                 self.end(STOPPED)
                 self._leave()
         self.save()
+
+
+class Calls(Listener):
+    """Collectives, batch-norm's batches, files written, and what was changed so that the script can run. Files inside
+    of the script's folder and temporary ones are left out."""
+
+    def __init__(self, session: Session):
+        self.record = session.record
+        self._left_out = tuple(os.path.join(os.path.realpath(folder), "") for folder in (
+            Path.cwd(), session.folder, tempfile.gettempdir(), "/dev", "/proc", Path.home() / ".cache"))
+
+    def wrapped(self, broadcast_buffers, ranks):
+        self.record.broadcasts_buffers |= broadcast_buffers
+        self.record.group = min(ranks, self.record.group or ranks)
+
+    def combined(self, call):
+        self.record.combined.append((self.record.fetched, call))
+
+    def batch_norm(self, examples):
+        self.record.batch_norms[examples] = self.record.batch_norms.get(examples, 0) + 1
+
+    def sharded(self, by):
+        self.record.sharded = by
+
+    def written(self, path):
+        if not path.startswith(self._left_out) and path not in self.record.written:
+            self.record.written.append(path)
+
+    def instead(self, text):
+        if text not in self.record.instead:
+            self.record.instead.append(text)
+
+    def remark(self, text):
+        if text not in self.record.remarks:
+            self.record.remarks.append(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -23,23 +23,18 @@ def sample(values: torch.Tensor) -> np.ndarray:
 
 
 def _sample_part(values: torch.Tensor) -> np.ndarray:
-    own, begin = local(values).reshape(-1), _begin(values)
+    """The sample of a tensor of which this rank has a part, if that is divided in its first dimension alone."""
+    shape, offset = compute_local_shape_and_global_offset(values.shape, values.device_mesh, values.placements)
     found = np.full(sampled(values), np.nan)
-    places = np.arange(len(found)) * _stride(values.numel()) - begin
-    here = (places >= 0) & (places < own.numel())
-    found[here] = own[torch.as_tensor(places[here])].double().cpu().numpy()
+    if values.dim() > 0 and shape[1:] == tuple(values.shape[1:]):
+        own, begin = local(values).reshape(-1), offset[0] * math.prod(values.shape[1:])
+        places = np.arange(len(found)) * _stride(values.numel()) - begin
+        here = (places >= 0) & (places < own.numel())
+        found[here] = own[torch.as_tensor(places[here])].double().cpu().numpy()
     return found
 
 
-def _begin(values: torch.Tensor) -> int:
-    """Where this rank's part of a tensor begins, if that is divided in its first dimension alone; else beyond it."""
-    shape, offset = compute_local_shape_and_global_offset(values.shape, values.device_mesh, values.placements)
-    whole = values.dim() > 0 and shape[1:] == tuple(values.shape[1:])
-    return offset[0] * math.prod(values.shape[1:]) if whole else values.numel()
-
-
 def sampled(values: torch.Tensor) -> int:
-    """How many numbers a sample has."""
     return len(range(0, values.numel(), _stride(values.numel())))
 
 
@@ -67,26 +62,29 @@ def outermost_modules() -> list[torch.nn.Module]:
     return [module for module in modules if id(module) not in inner]
 
 
+def named(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters of a module by their names without a wrapper."""
+    return ((name.replace("module.", ""), one) for name, one in module.named_parameters())
+
+
 def digest_untrained() -> dict[str, str]:
-    """A digest of each buffer and frozen parameter in the process, by the class of the outermost module and the name in
-    it."""
+    """A digest of each buffer and frozen parameter of the process, by the outermost module's class and its name."""
     return {f"{type(module).__name__}.{name}": digest([values]) for module in outermost_modules()
             for name, values in (*module.named_buffers(), *module.named_parameters()) if not values.requires_grad}
 
 
 def trained_modules() -> dict[str, torch.Tensor]:
     """The parameters with a gradient to be of all outermost modules, by name."""
-    return {name.replace("module.", ""): one for module in outermost_modules()
-            for name, one in module.named_parameters() if one.requires_grad}
+    return {name: one for module in outermost_modules() for name, one in named(module) if one.requires_grad}
 
 
 def untaken(parameters: Iterable[torch.Tensor]) -> list[str]:
     """The names of the parameters that have a gradient and are none of these, in modules that have some of these."""
     found, taken = {}, {id(one) for one in parameters}
     for module in outermost_modules():
-        named = {name.replace("module.", ""): one for name, one in module.named_parameters() if one.grad is not None}
-        if any(id(one) in taken for one in named.values()):
-            found.update({id(one): name for name, one in named.items() if id(one) not in taken})
+        names = {id(one): name for name, one in named(module) if one.grad is not None}
+        if names.keys() & taken:
+            found |= {at: name for at, name in names.items() if at not in taken}
     return sorted(found.values())
 
 
@@ -101,8 +99,7 @@ def names_of(parameters: Iterable[torch.Tensor]) -> dict[int, str]:
     """The shortest name of each parameter in a module of the process, by id; numbered where it has none."""
     found = {id(one): f"parameter {at}" for at, one in enumerate(parameters)}
     for module in outermost_modules():
-        for name, one in module.named_parameters():
-            name = name.replace("module.", "")
+        for name, one in named(module):
             if id(one) in found and (found[id(one)].startswith("parameter ") or len(name) < len(found[id(one)])):
                 found[id(one)] = name
     return found

@@ -1,4 +1,4 @@
-"""Backward passes, clipping and optimizer steps: local gradients, the one that is applied, rates and parameters."""
+"""Losses, backward passes, clipping and steps: local gradients, the one that is applied, rates and parameters."""
 from __future__ import annotations
 
 import weakref
@@ -8,12 +8,13 @@ import torch
 
 from ....watch.generators import moved_since, snapshot
 from ....watch.listener import Listener
-from ..record import NOTHING, BackwardPass, Clip, GeneratorUse, OptimizerUpdates, Update
+from ..record import NOTHING, BackwardPass, Clip, GeneratorUse, LossCall, OptimizerUpdates, Update
 from .batches import Batches
-from .losses import Losses
 from .session import Session
 from .tensors import digest, digest_untrained, local, names_of, sample, sampled, trained_modules, untaken
 
+OF_CLASSES = ("cross_entropy", "nll_loss")
+MOST_TARGETS = 4096     # of a call that are kept one by one
 Samples = dict[int, np.ndarray]         # by id of the parameter
 
 
@@ -32,25 +33,9 @@ class Optimizer:
         self.reached = False                    # whether any pass has reached its parameters
 
     def parameters(self) -> list[torch.Tensor]:
-        """The parameters that it trains now."""
         optimizer = self.optimizer()
         return [] if optimizer is None else [one for group in optimizer.param_groups for one in group["params"]
                                              if one.requires_grad]
-
-    def add_pass(self, one: BackwardPass, local_gradients: Samples, fresh: dict[int, bool], sharded: bool,
-                 scale: float) -> None:
-        """A backward pass has ended, whatever parameters it reached; ``fresh``: those that had no gradient before.
-        Which ones it reached is not known where they are ``sharded``, nor of an optimizer of other tensors."""
-        own = {id(each) for each in self.parameters()} & {*local_gradients}
-        if not own and not sharded and self.reached:
-            return
-        if own and not self.reached:
-            self.reached = True
-            self.clear()
-        if own and all(fresh[each] for each in own):
-            self.clear()
-        self.unclipped, self.scale = {}, scale
-        self.passes.append((one, {each: local_gradients[each] for each in own}))
 
     def clear(self) -> None:
         self.passes, self.clips, self.unclipped = [], [], {}
@@ -59,13 +44,15 @@ class Optimizer:
 class Updates(Listener):
     """The optimizers' part of the record."""
 
-    def __init__(self, session: Session, batches: Batches, losses: Losses):
-        self.session, self.batches, self.losses = session, batches, losses
+    def __init__(self, session: Session, batches: Batches):
+        self.session, self.batches = session, batches
         self.scale = 1.0                                            # of a GradScaler
+        self._losses = 0                                            # that were called
+        self._reached: dict[int, LossCall] = {}                     # those that the running pass has reached, by number
         self._rough = False                                         # whether fewer than 32 bits were used
         self._local: Samples = {}                                   # of the running pass
         self._fresh: dict[int, bool] = {}
-        self._optimizers: list[Optimizer] = []
+        self.optimizers: list[Optimizer] = []
         self._schedules: weakref.WeakSet = weakref.WeakSet()
         self._before: tuple[dict[str, str], dict[int, str]] | None = None       # the generators, at the first forward
         self._drawn = self._prepared = NOTHING
@@ -73,16 +60,30 @@ class Updates(Listener):
         self._line = ""
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Optimizer:
-        self._optimizers = [one for one in self._optimizers if one.optimizer() is not None]
-        for one in self._optimizers:
+        self.optimizers = [one for one in self.optimizers if one.optimizer() is not None]
+        for one in self.optimizers:
             if one.optimizer() is optimizer:
                 return one
-        self._optimizers.append(Optimizer(optimizer))
-        return self._optimizers[-1]
+        self.optimizers.append(Optimizer(optimizer))
+        return self.optimizers[-1]
 
     def parameters_added(self, optimizer):
         self._of(optimizer)
         self._rough |= any(one.element_size() < 4 for one in optimizer.param_groups[-1]["params"])
+
+    def loss(self, name, value, given, line):
+        self._losses += 1
+        number, reduction, result = self._losses, given["reduction"], value.detach()
+        count = value.numel() if reduction == "none" else _count(name, given)
+
+        def reach(gradient: torch.Tensor) -> None:
+            targets, total, weight = _weigh(gradient.detach(), reduction, count)
+            values = np.array([result.double().sum().item() * (count if reduction == "mean" else 1)])
+            call = self._reached[number] = LossCall(name, targets, total, line, values, np.array([weight]))
+            if reduction == "none" and result.numel() <= MOST_TARGETS:
+                call.values, call.weights = (one.double().reshape(-1).cpu().numpy() for one in (
+                    result, gradient.detach()))
+        value.register_hook(reach)
 
     def schedule_made(self, schedule):
         self._schedules.add(schedule)
@@ -107,7 +108,7 @@ class Updates(Listener):
     def pass_begins(self, roots):
         self._drawn = GeneratorUse(self._before[0], moved_since(self._before)) if self._before else NOTHING
         self._local, self._fresh = {}, {}
-        self.losses.reached()
+        self._reached = {}
         self.batches.used()
 
     def gradient(self, parameter, gradient, first=None):
@@ -118,27 +119,39 @@ class Updates(Listener):
     def pass_ends(self, roots, line):
         prepared, self._prepared, self._before, self._idle = self._prepared, NOTHING, None, snapshot()
         loss = sum(local(root.detach()).double().sum().item() for root in roots) / self.scale
-        calls = self.losses.reached()
+        calls = [call for _, call in sorted(self._reached.items())]
+        self._reached = {}
         for call in calls:
-            call.total, call.lowest, call.highest = (
-                each / self.scale for each in (call.total, call.lowest, call.highest))
+            call.total /= self.scale
         gradients = {at: values / self.scale for at, values in self._local.items()}
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
                                prepared)
-            optimizer.add_pass(one, gradients, self._fresh, bool(self.session.record.sharded), self.scale)
+            self._add_pass(optimizer, one, gradients)
         self.scale, self._local = 1.0, {}
+
+    def _add_pass(self, of: Optimizer, one: BackwardPass, gradients: Samples) -> None:
+        """Add a pass, whatever parameters it reached. Which ones it reached is not known where they are sharded, nor of
+        an optimizer of other tensors."""
+        own = {id(each) for each in of.parameters()} & {*gradients}
+        if not own and not self.session.record.sharded and of.reached:
+            return
+        if own and (not of.reached or all(self._fresh[each] for each in own)):
+            of.reached = True
+            of.clear()
+        of.unclipped, of.scale = {}, self.scale
+        of.passes.append((one, {each: gradients[each] for each in own}))
 
     def clipping(self, parameters):
         before = {id(one): sample(one.grad) for one in parameters if one.grad is not None}
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             for each in optimizer.parameters():
                 if id(each) in before:
                     optimizer.unclipped.setdefault(id(each), before[id(each)])
 
     def clipped(self, parameters, norm, limit, line):
         ids = {id(one) for one in parameters}
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             if any(id(one) in ids for one in optimizer.parameters()):
                 optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line, scale=optimizer.scale))
 
@@ -160,7 +173,7 @@ class Updates(Listener):
         if of.steps is None:
             names = names_of(parameters)
             if not self.session.record.optimizers:
-                self.session.record.untaken = untaken(each for one in self._optimizers for each in one.parameters())
+                self.session.record.untaken = untaken(each for one in self.optimizers for each in one.parameters())
             of.steps = OptimizerUpdates(type(optimizer).__name__,
                                         [(names[id(one)], sampled(one)) for one in parameters])
             of.steps.flat = not of.reached and bool(of.passes) and not self.session.record.sharded
@@ -180,21 +193,40 @@ class Updates(Listener):
             joined(gradients), joined({**gradients, **of.unclipped}),
             joined({id(one): sample(one) for one in parameters}), digest(parameters),
             tuple(float(group["lr"]) for group in optimizer.param_groups), tuple(positions),
-            [one for one, _ in of.passes], list(of.clips),
-            self._line)
+            [one for one, _ in of.passes], list(of.clips), self._line)
 
     def step_ends(self, optimizer):
         of = self._of(optimizer)
         update, of.update = of.update, None
         of.clear()
+        record = self.session.record
         if update is None or of.steps is None or not update.passes and not np.nan_to_num(update.gradient).any():
             return                          # a step that only makes the optimizer's state, as broadcasts of it do
         parameters = [*trained_modules().values()] if of.steps.flat else of.parameters()
         update.digest_after = digest(parameters)
         update.after = np.concatenate([sample(one) for one in parameters] or [np.empty(0)])
-        if self.session.record.made + 1 == self.session.wanted:
-            self.session.record.untrained_later = digest_untrained()
-        if of.steps not in self.session.record.optimizers:
-            self.session.record.optimizers.append(of.steps)
+        if record.made + 1 == self.session.wanted:
+            record.untrained_later = digest_untrained()
+        if of.steps not in record.optimizers:
+            record.optimizers.append(of.steps)
         of.steps.updates.append(update)
         self.session.stepped()
+
+
+def _count(name: str, given: dict) -> float:
+    """The targets that the loss is taken over, each by the weight of its class."""
+    target = given["target"]
+    if name not in OF_CLASSES or target.is_floating_point():
+        return float(len(target) if target.dim() else 1)
+    counted = target[target != given["ignore_index"]]
+    weight = given.get("weight")
+    return float(counted.numel() if weight is None else weight[counted].sum().item())
+
+
+def _weigh(gradient: torch.Tensor, reduction: str, count: float) -> tuple[float, float, float]:
+    """How many targets the loss is taken over, the sum of their weights, and the largest of them."""
+    if reduction == "none":
+        weights = gradient[gradient != 0].double()
+        return float(weights.numel()), weights.sum().item(), weights.max().item() if weights.numel() else 0.0
+    weight = gradient.double().sum().item()
+    return (count, weight * count, weight) if reduction == "sum" else (count, weight, weight / max(count, 1.0))
