@@ -24,7 +24,6 @@ from torch.utils import _device
 from . import cuda
 from .lines import called_by_script, called_by_torch, is_own, line_of_call
 from .listener import Watch
-from .sync_norm import synchronizing
 
 INSTEAD = "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first {}, {})."
 REFUSED = "{}: {!r} needs a GPU, and torch sees none on this machine ({}); start the doctor where there are GPUs"
@@ -73,7 +72,7 @@ def install(watch: Watch) -> None:
         redirect.call(torch.Tensor, name, lambda tensor, *_, **__: tensor)
     redirect.call(torch.Tensor, "record_stream", lambda *_, **__: None)
     watch.patches.replace(torch, "load", _loading)
-    watch.patches.replace(torch.nn.SyncBatchNorm, "forward", synchronizing)
+    watch.patches.replace(torch.nn.SyncBatchNorm, "forward", cuda.synchronizing)
     watch.patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
     _install_cuda(redirect)
 

@@ -18,11 +18,12 @@ LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_ent
 
 
 class Passes:
-    """The state of the passes: whether one runs, whether a forward pass has begun since the last one, and whether a
-    module is called without gradients."""
+    """The state of the passes."""
 
     def __init__(self, watch: Watch):
-        self.watch, self.running, self.forward, self.inference = watch, False, False, False
+        self.watch, self.running = watch, False
+        self.forward = False            # whether a forward pass has begun since the last pass
+        self.inference = False          # whether a module is called without gradients
         self._followed = WeakTensorKeyDictionary()          # parameters with a hook
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
@@ -66,12 +67,12 @@ def install(watch: Watch) -> None:
 
     def noting_forward(original):
         def __call__(module, *args, **options):
-            if torch.compiler.is_compiling() or not torch.is_grad_enabled() and passes.inference:
+            training = torch.is_grad_enabled()
+            if torch.compiler.is_compiling() or training and passes.forward or not training and passes.inference:
                 return original(module, *args, **options)
-            if torch.is_grad_enabled():
-                if not passes.forward:
-                    passes.forward = True
-                    watch.tell("forward_begins")
+            if training:
+                passes.forward = True
+                watch.tell("forward_begins")
                 return original(module, *args, **options)
             watch.tell("inference", module)
             passes.inference = True

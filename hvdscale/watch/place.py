@@ -28,8 +28,7 @@ SHARE = f"{SHARED}=FOLDER names a folder that all hosts share"
 def place_for(process: Process, seconds: float) -> Iterator[Path]:
     """A private folder, the same for all processes of a launch; rank 0 makes it, and removes it in the end.
 
-    seconds  for which the other ranks wait for it
-    Raises HvdscaleError where another user may have made it, or where it does not appear.
+    Raises HvdscaleError where another user may have made it, or where it does not appear in these seconds.
     """
     if process.size == 1:
         with scratch_folder() as folder:

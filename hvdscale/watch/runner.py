@@ -38,26 +38,18 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class ScriptRequest:
-    """A script, and what is to be watched of it.
-
-    arguments  in which LOCAL, GLOBAL and WORKERS stand for the batch of a worker, that of all, and the worker count
-    updates    to watch after the first ``warm_up``
-    seconds    that a run may take;  threads  of each worker
-    batch      examples of a worker's update;  global_batch  those of all; at most one is given
-    module     the script runs as python -m would run it
-    seeded     each rank's generators are seeded by its rank before the script begins
-    """
+    """A script, and what is to be watched of it."""
 
     script: str
-    arguments: tuple[str, ...]
-    updates: int
-    seconds: float
-    threads: int
+    arguments: tuple[str, ...]          # LOCAL, GLOBAL and WORKERS: a worker's batch, that of all, the worker count
+    updates: int                        # to watch after the first warm_up
+    seconds: float                      # that a run may take
+    threads: int                        # of each worker
     warm_up: int = 0
-    batch: int | None = None
+    batch: int | None = None            # examples of a worker's update; this or global_batch, or neither
     global_batch: int | None = None
-    seeded: bool = False
-    module: bool = False
+    seeded: bool = False                # each rank's generators are seeded by its rank before the script begins
+    module: bool = False                # the script runs as python -m would run it
 
     def local_batch(self, workers: int) -> int | None:
         return self.global_batch // workers if self.global_batch else self.batch
@@ -67,22 +59,20 @@ class ScriptRequest:
         if local is not None:
             marked |= {LOCAL: local, GLOBAL: self.global_batch or local * workers}
 
-        def filled(argument: str) -> str:
-            for mark, value in marked.items():
-                argument = argument.replace(mark, str(value))
-            return argument
-        return tuple(map(filled, self.arguments))
+        arguments = self.arguments
+        for mark, value in marked.items():
+            arguments = tuple(argument.replace(mark, str(value)) for argument in arguments)
+        return arguments
 
     def command(self, workers: int, module: str, place: Path) -> list[str]:
-        """The command that starts a rank."""
         return module_command(module, os.path.abspath(place), self.script, *self.arguments_on(workers))
 
 
 class RunEnd(NamedTuple):
-    """How the process ended that was waited for, the first of several; and whether the run was out of time."""
+    """How the process ended that was waited for, the first of several."""
 
     code: int
-    late: bool
+    late: bool          # the run was out of time
 
 
 def threads_of(workers: int) -> int:
@@ -136,10 +126,8 @@ def run_command(command: list[str], asked: ScriptRequest, environment: Mapping[s
 
 def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, str], output: str | Path,
            folder: Path | None = None, number: int = signal.SIGKILL) -> subprocess.Popen:
-    """Start a command in a process group of its own; it gets the signal when this process ends.
-
-    output  the file that takes the command and all that it prints; a path: its stdout and stderr in files of that name
-    """
+    """Start a command in a process group of its own; it gets the signal when this process ends. A text as ``output``
+    names the file that takes the command and all that it prints, a path the files of its stdout and stderr."""
     from ..system.parent import ending_with_this_process       # likewise
     with contextlib.ExitStack() as files:
         if isinstance(output, str):
@@ -155,11 +143,8 @@ def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, s
 
 def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path | None = None,
               ending: tuple[int, float] = (signal.SIGUSR1, STACK_SECONDS)) -> RunEnd:
-    """Wait until all processes have ended. Once one has, the others have GRACE_SECONDS.
-
-    place   where ranks of other processes leave word that they have ended;  None: that does not matter
-    ending  the signal that those get whose time is up, and the seconds until they are killed
-    """
+    """Wait until all processes have ended. Once one has, or a rank left word of it in ``place``, the others have
+    GRACE_SECONDS. Those whose time is up get the signal of ``ending``, and are killed after its seconds."""
     latest = until = time.monotonic() + seconds
     try:
         while any(process.poll() is None for process in started):
@@ -228,10 +213,8 @@ def meeting(script: str, workers: int) -> Iterator[list[dict[str, str]]]:
 
 @contextlib.contextmanager
 def rendezvous(script: str, workers: int) -> Iterator[int]:
-    """The port at which Horovod's ranks on this machine meet over Gloo; 0 for a script without Horovod.
-
-    Over MPI a rank could not end before the script does: mpirun takes that for a failure.
-    """
+    """The port at which Horovod's ranks on this machine meet over Gloo; 0 for a script without Horovod. Over MPI a rank
+    could not end before the script does: mpirun takes that for a failure."""
     if importlib.util.find_spec("horovod") is None or "horovod" not in Path(script).read_text(errors="replace"):
         yield 0
         return
@@ -248,9 +231,8 @@ def rendezvous(script: str, workers: int) -> Iterator[int]:
 
 def of_torchrun(rank: int, size: int, local_rank: int, local_size: int, port: int) -> dict[str, str]:
     """The variables of a rank on one machine, as torchrun sets them."""
-    given = dict(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=local_size, GROUP_RANK=0,
-                 MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    return {name: str(value) for name, value in given.items()}
+    return {"RANK": f"{rank}", "WORLD_SIZE": f"{size}", "LOCAL_RANK": f"{local_rank}", "GROUP_RANK": "0",
+            "LOCAL_WORLD_SIZE": f"{local_size}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
 
 
 def of_horovodrun(rank: int, size: int, port: int) -> dict[str, str]:

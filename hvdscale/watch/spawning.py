@@ -5,6 +5,7 @@ import inspect
 import os
 import sys
 from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
 
 import torch.multiprocessing
 
@@ -18,20 +19,7 @@ OTHER_COUNT = ("{}: it starts {}, and this run has {}; take the number from torc
                "argument of the script for which the doctor is given {{workers}}")
 BY_LIBRARY = ("a library that the script calls starts workers itself (torch.multiprocessing). The doctor starts them, "
               "as torchrun does: call the function of one worker where RANK is set")
-
 NOT_FOLLOWED = f"{PROCESSES} ({{}}); torch.multiprocessing.spawn is followed, and so is a script that torchrun starts"
-
-
-class Ended:
-    """The context of processes that have ended, as ``spawn(join=False)`` returns one."""
-
-    processes: list = []
-
-    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        return True
-
-    def pids(self) -> list[int]:
-        return []
 
 
 def install(watch: Watch) -> None:
@@ -46,11 +34,12 @@ def install(watch: Watch) -> None:
             given.apply_defaults()
             asked, line = given.arguments, line_of_call()
             if asked["nprocs"] != watch.local_workers:
-                raise SystemExit(OTHER_COUNT.format(line, counted(asked["nprocs"], "worker"),
-                                                    watch.local_workers))
+                raise SystemExit(OTHER_COUNT.format(line, counted(asked["nprocs"], "worker"), watch.local_workers))
             watch.tell("instead", INSTEAD.format(line))
             asked["fn"](int(os.environ.get("LOCAL_RANK", 0)), *asked["args"])
-            return None if asked["join"] else Ended()
+            if asked["join"]:
+                return None
+            return SimpleNamespace(processes=[], pids=list, join=lambda timeout=None, grace_period=None: True)
         return spawn
 
     def noting_start(original):

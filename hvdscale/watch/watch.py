@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from . import checkpoints, collectives, devices, generators, loaders, optimizers, passes, spawning, wrappers
 from .listener import Listener, Watch
-from .script import note_files
 
 WATCHED = (generators, devices, loaders, passes, optimizers, collectives, spawning, wrappers, checkpoints)
 
@@ -25,8 +24,6 @@ def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int
     """
     watch = Watch(listeners, local_workers, workers, details)
     try:
-        if details:
-            note_files(watch)
         for each in WATCHED:
             each.install(watch)
         yield watch
