@@ -28,15 +28,16 @@ APART = 5       # stall times by which workers may start apart, as with imports 
 
 
 class Workers:
-    """The workers of a job, seen from one of them: rank, size and collectives. The defaults are those of one worker."""
+    """The workers of a job, seen from one of them: rank, size and collectives. These are of one worker."""
 
     rank, size, local_rank, local_size = 0, 1, 0, 1
     transport = "single"        # what joins the workers: single, horovod or torch
     elastic = False             # whether they can form a new group after a WorkerLostError: see elastic.py
+    _cores: frozenset[int] | None = None
 
     def cores(self) -> frozenset[int]:
         """The cores of this host that this worker may use; in a group of a sweep, those of all its local workers."""
-        return usable_cores()
+        return usable_cores() if self._cores is None else self._cores
 
     def sum_(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """The sum over workers, in place."""
@@ -112,10 +113,7 @@ class JoinedWorkers(Workers):
     _giving_up = threading.RLock()      # held while it does, so that the collective cannot end after all
     _stall_seconds: float
 
-    @property
-    def _broken(self) -> type[Exception]:
-        """What the transport raises in a collective where a worker is lost."""
-        raise NotImplementedError
+    _broken: type[Exception]            # what the transport raises in a collective where a worker is lost
 
     def _cause(self, error: Exception) -> str:
         """The transport's own message."""

@@ -7,17 +7,14 @@ import time
 
 from ..errors import WorkersError
 from .group import POLL_SECONDS, JoinedWorkers, SingleWorker, Workers, starting
-from .launch import has_pmi
+from .launch import has_pmi, load_mpi
 
 
 class HorovodWorkers(JoinedWorkers):
-    """The workers that a launcher started, joined by Horovod (MPI, Gloo or NCCL)."""
+    """The workers that a launcher started, joined by Horovod."""
 
     transport = "horovod"
-
-    @property
-    def _broken(self):
-        return self._hvd.HorovodInternalError
+    _broken = property(lambda self: self._hvd.HorovodInternalError)
 
     def __init__(self, hvd, stall_seconds: float):
         self._hvd, self._stall_seconds = hvd, stall_seconds
@@ -52,10 +49,7 @@ class HorovodWorkers(JoinedWorkers):
     def versions(self):
         transport = "Gloo"
         if self._hvd.mpi_enabled():
-            import mpi4py
-            mpi4py.rc.initialize = mpi4py.rc.finalize = False       # Horovod does both
-            from mpi4py import MPI
-            transport = MPI.Get_library_version().splitlines()[0].split(",")[0]
+            transport = load_mpi().Get_library_version().splitlines()[0].split(",")[0]
         return {"horovod": sys.modules["horovod"].__version__, "allreduce": transport}
 
     def _shut_down(self) -> None:
@@ -115,9 +109,6 @@ def _is_open_mpi_without_pmi() -> bool:
     if has_pmi():
         return False
     try:
-        import mpi4py
-        mpi4py.rc.initialize = False
-        from mpi4py import MPI
+        return "Open MPI" in load_mpi().Get_library_version()
     except ImportError:
         return False
-    return "Open MPI" in MPI.Get_library_version()

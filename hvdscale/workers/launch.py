@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import math
 import os
@@ -24,28 +25,27 @@ from ..system.run_module import OURS, SAFE
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
 LOCAL_NAMES = ("localhost", "127.0.0.1", socket.gethostname())
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun", "torchrun")
-# the variable in which each launcher gives the number of processes it started; torchrun sets its own beside the others'
-LAUNCHED = {"ROLE_WORLD_SIZE": "torchrun", "HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun",
-            "SLURM_STEP_NUM_TASKS": "srun", "PMI_SIZE": "mpirun"}
 TASKS_OF_NODES = "SLURM_STEP_TASKS_PER_NODE"        # of all nodes of the step, this one the SLURM_NODEID-th
-# further variables: rank, local rank, local size, and those that identify the launch. A requeued Slurm job keeps its
-# ids, and Open MPI 4 reuses namespaces, but mpirun's address is unique
+# the variable in which each launcher gives the number of processes it started (torchrun sets its own beside the
+# others'), the launcher, and the variables of rank, local rank, local size, and those that identify the launch. A
+# requeued Slurm job keeps its ids, and Open MPI 4 reuses namespaces, but mpirun's address is unique
 VARIABLES = {
-    "ROLE_WORLD_SIZE": ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    "ROLE_WORLD_SIZE": ("torchrun", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
                         ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
-    "HOROVOD_SIZE": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_SIZE": ("horovodrun", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
                      ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")),
-    "OMPI_COMM_WORLD_SIZE": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-                             ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")),
-    "SLURM_STEP_NUM_TASKS": ("SLURM_PROCID", "SLURM_LOCALID", TASKS_OF_NODES,
+    "OMPI_COMM_WORLD_SIZE": ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE", ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")),
+    "SLURM_STEP_NUM_TASKS": ("srun", "SLURM_PROCID", "SLURM_LOCALID", TASKS_OF_NODES,
                              ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")),
-    "PMI_SIZE": ("PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
+    "PMI_SIZE": ("mpirun", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
 }
-
+LAUNCHED = {counted: variables[0] for counted, variables in VARIABLES.items()}
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_", "PRTE_", "ORTE_", "TORCHELASTIC_", "ROLE_", "GROUP_")
 OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 SHARED = "HVDSCALE_SHARED"      # variable that names a folder which all hosts of a launch share
+THREAD_MULTIPLE = 3     # in Open MPI, MPICH and its derivatives
 SEEN_SECONDS = 5        # by then all processes of a launch on one host have started
 
 
@@ -162,6 +162,19 @@ def has_pmi() -> bool:
     return any(name.startswith(("PMIX_", "PMI_")) for name in os.environ)
 
 
+def load_mpi():
+    """mpi4py's MPI, where hvdscale or Horovod initializes and finalizes it."""
+    import mpi4py
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+    return MPI
+
+
+def begin_mpi(library: str) -> None:
+    """Initialize MPI; mpi4py would hold the GIL while it waits, so a process that never arrives would go unnoticed."""
+    ctypes.CDLL(library).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+
+
 def launched() -> tuple[str, int] | None:
     """The launcher that started this process and its number of processes; None without one."""
     counted = _counted()
@@ -208,38 +221,36 @@ def place() -> Process:
     counted = _counted()
     if counted is None:
         return Process(None, 0, 1, 0, 1, f"{socket.gethostname()}:{os.getpid()}")
-    launcher, size = LAUNCHED[counted], int(os.environ[counted])
-    rank, local_rank, local_size, _ = VARIABLES[counted]
-    job = _job(counted, os.environ, os.getppid())
+    launcher, *names, _ = VARIABLES[counted]
+    size, job = int(os.environ[counted]), _job(counted, os.environ, os.getppid())
     if size == 1:
         return Process(launcher, 0, 1, 0, 1, job)
-    return Process(launcher, _read_number(launcher, size, rank), size, _read_number(launcher, size, local_rank),
-                   _read_number(launcher, size, local_size), job)
+    rank, local_rank, local_size = (_read_number(launcher, size, name) for name in names)
+    return Process(launcher, rank, size, local_rank, local_size, job)
 
 
 def _job(counted: str, environment: Mapping[str, str], parent: int) -> str:
     """The name of the launch of a process with that environment and parent."""
-    names = VARIABLES[counted][3]
+    launcher, *_, names = VARIABLES[counted]
     said = [environment[name] for name in names if environment.get(name)] or [f"{socket.gethostname()}:{parent}"]
-    return ":".join([LAUNCHED[counted], *said])
+    return ":".join([launcher, *said])
 
 
 def _read_number(launcher: str, size: int, name: str) -> int:
     said = os.environ.get(name, "")
     with contextlib.suppress(ValueError, IndexError):
-        return _tasks_of_nodes(said)[int(os.environ["SLURM_NODEID"])] if name == TASKS_OF_NODES else int(said)
+        if name != TASKS_OF_NODES:
+            return int(said)
+        tasks = [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", said)       # such as 2(x3),1
+                 for _ in range(int(times or 1))]
+        return tasks[int(os.environ["SLURM_NODEID"])]
     raise WorkersError(f"{launcher} started {size} processes, but does not give this one its rank: {name} "
                        f"is {said!r}, not a number. Start them with mpirun, srun, horovodrun or torchrun")
 
 
-def _tasks_of_nodes(said: str) -> list[int]:
-    """Slurm's ``2(x3),1`` as [2, 2, 2, 1]."""
-    return [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", said) for _ in range(int(times or 1))]
-
-
 def killed_process(said: str) -> str:
     """The process whose death ended a job, by what its launcher said: ``process 0 was killed by signal 9 (SIGKILL)``;
-    "" where none was killed. The launcher may end the other processes before they can say anything."""
+    "" where none was killed."""
     found = (re.search(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)", said)
              or re.search(r"Root Cause .*\n.*\n.*\n.*\n +rank +: (\d+) .*\n +exitcode +: (-\d+|1[3-9]\d)\b", said)
              or re.search(r"^Process (?:name: )?(\d+)(?: exit with status code |\nExit code: )(-\d+|1[3-9]\d)\b",
@@ -273,7 +284,7 @@ def _cores_by_rank(process: Process) -> dict[int, frozenset[int]]:
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if counted else ():
         with contextlib.suppress(OSError, ValueError):          # it has ended, or belongs to somebody else
             environment, other = environment_of(pid), find_process(pid)
-            rank = int(environment.get(VARIABLES[counted][0], ""))
+            rank = int(environment.get(VARIABLES[counted][1], ""))
             if other is not None and _job(counted, environment, other.parent) == process.job:
                 cores = frozenset(os.sched_getaffinity(pid))
                 found[rank] = min(found.get(rank, cores), cores, key=len)       # a script around it may be free to roam

@@ -1,4 +1,4 @@
-"""Join the workers that a launcher started, by Horovod or by torch.distributed.
+"""The transports, which join the workers that a launcher started.
 
     workers = form(stall_seconds=120, transport="auto")
 """
@@ -6,11 +6,38 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ..errors import WorkersError
 from .group import SingleWorker, Workers
 from .launch import launched
 from .orphans import refuse_launcher_in_torchrun, stop_without_launcher
+
+
+def _by_horovod(launcher: str, processes: int, stall_seconds: float) -> Workers:
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        from . import elastic
+        return elastic.join(launcher, processes, stall_seconds)
+    from . import horovod
+    return horovod.join(launcher, processes, stall_seconds)
+
+
+def _by_torch(launcher: str, processes: int, stall_seconds: float) -> Workers:
+    if processes == 1 and launcher != "torchrun":
+        return SingleWorker()
+    from . import torch_distributed
+    return torch_distributed.join(stall_seconds)
+
+
+class Transport(NamedTuple):
+    """The launcher whose processes no other transport joins, and how it joins those of any launcher."""
+
+    launcher: str
+    join: Callable[[str, int, float], Workers]
+
+
+TRANSPORTS = {"horovod": Transport("horovodrun", _by_horovod), "torch": Transport("torchrun", _by_torch)}
 
 
 def form(stall_seconds: float, transport: str = "auto") -> Workers:
@@ -23,27 +50,19 @@ def form(stall_seconds: float, transport: str = "auto") -> Workers:
         return SingleWorker()
     refuse_launcher_in_torchrun()
     stop_without_launcher(stall_seconds)
-    launcher, processes = started
-    if choose(transport, launcher) == "horovod":
-        if os.environ.get("HOROVOD_ELASTIC") == "1":
-            from . import elastic
-            return elastic.join(launcher, processes, stall_seconds)
-        from . import horovod
-        return horovod.join(launcher, processes, stall_seconds)
-    if processes == 1 and launcher != "torchrun":
-        return SingleWorker()
-    from . import torch_distributed
-    return torch_distributed.join(stall_seconds)
+    return TRANSPORTS[choose(transport, started[0])].join(*started, stall_seconds)
 
 
 def choose(transport: str, launcher: str) -> str:
-    """horovod or torch, for ``auto`` by the launcher and by whether Horovod is installed, as on all ranks alike.
+    """A key of TRANSPORTS; for ``auto`` by the launcher and by whether Horovod is installed, as on all ranks alike.
 
-    Raises WorkersError for a transport that does not join the launcher's processes.
+    Raises WorkersError for an unknown transport, and for one that does not join the launcher's processes.
     """
-    only = {"torchrun": "torch", "horovodrun": "horovod"}.get(launcher)
+    only = next((name for name, one in TRANSPORTS.items() if one.launcher == launcher), None)
     if transport == "auto":
         return only or ("torch" if importlib.util.find_spec("horovod") is None else "horovod")
+    if transport not in TRANSPORTS:
+        raise WorkersError(f"transport = {transport!r} is none of auto, {', '.join(TRANSPORTS)}")
     if only not in (None, transport):
         raise WorkersError(f"transport = {transport!r} does not join the processes of {launcher}: set auto, or start "
                            f"them with {'torchrun, ' if transport == 'torch' else ''}mpirun or srun")

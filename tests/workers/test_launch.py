@@ -158,10 +158,11 @@ def test_the_transport_follows_the_launcher_then_what_is_installed(monkeypatch, 
 
 
 @pytest.mark.parametrize("transport, launcher, said", [
-    ("horovod", "torchrun", "start them with mpirun or srun"),
-    ("torch", "horovodrun", "start them with torchrun, mpirun or srun")])
+    ("horovod", "torchrun", "does not join .* torchrun: set auto, or start them with mpirun or srun"),
+    ("torch", "horovodrun", "does not join .* horovodrun: set auto, or start them with torchrun, mpirun or srun"),
+    ("ucc", "mpirun", "is none of auto, horovod, torch")])
 def test_a_transport_that_a_launcher_does_not_serve_is_an_error(transport, launcher, said):
-    with pytest.raises(WorkersError, match=f"'{transport}' does not join .* {launcher}: set auto, or {said}"):
+    with pytest.raises(WorkersError, match=f"transport = '{transport}' {said}"):
         choose(transport, launcher)
 
 
