@@ -46,20 +46,14 @@ OF_BATCH = (*BUDGETS, *COUNTS, "settings", "space")
 
 @dataclass(frozen=True)
 class StudySpec:
-    """A study as asked: the search at one global batch with one optimizer.
-
-    global_batch    of the first step, where a batch_schedule in the settings changes it
-    trials      feasible ones, of at most max_draws
-    layer       settings shared by all trials, for Settings.build: without lr, seed, target and evaluation grid
-    dimensions  of the space; those in shares of the budget are settled later
-    """
+    """A study as asked: the search at one global batch with one optimizer."""
 
     optimizer: str
-    global_batch: int
-    trials: int
+    global_batch: int                   # of the first step, where a batch_schedule in the settings changes it
+    trials: int                         # feasible ones, of at most max_draws
     max_draws: int
-    layer: dict
-    dimensions: tuple[Dimension, ...]
+    layer: dict                         # settings of all trials: without lr, seed, target and evaluation grid
+    dimensions: tuple[Dimension, ...]   # of the space; those in shares of the budget are settled later
 
     @property
     def name(self) -> str:

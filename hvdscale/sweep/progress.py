@@ -18,8 +18,6 @@ EVERY_SECONDS = 1.0, 10.0           # between updates of the block; between line
 
 
 class SweepDisplay(NoDisplay):
-    """The sweep's display during the trials of one group."""
-
     def __init__(self, states: SweepState, terminal: bool, out=None, clock=time.monotonic):
         self._states, self._clock, self._printed = states, clock, {}
         self._screen = Screen(out or sys.stdout, terminal, EVERY_SECONDS)
@@ -62,16 +60,13 @@ def describe_study(states: SweepState, study: Study) -> str:
               *(f"{count} {word}" for word, kinds in (("pruned", (DrawEnd.PRUNED,)), ("diverged", (DrawEnd.DIVERGED,)),
                                                       ("failed", RETRIED))
                 if (count := sum(result.kind in kinds for result in ended)))]
-    return ", ".join(filter(None, counts)) + _best(states, study)
-
-
-def _best(states: SweepState, study: Study) -> str:
-    best = states.winner(study)
+    line, best = ", ".join(filter(None, counts)), states.winner(study)
     if best is None:
-        return ""
-    found = f"{best.steps_to(study.target):,.0f} steps" if study.sweep.by_steps else (
-        f"{study.sweep.objective} {best.best:.4g}")
-    return f"; best {found} (trial {best.number})"
+        return line
+    found = f"{study.sweep.objective} {best.best:.4g}"
+    if study.sweep.by_steps:
+        found = f"{best.steps_to(study.target):,.0f} steps"
+    return f"{line}; best {found} (trial {best.number})"
 
 
 def describe_sweep(states: SweepState) -> str:

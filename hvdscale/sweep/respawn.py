@@ -53,7 +53,6 @@ def guard(process: Process, note: Callable[[int], bool]) -> int:
 
 
 def _describe_end(status: int) -> str:
-    """How a process ended, from the status of ``os.waitpid``."""
     if os.WIFEXITED(status):
         return f"ended itself in the midst of a trial (exit code {os.WEXITSTATUS(status)})"
     killed_by = signal.Signals(os.WTERMSIG(status))
@@ -75,7 +74,6 @@ class _Child:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
     def wait(self) -> int:
-        """Wait for the end; returns the status."""
         while not (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
             select.select([], [], [], LOOK_SECONDS)     # not for ever: a signal just before would be heard after it
         for number, handler in self._before.items():

@@ -97,14 +97,10 @@ def refuse_untaken(table: TomlTable, name: str, optimizers: tuple[str, ...], key
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a study's trials, set or searched, and the table of each.
+    """The keys of a study's trials, set or searched, and the table of each."""
 
-    settings  by name as a log has it
-    home      the table that sets a key, and the name there
-    """
-
-    settings: dict
-    home: dict[str, tuple[TomlTable, str]]
+    settings: dict                              # by name as a log has it
+    home: dict[str, tuple[TomlTable, str]]      # the table that sets a key, and the name there
     searched: dict[str, Parameter]
     space: dict[str, TomlTable]
 

@@ -31,23 +31,16 @@ UNTIMED = {"untimed_passes": 0}     # a search counts steps; a pass before each 
 
 @dataclass(frozen=True)
 class Study:
-    """A study as settled: with everything that depends on the size of the data.
-
-    budget_steps  0: the budget is in seconds
-    budget_examples  in those steps
-    eval_every    steps between evaluations, on one relative grid at all batch sizes
-    minimizes     whether smaller values of the objective are better
-    points        of each draw, by key
-    """
+    """A study as settled: with everything that depends on the size of the data."""
 
     sweep: Sweep
     spec: StudySpec
-    budget_steps: int
+    budget_steps: int               # 0: the budget is in seconds
     budget_examples: int
-    eval_every: int
-    minimizes: bool
+    eval_every: int                 # steps between evaluations, on one relative grid at all batch sizes
+    minimizes: bool                 # whether smaller values of the objective are better
     space: tuple[Parameter, ...]
-    points: tuple[Mapping, ...]
+    points: tuple[Mapping, ...]     # of each draw, by key
 
     @property
     def name(self) -> str:

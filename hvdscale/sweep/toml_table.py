@@ -16,10 +16,7 @@ REQUIRED = object()
 
 
 class TomlTable(Mapping):
-    """A table of a TOML file, with the file's name and its own path.
-
-    overrides  the table that sets a key, for those that are not set in this one
-    """
+    """A table of a TOML file, with the file's name, its own path, and the tables that override some of its keys."""
 
     def __init__(self, file: str, content: dict, path: tuple[str, ...] = (),
                  overrides: Mapping[str, TomlTable] = {}):
@@ -45,10 +42,7 @@ class TomlTable(Mapping):
         return UsageError(": ".join(filter(None, (self.file, ".".join(path), said))))
 
     def take(self, name: str, kind: type, default=REQUIRED, least=None, below=None):
-        """The value of a key, checked for type and bounds; the default if the key is missing.
-
-        Raises UsageError naming key, value and what is accepted.
-        """
+        """The value of a key, checked for type and bounds, or the default; raises UsageError."""
         if name not in self:
             if default is REQUIRED:
                 raise self.wrong(f"has no {name}; give {WORDS[kind]}")
@@ -59,7 +53,6 @@ class TomlTable(Mapping):
             raise self.wrong(str(error), name) from None
 
     def table(self, name: str) -> TomlTable:
-        """The table of this name; empty if there is none."""
         return TomlTable(self.file, self.take(name, dict, {}), (*self.path, name))
 
     def only(self, known: Iterable[str], elsewhere: Mapping[str, str] = {}) -> None:

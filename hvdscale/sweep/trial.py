@@ -37,10 +37,7 @@ LOOK_SECONDS = 0.5      # between two reads of the other groups' results
 
 
 class TrialLog(RunLog):
-    """A trial's rows in /trials, /restarts and /evaluations, but no steps: written at checkpoints and at its end.
-
-    result  of the trial so far, over all its pieces
-    """
+    """A trial's rows in /trials, /restarts and /evaluations, but no steps: written at checkpoints and at its end."""
 
     starts_on_disk = False
 
@@ -92,8 +89,8 @@ class TrialCheckpoints(FolderCheckpoints):
 class Trials:
     """Runs the trials of one group.
 
-    data      read once;  owner: name for the group's log;  stopping: whether a signal has come
-    studies   whose trials may come;  accepted: earlier jobs that count as this one
+    owner      name for the group's log;  stopping: whether a signal has come
+    accepted   earlier jobs that count as this one
     """
 
     def __init__(self, out: str, data: Data, group: Workers, owner: str, stopping: Callable[[], bool],
@@ -209,8 +206,9 @@ class Trials:
         record = {**job.plan.as_record({"workload": study.sweep.workload, **job.settings.asked()}),
                   "job": without_lines(job.plan.job), "sweep": study.record(number)}
         point = study.points[study.draw_of(number)[0]]
-        run_log = TrialLog(self._writer, trial, job, record, start,
-                           {name: _number(point.get(name)) for name in self._tables}, study, self._result)
+        searched = {name: float(point[name]) if isinstance(point.get(name), (int, float)) else math.nan
+                    for name in self._tables}
+        run_log = TrialLog(self._writer, trial, job, record, start, searched, study, self._result)
         self._result.pieces += ((os.path.basename(self._writer.path), trial),)
         return run_log
 
@@ -239,8 +237,7 @@ class StopVote:
 
 
 class TrialFolder(CheckpointFolder):
-    """A trial's checkpoint folder, created with the first one; the claim replaces a lock, the result an outcome file.
-    """
+    """A trial's checkpoint folder, created with the first one."""
 
     def __init__(self, path: str):
         self.path = path
@@ -248,11 +245,6 @@ class TrialFolder(CheckpointFolder):
     def place(self, step):
         os.makedirs(self.path, exist_ok=True)
         return super().place(step)
-
-
-def _number(value: object) -> float:
-    """The value for the log; NaN for text."""
-    return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 def _kind(stop: Stop, result: DrawResult, study: Study) -> DrawEnd:

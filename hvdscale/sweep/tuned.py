@@ -44,10 +44,7 @@ NOTES = {
 
 
 def write_tuned(path: str, searches: Sequence[Search]) -> None:
-    """Write the file atomically; raises LogError if that fails.
-
-    searches  of one workload; of several optimizers at a global batch, the best counts
-    """
+    """Write the file atomically; of several optimizers at a global batch the best counts. Raises LogError."""
     replace_own(path, tuned_toml(searches, os.path.dirname(path)), LogError)
 
 
