@@ -93,28 +93,30 @@ def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) ->
 
     known  searches by study, so that these logs are not read again
     """
-    tuned = tuned_files(out, sweep)[0]
-    with Lock.take(tuned, attempts=LOCK_ATTEMPTS):
-        by_optimizer: dict[str, list[Search]] = {}
+    tuned = tuned_files(out, sweep)
+    with Lock.take(tuned[""], attempts=LOCK_ATTEMPTS):
+        found: dict[str, list[Search]] = {"": []}
         for spec in sweep.studies:
             path = os.path.join(out, f"{spec.name}.h5")
             if os.path.exists(path):
-                by_optimizer.setdefault(spec.name.rpartition("-b")[0], []).extend(
-                    known[spec.name] if spec.name in known else searches_in(path))
-        write_tuned(tuned, [search for found in by_optimizer.values() for search in found])
-        for optimizer, found in by_optimizer.items() if len(sweep.optimizers) > 1 else ():
-            write_tuned(os.path.join(out, f"tuned-{optimizer}.toml"), found)
+                searches = known[spec.name] if spec.name in known else searches_in(path)
+                found[""] += searches
+                found.setdefault(spec.optimizer, []).extend(searches)
+        for optimizer, searches in found.items():
+            if optimizer in tuned:
+                write_tuned(tuned[optimizer], searches)
 
 
-def tuned_files(out: str, sweep: Sweep) -> list[str]:
-    """The paths of tuned.toml and, of several optimizers, of one for each."""
-    names = sweep.optimizers if len(sweep.optimizers) > 1 else ()
-    return [os.path.join(out, f"{name}.toml") for name in ("tuned", *(f"tuned-{name}" for name in names))]
+def tuned_files(out: str, sweep: Sweep) -> dict[str, str]:
+    """The path of tuned.toml by "" and, of several optimizers, of one for each."""
+    names = {spec.optimizer: spec.name.rpartition("-b")[0] for spec in sweep.studies}
+    several = {optimizer: os.path.join(out, f"tuned-{name}.toml") for optimizer, name in names.items()}
+    return {"": os.path.join(out, "tuned.toml"), **(several if len(names) > 1 else {})}
 
 
 def refuse_foreign_results(path: str, out: str, sweep: Sweep) -> None:
     """UsageError or LogError where a result of the sweep whose file is at ``path`` would replace another file."""
-    tuned = tuned_files(out, sweep)
+    tuned = tuned_files(out, sweep).values()
     refuse_shared([("SWEEP.toml", path), *(("--out", one) for one in tuned)])
     for one in tuned:
         refuse_foreign(one, TUNED)

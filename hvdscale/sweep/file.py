@@ -34,9 +34,8 @@ from ..plan.values import none_of
 from ..target import Target
 from .dimensions import Dimension, overridden, parameter_tables, settle
 from .ledger import FIRST_REPEAT
-from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, Keys, checked_key, read_settings, refuse_untaken,
-                       takes)
-from .toml_table import REQUIRED, TomlTable, read_table
+from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, REQUIRED, Keys, TomlTable, checked_key,
+                       read_settings, read_table, refuse_untaken, takes)
 
 COUNTS = ("trials", "max_draws")
 TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",
@@ -98,6 +97,10 @@ def read_sweep(path: str) -> Sweep:
     workers = top.take("workers_per_trial", int, 1, least=1)
     batch_sizes = read_batch_sizes(top, workers)
     evaluations = top.take("evaluations", int, None, least=1)
+    prune = top.take("prune", bool, objective == STEPS_TO_TARGET)
+    if prune and objective != STEPS_TO_TARGET:
+        raise top.wrong(f"prune = true stops trials that have lost the race to a target, but the best {objective} may "
+                        "come at the end of the budget; leave prune out, or the objective", "prune")
     settings, space = top.table("settings"), parameter_tables(top.table("space"))
     batches = read_batches(top, batch_sizes)
     refuse_unused(top, optimizers, space, [settings, *(own.table("settings") for own in batches.values())])
@@ -107,7 +110,7 @@ def read_sweep(path: str) -> Sweep:
     record = {
         "workload": workload, **counts, "objective": objective, "evaluations": evaluations,
         "repeats": top.take("repeats", int, 0, least=0, below=100), "workers_per_trial": workers,
-        "prune": read_prune(top, objective), "prune_keep": top.take("prune_keep", int, 5, least=1),
+        "prune": prune, "prune_keep": top.take("prune_keep", int, 5, least=1),
         "seed": top.take("seed", int, 0, least=0, below=2**62), "settings": read_settings(settings),
         "space": {name: dict(table) for name, table in space.items()}, **budget, "batch_sizes": list(batch_sizes),
         "optimizers": list(optimizers), "targets": list(map(str, targets)),
@@ -184,15 +187,6 @@ def read_objective(top: TomlTable, targets: tuple[Target, ...]) -> str:
                         "split/metric such as 'val/error' (its best value within the budget)", "objective") from None
 
 
-def read_prune(top: TomlTable, objective: str) -> bool:
-    """Whether to stop trials that cannot be among the fewest steps; exact only for that objective."""
-    prune = top.take("prune", bool, objective == STEPS_TO_TARGET)
-    if prune and objective != STEPS_TO_TARGET:
-        raise top.wrong(f"prune = true stops trials that have lost the race to a target, but the best {objective} may "
-                        "come at the end of the budget; leave prune out, or the objective", "prune")
-    return prune
-
-
 def read_counts(table: TomlTable, trials=REQUIRED, max_draws: int | None = None) -> dict[str, int]:
     """A study's feasible trials and draws: from a batch's table, with defaults for all batches."""
     trials = table.take("trials", int, trials, least=1, below=FIRST_REPEAT)
@@ -252,7 +246,12 @@ def refuse_unused(top: TomlTable, optimizers: tuple[str, ...], space: dict[str, 
 def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, evaluations: int | None, optimizer: str,
                batch: int) -> StudySpec:
     """The study of an optimizer at a batch: settings for all batches, overridden by the batch's own table."""
-    dimensions = read_dimensions(space, own, optimizer, batch)
+    overs = parameter_tables(own.table("space"))
+    for name, table in overs.items():
+        if name not in space:
+            raise table.wrong(f"{name} is not searched at the other batches; give [space.{name}] for all")
+    dimensions = tuple(settle(name, overridden(space[name], overs.get(name)), batch)
+                       for name in sorted(space) if takes(optimizer, name))     # whatever their order in the file
     tables = [top.table("settings"), own.table("settings")]
     settings = Settings.build({}, *map(read_settings, tables)).asked()
     keys = Keys({name: value for name, value in settings.items() if takes(optimizer, name)},
@@ -276,16 +275,6 @@ def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, eval
     elif layer["lr_rule"] == "none":
         layer.setdefault("batch_schedule_lr", STAYS)        # the same, and so said in tuned.toml
     return StudySpec(optimizer, batch, layer=layer, dimensions=dimensions, **counts)
-
-
-def read_dimensions(space: dict[str, TomlTable], own: TomlTable, optimizer: str, batch: int) -> tuple[Dimension, ...]:
-    """The optimizer's dimensions, sorted by name, so that their order in the file does not matter."""
-    overs = parameter_tables(own.table("space"))
-    for name, table in overs.items():
-        if name not in space:
-            raise table.wrong(f"{name} is not searched at the other batches; give [space.{name}] for all")
-    names = sorted(name for name in space if takes(optimizer, name))
-    return tuple(settle(name, overridden(space[name], overs.get(name)), batch) for name in names)
 
 
 def refuse_grid(top: TomlTable, keys: Keys, evaluations: int | None, budget: dict) -> None:

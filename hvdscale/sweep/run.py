@@ -197,7 +197,7 @@ def last_lines(states: SweepState, asked, finished: bool) -> list[str]:
     reasons = {name: [one.reason for one in states.ledger.results(name).values() if one.kind in RETRIED]
                for name in states.studies}
     failed = ", ".join(f"{len(found)} of {name} ({found[-1]})" for name, found in reasons.items() if found)
-    tuned = [path for path in tuned_files(asked.out, asked.sweep) if os.path.exists(path)]
+    tuned = [path for path in tuned_files(asked.out, asked.sweep).values() if os.path.exists(path)]
     why = "the same command resumes"
     if finished and asked.shard[1] == 1:
         why = "other jobs may be at work on them, else the same command resumes"

@@ -1,7 +1,15 @@
-"""The tables [settings] of a sweep file, and conflicts between keys that are set and keys that are searched."""
+"""Tables of a sweep file that know their place, so that errors name file, table and key; those of [settings], and
+conflicts between keys that are set and keys that are searched.
+
+    top = read_table("sweep.toml")
+    top.take("trials", int, least=1)
+    top.table("space").table("lr").wrong("has no min")      -> UsageError("sweep.toml: space.lr: has no min")
+"""
 from __future__ import annotations
 
 import json
+from collections import UserDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,9 +19,11 @@ from ..plan.lengths import UNITS
 from ..plan.plan import Execution
 from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
-from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, LENGTHS, OPTIMIZERS, Settings, key_of, read, stored
-from .toml_table import TomlTable
+from ..plan.settings import (ACTS_ONLY_WITH, ALTERNATIVES, KEYS, LENGTHS, OPTIMIZERS, Settings, key_of, read, read_toml,
+                             stored)
+from ..plan.values import WORDS, check_value, did_you_mean
 
+REQUIRED = object()
 BUDGETS = ("budget", *UNITS)
 # keys that cannot be settings of a sweep, and where they belong
 ELSEWHERE = {
@@ -42,6 +52,52 @@ FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch"} | (
 OF_DATA = ("data_dir", "data_args", "allow_missing", "cache_dir", "train_subset")       # read once for all studies
 OF_WARMUP = ("warmup", "warmup_length")
 HVDSCALE_TRAIN = (*KEYS, *LENGTHS)      # all names of its keys
+
+
+class TomlTable(UserDict):
+    """A table of a TOML file, with the file's name, its own path, and the tables that override some of its keys."""
+
+    def __init__(self, file: str, content: Mapping, path: tuple[str, ...] = (),
+                 overrides: Mapping[str, TomlTable] = {}):
+        super().__init__(content)
+        self.file, self.path, self.overrides = file, path, overrides
+
+    def under(self, other: TomlTable, dropped: Iterable[str] = ()) -> TomlTable:
+        """This table with the keys of another over its own; errors name the table that sets a key."""
+        kept = {name: value for name, value in self.items() if name not in dropped}
+        return TomlTable(self.file, {**kept, **other}, self.path, dict.fromkeys(other, other))
+
+    def wrong(self, said: str, key: str = "") -> UsageError:
+        """An error about this table, or a key in it, naming file and table."""
+        path = self.overrides[key].path if key in self.overrides else self.path
+        return UsageError(": ".join(filter(None, (self.file, ".".join(path), said))))
+
+    def take(self, name: str, kind: type, default=REQUIRED, least=None, below=None):
+        """The value of a key, checked for type and bounds, or the default; raises UsageError."""
+        if name not in self:
+            if default is REQUIRED:
+                raise self.wrong(f"has no {name}; give {WORDS[kind]}")
+            return default
+        try:
+            return check_value(name, self[name], kind, least=least, below=below)
+        except UsageError as error:
+            raise self.wrong(str(error), name) from None
+
+    def table(self, name: str) -> TomlTable:
+        return TomlTable(self.file, self.take(name, dict, {}), (*self.path, name))
+
+    def only(self, known: Iterable[str], elsewhere: Mapping[str, str] = {}) -> None:
+        """Raise UsageError for an unknown key, with the place where it belongs or similar names."""
+        known = list(known)
+        for name in self:
+            if name not in known:
+                hint = did_you_mean(name, known, f"known keys here: {', '.join(known)}")
+                raise self.wrong(f"there is no key {name!r}; {elsewhere.get(name, hint)}", name)
+
+
+def read_table(path: str) -> TomlTable:
+    """The top table of a TOML file; raises UsageError naming the file, and the position of a syntax error."""
+    return TomlTable(str(path), read_toml(path))
 
 
 def checked_key(table: TomlTable, name: str) -> tuple[str, Any]:

@@ -26,6 +26,7 @@ from .file import COUNTS, StudySpec, Sweep
 from .ledger import FIRST_REPEAT, read_record, write_file
 from .settings import FREE_SETTINGS, takes
 
+RECORD = "sweep.json"
 UNTIMED = {"untimed_passes": 0}     # a search counts steps; a pass before each trial would be for nothing
 
 
@@ -147,18 +148,18 @@ def keep_record(out: str, sweep: Sweep, job: dict, accept: bool) -> tuple[dict[s
     file cannot be read.
     """
     known = refuse_other(out, sweep)
-    then = known.get("job") or {}
-    accepted = refuse_changes(then, job, accept, _path(out), "Put it back, or give another --out")
+    then, path = known.get("job") or {}, os.path.join(out, RECORD)
+    accepted = refuse_changes(then, job, accept, path, "Put it back, or give another --out")
     notes = [*note_version(then, job), *map("accepted: {}".format, changes_of(then, job))]
     record = json.loads(json.dumps({**sweep.record, "job": {**then, **job, "accepted": accepted}}))
     if known != record:
-        write_file(_path(out), json.dumps(record, indent=1))
+        write_file(path, json.dumps(record, indent=1))
     return accepted, notes
 
 
 def refuse_other(out: str, sweep: Sweep) -> dict:
     """The record in OUT, {} if there is none; raises UsageError if it is of another sweep."""
-    path = _path(out)
+    path = os.path.join(out, RECORD)
     known = read_record(path)
     try:
         if known:
@@ -166,10 +167,6 @@ def refuse_other(out: str, sweep: Sweep) -> dict:
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     return known
-
-
-def _path(out: str) -> str:
-    return os.path.join(out, "sweep.json")
 
 
 def check_same(recorded: dict, sweep: Sweep) -> None:

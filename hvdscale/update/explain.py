@@ -48,7 +48,6 @@ def explained(workload: Workload, model: nn.Module) -> Iterator[None]:
 
 def _notes(workload: Workload, model: nn.Module, running: list[tuple[nn.Module, tuple]], returned: list[object],
            error: Exception) -> list[str]:
-    """As add_note of Python 3.11 would have them."""
     if running:
         layer, given = running[-1]
         notes = [f"{_name(model, layer)} was given {', '.join(map(kind_of, given)) or 'nothing'}"]

@@ -33,8 +33,7 @@ class PlainOptimizer(torch.optim.Optimizer):
                                  for group in self.param_groups]}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Restore a ``state_dict``, also one of torch.optim's class of the same name; raises ValueError for one of
-        other groups of parameters."""
+        """Restore a ``state_dict``, also of torch.optim's class; raises ValueError for other groups of parameters."""
         saved = state_dict["param_groups"]
         if [len(group["params"]) for group in saved] != [len(group["params"]) for group in self.param_groups]:
             raise ValueError("the saved state has other groups of parameters")

@@ -29,8 +29,7 @@ EXACT, FP16 = OF_SETTINGS = "exact = true", "precision = fp16"
 
 
 def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Module:
-    """The model drawn from the seed in fp32 on the CPU, so the same in every precision; raises UsageError, or
-    WorkloadError for one without values."""
+    """The model drawn from the seed in fp32 on the CPU, so the same in every precision; raises UsageError."""
     with OwnGenerators():
         seed_generators(stream_key(plan.seed, "model"))
         model = build_model(workload, plan.model_args)
@@ -46,8 +45,7 @@ def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Modul
 def share_model(model: nn.Module, workers: Workers) -> None:
     """Give all ranks rank 0's parameters, as different processors may draw different last bits.
 
-    Raises RanksDifferError on all ranks if some rank's parameters have other names or shapes, or values that differ by
-    more than that.
+    Raises RanksDifferError on all ranks if names or shapes differ, or values by more than that.
     """
     shapes = [(name, tuple(values.shape)) for name, values in model.named_parameters()]
     by_rank = workers.gather(shapes, "model/shapes")
@@ -115,24 +113,22 @@ def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Modu
 
 
 def describe_reason(reason: str) -> str:
-    """Why a model runs group by group, as a clause."""
     return f"the {'run' if reason in OF_SETTINGS else 'model'} has {reason or 'group_by_group = always'}"
 
 
 def of_settings(plan: Plan) -> str:
-    """The setting for which each ghost group has a pass of its own: the sums inside a pass then do not depend on the
-    workers, nor whether they overflow."""
+    """The setting for which each ghost group has its own pass, so that sums inside a pass are the same anywhere."""
     if plan.exact:
         return EXACT
     return FP16 if plan.precision == "fp16" else ""
 
 
 class FirstGroup(NamedTuple):
-    """The loss of the first ghost group, whether global generators were drawn from, and which buffers it changed."""
+    """What the first ghost group gave."""
 
     loss: float
-    drawn: bool
-    moved: list[str]
+    drawn: bool             # whether global generators were drawn from
+    moved: list[str]        # the buffers that it changed
 
 
 def _first_group(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device,
@@ -153,8 +149,7 @@ def _first_group(plan: Plan, workload: Workload, train: Split, model: nn.Module,
 
 
 def draws_at_visits(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device) -> bool:
-    """Whether an example's gradient is another one at each visit, by augmentation, dropout or a data set that draws:
-    the first ghost group's loss in one epoch is then not that in the next."""
+    """Whether an example's gradient differs between visits, by augmentation, dropout or a data set that draws."""
     first, later = (_first_group(plan, workload, train, model, device, epoch).loss for epoch in (0, 1))
     return not math.isclose(first, later, rel_tol=1e-6)
 
