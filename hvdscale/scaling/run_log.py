@@ -23,12 +23,8 @@ LEAST = 3               # updates that are needed
 
 def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], local_batch: int | None,
               execution: Mapping[str, Any], asked: Mapping[str, Any], remarks: Sequence[str]) -> None:
-    """Write one trial, whose steps are the updates that were timed on all ranks; raises HvdscaleError and LogError.
-
-    Updates that begin an epoch or follow an evaluation on some rank are left out.
-    local_batch  examples of a worker's update, where the script was told them
-    remarks      what was changed so that the script could run
-    """
+    """Write one trial, whose steps are the updates that were timed on all ranks, but for those that begin an epoch or
+    follow an evaluation on some rank; ``local_batch``: as the script was told. Raises HvdscaleError and LogError."""
     count = min(len(record["updates"]["step"]) for record in records)
     apart = np.any([record["updates"]["apart"][:count] for record in records], axis=0)
     kept = np.flatnonzero(~apart)
@@ -38,7 +34,8 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
                             "needed; raise --updates")
     times = {rank_column(record["rank"], part): np.array(record["updates"][part])[kept]
              for record in records for part in RANK_PARTS}
-    batch, passes = _global_batch(script, records, kept, local_batch), _passes(records, kept)
+    batch, tokens = _global_batch(script, records, kept, local_batch), _counts(records, "tokens", kept).sum(0)
+    passes = max(1, int(np.median(_counts(records, "batches", kept))))      # more than 1 where gradients accumulate
     first, local = records[0], -(-batch // (len(records) * passes))
     writer = LogWriter(path, metrics=(), metaparameters=("learning_rate",), ranks=len(records),
                        optional=("tokens", "data_seconds", "compute_seconds", "communication_seconds"),
@@ -61,18 +58,14 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
     writer.extend("steps", len(kept), trial=0, step=range(1, len(kept) + 1), loss=math.nan, lr=first["rate"],
                   step_seconds=whole, data_seconds=data, communication_seconds=waiting,
                   compute_seconds=np.maximum(whole - data - waiting, 0.0),
-                  tokens=_sum(records, "tokens", kept) if _sum(records, "tokens", kept).all() else math.nan, **times)
+                  tokens=tokens if tokens.all() else math.nan, **times)
     writer.set_status(0, Status.COMPLETE, f"{counted(len(kept), 'update')} timed")
     writer.finish()
 
 
-def _sum(records: Sequence[Mapping[str, Any]], name: str, kept: np.ndarray) -> np.ndarray:
-    return np.sum([np.array(record["updates"][name])[kept] for record in records], axis=0).astype(float)
-
-
-def _passes(records: Sequence[Mapping[str, Any]], kept: np.ndarray) -> int:
-    """Batches that a rank reads for the typical update: more than 1 where the script accumulates gradients."""
-    return max(1, int(np.median([np.array(record["updates"]["batches"])[kept] for record in records])))
+def _counts(records: Sequence[Mapping[str, Any]], name: str, kept: np.ndarray) -> np.ndarray:
+    """What each rank counted at these updates, shape (ranks, kept)."""
+    return np.array([np.array(record["updates"][name])[kept] for record in records], float)
 
 
 def unseen_passes(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -85,7 +78,7 @@ def unseen_passes(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _global_batch(script: str, records: Sequence[Mapping[str, Any]], kept: np.ndarray, local_batch: int | None) -> int:
     """Examples of the typical update on all ranks, as the loaders returned them; else as the script was told."""
-    seen = int(np.median(_sum(records, "examples", kept)))
+    seen = int(np.median(_counts(records, "examples", kept).sum(0)))
     if seen or local_batch:
         return seen or local_batch * len(records)
     raise HvdscaleError(f"{script}: the examples of an update were not seen, as no DataLoader of torch returned them; "

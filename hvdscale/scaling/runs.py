@@ -39,8 +39,7 @@ def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
 
 
 def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts: str | None) -> list[str]:
-    """Start the script on the run's workers, wait for their records and write the log; what was changed so that the
-    script could run here. Raises HvdscaleError."""
+    """Run the script on the run's workers, and write the log; returns remarks. Raises HvdscaleError."""
     with _opened(run, asked, uuid.uuid4().hex) as folder:
         command = launch_command(launcher, run.workers, asked.command(run.workers, RANK, folder), hosts)
         end = runner.run_command(command, asked, launch_environment(), run.output)

@@ -184,8 +184,7 @@ class Keys:
 
     def layer(self) -> dict:
         """The settings with a sweep's defaults: no rule on the learning rate, no warmup (or gradual from 0 if only its
-        length is set), no noise measurement.
-        """
+        length is set), no noise measurement."""
         layer = {"lr_rule": "none", "noise_every": 0, "warmup": "gradual" if self.warms else "none"}
         if "gradual" in self.possible("warmup"):
             layer["warmup_start_factor"] = 0.0

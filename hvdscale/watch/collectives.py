@@ -111,7 +111,6 @@ def install(watch: Watch) -> None:
 
 
 def _note_sharding(watch: Watch, name: str, module: ModuleType) -> None:
-    """Tell when a model is sharded by the module's class or function of this name."""
     owner, called = (getattr(module, name), "__init__") if inspect.isclass(getattr(module, name)) else (module, name)
     watch.patches.before(owner, called, lambda *_, **__: watch.tell("sharded", name))
 

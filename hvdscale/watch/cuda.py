@@ -44,8 +44,6 @@ class Event:
 
 
 class CpuStream:
-    """The order in which the CPU works."""
-
     def __init__(self, *_: Any, **__: Any):
         self.device = torch.device("cpu")
 

@@ -12,7 +12,7 @@ import re
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -50,15 +50,18 @@ def on_cpu(value: Any) -> Any:
 
 
 def install(watch: Watch) -> None:
-    """Have the CPU in CUDA's place, and tell once that it is."""
     if not missing():
         return
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message)
         watch.patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))    # type: ignore
     redirect = Redirect(watch)
-    for owner, name in _factories():
-        redirect.device(owner, name)
+    known = _device._device_constructors()
+    for owner in (torch, torch.fft):
+        for name, value in list(vars(owner).items()):       # that make a tensor on a device that is named
+            if not isinstance(value, type) and callable(value) and not name.startswith("_") and (
+                    name.endswith("_like") or value in known):
+                redirect.device(owner, name)
     for name in NEW:
         redirect.device(torch.Tensor, name)
     redirect.device(torch.Tensor, "to", at=1)
@@ -75,16 +78,6 @@ def install(watch: Watch) -> None:
     watch.patches.replace(torch.nn.SyncBatchNorm, "forward", cuda.synchronizing)
     watch.patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
     _install_cuda(redirect)
-
-
-def _factories() -> Iterator[tuple[ModuleType, str]]:
-    """The functions that make a tensor on a device that is named."""
-    known = _device._device_constructors()
-    for owner in (torch, torch.fft):
-        for name, value in list(vars(owner).items()):
-            if not isinstance(value, type) and callable(value) and not name.startswith("_") and (
-                    name.endswith("_like") or value in known):
-                yield owner, name
 
 
 class Redirect:

@@ -22,7 +22,6 @@ _drawn = [0]                    # numbers drawn from a random.Random
 
 
 def install(watch: Watch) -> None:
-    """Follow the generators that the script makes from now on."""
     patches = watch.patches
     patches.put(torch, "Generator", _tracked(torch.Generator))
     for name in ("RandomState", "Generator"):
@@ -66,8 +65,7 @@ def states() -> dict[str, str]:
 
 
 def snapshot() -> tuple[dict[str, str], dict[int, str]]:
-    """The states of the global generators by name, and a digest of that of each generator that the script has made and
-    still has; 0: of all random.Random."""
+    """The states of the global generators by name, and a digest of each that the script made; 0: any random.Random."""
     own = {id(one): _state_of(one) for one in (*_made, *_kept)}
     return states(), {0: str(_drawn[0]), **own}
 

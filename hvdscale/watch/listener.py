@@ -66,10 +66,7 @@ class Listener:
 
 
 class Watch:
-    """The patches, and the listeners that are told.
-
-    local_workers  on this machine;  workers  of the run;  details  whether every gradient and line is told
-    """
+    """The patches, and the listeners that are told; ``details``: whether every gradient and line is."""
 
     def __init__(self, listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1, details: bool = True):
         self.listeners, self.local_workers, self.workers = tuple(listeners), local_workers, workers

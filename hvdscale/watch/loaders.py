@@ -15,7 +15,6 @@ MOST = 100_000          # batches of the rest of an epoch that are looked at
 
 
 def install(watch: Watch) -> None:
-    """Watch every loader of this process."""
     patches, process = watch.patches, os.getpid()
 
     def noting_index(original):
@@ -77,8 +76,7 @@ def _begin(watch: Watch, iterator: Any) -> None:
 
 
 def rest_of(iterator: Any) -> list[Any]:
-    """What the sampler gives for the batches of this epoch that have not been returned. Uses the sampler up, so it is
-    for an iteration that ends early; loaders of an iterable data set have none."""
+    """What the sampler gives for the batches of this epoch not returned yet, which uses it up; [] for iterable data."""
     if iterator._dataset_kind == dataloader._DatasetKind.Iterable:
         return []
     return [*iterator._watched, *islice(iterator._sampler_iter, MOST)]

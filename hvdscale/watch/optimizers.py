@@ -49,7 +49,6 @@ class RunningSteps:
 
 
 def install(watch: Watch) -> None:
-    """Watch every optimizer, schedule and clipping of this process."""
     steps, patches = RunningSteps(watch), watch.patches
     patches.on_undo(optimizers.register_optimizer_step_pre_hook(steps.begin).remove)
     patches.on_undo(optimizers.register_optimizer_step_post_hook(steps.end).remove)

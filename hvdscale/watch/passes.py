@@ -40,8 +40,8 @@ class Passes:
 
 
 def install(watch: Watch) -> None:
-    """Watch every backward pass, optimizer's parameters, gradient scaler and autocast of this process, each change of
-    mode, the examples of each batch-norm (a SyncBatchNorm over several ranks makes no such call), and each loss."""
+    """Watch passes, parameters, scalers, autocast, modes, losses, and each batch-norm's examples (SyncBatchNorm over
+    several ranks makes no such call)."""
     passes, patches = Passes(watch), watch.patches
 
     def noting_pass(original):

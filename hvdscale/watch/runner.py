@@ -174,7 +174,6 @@ def end(started: Sequence[subprocess.Popen], number: int, seconds: float) -> Non
 
 
 def record_of(place: Path, rank: int) -> Path:
-    """The file in which a rank leaves what it saw."""
     return place / f"rank{rank}.record"
 
 
@@ -230,7 +229,6 @@ def rendezvous(script: str, workers: int) -> Iterator[int]:
 
 
 def of_torchrun(rank: int, size: int, local_rank: int, local_size: int, port: int) -> dict[str, str]:
-    """The variables of a rank on one machine, as torchrun sets them."""
     return {"RANK": f"{rank}", "WORLD_SIZE": f"{size}", "LOCAL_RANK": f"{local_rank}", "GROUP_RANK": "0",
             "LOCAL_WORLD_SIZE": f"{local_size}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
 
@@ -246,7 +244,6 @@ def of_horovodrun(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """One of this machine that nothing listens on now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]

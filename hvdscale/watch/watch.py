@@ -19,8 +19,7 @@ def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int
              ) -> Iterator[Watch]:
     """Tell the listeners what happens in this process, and put everything back at the end.
 
-    local_workers  on this machine;  workers  of the run
-    details        also what takes time in each update: gradients, losses, batch-norm, files, and lines
+    details  also what takes time in each update: gradients, losses, batch-norm, files, and lines
     """
     watch = Watch(listeners, local_workers, workers, details)
     try:

@@ -46,12 +46,8 @@ def install(watch: Watch) -> None:
     watch.patches.when_imported("accelerate.accelerator", lambda module: watch.patches.replace(
         module.Accelerator, WITHOUT_REPEATS, counting(watch)))
 
-    def set_aside(original):
-        def build():
-            watch.tell("remark", SHARED_MEMORY)
-        return build
-    watch.patches.when_imported("deepspeed.comm.torch",
-                                lambda module: watch.patches.replace(module, "build_shm_op", set_aside))
+    watch.patches.when_imported("deepspeed.comm.torch", lambda module: watch.patches.replace(
+        module, "build_shm_op", lambda original: lambda: watch.tell("remark", SHARED_MEMORY)))
     if missing():
         watch.patches.when_imported("accelerate.state", lambda module: watch.patches.replace(
             module.PartialState, "__init__", _joining_on_cpu))

@@ -45,8 +45,7 @@ def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
 
 
 class ElasticWorkers(HorovodWorkers):
-    """The workers of `horovodrun --host-discovery-script`: when some are lost, or hosts change, the rest
-    form a new group.
+    """The workers of `horovodrun --host-discovery-script`: if some are lost, or hosts change, the rest form a new one.
 
     horovodrun assigns new ranks once every worker has asked for one or ended, so none may linger. A worker that waits
     longer than the stall time closes all connections; the collectives of the others then fail too, and all of them ask.
@@ -82,8 +81,7 @@ class ElasticWorkers(HorovodWorkers):
     def reform(self) -> None:
         """Leave the old group and join the new one, with a new rank and size.
 
-        Raises WorkerRemovedError where this worker is no longer part of the job, WorkerLostError where horovodrun
-        has ended.
+        Raises WorkerRemovedError if this worker is no longer part of the job, WorkerLostError if horovodrun has ended.
         """
         self.abandon()
         self._join(first=False)

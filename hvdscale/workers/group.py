@@ -103,10 +103,8 @@ class SingleWorker(Workers):
 
 
 class JoinedWorkers(Workers):
-    """The workers that a launcher started, joined by a transport.
-
-    A thread watches from the start: where a collective lasts longer than the stall time, it ends the process.
-    """
+    """The workers that a launcher started, joined by a transport. From the start a thread watches, and ends the process
+    where a collective lasts longer than the stall time."""
 
     _lost: Callable[[str], None] | None = None          # what the watching thread calls, once there is one
     _waiting: tuple[str, float] | None = None
@@ -116,7 +114,6 @@ class JoinedWorkers(Workers):
     _broken: type[Exception]            # what the transport raises in a collective where a worker is lost
 
     def _cause(self, error: Exception) -> str:
-        """The transport's own message."""
         return str(error).strip()
 
     def _shut_down(self) -> None:
@@ -172,7 +169,6 @@ class JoinedWorkers(Workers):
             self._end()
 
     def _end(self) -> None:
-        """End this process."""
         os._exit(1)
 
     def _stalled(self, seconds: float) -> str:

@@ -54,7 +54,6 @@ def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.envi
 
     Inside a Slurm allocation mpirun or srun, which need no ssh between the nodes; elsewhere horovodrun, which takes the
     transport that Horovod was built with. torchrun is the last, and the first outside of Slurm if there is no Horovod.
-    Raises UsageError for a name that is no launcher or not installed.
     """
     if wanted == "auto":
         candidates = ("mpirun", "srun", "horovodrun") if "SLURM_JOB_ID" in environment else ("horovodrun", "mpirun")
@@ -70,8 +69,7 @@ def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.envi
 
 def refuse_too_many(workers: int, launcher: str | None, hosts: str | None,
                     environment: Mapping[str, str] = os.environ) -> None:
-    """Raise UsageError, before anything is started, for more workers than there is room for, and for ``hosts`` that the
-    launcher would ignore.
+    """Raise UsageError for more workers than there is room for, and for ``hosts`` that the launcher would ignore.
 
     Launchers do not say it well: horovodrun is silent for minutes, or shows a traceback. Without ``hosts`` in a Slurm
     allocation, this is for Slurm to judge.
@@ -113,10 +111,7 @@ def _slots(host: str) -> int:
 
 
 def launch_command(launcher: str | None, workers: int, command: list[str], hosts: str | None = None) -> list[str]:
-    """The command on this number of workers, on this machine or on ``hosts`` (a:4,b:4).
-
-    Raises WorkersError for several workers without a launcher.
-    """
+    """The command on this number of workers, on this machine or on ``hosts`` (a:4,b:4); raises WorkersError."""
     count = ["-np", str(workers)]
     if launcher is None:
         if workers == 1:
@@ -182,7 +177,6 @@ def launched() -> tuple[str, int] | None:
 
 
 def _counted() -> str | None:
-    """The variable by which the launcher gave its number of processes; None without a launcher."""
     return next((variable for variable in LAUNCHED if os.environ.get(variable, "").isdecimal()), None)
 
 
@@ -213,11 +207,7 @@ class Process:
 
 
 def place() -> Process:
-    """This process, read from its launcher's variables; needs no MPI.
-
-    job  with MPICH, which sets no variable that identifies a launch, the same only on one host
-    Raises WorkersError where the launcher gives one of several processes no rank or local rank.
-    """
+    """This process, read from its launcher's variables; needs no MPI. Raises WorkersError where they give no rank."""
     counted = _counted()
     if counted is None:
         return Process(None, 0, 1, 0, 1, f"{socket.gethostname()}:{os.getpid()}")
@@ -230,7 +220,6 @@ def place() -> Process:
 
 
 def _job(counted: str, environment: Mapping[str, str], parent: int) -> str:
-    """The name of the launch of a process with that environment and parent."""
     launcher, *_, names = VARIABLES[counted]
     said = [environment[name] for name in names if environment.get(name)] or [f"{socket.gethostname()}:{parent}"]
     return ":".join([launcher, *said])

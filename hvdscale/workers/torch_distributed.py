@@ -105,7 +105,6 @@ class TorchWorkers(JoinedWorkers):
 
 
 def join(stall_seconds: float) -> TorchWorkers:
-    """The workers of this launch; raises WorkersError where they cannot find each other."""
     process = place()
     with starting(stall_seconds, "torch.distributed"):
         workers = TorchWorkers(find_store(process, stall_seconds), process, stall_seconds)
@@ -206,6 +205,5 @@ def _address_file(process: Process) -> Path:
 
 
 def forget_address(process: Process) -> None:
-    """Remove the file, if there is one, once all have read it."""
     with contextlib.suppress(OSError):
         _address_file(process).unlink()

@@ -41,10 +41,7 @@ TRANSPORTS = {"horovod": Transport("horovodrun", _by_horovod), "torch": Transpor
 
 
 def form(stall_seconds: float, transport: str = "auto") -> Workers:
-    """The worker group of this process, which from now on stops when its launcher has ended.
-
-    Raises WorkersError where the processes of a launch cannot be joined.
-    """
+    """The worker group of this process, which from now on stops when its launcher has ended; raises WorkersError."""
     started = launched()
     if started is None:
         return SingleWorker()
@@ -54,9 +51,9 @@ def form(stall_seconds: float, transport: str = "auto") -> Workers:
 
 
 def choose(transport: str, launcher: str) -> str:
-    """A key of TRANSPORTS; for ``auto`` by the launcher and by whether Horovod is installed, as on all ranks alike.
+    """A key of TRANSPORTS, for ``auto`` by the launcher and by whether Horovod is installed, as on all ranks alike.
 
-    Raises WorkersError for an unknown transport, and for one that does not join the launcher's processes.
+    Raises WorkersError for one that is unknown, or does not join the launcher's processes.
     """
     only = next((name for name, one in TRANSPORTS.items() if one.launcher == launcher), None)
     if transport == "auto":

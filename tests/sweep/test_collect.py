@@ -53,16 +53,6 @@ def test_a_study_is_the_same_whatever_group_ran_its_trials(tmp_path):
     assert sources[1]["path"] == str(tmp_path / "two" / "logs" / "b.h5")
 
 
-def test_the_comparison_of_studies_sees_a_difference(tmp_path):
-    group_log(tmp_path, "a", [(0, 0, 0, BUDGET), (1, 1, 0, BUDGET), (2, 0, 0, BUDGET - 1)])
-    right, *wrong = [collect(str(tmp_path), f"{STUDY}-{number}", lambda: [trial], {}) for number, trial in enumerate((
-        whole(0, ("a.h5", 0)), whole(0, ("a.h5", 1)), whole(0, ("a.h5", 2)), whole(1, ("a.h5", 0)),
-        whole(0, ("a.h5", 0), kind="failed"), whole(0, ("a.h5", 0), stop_step=BUDGET - 1)))]
-    for path in wrong:
-        with pytest.raises(AssertionError):
-            assert_same_study(right, path)
-
-
 def test_what_was_settled_holds_and_rows_end_at_the_stop(tmp_path):
     group_log(tmp_path, "a", [(0, 0, 0, BUDGET), (1, 1, 0, BUDGET)])
     pruned = whole(1, ("a.h5", 1), stop_step=20, kind="pruned", reason="pruned: 5 trials had met by step 20")
@@ -97,14 +87,6 @@ def test_a_restart_after_the_stop_is_left_out_with_its_rows(tmp_path):
     group_log(tmp_path, "a", [(0, 0, 0, 33), (1, 0, 30, BUDGET)])
     _, log = collected(tmp_path, whole(0, ("a.h5", 0), ("a.h5", 1), stop_step=20))
     assert log.restarts["first_step"].tolist() == [0] and steps_of(log, 0)[0] == [0, 10, 20]
-
-
-def test_a_trial_begun_anew_has_nothing_of_the_attempt_before(tmp_path):
-    group_log(tmp_path, "a", [(0, 0, 0, 47)])
-    group_log(tmp_path, "b", [(5, 0, 0, 30)])
-    _, log = collected(tmp_path, whole(0, ("a.h5", 0), ("b.h5", 5)))
-    assert steps_of(log, 0) == [[0, 10, 20, 30], list(range(1, 31))]
-    assert set(log.steps["step_seconds"]) == {6.0}
 
 
 @pytest.mark.parametrize("seed", range(3))

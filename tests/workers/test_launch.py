@@ -2,7 +2,6 @@
 import pytest
 
 from hvdscale.errors import UsageError, WorkersError
-from hvdscale.system.cores import usable_cores
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workers.transport import choose, form
 from hvdscale.system.run_module import OURS, SAFE
@@ -169,10 +168,6 @@ def test_a_transport_that_a_launcher_does_not_serve_is_an_error(transport, launc
 def test_a_single_process_under_a_launcher_needs_no_horovod(alone, no_horovod, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
     assert type(form(60)) is SingleWorker
-
-
-def test_the_usable_cores_are_some():
-    assert len(usable_cores()) >= 1
 
 
 @pytest.mark.parametrize("said, killed", [
