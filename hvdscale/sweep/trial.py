@@ -76,9 +76,6 @@ class TrialLog(RunLog):
 class TrialCheckpoints(FolderCheckpoints):
     """A trial's checkpoints: by time, and when a signal stops it."""
 
-    def __init__(self, start, *given):
-        super().__init__(replace(start, in_folder=True), *given)
-
     def keeps_end(self, stop):
         return stop.exit_code == ExitCode.PREEMPTED
 
@@ -97,8 +94,8 @@ class Trials:
                  studies: Sequence[Study], accepted: Mapping[str, str]):
         self.out, self.data, self.group, self.owner = out, data, group, owner
         self.stopping, self.accepted = stopping, dict(accepted)
-        self._tables = sorted({parameter.name for study in studies for parameter in study.space
-                               if "." in parameter.name})
+        names = {parameter.name for study in studies for parameter in study.space}
+        self._tables = sorted(name for name in names if "." in name)
         self._writer: LogWriter | None = None
         self._begun = 0
         self._result, self._started = DrawResult(-1), 0.0       # of the trial that runs
@@ -110,12 +107,16 @@ class Trials:
 
         threshold  steps within which it must meet the strictest target, as currently known
 
-        Raises errors that are not the trial's fault: LogError, CheckpointError, PlanError or WorkersError;
-        WorkerLostError or FaultError if ranks diverge.
+        Raises errors that are not the trial's fault, WorkerLostError or FaultError if ranks diverge.
         """
         self._result, self._started = DrawResult(number, owner=self.owner), time.monotonic()
+        gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
+        gc.freeze()         # so do other trials' results
+        layers = study.layers(number, self._folder(study, number))
+        if self.accepted:
+            layers[-1]["accepted"] = self.accepted
         try:
-            job = self.prepare(study, number)
+            job = prepare(study.sweep.workload, layers, self.group, self.data)
             outcome = self._train(job, study, number, threshold, display)
         except (WorkersError, FaultError, LogError, CheckpointError, PlanError):
             raise                               # not the trial's fault: its plan was settled before
@@ -127,20 +128,10 @@ class Trials:
             if self.group.size > 1:
                 raise FaultError(reason) from error
             return self.end(study, DrawEnd.FAILED, reason)
-        stop = outcome.stop
-        if stop.exit_code == ExitCode.PREEMPTED:
+        if outcome.stop.exit_code == ExitCode.PREEMPTED:
             return None
         self._result.last_step = outcome.step
-        return self.end(study, _kind(stop, self._result, study), stop.reason)
-
-    def prepare(self, study: Study, number: int) -> Job:
-        """The trial's job; raises the same HvdscaleError on all ranks."""
-        gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
-        gc.freeze()         # so do other trials' results
-        layers = study.layers(number, self._folder(study, number))
-        if self.accepted:
-            layers[-1]["accepted"] = self.accepted
-        return prepare(study.sweep.workload, layers, self.group, self.data)
+        return self.end(study, _kind(outcome.stop, self._result, study), outcome.stop.reason)
 
     def end(self, study: Study, kind: DrawEnd, reason: str) -> DrawResult:
         """The result of the last trial, which has ended so."""
@@ -170,7 +161,7 @@ class Trials:
         with self.group.together("the log"):
             run_log = self._run_log(job, study, number, start)
         kept = TrialFolder(folder) if self.group.rank == 0 else None
-        checkpoints = TrialCheckpoints(start, job.plan, kept, run_log, display, self.group)
+        checkpoints = TrialCheckpoints(replace(start, in_folder=True), job.plan, kept, run_log, display, self.group)
         vote = StopVote(threshold if self.group.rank == 0 else lambda: math.inf, self.stopping)
         outcome = train(job, run_log, display, self.group, checkpoints, vote)
         with self.group.together("the log"):
@@ -181,13 +172,9 @@ class Trials:
     def _start(self, folder: str) -> Start:
         """The trial's start: its newest valid checkpoint, if any."""
         found = Start()
-        if self.group.rank == 0:
-            for step, path in listed(folder):
-                try:
-                    state = read(path)
-                except CheckpointError:
-                    continue
-                found = Start(checkpoint=path, step=step, state=state, previous_end=INTERRUPTED)
+        for step, path in listed(folder) if self.group.rank == 0 else ():
+            with contextlib.suppress(CheckpointError):
+                found = Start(checkpoint=path, step=step, state=read(path), previous_end=INTERRUPTED)
                 break
         start = shared(found, self.group)
         if start.state is not None:

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.log import main as log_command
-from hvdscale.cli.report import main as report_command
 from hvdscale.errors import LogError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
@@ -174,17 +172,6 @@ def test_one_job_waits_for_another_that_collects_the_study(tmp_path, monkeypatch
     with pytest.raises(LogError, match=f"{STUDY}.h5: is being written by process {os.getpid()}"):
         collected(tmp_path, whole(0, ("a.h5", 0)))
     other.release()
-
-
-def test_pruned_trials_are_incomplete_to_a_report(tmp_path):
-    group_log(tmp_path, "a", [(n, n, 0, BUDGET) for n in range(3)])
-    pruned = dict(stop_step=10, kind="pruned", reason="pruned at step 10")
-    path, log = collected(tmp_path, whole(0, ("a.h5", 0)), whole(1, ("a.h5", 1)), whole(2, ("a.h5", 2), **pruned))
-    trials = read_trials(log)
-    assert [trial.status.name for trial in trials] == ["COMPLETE", "COMPLETE", "INCOMPLETE"]
-    assert [trial.last_step for trial in trials] == [BUDGET, BUDGET, 10]
-    done = CliRunner().invoke(report_command, [path], catch_exceptions=False)
-    assert done.exit_code == 0 and "digits/fc" in done.output
 
 
 def test_trials_of_a_study_are_listed_with_the_point_searched(tmp_path):
