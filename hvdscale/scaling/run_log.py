@@ -64,7 +64,6 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
 
 
 def _counts(records: Sequence[Mapping[str, Any]], name: str, kept: np.ndarray) -> np.ndarray:
-    """What each rank counted at these updates, shape (ranks, kept)."""
     return np.array([np.array(record["updates"][name])[kept] for record in records], float)
 
 

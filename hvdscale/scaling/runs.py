@@ -32,7 +32,6 @@ RUNNING, FAILED = "running", "failed"
 
 
 def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
-    """What a finished log must have been asked for too, to stand for the run."""
     digest = hashlib.sha256(Path(asked.script).read_bytes()).hexdigest()[:12]
     return {"script": asked.script, "source": digest, "arguments": list(asked.arguments_on(workers)),
             "warm_up": asked.warm_up, "updates": asked.updates, "threads": asked.threads}

@@ -83,7 +83,6 @@ def _choose(states: SweepState, study: Study) -> list[DrawResult]:
 
 
 def searches_in(path: str) -> tuple[Search, ...]:
-    """The searches in a study's log; raises LogError."""
     with read_log(path) as log:
         return searches_of(read_trials(log))
 

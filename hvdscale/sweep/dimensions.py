@@ -63,7 +63,6 @@ class Dimension:
     shares: bool = False
 
     def over(self, budget_steps: int) -> Parameter:
-        """The parameter under a budget in steps; raises UsageError for a bound that its key does not accept."""
         if not self.shares:
             return self.parameter
         name, kind = self.parameter.name, self.parameter.type
@@ -96,7 +95,6 @@ def _find_fault(name: str, value) -> str | None:
 
 
 def overridden(table: TomlTable, own: TomlTable | None) -> TomlTable:
-    """A parameter's table with a batch's overrides; raises UsageError for a key that is none."""
     table.only(FIELDS)
     if own is None:
         return table

@@ -87,10 +87,8 @@ class SweepState:
 
 class Farm:
     """One group's work. All its ranks make the same calls; only rank 0 has the ledger, and calls ``tick`` now and then.
-
     It waits for running trials of the same launch, which may need a replacement or another attempt, but not for those
-    of other jobs.
-    """
+    of other jobs."""
 
     def __init__(self, state: SweepState, trials: Trials, group: Workers, owner: Owner | None, shard: Shard,
                  display: Display, tick: Callable[[], None], stopping: Callable[[], bool]):
@@ -98,11 +96,9 @@ class Farm:
         self.display, self.tick, self.stopping = display, tick, stopping
 
     def work(self) -> bool:
-        """Run trials until none is left for this group; False if a signal stopped it.
-
-        Raises LogError if the ledger or the log fails, TrialsError if all trials of a study fail alike, WorkerLostError
-        or FaultError if the group is broken.
-        """
+        """Run trials until none is left for this group; False if a signal stopped it. Raises LogError if the ledger or
+        the log fails, TrialsError if all trials of a study fail alike, WorkerLostError or FaultError if the group is
+        broken."""
         while True:
             task: Claim | str = WAIT
             with self.group.together("the ledger"):

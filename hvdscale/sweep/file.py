@@ -60,7 +60,6 @@ class StudySpec:
         return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.optimizer)}-b{self.global_batch}"
 
     def space(self, budget_steps: int) -> tuple[Parameter, ...]:
-        """The space under a budget in steps; raises UsageError for a bound that its key does not accept."""
         return tuple(dimension.over(budget_steps) for dimension in self.dimensions)
 
 
@@ -133,7 +132,6 @@ def read_optimizers(top: TomlTable) -> tuple[str, ...]:
 
 
 def read_batch_sizes(top: TomlTable, workers: int) -> tuple[int, ...]:
-    """The global batches, increasing; each needs an example for every worker of a trial."""
     sizes = top.take("batch_sizes", list)
     for size in sizes:
         if type(size) is not int or size < 1:
@@ -154,7 +152,6 @@ def _refuse_repeated(top: TomlTable, key: str, values: list, example: str) -> No
 
 
 def read_targets(top: TomlTable) -> tuple[Target, ...]:
-    """The targets, easiest first, all of one metric and direction."""
     targets = []
     for text in top.take("targets", list, []):
         try:
@@ -198,7 +195,6 @@ def read_counts(table: TomlTable, trials=REQUIRED, max_draws: int | None = None)
 
 
 def read_budget(table: TomlTable) -> dict:
-    """The table's budget by its key; empty if it has none."""
     given = [name for name in BUDGETS if name in table]
     if len(given) > 1:
         first, second = (f"{name} = {table[name]}" for name in given[:2])
@@ -207,7 +203,6 @@ def read_budget(table: TomlTable) -> dict:
 
 
 def read_batches(top: TomlTable, batch_sizes: tuple[int, ...]) -> dict[int, TomlTable]:
-    """Each batch's table [batch.N]; empty if there is none."""
     tables = top.table("batch")
     for name in tables:
         if name not in map(str, batch_sizes):
@@ -223,7 +218,6 @@ def read_batches(top: TomlTable, batch_sizes: tuple[int, ...]) -> dict[int, Toml
 
 
 def batch_record(own: TomlTable) -> dict:
-    """The content of a table [batch.N], checked."""
     tables = {"settings": read_settings(own.table("settings")),
               "space": {name: dict(table) for name, table in parameter_tables(own.table("space")).items()}}
     return {**read_budget(own), **{name: own[name] for name in COUNTS if name in own},
@@ -232,7 +226,6 @@ def batch_record(own: TomlTable) -> dict:
 
 def refuse_unused(top: TomlTable, optimizers: tuple[str, ...], space: dict[str, TomlTable],
                   settings: list[TomlTable]) -> None:
-    """Raise UsageError for a key that no optimizer takes, and for a space without a learning rate."""
     for name, table in space.items():
         refuse_untaken(table, name, optimizers)
     for table in settings:
@@ -278,7 +271,6 @@ def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, eval
 
 
 def refuse_grid(top: TomlTable, keys: Keys, evaluations: int | None, budget: dict) -> None:
-    """Raise UsageError unless the evaluation grid is set exactly once."""
     given = "eval_every" in keys
     if evaluations is not None and given:
         raise keys.wrong("eval_every and evaluations are alternatives; give one of them", "eval_every")
@@ -292,7 +284,6 @@ def refuse_grid(top: TomlTable, keys: Keys, evaluations: int | None, budget: dic
 
 
 def refuse_shares(space: dict[str, TomlTable], dimensions: tuple[Dimension, ...], budget: dict) -> None:
-    """Raise UsageError for shares of a budget in seconds, and for shares whose steps the key does not accept."""
     for dimension in dimensions:
         table = space[dimension.parameter.name]
         if dimension.shares and "seconds" in budget:

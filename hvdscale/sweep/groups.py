@@ -44,10 +44,8 @@ class LaunchGroup(JoinedWorkers):
     _active = True
 
     def reform(self):
-        """Form the group again after an error of one rank that interrupted a collective; all ranks must call it.
-
-        If one does not, the others end after the stall time.
-        """
+        """Form the group again after an error of one rank that interrupted a collective; all ranks must call it. If one
+        does not, the others end after the stall time."""
         self.abandon()
         self._form()
         self._active = True
@@ -61,7 +59,6 @@ class LaunchGroup(JoinedWorkers):
             super().abandon()
 
     def leave(self):
-        """Leave the group, also after ``abandon``."""
         with contextlib.suppress(WorkerLostError):          # the work is done
             if self._active:
                 self.gather(None, "leave")
@@ -70,9 +67,7 @@ class LaunchGroup(JoinedWorkers):
 
 class HorovodGroup(LaunchGroup, HorovodWorkers):
     """A group of several processes of a launch; rank and size are within the group, the local ones within the launch.
-
-    All processes of the launch must be joined by ``mpi`` (mpi4py's MPI, initialized).
-    """
+    All processes of the launch must be joined by ``mpi`` (mpi4py's MPI, initialized)."""
 
     def __init__(self, hvd, mpi, stall_seconds: float, process: Process, size: int, cores: frozenset[int]):
         self._mpi, self._process, self._cores = mpi, process, cores
@@ -91,7 +86,6 @@ class HorovodGroup(LaunchGroup, HorovodWorkers):
             self._hvd.init(comm=self._comm)
 
     def leave(self):
-        """Leave the group and finalize MPI, also after ``abandon``."""
         super().leave()
         with self._collective("the end of MPI"):
             self._mpi.Finalize()
@@ -159,7 +153,6 @@ GROUPS = {"horovod": _horovod_group, "torch": _torch_group}         # by transpo
 
 
 def _explain_uneven(process: Process, workers_per_trial: int) -> str:
-    """Why the number of processes does not fit, and numbers that would."""
     if process.launcher is None:
         return (f"workers_per_trial = {workers_per_trial} needs that many processes for each trial, and this one was "
                 f"started alone: start mpirun -np {workers_per_trial} (or a multiple of it), or srun --mpi=pmix")
@@ -186,10 +179,8 @@ def _begin_mpi(hvd):
 
 
 def leave(group: SingleGroup | LaunchGroup, code: int, others_gone: Callable[[], bool]) -> int:
-    """Leave the launch without harm to its other groups; returns the exit code for os._exit.
-
-    Only the launch's first process returns ``code``, once ``others_gone``; the others return 0.
-    """
+    """Leave the launch without harm to its other groups; returns the exit code for os._exit. Only the launch's first
+    process returns ``code``, once ``others_gone``; the others return 0."""
     group.leave()
     if place().rank:
         return 0

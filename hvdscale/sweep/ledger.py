@@ -97,7 +97,6 @@ class DrawResult:
 
     @property
     def status(self) -> Status:
-        """The status that its trial has in a log."""
         if self.kind == DrawEnd.DIVERGED:
             return Status.INFEASIBLE
         return Status.COMPLETE if self.kind in (DrawEnd.MET, DrawEnd.BUDGET) else Status.INCOMPLETE
@@ -157,9 +156,7 @@ class Listing:
 
     def refresh(self, number: int | None = None) -> bool:
         """List all draws, or only the folder of one; False if files are gone that were there: list with a new one.
-
-        Raises LogError if a folder cannot be read, or has files of draws of another one.
-        """
+        Raises LogError if a folder cannot be read, or has files of draws of another one."""
         if number is not None:
             return self._list(folder_of(number))
         return self._list("") and all(map(self._list, filter(_FOLDER.fullmatch, list(self._names[""]))))
@@ -185,7 +182,6 @@ class Listing:
 
 
 def folder_of(number: int) -> str:
-    """The folder of a draw's files, within the study's."""
     first = number // FOLDER_DRAWS * FOLDER_DRAWS
     return str(first) if 0 < first < FIRST_REPEAT else ""
 
@@ -216,11 +212,8 @@ class Ledger:
             self._looked = None
 
     def claim(self, study: str, number: int, owner: Owner) -> int | None:
-        """Claim a draw; returns the number of the attempt, 1, 2, ...
-
-        None if the draw is finished, running under a living owner (even this one), or out of attempts. The owner ends
-        the attempt by ``record`` or ``release``.
-        """
+        """Claim a draw; returns the number of the attempt, 1, 2, ... None if the draw is finished, running under a
+        living owner (even this one), or out of attempts. The owner ends the attempt by ``record`` or ``release``."""
         files = self._files(study, number)
         if self._standing(study, number, files) != "free":
             return None
@@ -268,7 +261,6 @@ class Ledger:
         return numbers
 
     def owners(self) -> list[dict]:
-        """Host, pid and job of living owners."""
         folder = os.path.join(self.out, "owners")
         paths = [os.path.join(folder, name.removesuffix(SUFFIX)) for name in sorted(_names_in(folder))]
         return [owner for owner in map(holder, paths) if owner is not None]
@@ -300,10 +292,8 @@ class Ledger:
 
     def _standing(self, study: str, number: int, files: dict[str, set[int]]) -> str:
         """``finished``, ``running`` under a living owner, ``lost`` as its owners have died too often, or ``free``.
-
         Before it counts as lost the folder is listed again, as the last owner may have released or recorded the draw
-        since, and then ended.
-        """
+        since, and then ended."""
         if files["json"]:
             return "finished"
         claim = self._newest_claim(study, number, files)
@@ -324,7 +314,6 @@ class Ledger:
         sync_directory(path)
 
     def _path(self, study: str, name: str) -> str:
-        """The path of a draw's file, such as 7.json."""
         return os.path.join(self._folder(study), folder_of(int(name.partition(".")[0])), name)
 
     def _folder(self, study: str) -> str:

@@ -70,10 +70,8 @@ def describe_study(states: SweepState, study: Study) -> str:
 
 
 def describe_sweep(states: SweepState) -> str:
-    """The share of the sweep that is done, and the time left, extrapolated from its trials.
-
-    Repeats of winners count from the start, replacement draws only once they are needed.
-    """
+    """The share of the sweep that is done, and the time left, extrapolated from its trials. Repeats of winners count
+    from the start, replacement draws only once they are needed."""
     expected, wanted, missing, more, left, busy = states.expected_seconds(), 0, 0, 0, 0.0, 0
     for name, study in states.studies.items():
         state, running, to_do = states.of(study), len(states.ledger.running(name)), len(states.open(study))

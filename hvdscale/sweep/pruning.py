@@ -29,11 +29,9 @@ ALIKE = 5                           # if all trials, at least this many, failed 
 
 
 def threshold(results: Mapping[int, DrawResult], number: int, target: str | None, keep: int | None) -> float:
-    """The step at which draw ``number`` may be stopped if it has not met ``target``; inf: never.
-
-    The ``keep``-th fewest steps to the target among known results of lower numbers: too high or right while some are
-    missing, never too low. ``keep`` or ``target`` None: no pruning.
-    """
+    """The step at which draw ``number`` may be stopped if it has not met ``target``; inf: never. The ``keep``-th fewest
+    steps to the target among known results of lower numbers: too high or right while some are missing, never too low.
+    ``keep`` or ``target`` None: no pruning."""
     if keep is None or target is None:
         return math.inf
     before = heapq.nsmallest(keep, (result.steps_to(target) for lower, result in results.items() if lower < number))
@@ -64,10 +62,8 @@ class StudyState:
         return self._seconds / self._timed if self._timed else None
 
     def extend(self, results: Mapping[int, DrawResult]) -> StudyState:
-        """The state with further results, which are at their end; those of settled draws are not read again.
-
-        Raises LogError for a draw stopped before its threshold, as after the removal of earlier results.
-        """
+        """The state with further results, which are at their end; those of settled draws are not read again. Raises
+        LogError for a draw stopped before its threshold, as after the removal of earlier results."""
         for result in islice(results.values(), self._read, None):
             if result.kind not in RETRIED:
                 self._timed, self._seconds = self._timed + 1, self._seconds + result.seconds

@@ -96,7 +96,6 @@ class SweepRun:
         return finished
 
     def others_gone(self) -> bool:
-        """Whether no other group of the launch is still working."""
         if self._owner is None:
             return True
         try:
@@ -106,7 +105,6 @@ class SweepRun:
             return True
 
     def _settle(self, out: str | None) -> tuple[list[Study], Data]:
-        """The wanted studies, settled for the data, and the data."""
         with self.group.together("the sweep"):
             workload = find(self.sweep.workload)
             wanted = wanted_studies(self.sweep, self.asked.only)
@@ -159,7 +157,6 @@ class SweepRun:
 
 
 def report_status(asked) -> None:
-    """Collect the sweep's results so far, and print its state; raises LogError or UsageError."""
     sweep, out = asked.sweep, asked.out
     if not refuse_other(out, sweep):
         raise LogError(f"{out}: no sweep has begun there")
@@ -209,7 +206,6 @@ def last_lines(states: SweepState, asked, finished: bool) -> list[str]:
 
 
 def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[StudySpec]:
-    """The studies selected by --only; raises UsageError for a value that selects none."""
     wanted = list(sweep.studies)
     for word, of_study in (("batch", lambda s: str(s.global_batch)), ("optimizer", lambda s: s.optimizer)):
         known = dict.fromkeys(map(of_study, sweep.studies))
@@ -265,7 +261,6 @@ def estimate(study: Study, data: Data, group: Workers) -> StudyEstimate:
 
 
 def estimate_table(found: list[StudyEstimate], groups: int) -> str:
-    """The estimates by study and in all; with budgets in steps also the steps and examples."""
     head = ("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")
     rows = []
     for one in found:

@@ -68,7 +68,6 @@ class TomlTable(UserDict):
         return TomlTable(self.file, {**kept, **other}, self.path, dict.fromkeys(other, other))
 
     def wrong(self, said: str, key: str = "") -> UsageError:
-        """An error about this table, or a key in it, naming file and table."""
         path = self.overrides[key].path if key in self.overrides else self.path
         return UsageError(": ".join(filter(None, (self.file, ".".join(path), said))))
 
@@ -96,7 +95,6 @@ class TomlTable(UserDict):
 
 
 def read_table(path: str) -> TomlTable:
-    """The top table of a TOML file; raises UsageError naming the file, and the position of a syntax error."""
     return TomlTable(str(path), read_toml(path))
 
 
@@ -131,7 +129,6 @@ def read_settings(table: TomlTable) -> dict:
 
 
 def takes(optimizer: str, name: str) -> bool:
-    """Whether a key has an effect with the optimizer."""
     if name.partition(".")[0] == "optimizer_args":
         return optimizer not in OPTIMIZERS
     return not is_of_optimizer(name) or optimizer in ACTS_ONLY_WITH[key_of(name)][1]
@@ -143,7 +140,6 @@ def is_of_optimizer(name: str) -> bool:
 
 
 def refuse_untaken(table: TomlTable, name: str, optimizers: tuple[str, ...], key: str = "") -> None:
-    """Raise UsageError if no optimizer of the sweep takes the key."""
     if not any(takes(optimizer, name) for optimizer in optimizers):
         takers = (listed(ACTS_ONLY_WITH[key_of(name)][1], "or") if is_of_optimizer(name) else
                   "a module:Class such as torch.optim:RMSprop")
@@ -164,7 +160,6 @@ class Keys:
         return key in map(key_of, (*self.settings, *self.searched))
 
     def wrong(self, said: str, name: str) -> UsageError:
-        """The error at the place that sets or searches the key."""
         if name in self.searched:
             return self.space[name].wrong(said)
         table, given = self.home[key_of(name)]

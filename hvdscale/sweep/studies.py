@@ -57,7 +57,6 @@ class Study:
         return divmod(number - FIRST_REPEAT, 100) if number >= FIRST_REPEAT else (number, 0)
 
     def layers(self, number: int, checkpoint: str) -> list[dict]:
-        """The settings of a trial with this checkpoint folder, the strongest layer last."""
         sweep, (draw, _) = self.sweep, self.draw_of(number)
         target = str(sweep.targets[-1]) if sweep.targets else "none"
         in_steps = sweep.evaluations or "global_batch" in self.spec.layer      # else as set, over a changing batch
@@ -67,7 +66,6 @@ class Study:
             **layer_of(self.points[draw])}]
 
     def record(self, number: int) -> dict:
-        """The search's entry in a trial's plan."""
         sweep, (draw, repeat) = self.sweep, self.draw_of(number)
         return {"study": self.name, "draw": draw, "repeat": repeat, "point": dict(self.points[draw]),
                 "space": [parameter.record() for parameter in self.space], "trials": self.spec.trials,
@@ -142,11 +140,8 @@ def _keep(path: str, facts: dict, drawn: list[dict]) -> None:
 
 
 def keep_record(out: str, sweep: Sweep, job: dict, accept: bool) -> tuple[dict[str, str], list[str]]:
-    """Write OUT/sweep.json; returns the earlier jobs that count as this one, and notes.
-
-    Raises UsageError if another sweep is there, or one of another job, unless it is to be accepted; LogError if the
-    file cannot be read.
-    """
+    """Write OUT/sweep.json; returns the earlier jobs that count as this one, and notes. Raises UsageError if another
+    sweep is there, or one of another job, unless it is to be accepted; LogError if the file cannot be read."""
     known = refuse_other(out, sweep)
     then, path = known.get("job") or {}, os.path.join(out, RECORD)
     accepted = refuse_changes(then, job, accept, path, "Put it back, or give another --out")
@@ -170,11 +165,9 @@ def refuse_other(out: str, sweep: Sweep) -> dict:
 
 
 def check_same(recorded: dict, sweep: Sweep) -> None:
-    """Raise UsageError naming the keys in which the sweep differs from the recorded one.
-
-    A sweep may be resumed with other batch sizes, optimizers, numbers of trials, draws, repeats or workers, and with
-    other settings that change no update.
-    """
+    """Raise UsageError naming the keys in which the sweep differs from the recorded one. A sweep may be resumed with
+    other batch sizes, optimizers, numbers of trials, draws, repeats or workers, and with other settings that change no
+    update."""
     then, now = {key: value for key, value in recorded.items() if key != "job"}, json.loads(json.dumps(sweep.record))
     common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
     differ = [said for key, said in differences(then, now).items() if not _may_differ(key, common)]

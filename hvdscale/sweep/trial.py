@@ -134,7 +134,6 @@ class Trials:
         return self.end(study, _kind(outcome.stop, self._result, study), outcome.stop.reason)
 
     def end(self, study: Study, kind: DrawEnd, reason: str) -> DrawResult:
-        """The result of the last trial, which has ended so."""
         result = self._result
         result.kind, result.reason, result.seconds = kind, reason, time.monotonic() - self._started
         result.steps = {str(target): result.steps_to(str(target)) for target in study.sweep.targets}
@@ -170,7 +169,6 @@ class Trials:
         return outcome
 
     def _start(self, folder: str) -> Start:
-        """The trial's start: its newest valid checkpoint, if any."""
         found = Start()
         for step, path in listed(folder) if self.group.rank == 0 else ():
             with contextlib.suppress(CheckpointError):
@@ -201,10 +199,8 @@ class Trials:
 
 
 class StopVote:
-    """A rank's vote at a step: to stop at a signal, or if the trial can no longer be among the best.
-
-    If an evaluation at or beyond the threshold did not meet the target, no later one can.
-    """
+    """A rank's vote at a step: to stop at a signal, or if the trial can no longer be among the best. If an evaluation
+    at or beyond the threshold did not meet the target, no later one can."""
 
     def __init__(self, threshold: Callable[[], float], stopping: Callable[[], bool]):
         self._threshold, self._stopping = threshold, stopping

@@ -60,10 +60,8 @@ class WeightAverage:
 @torch.no_grad()
 def evaluation_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """A context in which the model has the weights that its optimizer evaluates; most evaluate the model as it is.
-
     Those of schedule-free learning (Defazio et al. 2024, arXiv:2405.15682) have ``eval()`` and ``train()``, which move
-    the weights in place. Rounding would leave a trace of that, so the weights are put back to the bit afterwards.
-    """
+    the weights in place. Rounding would leave a trace of that, so the weights are put back to the bit afterwards."""
     if not has_modes(optimizer):
         yield
         return

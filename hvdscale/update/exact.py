@@ -33,7 +33,6 @@ ROUNDING = 1.5 * 2.0 ** 52          # times a power of two: added and subtracted
 
 
 def check_exact(plan: Plan) -> None:
-    """Raise PlanError for an exact plan whose steps have more ghost groups than add up without rounding."""
     groups = max(map(plan.ghost_groups, plan.batches.sizes))
     if plan.exact and groups > MOST_GROUPS:
         raise PlanError(f"exact = true sums up to {MOST_GROUPS} ghost groups without rounding, and a step has "

@@ -20,7 +20,6 @@ LONGEST = 80            # characters of a layer; of a longer one its class is na
 
 @contextlib.contextmanager
 def explained(workload: Workload, model: nn.Module) -> Iterator[None]:
-    """Add a note for errors.describe_raised to an exception from inside."""
     running: list[tuple[nn.Module, tuple]] = []         # layers whose forward has not returned, with their arguments
     returned: list[object] = []                         # by the whole model, at last
     thread = get_ident()                                # hooks are those of all threads

@@ -60,12 +60,10 @@ def joins_examples(plan: Plan, model: nn.Module) -> bool:
 
 
 def layer_groups(plan: Plan, model: nn.Module) -> tuple[str, ...]:
-    """Names of the model's top-level modules, if the plan measures each of them; else none."""
     return tuple(dict.fromkeys(group for group, _ in _parameters(model))) if plan.noise_groups else ()
 
 
 def noise_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The optional columns of /steps for the noise scale, as arguments of LogWriter."""
     if not plan.noise_steps or why_not_measured(plan, model):
         return {"optional": (), "layer_groups": ()}
     return {"optional": COLUMNS, "layer_groups": layer_groups(plan, model)}
@@ -89,10 +87,8 @@ class Shares(NamedTuple):
 
 
 class GradientNoise:
-    """The gradient measurements of a run, every ``plan.noise_steps`` steps; see the module's docstring.
-
-    Gradients are those of a GradientBuffer: of the sum of losses, divided by the step's batch, times the loss scale.
-    """
+    """The gradient measurements of a run, every ``plan.noise_steps`` steps; see the module's docstring. Gradients are
+    those of a GradientBuffer: of the sum of losses, divided by the step's batch, times the loss scale."""
 
     def __init__(self, plan: Plan, model: nn.Module, rank: int):
         self._stream, self._by_group = plan.stream, bool(plan.exact)
@@ -108,7 +104,6 @@ class GradientNoise:
 
     @property
     def size(self) -> int:
-        """Number of values in the tail."""
         return max(1, len(self._groups)) if self._every and not self._alone else 0
 
     def first(self, step: int) -> Pass | None:
@@ -117,7 +112,6 @@ class GradientNoise:
         return shares.first if self._alone and shares else None
 
     def keep(self, gradients: Tensor, count: float) -> None:
-        """Keep the gradients of ``first``, and the count from its loss."""
         self._kept = gradients.clone(), count
 
     def begin(self, step: int) -> Callable[[Tensor], None] | None:

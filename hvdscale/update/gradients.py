@@ -21,8 +21,6 @@ from ..workers.group import Workers
 
 
 class _Bucket:
-    """A part of the gradients that is reduced in one call, once all of its parameters have gradients."""
-
     def __init__(self, name: str):
         self.name, self.gradients, self.slots = name, None, []
         self.missing = 0

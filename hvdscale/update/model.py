@@ -43,10 +43,8 @@ def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Modul
 
 
 def share_model(model: nn.Module, workers: Workers) -> None:
-    """Give all ranks rank 0's parameters, as different processors may draw different last bits.
-
-    Raises RanksDifferError on all ranks if names or shapes differ, or values by more than that.
-    """
+    """Give all ranks rank 0's parameters, as different processors may draw different last bits. Raises RanksDifferError
+    on all ranks if names or shapes differ, or values by more than that."""
     shapes = [(name, tuple(values.shape)) for name, values in model.named_parameters()]
     by_rank = workers.gather(shapes, "model/shapes")
     for rank, others in enumerate(by_rank):
@@ -96,11 +94,9 @@ def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, mode
 
 
 def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device) -> str:
-    """Why the model's updates would depend on how the global batch is cut into passes; empty if they do not.
-
-    They do if its forward pass draws random numbers or updates buffers. To find out, the loss is computed on the first
-    ghost group, and the state restored. Raises what the workload's loss raises.
-    """
+    """Why the model's updates would depend on how the global batch is cut into passes; empty if they do not. They do if
+    its forward pass draws random numbers or updates buffers. To find out, the loss is computed on the first ghost
+    group, and the state restored. Raises what the workload's loss raises."""
     norms = [module for module in model.modules() if is_batch_norm(module) and not isinstance(module, BatchNorm)]
     tried = _first_group(plan, workload, train, model, device)
     if norms:
@@ -155,7 +151,6 @@ def draws_at_visits(plan: Plan, workload: Workload, train: Split, model: nn.Modu
 
 
 def how_to_be_faster(reason: str, model: nn.Module) -> str:
-    """How a model that runs group by group for this reason could run faster, in words; empty if no way is known."""
     if reason == PADDED:
         return "if all have one length, group_by_group=never is faster"
     return "the modules of hvdscale.modules are faster" if any(map(is_replaced, model.modules())) else ""
@@ -174,7 +169,6 @@ def check_positions(plan: Plan) -> None:
 
 
 def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
-    """Raise PlanError if the plan's passes cut ghost groups that the model needs whole."""
     for batch in plan.batches.sizes:
         groups, accumulate = plan.ghost_groups(batch), plan.accumulate_at(batch)
         passes = plan.workers * accumulate

@@ -49,7 +49,6 @@ def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:
-    """The module:Class optimizer, after a trial step on a separate parameter: it must need no closure."""
     if "weight_decay" in problem.optimizer_args:
         raise UsageError("optimizer_args has weight_decay, which is a separate key: --set weight_decay=...")
     factory = import_object(problem.optimizer, "optimizer")
@@ -76,11 +75,9 @@ def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:
 
 
 def parameter_groups(problem: Problem, model: nn.Module) -> list[dict]:
-    """Trainable parameters in the model's order, in at most two groups: weights, then biases and normalization.
-
-    Only the weights have trust ratios and, unless the problem sets decay_norm_and_bias, weight decay. A shared
-    parameter appears once. Of muon's, a third group between them has the weights of embeddings, which AdamW updates.
-    """
+    """Trainable parameters in the model's order, in at most two groups: weights, then biases and normalization. Only
+    the weights have trust ratios and, unless the problem sets decay_norm_and_bias, weight decay. A shared parameter
+    appears once. Of muon's, a third group between them has the weights of embeddings, which AdamW updates."""
     apart = norms_and_biases(model)
     embeddings = {id(module.weight) for module in model.modules() if problem.optimizer == "muon" and isinstance(
         module, (nn.Embedding, nn.EmbeddingBag))}       # of which a row is a vector, not a part of a linear map
@@ -103,10 +100,8 @@ def parameter_groups(problem: Problem, model: nn.Module) -> list[dict]:
 
 def follow_batch(optimizer: torch.optim.Optimizer, values: Mapping[str, float]) -> None:
     """Set the fields of the plan that follow the batch in all parameter groups; weight decay where there is any.
-
     Moments keep their sums. Adam's and LAMB's corrections of the bias, 1 - beta^updates, use the beta in force: they
-    are near 1 by the time that a batch usually changes.
-    """
+    are near 1 by the time that a batch usually changes."""
     for group in optimizer.param_groups:
         if "betas" in group:
             group["betas"] = tuple(values.get(name, beta) for name, beta in zip(("beta1", "beta2"), group["betas"]))

@@ -53,7 +53,6 @@ class StepResult:
 
 
 def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The optional columns of /steps that the plan's steps measure, as arguments of LogWriter."""
     noise = noise_columns(plan, model)
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
     counts = [name for name, counted in (
@@ -116,12 +115,10 @@ class DataParallelStep:
                          plan.loader_workers, PARAMETERS[plan.precision])
 
     def __call__(self, step: int, lr: float, votes: set[str]) -> StepResult:
-        """Make the update after ``step`` steps, at this learning rate; no update if the loss is not finite.
-
-        Raises the same HvdscaleError on all ranks if some rank's share cannot be computed (FaultError on that rank
-        only if the others wait for it in a shared ghost group), DataError if a batch has values that are not finite,
-        WorkloadError if a parameter gets no gradient.
-        """
+        """Make the update after ``step`` steps, at this learning rate; no update if the loss is not finite. Raises the
+        same HvdscaleError on all ranks if some rank's share cannot be computed (FaultError on that rank only if the
+        others wait for it in a shared ghost group), DataError if a batch has values that are not finite, WorkloadError
+        if a parameter gets no gradient."""
         started = time.perf_counter()
         fault, tail, data_seconds = self._share(step, votes)
         computed = time.perf_counter()
@@ -168,10 +165,8 @@ class DataParallelStep:
             self.average.restore(state["average"])
 
     def _share(self, step: int, votes: set[str]) -> tuple[Exception | None, list[float], float]:
-        """Compute this rank's share of the gradients; returns a fault or None, the tail to reduce, seconds of data.
-
-        A fault is sent as a vote, so that all ranks raise it, unless a reduction inside a pass waits for this rank.
-        """
+        """Compute this rank's share of the gradients; returns a fault or None, the tail to reduce, seconds of data. A
+        fault is sent as a vote, so that all ranks raise it, unless a reduction inside a pass waits for this rank."""
         started, fault, sums, data_seconds = time.perf_counter(), None, Sums(0.0, 0, 0), 0.0
         parts = self._passes(self.stream.size(step))
         try:
@@ -209,10 +204,8 @@ class DataParallelStep:
         return sums, agreed, rest[:self._timed], rest[self._timed:]
 
     def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[Sums, float]:
-        """Add up the gradients of the passes; returns their sums and the seconds of data.
-
-        Losses are first divided by the step's nominal global batch, so that no sum over workers overflows.
-        """
+        """Add up the gradients of the passes; returns their sums and the seconds of data. Losses are first divided by
+        the step's nominal global batch, so that no sum over workers overflows."""
         groups, nominal = self._groups(self.stream.size(step)), self.plan.batches.at(step)
         loss_sum, count, computed, waited = 0.0, 0, 0, self.feed.loader.seconds
         for number, (part, batch) in enumerate(zip(parts, batches)):
@@ -231,7 +224,6 @@ class DataParallelStep:
         return Sums(loss_sum, count, computed), self.feed.loader.seconds - waited
 
     def _update(self, step: int, lr: float, count: int) -> None:
-        """Turn the sums into means over the examples, and take the optimizer's step."""
         factor = self.plan.batches.at(step) / count
         if self.plan.scales_loss:
             factor /= self.scale.value
@@ -266,7 +258,6 @@ class DataParallelStep:
                     refuse_not_finite(self.train.take(visits), visits, f"at step {step}, in training")
 
     def _unused(self, step: int) -> WorkloadError | None:
-        """The error if some parameter got no gradient in this rank's passes."""
         missing = {id(parameter) for parameter in self.buffer.without_gradient()}
         if not missing or self.plan.unused_parameters == "zeros" or not self._passes(self.stream.size(step)):
             return None

@@ -28,7 +28,6 @@ OTHERS = ("storage_writer", "storage_reader")           # that have the place wh
 
 
 def install(watch: Watch) -> None:
-    """Watch what is saved and loaded, and which files are opened, where details are told."""
     if not watch.details:
         return
     patches, watching = watch.patches, [True]           # an audit hook cannot be removed

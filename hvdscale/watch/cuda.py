@@ -31,7 +31,6 @@ class Event:
         self.seconds = time.perf_counter()
 
     def elapsed_time(self, end_event: Event) -> float:
-        """The milliseconds between two events."""
         return (end_event.seconds - self.seconds) * 1e3
 
     def query(self) -> bool:
@@ -101,7 +100,6 @@ def answers() -> dict[ModuleType, dict[str, Callable]]:
 
 
 def synchronizing(original):
-    """The replacement of ``SyncBatchNorm.forward``, which torch's own code carries out where it can."""
     def forward(module, *args, **options):
         return (_normalize if module.training and dist.is_initialized() else original)(module, *args, **options)
     return forward

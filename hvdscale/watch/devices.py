@@ -36,7 +36,6 @@ NEW = ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty", "new_empt
 
 
 def missing() -> bool:
-    """Whether a script that asks for CUDA needs something in its place."""
     return not torch.cuda.is_available() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
 
 

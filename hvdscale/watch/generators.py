@@ -54,7 +54,6 @@ def seed_all(seed: int) -> None:
 
 
 def states() -> dict[str, str]:
-    """A digest of the state of each global generator."""
     kind, words, *rest = np.random.get_state()
     found = {"torch": _digest(torch.get_rng_state().numpy().tobytes()),
              "numpy": _digest(words.tobytes() + repr(rest).encode()),

@@ -74,7 +74,6 @@ class Watch:
         self.patches = Patches()
 
     def line_of_call(self) -> str:
-        """The line of the running call, see lines; empty without details."""
         return line_of_call() if self.details else ""
 
     def tell(self, event: str, *told: Any) -> None:

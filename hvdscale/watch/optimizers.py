@@ -41,7 +41,6 @@ class RunningSteps:
         return (args[0], evaluate, *args[2:]), options
 
     def end(self, optimizer, args, options) -> None:
-        """After each optimizer's own ``step``."""
         while self._running and self._running.pop() is not optimizer:       # above it: steps that raised an error
             pass
         if not self._running:

@@ -27,7 +27,6 @@ class Passes:
         self._followed = WeakTensorKeyDictionary()          # parameters with a hook
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Tell the gradients of the optimizer's parameters, once each."""
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):
             if parameter.requires_grad and parameter not in self._followed:
                 hook = parameter.register_hook(functools.partial(self._reached, weakref.ref(parameter)))

@@ -76,12 +76,10 @@ class RunEnd(NamedTuple):
 
 
 def threads_of(workers: int) -> int:
-    """The threads of each of these workers on this machine: OMP_NUM_THREADS, else an equal share of the cores."""
     return int(os.environ.get("OMP_NUM_THREADS") or max(1, len(usable_cores()) // workers))
 
 
 def write_task(asked: ScriptRequest, place: Path, **more: int) -> None:
-    """Write what the ranks are to do, so that they may begin."""
     task = {"warm_up": asked.warm_up, "updates": asked.updates, "seeded": asked.seeded, "module": asked.module, **more}
     from ..system.files import write_whole                      # which a rank does without
     write_whole(place / TASK, json.dumps(task), sync=False)
@@ -160,7 +158,6 @@ def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path |
 
 
 def end(started: Sequence[subprocess.Popen], number: int, seconds: float) -> None:
-    """End processes that still run: they get the signal, and are killed after these seconds."""
     running, until = [process for process in started if process.poll() is None], time.monotonic() + seconds
     for process in running:
         process.send_signal(number)
@@ -178,7 +175,6 @@ def record_of(place: Path, rank: int) -> Path:
 
 
 def stack_of(place: Path, rank: int) -> Path:
-    """The file in which a rank writes where it stands, each time it gets SIGUSR1."""
     return place / f"rank{rank}.stack"
 
 
@@ -203,7 +199,6 @@ def line_of_error(traceback: str) -> str:
 
 @contextlib.contextmanager
 def meeting(script: str, workers: int) -> Iterator[list[dict[str, str]]]:
-    """The variables of each rank, on this machine, while the script runs."""
     port = free_port()
     with rendezvous(script, workers) as horovods:
         yield [{**of_torchrun(rank, workers, rank, workers, port), "ROLE_WORLD_SIZE": str(workers),

@@ -20,8 +20,8 @@ ACCELERATOR = "Lightning's accelerator={!r} ({}) was 'cpu', as torch sees no GPU
 
 
 def install(watch: Watch) -> None:
-    """Have Lightning's Trainer and Fabric take the workers of this run, whatever number the script names; without
-    GPUs, have accelerate join workers on the CPU, which it does only if asked, and Lightning take it in their place."""
+    """Have Lightning's Trainer and Fabric take the workers of this run, whatever number the script names; without GPUs,
+    have accelerate join workers on the CPU, which it does only if asked, and Lightning take it in their place."""
     nodes = max(1, watch.workers // max(1, watch.local_workers))
 
     def choosing(original):

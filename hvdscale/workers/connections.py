@@ -37,7 +37,6 @@ def connected(sockets: Sockets) -> Sockets:
 
 
 def shut(sockets: Sockets) -> None:
-    """Shut those that are still open."""
     for number, _ in sockets & tcp_sockets():
         with contextlib.suppress(OSError), _copy(number) as copy:
             copy.shutdown(socket.SHUT_RDWR)
@@ -66,7 +65,6 @@ class Deadline:
         self._works = not failed
 
     def put_off(self, seconds: float) -> None:
-        """SIGKILL comes this many seconds from now, unless it is put off again."""
         if self._works:         # no interval, then the value: each in seconds and nanoseconds
             interval = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
             self._libc.timer_settime(self._timer, 0, ctypes.byref(interval), None)

@@ -46,11 +46,9 @@ def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
 
 class ElasticWorkers(HorovodWorkers):
     """The workers of `horovodrun --host-discovery-script`: if some are lost, or hosts change, the rest form a new one.
-
     horovodrun assigns new ranks once every worker has asked for one or ended, so none may linger. A worker that waits
     longer than the stall time closes all connections; the collectives of the others then fail too, and all of them ask.
-    A worker that is stopped, or cut off without noticing for the stall time, is killed by a kernel timer.
-    """
+    A worker that is stopped, or cut off without noticing for the stall time, is killed by a kernel timer."""
 
     elastic = True
     hosts_changed = False       # whether horovodrun has notified rank 0
@@ -166,7 +164,6 @@ class Rendezvous:
             time.sleep(0.05)
 
     def _request(self, method: str, key: str, value: bytes | None = None) -> bytes | None:
-        """The server's answer; None where it has no such key."""
         try:
             with contextlib.closing(HTTPConnection(self._server, timeout=self._stall_seconds)) as connection:
                 connection.connect()

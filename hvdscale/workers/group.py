@@ -56,14 +56,11 @@ class Workers:
         return [value]
 
     def versions(self) -> dict[str, str]:
-        """Versions of the transport."""
         return {}
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """If a collective lasts longer than the stall time, call ``lost`` with the reason and end the process.
-
-        A further call replaces ``lost``.
-        """
+        """If a collective lasts longer than the stall time, call ``lost`` with the reason and end the process. A
+        further call replaces ``lost``."""
 
     def check(self) -> None:
         """Raise WorkerLostError where a worker is known to be lost; for long work without a collective."""
@@ -76,11 +73,9 @@ class Workers:
 
     @contextlib.contextmanager
     def together(self, doing: str) -> Iterator[None]:
-        """An error that any rank raises inside is raised on all, naming the ranks; a collective.
-
-        For an error that is not hvdscale's own, one of the ranks that raised it prints the traceback. Where the user's
-        own code raised it, its line is named, and TRACEBACK asks for the traceback.
-        """
+        """An error that any rank raises inside is raised on all, naming the ranks; a collective. For an error that is
+        not hvdscale's own, one of the ranks that raised it prints the traceback. Where the user's own code raised it,
+        its line is named, and TRACEBACK asks for the traceback."""
         error, trace = None, ""
         try:
             with heeding_stops():
@@ -117,7 +112,6 @@ class JoinedWorkers(Workers):
         return str(error).strip()
 
     def _shut_down(self) -> None:
-        """Close the transport on this rank."""
         raise NotImplementedError
 
     def sum_(self, tensor, name):
@@ -222,10 +216,8 @@ def device(wanted: str, local_rank: int) -> torch.device:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep the memory that a step frees for the next step.
-
-    By default it returns large arrays to the system and faults them in again, page by page, at every step.
-    """
+    """Have glibc keep the memory that a step frees for the next step. By default it returns large arrays to the system
+    and faults them in again, page by page, at every step."""
     mmap_threshold, trim_threshold = -3, -1         # malloc.h
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

@@ -72,10 +72,8 @@ def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
 
 
 def load_horovod(launcher: str, processes: int, stall_seconds: float):
-    """Horovod, after the variables that it and MPI read are set; None where one process is there and no Horovod.
-
-    Raises WorkersError for several processes that it could not join.
-    """
+    """Horovod, after the variables that it and MPI read are set; None where one process is there and no Horovod. Raises
+    WorkersError for several processes that it could not join."""
     # two threads of each process wait by spinning, Horovod's and the main one: on a shared core one must yield
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     # Horovod acts on its stall shutdown only if it is above the warning
@@ -96,7 +94,6 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
 
 
 def check_joined(launcher: str, processes: int, joined: int) -> None:
-    """Raise WorkersError where not all processes that were started are joined."""
     if joined != processes:
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {joined}: {launcher} and "
                            "Horovod do not use one MPI (`horovodrun --check-build` shows Horovod's; under srun try "

@@ -70,10 +70,8 @@ def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.envi
 def refuse_too_many(workers: int, launcher: str | None, hosts: str | None,
                     environment: Mapping[str, str] = os.environ) -> None:
     """Raise UsageError for more workers than there is room for, and for ``hosts`` that the launcher would ignore.
-
     Launchers do not say it well: horovodrun is silent for minutes, or shows a traceback. Without ``hosts`` in a Slurm
-    allocation, this is for Slurm to judge.
-    """
+    allocation, this is for Slurm to judge."""
     here = 0                # of the workers, those on this machine
     if hosts and launcher == "srun":
         raise UsageError("--hosts and --launcher srun: Slurm's allocation determines the hosts; leave --hosts out")
@@ -143,7 +141,6 @@ def launch_environment(environment: Mapping[str, str] = os.environ) -> dict[str,
 
 
 def without_launcher() -> dict[str, str]:
-    """This process's environment without its launcher's variables."""
     return {name: value for name, value in os.environ.items()
             if not name.startswith(OF_LAUNCHERS) and name not in OF_TORCHRUN}
 
@@ -153,7 +150,6 @@ def shared_folder() -> Path:
 
 
 def has_pmi() -> bool:
-    """Whether MPI can join the processes of srun by PMI or PMIx."""
     return any(name.startswith(("PMIX_", "PMI_")) for name in os.environ)
 
 
@@ -171,7 +167,6 @@ def begin_mpi(library: str) -> None:
 
 
 def launched() -> tuple[str, int] | None:
-    """The launcher that started this process and its number of processes; None without one."""
     counted = _counted()
     return counted and (LAUNCHED[counted], int(os.environ[counted]))
 
@@ -253,11 +248,9 @@ def killed_process(said: str) -> str:
 
 
 def cores_of_launch(process: Process) -> frozenset[int]:
-    """The cores of this host that the processes of the launch may use together.
-
-    A launcher may bind each process to its own cores. Without MPI they cannot exchange these, so /proc is read.
-    Processes that it does not show, such as those in other containers, are not counted.
-    """
+    """The cores of this host that the processes of the launch may use together. A launcher may bind each process to its
+    own cores. Without MPI they cannot exchange these, so /proc is read. Processes that it does not show, such as those
+    in other containers, are not counted."""
     end = time.monotonic() + SEEN_SECONDS
     while True:
         by_rank = {process.rank: usable_cores(), **_cores_by_rank(process)}

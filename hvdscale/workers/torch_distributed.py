@@ -114,7 +114,6 @@ def join(stall_seconds: float) -> TorchWorkers:
 
 
 def find_store(process: Process, stall_seconds: float) -> dist.Store:
-    """The store that all processes of the launch share; raises WorkersError."""
     timeout = timedelta(seconds=APART * stall_seconds)
     one_host = process.local_size == process.size
     if one_host and LOOPBACK_INTERFACE in (name for _, name in socket.if_nameindex()):
@@ -147,11 +146,9 @@ def _open_store(host: str, timeout: timedelta) -> dist.TCPStore:
 
 
 def meet(store: dist.Store, rank: int, size: int) -> dist.Store:
-    """The part of the store for a group that begins now, once all its ranks are there.
-
-    torchrun keeps its store when it starts the workers again, with the addresses of the earlier ones. So rank 0 names
-    the group, and lists those who came to it: a rank that is not listed has read the name of an earlier one.
-    """
+    """The part of the store for a group that begins now, once all its ranks are there. torchrun keeps its store when it
+    starts the workers again, with the addresses of the earlier ones. So rank 0 names the group, and lists those who
+    came to it: a rank that is not listed has read the name of an earlier one."""
     me = uuid.uuid4().hex
     if rank == 0:
         store.set("group", me)

@@ -52,9 +52,7 @@ def form(stall_seconds: float, transport: str = "auto") -> Workers:
 
 def choose(transport: str, launcher: str) -> str:
     """A key of TRANSPORTS, for ``auto`` by the launcher and by whether Horovod is installed, as on all ranks alike.
-
-    Raises WorkersError for one that is unknown, or does not join the launcher's processes.
-    """
+    Raises WorkersError for one that is unknown, or does not join the launcher's processes."""
     only = next((name for name, one in TRANSPORTS.items() if one.launcher == launcher), None)
     if transport == "auto":
         return only or ("torch" if importlib.util.find_spec("horovod") is None else "horovod")
