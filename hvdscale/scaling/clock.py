@@ -167,7 +167,11 @@ class UpdateClock(Listener):
 
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if self._first is None:
-            self._meet(optimizer)
+            self._first, group = optimizer, optimizer.param_groups[0]
+            self.optimizer = type(optimizer).__name__.removeprefix("Distributed").lower()
+            self.rate = float(group["lr"])
+            if group["params"][0].device.type == "cuda":
+                self.device = group["params"][0].device
         if optimizer not in self._counted:
             self._counted.add(optimizer)
             groups = [group["params"] for one in self._counted for group in one.param_groups]
@@ -176,13 +180,6 @@ class UpdateClock(Listener):
         self._end("optimizer")
         if optimizer is self._first:
             self._end_update()
-
-    def _meet(self, optimizer: torch.optim.Optimizer) -> None:
-        self._first, self.optimizer = optimizer, type(optimizer).__name__.removeprefix("Distributed").lower()
-        self.rate = float(optimizer.param_groups[0]["lr"])
-        parameter = optimizer.param_groups[0]["params"][0]
-        if parameter.device.type == "cuda":
-            self.device = parameter.device
 
     def sharded(self, by: str) -> None:
         self._sharded, self.parameters = True, 0

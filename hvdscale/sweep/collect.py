@@ -45,7 +45,7 @@ PIECE = np.dtype([("id", "i8"), ("number", "i8"), ("attempt", "i8"), ("last", "?
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of a table: its columns, their values, and the attempt at the trial that wrote each row."""
+    """Rows of a table, and the attempt at the trial that wrote each row."""
 
     specs: list[LogColumn]
     values: dict[str, np.ndarray]
@@ -125,15 +125,14 @@ def refuse_foreign_results(path: str, out: str, sweep: Sweep) -> None:
 
 def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], attributes: Mapping,
             wanted: Mapping = {}) -> str:
-    """Rewrite OUT/STUDY.h5 from the logs in OUT/logs named by the trials' pieces; returns its path.
+    """Rewrite OUT/STUDY.h5 from the logs in OUT/logs, which may be live, named by the trials' pieces; returns its path.
 
-    choose      returns the results of the trials, as the study counts them, whatever the groups' logs say; called under
-                the lock, so that the last process to collect the study has all trials
-    wanted      current values for "sweep" in every trial's plan, such as the number of trials
-    attributes  further root attributes
+    choose  returns the results of the trials, as the study counts them, whatever the groups' logs say; called under the
+            lock, so that the last process to collect the study has all trials
+    wanted  current values for "sweep" in every trial's plan;  attributes: further root attributes
 
-    The logs may be live. Raises LogError naming the lost trials if a log is missing, damaged or lacks one, and if
-    another process has been writing OUT/STUDY.h5 for a minute.
+    Raises LogError naming the lost trials if a log is missing, damaged or lacks one, and if another process has been
+    writing OUT/STUDY.h5 for a minute.
     """
     path = os.path.join(out, f"{study}.h5")
     with Lock.take(path, attempts=LOCK_ATTEMPTS), writing(path):

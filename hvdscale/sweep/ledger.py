@@ -34,7 +34,7 @@ from ..errors import LogError
 from ..log.files import first_line
 from ..log.schema import Status
 from ..plan.search_space import DrawEnd
-from ..system.files import new_file, sync_directory, temporary_name, write_whole, writing
+from ..system.files import new_file, sync_directory, temporary_name, writing
 from ..system.inputs import input_text
 from ..system.lock import SUFFIX, Lock, holder, this_process
 
@@ -446,23 +446,3 @@ def _read(path: str):
 
 def _encode_float(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
-
-
-def write_file(path: str, text: str) -> None:
-    """Write a file atomically, with its folder; raises LogError if it cannot be written."""
-    with writing(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        write_whole(path, text)
-
-
-def read_record(path: str) -> dict:
-    """A JSON object written by ``write_file``, {} if there is none; raises LogError if it cannot be read."""
-    try:
-        return dict(json.loads(input_text(path)))
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise LogError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (RecursionError, TypeError, ValueError) as error:
-        raise LogError(f"{path}: is empty, cut off or no JSON object ({first_line(error)}); remove it, and the same "
-                       "command with the same sweep file writes it again") from error

@@ -30,7 +30,7 @@ class SweepDisplay(NoDisplay):
             self.tick()
 
     def tick(self) -> None:
-        """Show the state of the sweep if it is time; raises LogError if the ledger cannot be read."""
+        """Show the state of the sweep if it is time; raises LogError."""
         if self._screen.due(self._clock()):
             self.show()
 

@@ -25,11 +25,9 @@ LOOK_SECONDS = 0.1          # between looks at a child, when signals are heard
 
 
 def guard(process: Process, note: Callable[[int], bool]) -> int:
-    """Continue in a child process; call before starting threads. Without fork, continue in this process.
+    """Continue in a child process, where there is fork; returns the number of earlier ones. Call before any thread.
 
     note  called with the process id of a child that has ended; returns whether it ended during a trial
-
-    Returns the number of earlier children.
     """
     if not hasattr(os, "fork"):
         return 0

@@ -36,11 +36,7 @@ MEASURED_STEPS = 5          # of an estimate, after a warm-up pass
 
 
 class SweepRun:
-    """One group's share of a sweep.
-
-    asked  see cli.tune.TuneRequest;  here: this process in the launch, whose first group prints
-    signals  see cli.tune.Signals;  again: whether this process replaces a killed one
-    """
+    """One group's share of a sweep; ``again``: in place of a killed process. For the others see cli.tune."""
 
     def __init__(self, asked, group: Workers, here: Process, signals, again: bool = False):
         self.asked, self.sweep, self.group, self.here = asked, asked.sweep, group, here

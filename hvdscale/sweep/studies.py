@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import LogError, PlanError, UsageError
+from ..log.files import first_line
 from ..plan.averaging import with_averaged
 from ..plan.job import changes_of, note_version, refuse_changes
 from ..plan.plan import Plan, differences
@@ -21,9 +22,11 @@ from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings, key_of
 from ..plan.settle import Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every
 from ..plan.shards import Stream, stream_key
+from ..system.files import write_whole, writing
+from ..system.inputs import input_text
 from ..workload import Data, Workload
 from .file import COUNTS, StudySpec, Sweep
-from .ledger import FIRST_REPEAT, read_record, write_file
+from .ledger import FIRST_REPEAT
 from .settings import FREE_SETTINGS, takes
 
 RECORD = "sweep.json"
@@ -186,3 +189,23 @@ def _may_differ(key: str, common: dict[str, set]) -> bool:
         return True
     return table in (*COUNTS, "batch_sizes", "optimizers", "repeats", "workers_per_trial") or (
         table == "settings" and key_of(name) in FREE_SETTINGS)
+
+
+def write_file(path: str, text: str) -> None:
+    """Write a file atomically, with its folder; raises LogError if it cannot be written."""
+    with writing(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_whole(path, text)
+
+
+def read_record(path: str) -> dict:
+    """A JSON object written by ``write_file``, {} if there is none; raises LogError if it cannot be read."""
+    try:
+        return dict(json.loads(input_text(path)))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise LogError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (RecursionError, TypeError, ValueError) as error:
+        raise LogError(f"{path}: is empty, cut off or no JSON object ({first_line(error)}); remove it, and the same "
+                       "command with the same sweep file writes it again") from error

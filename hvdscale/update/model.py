@@ -4,7 +4,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -98,14 +97,14 @@ def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Modu
     its forward pass draws random numbers or updates buffers. To find out, the loss is computed on the first ghost
     group, and the state restored. Raises what the workload's loss raises."""
     norms = [module for module in model.modules() if is_batch_norm(module) and not isinstance(module, BatchNorm)]
-    tried = _first_group(plan, workload, train, model, device)
+    _, drawn, moved = _first_group(plan, workload, train, model, device)
     if norms:
         return f"torch's own {type(norms[0]).__name__}"
     if isinstance(train, MapSplit) and train.collate and any(hasattr(module, "ghosts") for module in model.modules()):
         return PADDED
-    if tried.drawn:
+    if drawn:
         return RANDOM
-    return f"the buffer {tried.moved[0]}, which its forward pass changes" if tried.moved else ""
+    return f"the buffer {moved[0]}, which its forward pass changes" if moved else ""
 
 
 def describe_reason(reason: str) -> str:
@@ -119,17 +118,10 @@ def of_settings(plan: Plan) -> str:
     return FP16 if plan.precision == "fp16" else ""
 
 
-class FirstGroup(NamedTuple):
-    """What the first ghost group gave."""
-
-    loss: float
-    drawn: bool             # whether global generators were drawn from
-    moved: list[str]        # the buffers that it changed
-
-
 def _first_group(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device,
-                 epoch: int = 0) -> FirstGroup:
-    """The first ghost group as a step that visits it in this epoch computes it; leaves all as it was."""
+                 epoch: int = 0) -> tuple[float, bool, list[str]]:
+    """The first ghost group's loss as a step of this epoch computes it, whether that drew from global generators, and the
+    buffers that it changed; leaves all as it was."""
     groups = group_bounds(plan.stream.size(0), plan.ghost_batch)
     visits = plan.stream.visits(0, 0, groups[1])
     batch = to_device(train.take(visits._replace(epochs=visits.epochs + epoch)), device, PARAMETERS[plan.precision])
@@ -141,12 +133,12 @@ def _first_group(plan: Plan, workload: Workload, train: Split, model: nn.Module,
         ghosts.seed_generators()
         with OwnGenerators(device) as generators:
             total, _ = bound_loss(workload, plan.label_smoothing)(model, batch)
-            return FirstGroup(total.item(), generators.moved(), moved())
+            return total.item(), generators.moved(), moved()
 
 
 def draws_at_visits(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device) -> bool:
     """Whether an example's gradient differs between visits, by augmentation, dropout or a data set that draws."""
-    first, later = (_first_group(plan, workload, train, model, device, epoch).loss for epoch in (0, 1))
+    first, later = (_first_group(plan, workload, train, model, device, epoch)[0] for epoch in (0, 1))
     return not math.isclose(first, later, rel_tol=1e-6)
 
 

@@ -50,8 +50,8 @@ def install(watch: Watch) -> None:
             watch.tell("written", os.path.realpath(os.fsdecode(f)))
     sys.addaudithook(hook)
     patches.before(torch, "save", save)
-    patches.replace(torch, "save", _telling(watch, True, "obj", "f"))
-    patches.replace(torch, "load", _telling(watch, False, "", "f"))
+    patches.around(torch, "save", _telling(watch, True, "obj", "f"))
+    patches.around(torch, "load", _telling(watch, False, "", "f"))
     for name, functions in FUNCTIONS.items():
         for function, how in functions.items():
             patches.when_imported(name, functools.partial(_follow, watch, function, how))
@@ -60,23 +60,19 @@ def install(watch: Watch) -> None:
 def _follow(watch: Watch, name: str, how: tuple[bool, str, str], module: Any) -> None:
     for owner in (module, sys.modules.get(module.__name__.rpartition(".")[0])):
         if getattr(owner, name, None) is not None and (owner is module or owner.__name__ == SHARDED):
-            watch.patches.replace(owner, name, _telling(watch, *how))
+            watch.patches.around(owner, name, _telling(watch, *how))
 
 
 def _telling(watch: Watch, saves: bool, state: str, place: str) -> Callable:
-    """A replacement that tells a save before and after it, and a load after it."""
-    def telling(original):
-        signature = inspect.signature(original)
-
-        def call(*args, **options):
-            given = signature.bind(*args, **options).arguments
-            path = _path_of(given.get(place), *(given.get(one) for one in OTHERS))
-            if saves:
-                watch.tell("saving", path, given.get(state))
-            result = original(*args, **options)
-            watch.tell(*("saved", path) if saves else ("loaded", path))
-            return result
-        return call
+    """What is done around a call: a save is told before and after it, and a load after it."""
+    def telling(original, *args, **options):
+        given = inspect.signature(original).bind(*args, **options).arguments
+        path = _path_of(given.get(place), *(given.get(one) for one in OTHERS))
+        if saves:
+            watch.tell("saving", path, given.get(state))
+        result = original(*args, **options)
+        watch.tell(*("saved", path) if saves else ("loaded", path))
+        return result
     return telling
 
 

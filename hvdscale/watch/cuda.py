@@ -99,10 +99,8 @@ def answers() -> dict[ModuleType, dict[str, Callable]]:
             for owner, one in found.items()}
 
 
-def synchronizing(original):
-    def forward(module, *args, **options):
-        return (_normalize if module.training and dist.is_initialized() else original)(module, *args, **options)
-    return forward
+def synchronize_norm(original, module, *args, **options):
+    return (_normalize if module.training and dist.is_initialized() else original)(module, *args, **options)
 
 
 class Total(torch.autograd.Function):

@@ -67,14 +67,14 @@ def install(watch: Watch) -> None:
     redirect.device(torch.nn.Module, "to", at=1)
     redirect.device(_device.DeviceContext, "__init__", at=1)
     redirect.device(torch.Generator, "__new__", at=1)
-    watch.patches.replace(torch.amp.GradScaler, "__init__", _scaling)
+    watch.patches.around(torch.amp.GradScaler, "__init__", _make_scaler)
     for owner in (dist, dist.device_mesh):
         redirect.device(owner, "init_device_mesh", at=0, name_of="device_type")
     for name in ("cuda", "pin_memory"):
         redirect.call(torch.Tensor, name, lambda tensor, *_, **__: tensor)
     redirect.call(torch.Tensor, "record_stream", lambda *_, **__: None)
-    watch.patches.replace(torch, "load", _loading)
-    watch.patches.replace(torch.nn.SyncBatchNorm, "forward", cuda.synchronizing)
+    watch.patches.around(torch, "load", _load)
+    watch.patches.around(torch.nn.SyncBatchNorm, "forward", cuda.synchronize_norm)
     watch.patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
     _install_cuda(redirect)
 
@@ -95,18 +95,16 @@ class Redirect:
 
     def device(self, owner: Any, name: str, at: int | None = None, name_of: str = "device") -> None:
         """Have a function take the CPU where it is given CUDA, by name or at that place of its arguments."""
-        def make(original):
-            def call(*args, **options):
-                place = on_cpu(options.get(name_of))
-                if place is not options.get(name_of):
-                    options[name_of] = place
-                    self.tell(owner, name)
-                if at is not None and len(args) > at and (place := on_cpu(args[at])) is not args[at]:
-                    args = (*args[:at], place, *args[at + 1:])
-                    self.tell(owner, name)
-                return original(*args, **options)
-            return call
-        self.watch.patches.replace(owner, name, make)
+        def call(original, *args, **options):
+            place = on_cpu(options.get(name_of))
+            if place is not options.get(name_of):
+                options[name_of] = place
+                self.tell(owner, name)
+            if at is not None and len(args) > at and (place := on_cpu(args[at])) is not args[at]:
+                args = (*args[:at], place, *args[at + 1:])
+                self.tell(owner, name)
+            return original(*args, **options)
+        self.watch.patches.around(owner, name, call)
 
     def call(self, owner: Any, name: str, answer: Callable) -> None:
         """Have a function answer without CUDA; torch itself relies on some to fail."""
@@ -142,23 +140,17 @@ def _install_cuda(redirect: Redirect) -> None:
             type(name, (made,), {}), getattr(torch.cuda, name), updated=()))
 
 
-def _scaling(original):
+def _make_scaler(original, scaler, *args, **options):
     """Gradient scalers are enabled on the CPU, as on CUDA, which is their default."""
-    def begin(scaler, *args, **options):
-        device = on_cpu(args[0] if args else options.pop("device", "cuda"))
-        return original(scaler, device, *args[1:], **options)
-    return begin
+    device = on_cpu(args[0] if args else options.pop("device", "cuda"))
+    return original(scaler, device, *args[1:], **options)
 
 
-def _loading(original):
-    signature = inspect.signature(original)
-
-    def load(*args, **options):
-        given = signature.bind(*args, **options)
-        if isinstance(given.arguments.get("map_location"), (type(None), str, torch.device, dict)):
-            given.arguments["map_location"] = "cpu"             # as nothing else can be had here
-        return original(*given.args, **given.kwargs)
-    return load
+def _load(original, *args, **options):
+    given = inspect.signature(original).bind(*args, **options)
+    if isinstance(given.arguments.get("map_location"), (type(None), str, torch.device, dict)):
+        given.arguments["map_location"] = "cpu"             # as nothing else can be had here
+    return original(*given.args, **given.kwargs)
 
 
 def without_gpus(called: Callable, args: tuple, options: dict[str, Any]) -> inspect.BoundArguments:

@@ -27,23 +27,16 @@ def install(watch: Watch) -> None:
     for name in ("RandomState", "Generator"):
         patches.put(np.random, name, _tracked(getattr(np.random, name)))
 
-    def keeping(original):
-        def default_rng(*args, **options):
-            made = original(*args, **options)
-            if made not in _kept:
-                _kept.append(made)
-            return made
-        return default_rng
+    def keep(made, *_, **__):
+        if made not in _kept:
+            _kept.append(made)
 
-    def counting(original):
-        def draw(generator, *args):
-            if generator is not random._inst and not called_by_library(random.__file__):    # type: ignore[attr-defined]
-                _drawn[0] += 1
-            return original(generator, *args)
-        return draw
-    patches.replace(np.random, "default_rng", keeping)
+    def count(generator, *_):
+        if generator is not random._inst and not called_by_library(random.__file__):    # type: ignore[attr-defined]
+            _drawn[0] += 1
+    patches.after(np.random, "default_rng", keep)
     for name in ("random", "getrandbits"):
-        patches.replace(random.Random, name, counting)
+        patches.before(random.Random, name, count)
 
 
 def seed_all(seed: int) -> None:

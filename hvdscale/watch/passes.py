@@ -43,21 +43,19 @@ def install(watch: Watch) -> None:
     several ranks makes no such call)."""
     passes, patches = Passes(watch), watch.patches
 
-    def noting_pass(original):
-        def backward(*args, **options):
-            if passes.running:                      # within a pass, by checkpoints that compute once more
-                return original(*args, **options)
-            tensors = args[0] if args else options["tensors"]
-            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            watch.tell("pass_begins", roots)
-            passes.running = True
-            try:
-                result = original(*args, **options)
-            finally:
-                passes.running = passes.forward = False
-            watch.tell("pass_ends", roots, watch.line_of_call())
-            return result
-        return backward
+    def backward(original, *args, **options):
+        if passes.running:                      # within a pass, by checkpoints that compute once more
+            return original(*args, **options)
+        tensors = args[0] if args else options["tensors"]
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        watch.tell("pass_begins", roots)
+        passes.running = True
+        try:
+            result = original(*args, **options)
+        finally:
+            passes.running = passes.forward = False
+        watch.tell("pass_ends", roots, watch.line_of_call())
+        return result
 
     def parameters_added(_, optimizer, *args, **options):
         if watch.details:
@@ -92,7 +90,7 @@ def install(watch: Watch) -> None:
     def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, *_, **__):
         if training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             watch.tell("batch_norm", len(input))
-    patches.replace(torch.autograd, "backward", noting_pass)
+    patches.around(torch.autograd, "backward", backward)
     patches.after(torch.optim.Optimizer, "add_param_group", parameters_added)
     patches.replace(torch.nn.Module, "__call__", noting_forward)
     patches.before(torch.amp.GradScaler, "scale", loss_scaled)

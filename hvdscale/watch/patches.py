@@ -35,23 +35,27 @@ class Patches:
             self.on_undo(lambda: _builtins._get_builtin_table().pop(id(replacement), None))
         self.put(owner, name, replacement)
 
-    def before(self, owner: Any, name: str, act: Callable) -> None:
-        def noting(original):
+    def around(self, owner: Any, name: str, act: Callable) -> None:
+        """Have ``act`` called in the place of a function, with that and its arguments."""
+        def calling(original):
             def call(*args, **options):
-                act(*args, **options)
-                return original(*args, **options)
+                return act(original, *args, **options)
             return call
-        self.replace(owner, name, noting)
+        self.replace(owner, name, calling)
+
+    def before(self, owner: Any, name: str, act: Callable) -> None:
+        def call(original, *args, **options):
+            act(*args, **options)
+            return original(*args, **options)
+        self.around(owner, name, call)
 
     def after(self, owner: Any, name: str, act: Callable) -> None:
         """Have ``act`` called with what a function has returned, and with its arguments."""
-        def noting(original):
-            def call(*args, **options):
-                result = original(*args, **options)
-                act(result, *args, **options)
-                return result
-            return call
-        self.replace(owner, name, noting)
+        def call(original, *args, **options):
+            result = original(*args, **options)
+            act(result, *args, **options)
+            return result
+        self.around(owner, name, call)
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
         original, own = getattr(owner, name), name in vars(owner)       # else it is inherited

@@ -24,8 +24,7 @@ from http.client import HTTPConnection, HTTPException
 from ..errors import ExitCode, WorkerLostError
 from ..formatting.escaping import say
 from .connections import Deadline, shut, tcp_sockets
-from .group import SingleWorker, Workers
-from .horovod import HorovodWorkers, load_horovod
+from .horovod import HorovodWorkers
 
 PLACE = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
          "HOROVOD_CROSS_SIZE")
@@ -36,12 +35,6 @@ class WorkerRemovedError(WorkerLostError):
     """This worker's host was removed from the job, which continues without it."""
 
     exit_code = ExitCode.DONE
-
-
-def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
-    """The workers of this launch; a single one where one process is there and no Horovod. See horovod.join."""
-    hvd = load_horovod(launcher, processes, stall_seconds)
-    return ElasticWorkers(hvd, stall_seconds) if hvd else SingleWorker()
 
 
 class ElasticWorkers(HorovodWorkers):

@@ -16,11 +16,12 @@ from .orphans import refuse_launcher_in_torchrun, stop_without_launcher
 
 
 def _by_horovod(launcher: str, processes: int, stall_seconds: float) -> Workers:
-    if os.environ.get("HOROVOD_ELASTIC") == "1":
-        from . import elastic
-        return elastic.join(launcher, processes, stall_seconds)
     from . import horovod
-    return horovod.join(launcher, processes, stall_seconds)
+    if os.environ.get("HOROVOD_ELASTIC") != "1":
+        return horovod.join(launcher, processes, stall_seconds)
+    from .elastic import ElasticWorkers
+    hvd = horovod.load_horovod(launcher, processes, stall_seconds)
+    return ElasticWorkers(hvd, stall_seconds) if hvd else SingleWorker()
 
 
 def _by_torch(launcher: str, processes: int, stall_seconds: float) -> Workers:
