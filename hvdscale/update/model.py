@@ -120,8 +120,8 @@ def of_settings(plan: Plan) -> str:
 
 def _first_group(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device,
                  epoch: int = 0) -> tuple[float, bool, list[str]]:
-    """The first ghost group's loss as a step of this epoch computes it, whether that drew from global generators, and the
-    buffers that it changed; leaves all as it was."""
+    """The first ghost group's loss as a step of this epoch computes it, whether that drew from global generators, and
+    the buffers that it changed; leaves all as it was."""
     groups = group_bounds(plan.stream.size(0), plan.ghost_batch)
     visits = plan.stream.visits(0, 0, groups[1])
     batch = to_device(train.take(visits._replace(epochs=visits.epochs + epoch)), device, PARAMETERS[plan.precision])
