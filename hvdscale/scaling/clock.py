@@ -32,10 +32,7 @@ Mark = Any                      # seconds, or an event on a GPU's stream
 
 @dataclass
 class TimedUpdate:
-    """One update as it is timed: spans of each part, and what was read for it.
-
-    apart   not 0: it begins an epoch or follows an evaluation, so that it takes longer than others
-    """
+    """One update as it is timed: spans of each part, and what was read for it."""
 
     began: Mark
     ended: Mark = None
@@ -45,7 +42,7 @@ class TimedUpdate:
     tokens: int = 0
     batches: int = 0
     passes: int = 0
-    apart: int = 0
+    apart: int = 0          # not 0: it begins an epoch or follows an evaluation, so that it takes longer than others
 
 
 class UpdateClock(Listener):
@@ -108,11 +105,10 @@ class UpdateClock(Listener):
         if began is not None and self._now is not None:
             self._now.spans.setdefault(part, []).append((began, self._mark() if at is None else at))
 
-    def instead(self, text: str) -> None:
-        self.remarks.append(text)
-
     def remark(self, text: str) -> None:
         self.remarks.append(text)
+
+    instead = remark
 
     def _count(self, **more: int) -> None:
         for name, count in more.items() if self._now is not None else ():
@@ -143,12 +139,10 @@ class UpdateClock(Listener):
         self._begin("backward")
         root = next((one for one in roots if one.requires_grad), None)
         if self._now is not None and root is not None:
-            root.register_hook(self._at_first_gradient)
-
-    def _at_first_gradient(self, gradient: torch.Tensor) -> None:
-        """Called as the pass begins: what it queues here runs at its end, before what DistributedDataParallel queues
-        once it has all gradients, which waits for the reduction."""
-        torch.autograd.Variable._execution_engine.queue_callback(self._note_last_gradient)
+            # what is queued as the pass begins runs at its end, before what DistributedDataParallel queues once it has
+            # all gradients, which waits for the reduction
+            queue = torch.autograd.Variable._execution_engine.queue_callback
+            root.register_hook(lambda _: queue(self._note_last_gradient))
 
     def _note_last_gradient(self) -> None:
         self._last_gradient = self._mark()
@@ -160,14 +154,13 @@ class UpdateClock(Listener):
             self._open["waiting"] = last
             self._end("waiting")
 
-    def combined(self, call: str) -> None:
+    def combined(self, call: str | torch.optim.Optimizer) -> None:
         self._begin("waiting")
+
+    reducing = combined
 
     def combination_ends(self) -> None:
         self._end("waiting")
-
-    def reducing(self, optimizer: torch.optim.Optimizer) -> None:
-        self._begin("waiting")
 
     def step_begins(self, optimizer: torch.optim.Optimizer, line: str) -> None:
         self._begin("optimizer")
@@ -177,28 +170,22 @@ class UpdateClock(Listener):
 
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if self._first is None:
-            self._meet(optimizer)
+            self._first, group = optimizer, optimizer.param_groups[0]
+            self.optimizer = type(optimizer).__name__.removeprefix("Distributed").lower()
+            self.rate = float(group["lr"])
+            if group["params"][0].device.type == "cuda":
+                self.device = group["params"][0].device
         if optimizer not in self._counted:
-            self._meet_parameters(optimizer)
+            self._counted.add(optimizer)
+            groups = [group["params"] for one in self._counted for group in one.param_groups]
+            if not self._sharded:
+                self.parameters = sum(one.numel() for one in {one for parameters in groups for one in parameters})
         self._end("optimizer")
         if optimizer is self._first:
             self._end_update()
 
-    def _meet(self, optimizer: torch.optim.Optimizer) -> None:
-        self._first, self.optimizer = optimizer, type(optimizer).__name__.removeprefix("Distributed").lower()
-        self.rate = float(optimizer.param_groups[0]["lr"])
-        parameter = optimizer.param_groups[0]["params"][0]
-        if parameter.device.type == "cuda":
-            self.device = parameter.device
-
     def sharded(self, by: str) -> None:
         self._sharded, self.parameters = True, 0
-
-    def _meet_parameters(self, optimizer: torch.optim.Optimizer) -> None:
-        self._counted.add(optimizer)
-        if not self._sharded:
-            every = {parameter for one in self._counted for group in one.param_groups for parameter in group["params"]}
-            self.parameters = sum(parameter.numel() for parameter in every)
 
     def _end_update(self) -> None:
         self.made += 1
@@ -218,8 +205,7 @@ class UpdateClock(Listener):
 
 
 def joules_of(device: torch.device) -> float:
-    """What a GPU has used since its driver was loaded; NaN where its driver does not count it (before Volta), without
-    the module of nvidia-ml-py, or on a CPU."""
+    """What a GPU has used since its driver was loaded; NaN on a CPU, before Volta, and without nvidia-ml-py."""
     if device.type != "cuda":
         return math.nan
     try:
@@ -251,8 +237,7 @@ def within(spans: Sequence[Span], begin: float, end: float) -> float:
 
 
 def size_of(data: Any) -> tuple[int, int]:
-    """The examples and the tokens of a batch: the length of its first tensor, and the size of that one where it has
-    two dimensions of whole numbers, as token ids have."""
+    """The examples and tokens of a batch: the length of its first tensor, and its size where it may be of token ids."""
     if isinstance(data, torch.Tensor):
         if data.dim() == 0:
             return 0, 0

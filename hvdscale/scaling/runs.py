@@ -9,14 +9,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
+import platform
+import socket
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from .. import __version__
 from ..errors import HvdscaleError
 from ..formatting.numbers import counted
+from ..log.schema import RANK_PARTS, UNKNOWN_SEED, Status, rank_column
+from ..log.writer import LogWriter
 from ..system.cores import usable_cores
 from ..system.files import TEMPORARY, clear_leavings, own_folder
 from ..system.outputs import PRINTED, refuse_foreign
@@ -25,22 +34,21 @@ from ..watch import runner
 from ..watch.place import await_path
 from ..watch.runner import RunEnd, ScriptRequest, describe_failure, record_of
 from ..workers.launch import Process, killed_process, launch_command, launch_environment
-from .run_log import unseen_passes, write_log
 
 RANK = "hvdscale.scaling.rank"
 RUNNING, FAILED = "running", "failed"
+MODEL = "script"        # what the model of a script is called: it is not known
+LEAST = 3               # updates that are needed
 
 
 def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
-    """What a finished log must have been asked for too, to stand for the run."""
     digest = hashlib.sha256(Path(asked.script).read_bytes()).hexdigest()[:12]
     return {"script": asked.script, "source": digest, "arguments": list(asked.arguments_on(workers)),
             "warm_up": asked.warm_up, "updates": asked.updates, "threads": asked.threads}
 
 
 def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts: str | None) -> list[str]:
-    """Start the script on the run's workers, wait for their records and write the log; what was changed so that the
-    script could run here. Raises HvdscaleError."""
+    """Run the script on the run's workers, and write the log; returns remarks. Raises HvdscaleError."""
     with _opened(run, asked, uuid.uuid4().hex) as folder:
         command = launch_command(launcher, run.workers, asked.command(run.workers, RANK, folder), hosts)
         end = runner.run_command(command, asked, launch_environment(), run.output)
@@ -123,3 +131,66 @@ def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: 
     if made <= asked.warm_up + 1:
         raise HvdscaleError(f"{on} ended after {counted(made, 'update')}, of which {asked.warm_up} are warm-up; give "
                             "the script more to do, or lower --warm-up")
+
+
+def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], local_batch: int | None,
+              execution: Mapping[str, Any], asked: Mapping[str, Any], remarks: Sequence[str]) -> None:
+    """Write one trial, whose steps are the updates that were timed on all ranks, but for those that begin an epoch or
+    follow an evaluation on some rank; ``local_batch``: as the script was told. Raises HvdscaleError and LogError."""
+    count = min(len(record["updates"]["step"]) for record in records)
+    apart = np.any([record["updates"]["apart"][:count] for record in records], axis=0)
+    kept = np.flatnonzero(~apart)
+    if len(kept) < LEAST:
+        raise HvdscaleError(f"{script} on {counted(len(records), 'worker')}: of {counted(count, 'update')} that were "
+                            f"timed {len(kept)} neither begin an epoch nor follow an evaluation, and {LEAST} are "
+                            "needed; raise --updates")
+    times = {rank_column(record["rank"], part): np.array(record["updates"][part])[kept]
+             for record in records for part in RANK_PARTS}
+    batch, tokens = _global_batch(script, records, kept, local_batch), _counts(records, "tokens", kept).sum(0)
+    passes = max(1, int(np.median(_counts(records, "batches", kept))))      # more than 1 where gradients accumulate
+    first, local = records[0], -(-batch // (len(records) * passes))
+    writer = LogWriter(path, metrics=(), metaparameters=("learning_rate",), ranks=len(records),
+                       optional=("tokens", "data_seconds", "compute_seconds", "communication_seconds"),
+                       attributes={"versions": {"hvdscale": __version__, "python": platform.python_version(),
+                                                "numpy": np.__version__, "torch": first["torch"]}}, overwrite=True)
+    plan = {"problem": {"script": script, "global_batch": batch}, "measurement": {},
+            "execution": {**execution, "local_batch": local, "accumulate": passes},
+            "measured": {"peak_memory_bytes": [record["memory"] for record in records],
+                         "parameters": first["parameters"],
+                         "watts": [record["watts"] for record in records if record["watts"] is not None],
+                         "left_out": int(apart.sum()), "remarks": list(remarks)},
+            "asked": dict(asked)}
+    writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset=script, model=MODEL,
+                  optimizer=first["optimizer"], global_batch=batch, local_batch=local,
+                  accumulation=passes, ghost_batch=0, workers=len(records), seed=UNKNOWN_SEED, budget_steps=len(kept),
+                  plan=json.dumps(plan), **{"metaparameters/learning_rate": first["rate"]})
+    writer.append("restarts", trial=0, first_step=0, workers=len(records), host=socket.gethostname(),
+                  device=first["device"], time=time.time(), previous_end="")
+    whole, data, waiting = (times[rank_column(0, part)] for part in ("step", "data", "waiting"))
+    writer.extend("steps", len(kept), trial=0, step=range(1, len(kept) + 1), loss=math.nan, lr=first["rate"],
+                  step_seconds=whole, data_seconds=data, communication_seconds=waiting,
+                  compute_seconds=np.maximum(whole - data - waiting, 0.0),
+                  tokens=tokens if tokens.all() else math.nan, **times)
+    writer.set_status(0, Status.COMPLETE, f"{counted(len(kept), 'update')} timed")
+    writer.finish()
+
+
+def _counts(records: Sequence[Mapping[str, Any]], name: str, kept: np.ndarray) -> np.ndarray:
+    return np.array([np.array(record["updates"][name])[kept] for record in records], float)
+
+
+def unseen_passes(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The remark that an update's examples may be of several passes, where they were not seen."""
+    passes, batches = (int(np.median(records[0]["updates"][name] or [0])) for name in ("passes", "batches"))
+    return [f"the script makes {passes} backward passes an update, and no DataLoader shows their examples: the batch "
+            f"is taken for that of the whole update. If each pass has that many, give {passes} times the batch."
+            ] if passes > 1 and not batches else []
+
+
+def _global_batch(script: str, records: Sequence[Mapping[str, Any]], kept: np.ndarray, local_batch: int | None) -> int:
+    """Examples of the typical update on all ranks, as the loaders returned them; else as the script was told."""
+    seen = int(np.median(_counts(records, "examples", kept).sum(0)))
+    if seen or local_batch:
+        return seen or local_batch * len(records)
+    raise HvdscaleError(f"{script}: the examples of an update were not seen, as no DataLoader of torch returned them; "
+                        "give --batch, the examples of a worker's update")

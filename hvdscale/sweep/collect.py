@@ -45,7 +45,7 @@ PIECE = np.dtype([("id", "i8"), ("number", "i8"), ("attempt", "i8"), ("last", "?
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of a table: its columns, their values, and the attempt at the trial that wrote each row."""
+    """Rows of a table, and the attempt at the trial that wrote each row."""
 
     specs: list[LogColumn]
     values: dict[str, np.ndarray]
@@ -53,10 +53,7 @@ class TableRows:
 
 
 def close_one(states: SweepState, say: Callable[[str], object], begun: bool = False) -> bool:
-    """Close a study that is done, and print what it found; False if there is none. Raises LogError.
-
-    begun  where none is done, close one that has results
-    """
+    """Close a study that is done, or if ``begun`` one with results, and print what it found; False if there is none."""
     left = [study for study in states.studies.values() if study.name not in states.closed]
     study = next((study for study in left if states.of(study).done and not states.open(study)), None)
     if study is None and begun:
@@ -86,38 +83,39 @@ def _choose(states: SweepState, study: Study) -> list[DrawResult]:
 
 
 def searches_in(path: str) -> tuple[Search, ...]:
-    """The searches in a study's log; raises LogError."""
     with read_log(path) as log:
         return searches_of(read_trials(log))
 
 
 def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) -> None:
-    """Write tuned.toml for all studies with a log, and one file per optimizer if there are several; raises LogError.
+    """Write tuned.toml for all studies with a log, and one file an optimizer if there are several.
 
     known  searches by study, so that these logs are not read again
     """
-    tuned = tuned_files(out, sweep)[0]
-    with Lock.take(tuned, attempts=LOCK_ATTEMPTS):
-        by_optimizer: dict[str, list[Search]] = {}
+    tuned = tuned_files(out, sweep)
+    with Lock.take(tuned[""], attempts=LOCK_ATTEMPTS):
+        found: dict[str, list[Search]] = {"": []}
         for spec in sweep.studies:
             path = os.path.join(out, f"{spec.name}.h5")
             if os.path.exists(path):
-                by_optimizer.setdefault(spec.name.rpartition("-b")[0], []).extend(
-                    known[spec.name] if spec.name in known else searches_in(path))
-        write_tuned(tuned, [search for found in by_optimizer.values() for search in found])
-        for optimizer, found in by_optimizer.items() if len(sweep.optimizers) > 1 else ():
-            write_tuned(os.path.join(out, f"tuned-{optimizer}.toml"), found)
+                searches = known[spec.name] if spec.name in known else searches_in(path)
+                found[""] += searches
+                found.setdefault(spec.optimizer, []).extend(searches)
+        for optimizer, searches in found.items():
+            if optimizer in tuned:
+                write_tuned(tuned[optimizer], searches)
 
 
-def tuned_files(out: str, sweep: Sweep) -> list[str]:
-    """The paths of tuned.toml and, of several optimizers, of one for each."""
-    names = sweep.optimizers if len(sweep.optimizers) > 1 else ()
-    return [os.path.join(out, f"{name}.toml") for name in ("tuned", *(f"tuned-{name}" for name in names))]
+def tuned_files(out: str, sweep: Sweep) -> dict[str, str]:
+    """The path of tuned.toml by "" and, of several optimizers, of one for each."""
+    names = {spec.optimizer: spec.name.rpartition("-b")[0] for spec in sweep.studies}
+    several = {optimizer: os.path.join(out, f"tuned-{name}.toml") for optimizer, name in names.items()}
+    return {"": os.path.join(out, "tuned.toml"), **(several if len(names) > 1 else {})}
 
 
 def refuse_foreign_results(path: str, out: str, sweep: Sweep) -> None:
     """UsageError or LogError where a result of the sweep whose file is at ``path`` would replace another file."""
-    tuned = tuned_files(out, sweep)
+    tuned = tuned_files(out, sweep).values()
     refuse_shared([("SWEEP.toml", path), *(("--out", one) for one in tuned)])
     for one in tuned:
         refuse_foreign(one, TUNED)
@@ -127,15 +125,14 @@ def refuse_foreign_results(path: str, out: str, sweep: Sweep) -> None:
 
 def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], attributes: Mapping,
             wanted: Mapping = {}) -> str:
-    """Rewrite OUT/STUDY.h5 from the logs in OUT/logs named by the trials' pieces; returns its path.
+    """Rewrite OUT/STUDY.h5 from the logs in OUT/logs, which may be live, named by the trials' pieces; returns its path.
 
-    choose      returns the results of the trials, as the study counts them, whatever the groups' logs say; called under
-                the lock, so that the last process to collect the study has all trials
-    wanted      current values for "sweep" in every trial's plan, such as the number of trials
+    choose  returns the results of the trials, as the study counts them, whatever the groups' logs say; called under the
+            lock, so that the last process to collect the study has all trials
+    wanted  current values for "sweep" in every trial's plan;  attributes: further root attributes
 
-    Columns are the union over these logs, NaN where a log lacks one; ``source`` and ``source_trial`` say where a
-    trial's last piece is. ``attributes`` become root attributes. The logs may be live. Raises LogError naming the lost
-    trials if a log is missing, damaged or lacks one, and if another process has been writing OUT/STUDY.h5 for a minute.
+    Raises LogError naming the lost trials if a log is missing, damaged or lacks one, and if another process has been
+    writing OUT/STUDY.h5 for a minute.
     """
     path = os.path.join(out, f"{study}.h5")
     with Lock.take(path, attempts=LOCK_ATTEMPTS), writing(path):
@@ -147,10 +144,11 @@ def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], at
         root = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(shares), **attributes}
         tables = {name: _concatenate(name, [share[name] for share in shares]) for name in TABLES}
         with CompactFile(temporary := temporary_name(path), root) as file:
-            for name, order in _in_sequence(**tables).items():
-                for spec in tables[name].specs:
+            for name, table in tables.items():
+                order = _in_sequence(name, tables)
+                for spec in table.specs:
                     file.add_column(name, spec)
-                    file.add(name, spec.name, tables[name].values[spec.name][order])
+                    file.add(name, spec.name, table.values[spec.name][order])
         show(temporary, path, ())
     return path
 
@@ -191,28 +189,21 @@ def _list_numbers(numbers) -> str:
 
 
 def _select_pieces(log: Log, table: LogTable, pieces) -> TableRows:
-    """A log's rows of these pieces, with the trials' numbers, status and reason."""
-    rows, piece = _rows(table, pieces)
+    """A log's rows of pieces that count, with the trials' numbers, status and reason."""
+    of_trials = table.name == "trials"
+    ids = table.read("id" if of_trials else "trial")
+    place = np.minimum(np.searchsorted(pieces["id"], ids), len(pieces) - 1)
+    counts = pieces["last"][place] if of_trials else (
+        table.read(STEP_COLUMNS[table.name]) <= pieces["stop_step"][place])
+    rows = np.flatnonzero((pieces["id"][place] == ids) & counts)
+    piece = pieces[place[rows]]
     values = {name: table.read(name)[rows] for name in table.specs} if len(rows) else {}
-    if table.name == "trials":
+    if of_trials:
         values |= {"id": piece["number"], "status": piece["status"], "stop_reason": piece["reason"]}
         values |= {spec.name: kept[rows] for spec, kept in zip(SOURCE, source_of(log))}
     else:
         values["trial"] = piece["number"]
     return TableRows(list(table.specs.values()), values, piece["attempt"])
-
-
-def _rows(table: LogTable, pieces) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the rows of pieces that count, and each row's piece."""
-    ids = table.read("id" if table.name == "trials" else "trial")
-    place = np.minimum(np.searchsorted(pieces["id"], ids), len(pieces) - 1)
-    taken = pieces["id"][place] == ids
-    if table.name == "trials":
-        taken &= pieces["last"][place]
-    else:
-        taken &= table.read(STEP_COLUMNS[table.name]) <= pieces["stop_step"][place]
-    rows = np.flatnonzero(taken)
-    return rows, pieces[place[rows]]
 
 
 def _concatenate(name: str, shares: list[TableRows]) -> TableRows:
@@ -226,17 +217,16 @@ def _concatenate(name: str, shares: list[TableRows]) -> TableRows:
     return TableRows(specs, values, np.concatenate([part.attempt for part in parts]))
 
 
-def _in_sequence(trials, restarts, evaluations, steps) -> dict[str, np.ndarray]:
-    """By table, indices of the rows not superseded by a later attempt, ordered by trial and step."""
-    attempts = range(trials.attempt.max(initial=0) + 1)
-    return {"trials": np.argsort(trials.values["id"]),
-            "restarts": np.lexsort((restarts.attempt, restarts.values["trial"])),
-            "evaluations": _current(evaluations, restarts, attempts), "steps": _current(steps, restarts, attempts)}
-
-
-def _current(table: TableRows, restarts: TableRows, attempts: range) -> np.ndarray:
-    """The rows that count: those from the first step of a later attempt on are superseded, as in a log's segments."""
+def _in_sequence(name: str, tables: dict[str, TableRows]) -> np.ndarray:
+    """Indices of a table's rows that count, ordered by trial and step: those from the first step of a later attempt on
+    are superseded, as in a log's segments."""
+    table, restarts = tables[name], tables["restarts"]
+    if name == "trials":
+        return np.argsort(table.values["id"])
+    if name == "restarts":
+        return np.lexsort((table.attempt, table.values["trial"]))
     trial, step = table.values["trial"], table.values["step"]
+    attempts = range(tables["trials"].attempt.max(initial=0) + 1)
     rows = [np.flatnonzero(table.attempt == attempt) for attempt in attempts]
     begun = [np.flatnonzero(restarts.attempt == attempt) for attempt in attempts]
     kept = np.concatenate(rows)[current_rows(

@@ -27,7 +27,7 @@ from ..plan.scaling import SCALED_BETAS, exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
 from ..plan.settings import KEYS, check, is_key, key_of, key_type, stored_names
 from ..plan.values import did_you_mean, none_of
-from .toml_table import TomlTable
+from .settings import TomlTable
 
 TABLES = ("model_args", "optimizer_args")       # keys whose entries can be searched
 # the names under which a log has numbers, and text of a choice
@@ -39,27 +39,20 @@ BUDGET = "budget"
 
 
 def parameter_tables(space: TomlTable) -> dict[str, TomlTable]:
-    """Each parameter's table by its name; an entry such as [space.model_args.dropout] is named model_args.dropout.
-    Raises UsageError for a name that cannot be searched.
-    """
+    """Each parameter's table by its name, such as model_args.dropout; UsageError for one that cannot be searched."""
     found = {}
     for name in space:
         if name in TABLES:
             entries = space.table(name)
             found.update({f"{name}.{inner}": entries.table(inner) for inner in entries})
         else:
-            _refuse_name(space, name)
+            table, _, inner = name.partition(".")
+            if name not in SEARCHABLE and not (table in TABLES and inner):
+                accepted = f"{', '.join(SEARCHABLE)}, and {' and '.join(f'{table}.X' for table in TABLES)}"
+                hint = did_you_mean(name, () if is_key(name) else SEARCHABLE, f"what can: {accepted}")
+                raise space.wrong(f"{name} cannot be searched; {hint}", name)
             found[name] = space.table(name)
     return found
-
-
-def _refuse_name(space: TomlTable, name: str) -> None:
-    table, dot, inner = name.partition(".")
-    if name in SEARCHABLE or (table in TABLES and inner):
-        return
-    accepted = f"{', '.join(SEARCHABLE)}, and {' and '.join(f'{table}.X' for table in TABLES)}"
-    hint = did_you_mean(name, () if is_key(name) else SEARCHABLE, f"what can: {accepted}")
-    raise space.wrong(f"{name} cannot be searched; {hint}", name)
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,6 @@ class Dimension:
     shares: bool = False
 
     def over(self, budget_steps: int) -> Parameter:
-        """The parameter under a budget in steps; raises UsageError for a bound that its key does not accept."""
         if not self.shares:
             return self.parameter
         name, kind = self.parameter.name, self.parameter.type
@@ -103,7 +95,6 @@ def _find_fault(name: str, value) -> str | None:
 
 
 def overridden(table: TomlTable, own: TomlTable | None) -> TomlTable:
-    """A parameter's table with a batch's overrides; raises UsageError for a key that is none."""
     table.only(FIELDS)
     if own is None:
         return table

@@ -23,10 +23,7 @@ STEP_EXAMPLES = 32      # assumed fixed cost of a step in examples, until trials
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of each study that a job starts: draws whose number is ``index`` modulo ``count``.
-
-    Replacements of infeasible draws and repeats of a winner are open to all jobs.
-    """
+    """The part of each study's draws that a job starts; replacements and repeats are open to all jobs."""
 
     index: int = 0
     count: int = 1
@@ -57,7 +54,6 @@ class SweepState:
         return state.extend(results)
 
     def winner(self, study: Study) -> DrawResult | None:
-        """The best draw so far."""
         return winner(self.of(study).results, study.target, study.minimizes)
 
     def repeats(self, study: Study) -> range:
@@ -76,13 +72,11 @@ class SweepState:
 
     def threshold(self, study: Study, number: int) -> float:
         """The number of steps at which a trial may be stopped, as known now; see pruning.threshold."""
-        if number >= FIRST_REPEAT or not study.sweep.keep:
-            return float("inf")
-        return threshold(self.ledger.results(study.name), number, study.target, study.sweep.keep)
+        keep = None if number >= FIRST_REPEAT else study.sweep.keep
+        return threshold(self.ledger.results(study.name), number, study.target, keep)
 
     def expected_seconds(self) -> dict[str, float]:
-        """Each study's expected seconds per trial: the mean of finished trials, else scaled from other studies by size.
-        """
+        """Each study's expected seconds a trial: the mean of finished ones, else scaled from other studies by size."""
         means = {name: self.of(study).mean_seconds for name, study in self.studies.items()}
         sizes = {name: max(1, study.budget_steps) * (study.spec.global_batch + STEP_EXAMPLES)
                  for name, study in self.studies.items()}
@@ -92,13 +86,9 @@ class SweepState:
 
 
 class Farm:
-    """One group's work. All its ranks make the same calls; only rank 0 has the ledger.
-
-    tick  called on rank 0 while the group waits, and between trials
-
+    """One group's work. All its ranks make the same calls; only rank 0 has the ledger, and calls ``tick`` now and then.
     It waits for running trials of the same launch, which may need a replacement or another attempt, but not for those
-    of other jobs.
-    """
+    of other jobs."""
 
     def __init__(self, state: SweepState, trials: Trials, group: Workers, owner: Owner | None, shard: Shard,
                  display: Display, tick: Callable[[], None], stopping: Callable[[], bool]):
@@ -106,14 +96,16 @@ class Farm:
         self.display, self.tick, self.stopping = display, tick, stopping
 
     def work(self) -> bool:
-        """Run trials until none is left for this group; False if a signal stopped it.
-
-        Raises LogError if the ledger or the log fails, TrialsError if all trials of a study fail alike, WorkerLostError
-        or FaultError if the group is broken.
-        """
+        """Run trials until none is left for this group; False if a signal stopped it. Raises LogError if the ledger or
+        the log fails, TrialsError if all trials of a study fail alike, WorkerLostError or FaultError if the group is
+        broken."""
         while True:
+            task: Claim | str = WAIT
             with self.group.together("the ledger"):
-                task = self._next() if self.group.rank == 0 else WAIT
+                if self.group.rank == 0:
+                    with self.state.ledger.one_look():
+                        self.tick()
+                        task = self._next()
             gathered = self.group.gather((task, self.stopping()), "task")
             task = gathered[0][0]
             if any(stop for _, stop in gathered):
@@ -129,13 +121,7 @@ class Farm:
                 return True
 
     def _next(self) -> Claim | str:
-        """Claim the next trial, if any."""
-        with self.state.ledger.one_look():
-            self.tick()
-            return self._claim_next()
-
-    def _claim_next(self) -> Claim | str:
-        """Claim the next trial, from the study with the longest trials first."""
+        """Claim the next trial, if any, from the study with the longest trials first."""
         state, waits = self.state, False
         expected = state.expected_seconds()
         for name in sorted(state.studies, key=lambda name: (-expected[name], name)):

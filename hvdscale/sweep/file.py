@@ -34,9 +34,8 @@ from ..plan.values import none_of
 from ..target import Target
 from .dimensions import Dimension, overridden, parameter_tables, settle
 from .ledger import FIRST_REPEAT
-from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, Keys, checked_key, read_settings, refuse_untaken,
-                       takes)
-from .toml_table import REQUIRED, TomlTable, read_table
+from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, REQUIRED, Keys, TomlTable, checked_key,
+                       read_settings, read_table, refuse_untaken, takes)
 
 COUNTS = ("trials", "max_draws")
 TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",
@@ -46,20 +45,14 @@ OF_BATCH = (*BUDGETS, *COUNTS, "settings", "space")
 
 @dataclass(frozen=True)
 class StudySpec:
-    """A study as asked: the search at one global batch with one optimizer.
-
-    global_batch    of the first step, where a batch_schedule in the settings changes it
-    trials      feasible ones, of at most max_draws
-    layer       settings shared by all trials, for Settings.build: without lr, seed, target and evaluation grid
-    dimensions  of the space; those in shares of the budget are settled later
-    """
+    """A study as asked: the search at one global batch with one optimizer."""
 
     optimizer: str
-    global_batch: int
-    trials: int
+    global_batch: int                   # of the first step, where a batch_schedule in the settings changes it
+    trials: int                         # feasible ones, of at most max_draws
     max_draws: int
-    layer: dict
-    dimensions: tuple[Dimension, ...]
+    layer: dict                         # settings of all trials: without lr, seed, target and evaluation grid
+    dimensions: tuple[Dimension, ...]   # of the space; those in shares of the budget are settled later
 
     @property
     def name(self) -> str:
@@ -67,7 +60,6 @@ class StudySpec:
         return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.optimizer)}-b{self.global_batch}"
 
     def space(self, budget_steps: int) -> tuple[Parameter, ...]:
-        """The space under a budget in steps; raises UsageError for a bound that its key does not accept."""
         return tuple(dimension.over(budget_steps) for dimension in self.dimensions)
 
 
@@ -104,6 +96,10 @@ def read_sweep(path: str) -> Sweep:
     workers = top.take("workers_per_trial", int, 1, least=1)
     batch_sizes = read_batch_sizes(top, workers)
     evaluations = top.take("evaluations", int, None, least=1)
+    prune = top.take("prune", bool, objective == STEPS_TO_TARGET)
+    if prune and objective != STEPS_TO_TARGET:
+        raise top.wrong(f"prune = true stops trials that have lost the race to a target, but the best {objective} may "
+                        "come at the end of the budget; leave prune out, or the objective", "prune")
     settings, space = top.table("settings"), parameter_tables(top.table("space"))
     batches = read_batches(top, batch_sizes)
     refuse_unused(top, optimizers, space, [settings, *(own.table("settings") for own in batches.values())])
@@ -113,7 +109,7 @@ def read_sweep(path: str) -> Sweep:
     record = {
         "workload": workload, **counts, "objective": objective, "evaluations": evaluations,
         "repeats": top.take("repeats", int, 0, least=0, below=100), "workers_per_trial": workers,
-        "prune": read_prune(top, objective), "prune_keep": top.take("prune_keep", int, 5, least=1),
+        "prune": prune, "prune_keep": top.take("prune_keep", int, 5, least=1),
         "seed": top.take("seed", int, 0, least=0, below=2**62), "settings": read_settings(settings),
         "space": {name: dict(table) for name, table in space.items()}, **budget, "batch_sizes": list(batch_sizes),
         "optimizers": list(optimizers), "targets": list(map(str, targets)),
@@ -136,7 +132,6 @@ def read_optimizers(top: TomlTable) -> tuple[str, ...]:
 
 
 def read_batch_sizes(top: TomlTable, workers: int) -> tuple[int, ...]:
-    """The global batches, increasing; each needs an example for every worker of a trial."""
     sizes = top.take("batch_sizes", list)
     for size in sizes:
         if type(size) is not int or size < 1:
@@ -157,7 +152,6 @@ def _refuse_repeated(top: TomlTable, key: str, values: list, example: str) -> No
 
 
 def read_targets(top: TomlTable) -> tuple[Target, ...]:
-    """The targets, easiest first, all of one metric and direction."""
     targets = []
     for text in top.take("targets", list, []):
         try:
@@ -190,15 +184,6 @@ def read_objective(top: TomlTable, targets: tuple[Target, ...]) -> str:
                         "split/metric such as 'val/error' (its best value within the budget)", "objective") from None
 
 
-def read_prune(top: TomlTable, objective: str) -> bool:
-    """Whether to stop trials that cannot be among the fewest steps; exact only for that objective."""
-    prune = top.take("prune", bool, objective == STEPS_TO_TARGET)
-    if prune and objective != STEPS_TO_TARGET:
-        raise top.wrong(f"prune = true stops trials that have lost the race to a target, but the best {objective} may "
-                        "come at the end of the budget; leave prune out, or the objective", "prune")
-    return prune
-
-
 def read_counts(table: TomlTable, trials=REQUIRED, max_draws: int | None = None) -> dict[str, int]:
     """A study's feasible trials and draws: from a batch's table, with defaults for all batches."""
     trials = table.take("trials", int, trials, least=1, below=FIRST_REPEAT)
@@ -210,7 +195,6 @@ def read_counts(table: TomlTable, trials=REQUIRED, max_draws: int | None = None)
 
 
 def read_budget(table: TomlTable) -> dict:
-    """The table's budget by its key; empty if it has none."""
     given = [name for name in BUDGETS if name in table]
     if len(given) > 1:
         first, second = (f"{name} = {table[name]}" for name in given[:2])
@@ -219,7 +203,6 @@ def read_budget(table: TomlTable) -> dict:
 
 
 def read_batches(top: TomlTable, batch_sizes: tuple[int, ...]) -> dict[int, TomlTable]:
-    """Each batch's table [batch.N]; empty if there is none."""
     tables = top.table("batch")
     for name in tables:
         if name not in map(str, batch_sizes):
@@ -235,7 +218,6 @@ def read_batches(top: TomlTable, batch_sizes: tuple[int, ...]) -> dict[int, Toml
 
 
 def batch_record(own: TomlTable) -> dict:
-    """The content of a table [batch.N], checked."""
     tables = {"settings": read_settings(own.table("settings")),
               "space": {name: dict(table) for name, table in parameter_tables(own.table("space")).items()}}
     return {**read_budget(own), **{name: own[name] for name in COUNTS if name in own},
@@ -244,7 +226,6 @@ def batch_record(own: TomlTable) -> dict:
 
 def refuse_unused(top: TomlTable, optimizers: tuple[str, ...], space: dict[str, TomlTable],
                   settings: list[TomlTable]) -> None:
-    """Raise UsageError for a key that no optimizer takes, and for a space without a learning rate."""
     for name, table in space.items():
         refuse_untaken(table, name, optimizers)
     for table in settings:
@@ -258,7 +239,12 @@ def refuse_unused(top: TomlTable, optimizers: tuple[str, ...], space: dict[str, 
 def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, evaluations: int | None, optimizer: str,
                batch: int) -> StudySpec:
     """The study of an optimizer at a batch: settings for all batches, overridden by the batch's own table."""
-    dimensions = read_dimensions(space, own, optimizer, batch)
+    overs = parameter_tables(own.table("space"))
+    for name, table in overs.items():
+        if name not in space:
+            raise table.wrong(f"{name} is not searched at the other batches; give [space.{name}] for all")
+    dimensions = tuple(settle(name, overridden(space[name], overs.get(name)), batch)
+                       for name in sorted(space) if takes(optimizer, name))     # whatever their order in the file
     tables = [top.table("settings"), own.table("settings")]
     settings = Settings.build({}, *map(read_settings, tables)).asked()
     keys = Keys({name: value for name, value in settings.items() if takes(optimizer, name)},
@@ -284,18 +270,7 @@ def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, eval
     return StudySpec(optimizer, batch, layer=layer, dimensions=dimensions, **counts)
 
 
-def read_dimensions(space: dict[str, TomlTable], own: TomlTable, optimizer: str, batch: int) -> tuple[Dimension, ...]:
-    """The optimizer's dimensions, sorted by name, so that their order in the file does not matter."""
-    overs = parameter_tables(own.table("space"))
-    for name, table in overs.items():
-        if name not in space:
-            raise table.wrong(f"{name} is not searched at the other batches; give [space.{name}] for all")
-    names = sorted(name for name in space if takes(optimizer, name))
-    return tuple(settle(name, overridden(space[name], overs.get(name)), batch) for name in names)
-
-
 def refuse_grid(top: TomlTable, keys: Keys, evaluations: int | None, budget: dict) -> None:
-    """Raise UsageError unless the evaluation grid is set exactly once."""
     given = "eval_every" in keys
     if evaluations is not None and given:
         raise keys.wrong("eval_every and evaluations are alternatives; give one of them", "eval_every")
@@ -309,7 +284,6 @@ def refuse_grid(top: TomlTable, keys: Keys, evaluations: int | None, budget: dic
 
 
 def refuse_shares(space: dict[str, TomlTable], dimensions: tuple[Dimension, ...], budget: dict) -> None:
-    """Raise UsageError for shares of a budget in seconds, and for shares whose steps the key does not accept."""
     for dimension in dimensions:
         table = space[dimension.parameter.name]
         if dimension.shares and "seconds" in budget:

@@ -11,7 +11,6 @@ A launcher ends all processes if one fails; Open MPI also if one that initialize
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -24,13 +23,12 @@ from torch.distributed import PrefixStore, Store
 from ..errors import UsageError, WorkerLostError, WorkersError
 from ..workers.group import JoinedWorkers, Workers, starting
 from ..workers.horovod import HorovodWorkers, check_joined, load_horovod
-from ..workers.launch import Process, place
+from ..workers.launch import Process, begin_mpi, load_mpi, place
 from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
 from ..workers.torch_distributed import TorchWorkers, find_store, forget_address
 from ..workers.transport import choose
 
 POLL_SECONDS = 0.1
-THREAD_MULTIPLE = 3             # in Open MPI, MPICH and its derivatives
 
 
 class SingleGroup(Workers):
@@ -39,24 +37,15 @@ class SingleGroup(Workers):
     def __init__(self, process: Process, cores: frozenset[int]):
         self.local_rank, self.local_size, self._cores = process.local_rank, process.local_size, cores
 
-    def cores(self):
-        return self._cores
-
 
 class LaunchGroup(JoinedWorkers):
     """A group of several processes of a launch, whatever joins them, which can form again."""
 
-    _cores: frozenset[int]
     _active = True
 
-    def cores(self):
-        return self._cores
-
     def reform(self):
-        """Form the group again after an error of one rank that interrupted a collective; all ranks must call it.
-
-        If one does not, the others end after the stall time.
-        """
+        """Form the group again after an error of one rank that interrupted a collective; all ranks must call it. If one
+        does not, the others end after the stall time."""
         self.abandon()
         self._form()
         self._active = True
@@ -70,7 +59,6 @@ class LaunchGroup(JoinedWorkers):
             super().abandon()
 
     def leave(self):
-        """Leave the group, also after ``abandon``."""
         with contextlib.suppress(WorkerLostError):          # the work is done
             if self._active:
                 self.gather(None, "leave")
@@ -79,9 +67,7 @@ class LaunchGroup(JoinedWorkers):
 
 class HorovodGroup(LaunchGroup, HorovodWorkers):
     """A group of several processes of a launch; rank and size are within the group, the local ones within the launch.
-
-    All processes of the launch must be joined by ``mpi`` (mpi4py's MPI, initialized).
-    """
+    All processes of the launch must be joined by ``mpi`` (mpi4py's MPI, initialized)."""
 
     def __init__(self, hvd, mpi, stall_seconds: float, process: Process, size: int, cores: frozenset[int]):
         self._mpi, self._process, self._cores = mpi, process, cores
@@ -100,7 +86,6 @@ class HorovodGroup(LaunchGroup, HorovodWorkers):
             self._hvd.init(comm=self._comm)
 
     def leave(self):
-        """Leave the group and finalize MPI, also after ``abandon``."""
         super().leave()
         with self._collective("the end of MPI"):
             self._mpi.Finalize()
@@ -126,12 +111,12 @@ class TorchGroup(LaunchGroup, TorchWorkers):
 
 
 def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],
-               transport: str = "auto") -> SingleGroup | HorovodGroup | TorchGroup:
+               transport: str = "auto") -> SingleGroup | LaunchGroup:
     """This process's group of consecutive ranks. From now on the process stops when its launcher has ended.
 
     cores  of this host that the launch may use: see cores_of_launch
 
-    Raises UsageError if the processes do not divide into such groups, WorkersError if Horovod's MPI is missing.
+    Raises UsageError if the processes do not divide into such groups, WorkersError if they cannot be joined.
     """
     refuse_launcher_in_torchrun()
     stop_without_launcher(stall_seconds)
@@ -140,28 +125,34 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
         raise UsageError(_explain_uneven(process, workers_per_trial))
     if workers_per_trial == 1:
         return SingleGroup(process, cores)
-    if process.launcher != "horovodrun" and choose(transport, process.launcher) == "torch":
-        with starting(stall_seconds, "torch.distributed"):
-            store = find_store(process, stall_seconds)
-            return TorchGroup(store, process, stall_seconds, workers_per_trial, cores)
+    return GROUPS[choose(transport, process.launcher)](process, workers_per_trial, stall_seconds, cores)
+
+
+def _torch_group(process: Process, size: int, stall_seconds: float, cores: frozenset[int]) -> TorchGroup:
+    with starting(stall_seconds, "torch.distributed"):
+        return TorchGroup(find_store(process, stall_seconds), process, stall_seconds, size, cores)
+
+
+def _horovod_group(process: Process, size: int, stall_seconds: float, cores: frozenset[int]) -> HorovodGroup:
     if process.launcher == "horovodrun":
-        raise WorkersError(f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups, and horovodrun "
-                           f"--gloo starts them without; use mpirun -np {process.size}, or workers_per_trial = 1")
+        raise WorkersError(f"workers_per_trial = {size}: MPI splits processes into groups, and horovodrun --gloo "
+                           f"starts them without; use mpirun -np {process.size}, or workers_per_trial = 1")
     hvd = load_horovod(process.launcher, process.size, stall_seconds)
     if not hvd.mpi_built():
-        raise WorkersError(f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups, and Horovod "
-                           "was built without it; build it with HOROVOD_WITH_MPI=1, or set "
-                           "workers_per_trial = 1")
+        raise WorkersError(f"workers_per_trial = {size}: MPI splits processes into groups, and Horovod was built "
+                           "without it; build it with HOROVOD_WITH_MPI=1, or set workers_per_trial = 1")
     with starting(stall_seconds, "Horovod"):
         mpi = _begin_mpi(hvd)
         check_joined(process.launcher, process.size, mpi.COMM_WORLD.Get_size())
-        group = HorovodGroup(hvd, mpi, stall_seconds, process, workers_per_trial, cores)
-    check_joined(process.launcher, workers_per_trial, group.size)
+        group = HorovodGroup(hvd, mpi, stall_seconds, process, size, cores)
+    check_joined(process.launcher, size, group.size)
     return group
 
 
+GROUPS = {"horovod": _horovod_group, "torch": _torch_group}         # by transport
+
+
 def _explain_uneven(process: Process, workers_per_trial: int) -> str:
-    """Why the number of processes does not fit, and numbers that would."""
     if process.launcher is None:
         return (f"workers_per_trial = {workers_per_trial} needs that many processes for each trial, and this one was "
                 f"started alone: start mpirun -np {workers_per_trial} (or a multiple of it), or srun --mpi=pmix")
@@ -176,30 +167,24 @@ def _begin_mpi(hvd):
     # otherwise MPI_Finalize waits for the processes of all groups
     os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
     try:
-        import mpi4py
+        MPI = load_mpi()
     except ImportError as error:
         raise WorkersError(f"mpi4py, which splits processes into groups, cannot be imported ({error}): install it (pip "
                            "install mpi4py), or set workers_per_trial = 1") from None
-    mpi4py.rc.initialize = mpi4py.rc.finalize = False
-    # mpi4py would hold the GIL while it waits, so a process that never arrives would go unnoticed
-    ctypes.CDLL(hvd.mpi_lib_v2.__file__).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
-    from mpi4py import MPI
+    begin_mpi(hvd.mpi_lib_v2.__file__)
     if not MPI.Is_initialized():
         raise WorkersError("mpi4py and Horovod do not use one MPI: build both against the same one, or set "
                            "workers_per_trial = 1")
     return MPI
 
 
-def leave(group: SingleGroup | HorovodGroup | TorchGroup, code: int, others_gone: Callable[[], bool]) -> int:
-    """Leave the launch without harm to its other groups; returns the exit code for os._exit.
-
-    Only the launch's first process returns ``code``, once ``others_gone``; the others return 0.
-    """
+def leave(group: SingleGroup | LaunchGroup, code: int, others_gone: Callable[[], bool]) -> int:
+    """Leave the launch without harm to its other groups; returns the exit code for os._exit. Only the launch's first
+    process returns ``code``, once ``others_gone``; the others return 0."""
     group.leave()
     if place().rank:
         return 0
     while not others_gone():
         time.sleep(POLL_SECONDS)
-    if isinstance(group, TorchGroup):
-        forget_address(place())
+    forget_address(place())
     return code

@@ -26,14 +26,15 @@ import os
 import re
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..errors import LogError
 from ..log.files import first_line
 from ..log.schema import Status
 from ..plan.search_space import DrawEnd
-from ..system.files import new_file, sync_directory, temporary_name, write_whole, writing
+from ..system.files import new_file, sync_directory, temporary_name, writing
 from ..system.inputs import input_text
 from ..system.lock import SUFFIX, Lock, holder, this_process
 
@@ -44,6 +45,7 @@ ATTEMPTS = 10                           # attempts that died in any way, as when
 RETRIED = (DrawEnd.FAILED, DrawEnd.LOST)      # by --retry
 REPLACED = (DrawEnd.DIVERGED, *RETRIED)         # by the next draw
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+KINDS = ("claim", "released", "killed", "json")     # of files, the last that of a draw's result
 READS, WAIT_SECONDS = 5, 0.02           # without links, a reserved file is empty for an instant
 
 _NAME = re.compile(r"(0|[1-9]\d*)\.(?:(json)|(claim|released|killed)-([1-9]\d*))")
@@ -52,16 +54,12 @@ _FOLDER = re.compile(rf"[1-9]\d*0{{{len(str(FOLDER_DRAWS)) - 1}}}")
 
 @dataclass
 class Owner:
-    """A process that runs trials. Its lock is held while it, or a forked child, lives.
+    """A process that runs trials. Its lock is held while it, or a forked child, lives."""
 
-    name    unique across hosts and time
-    job     the launch, or the batch system's job number
-    """
-
-    name: str
+    name: str           # unique across hosts and time
     host: str
     pid: int
-    job: str
+    job: str            # the launch, or the batch system's job number
     lock: Lock = field(repr=False, compare=False)
 
     @classmethod
@@ -78,15 +76,6 @@ class Owner:
             return cls(name, facts["host"], facts["pid"], facts["job"] if job is None else job,
                        Lock.take(path, take_over))
 
-    def refuse_moved(self, out: str) -> None:
-        """LogError where ``out`` is not the folder any more that this process began to work in."""
-        now = self.lock.moved_to()
-        if now is not None:
-            where = f" It is now {os.path.dirname(os.path.dirname(now))}." if now else ""
-            raise LogError(f"{out}: was moved or replaced while the sweep ran: {self.lock.path} is not there any more."
-                           f"{where} Move the folder back, or name its new place; the same command then resumes, and "
-                           "nothing in it has to be removed")
-
     def release(self):
         """Release the lock; claims neither recorded nor released count as dead from now on."""
         self.lock.release()
@@ -94,30 +83,20 @@ class Owner:
 
 @dataclass
 class DrawResult:
-    """The result of one draw of a study, or of a repeat of its winner, from its first step on.
+    """The result of one draw of a study, or of a repeat of its winner, from its first step on."""
 
-    number     the draw; from FIRST_REPEAT on, a repeat
-    kind       how it ended
-    last_step  steps done at the end; 0: unknown. In a study's log later rows are left out
-    steps      steps to each target, by its text; inf: not met
-    best       the objective's best value; NaN: none
-    pieces     its rows: (name of the log file, trial id in it), oldest first; each resumes a checkpoint of the others
-    owner      the Owner's name
-    """
-
-    number: int
+    number: int                                 # the draw; from FIRST_REPEAT on, a repeat
     kind: DrawEnd = DrawEnd.FAILED
     reason: str = ""
-    last_step: int = 0
-    steps: dict[str, float] = field(default_factory=dict)
-    best: float = math.nan
+    last_step: int = 0                          # steps done at the end; 0: unknown. A study's log has no later rows
+    steps: dict[str, float] = field(default_factory=dict)       # to each target, by its text; inf: not met
+    best: float = math.nan                      # the objective's best value; NaN: none
     seconds: float = 0.0
-    pieces: tuple[tuple[str, int], ...] = ()
-    owner: str = ""
+    pieces: tuple[tuple[str, int], ...] = ()    # log file and trial id, oldest first; each resumes the one before
+    owner: str = ""                             # the Owner's name
 
     @property
     def status(self) -> Status:
-        """The status that its trial has in a log."""
         if self.kind == DrawEnd.DIVERGED:
             return Status.INFEASIBLE
         return Status.COMPLETE if self.kind in (DrawEnd.MET, DrawEnd.BUDGET) else Status.INCOMPLETE
@@ -162,40 +141,22 @@ class DrawResult:
         return result
 
 
-@dataclass(frozen=True)
-class DrawFiles:
-    """The files of one draw: attempts claimed, released and killed, and whether its result exists."""
-
-    claims: frozenset[int] = frozenset()
-    released: frozenset[int] = frozenset()
-    killed: frozenset[int] = frozenset()
-    finished: bool = False
-
-    @property
-    def held(self) -> int:
-        """The newest attempt; 0 if it was released or there is none."""
-        newest = max(self.claims, default=0)
-        return 0 if newest in self.released else newest
-
-
 class Listing:
     """The files of a study's draws as last listed, while other processes add to them.
 
-    draws     each draw's files;  finished, open: the draws with a result, and those with other files only
+    attempts  of each draw: those with a file of each kind; its result counts as attempt 0
+    finished  the draws with a result
     """
 
     def __init__(self, folder: str):
         self.folder = folder
-        self.draws: dict[int, DrawFiles] = {}
+        self.attempts: dict[int, dict[str, set[int]]] = defaultdict(lambda: {kind: set() for kind in KINDS})
         self.finished: set[int] = set()
-        self.open: set[int] = set()
         self._names: dict[str, set[str]] = {"": set()}          # by folder
 
     def refresh(self, number: int | None = None) -> bool:
         """List all draws, or only the folder of one; False if files are gone that were there: list with a new one.
-
-        Raises LogError if a folder cannot be read, or has files of draws of another one.
-        """
+        Raises LogError if a folder cannot be read, or has files of draws of another one."""
         if number is not None:
             return self._list(folder_of(number))
         return self._list("") and all(map(self._list, filter(_FOLDER.fullmatch, list(self._names[""]))))
@@ -213,26 +174,14 @@ class Listing:
                 raise LogError(f"{os.path.join(self.folder, folder, found[0])}: hvdscale 0.3 kept it there; move all "
                                f"files of the draws from {own} on to {os.path.join(self.folder, own)}, and so for each "
                                "further hundred")
-            self._add(*found.groups())
+            number, result, kind, attempt = found.groups()
+            self.attempts[int(number)][result or kind].add(int(attempt or 0))
+            if result:
+                self.finished.add(int(number))
         return True
-
-    def _add(self, text: str, result: str | None, kind: str, attempt: str) -> None:
-        number = int(text)
-        files = self.draws.get(number, DrawFiles())
-        if result:
-            files = replace(files, finished=True)
-            self.finished.add(number)
-            self.open.discard(number)
-        else:
-            field = "claims" if kind == "claim" else kind
-            files = replace(files, **{field: getattr(files, field) | {int(attempt)}})
-            if not files.finished:
-                self.open.add(number)
-        self.draws[number] = files
 
 
 def folder_of(number: int) -> str:
-    """The folder of a draw's files, within the study's."""
     first = number // FOLDER_DRAWS * FOLDER_DRAWS
     return str(first) if 0 < first < FIRST_REPEAT else ""
 
@@ -263,15 +212,12 @@ class Ledger:
             self._looked = None
 
     def claim(self, study: str, number: int, owner: Owner) -> int | None:
-        """Claim a draw; returns the number of the attempt, 1, 2, ...
-
-        None if the draw is finished, running under a living owner (even this one), or out of attempts. The owner ends
-        the attempt by ``record`` or ``release``.
-        """
+        """Claim a draw; returns the number of the attempt, 1, 2, ... None if the draw is finished, running under a
+        living owner (even this one), or out of attempts. The owner ends the attempt by ``record`` or ``release``."""
         files = self._files(study, number)
-        if files.finished or self._lives(study, number, files) or self._is_used_up(study, number, files):
+        if self._standing(study, number, files) != "free":
             return None
-        attempt = max(files.claims | files.released, default=0) + 1
+        attempt = max(files["claim"] | files["released"], default=0) + 1
         document = {"owner": owner.name, "host": owner.host, "pid": owner.pid, "job": owner.job, "time": time.time()}
         if not _put_new(self._path(study, f"{number}.claim-{attempt}"), document):
             return None
@@ -300,14 +246,12 @@ class Ledger:
         return seen
 
     def take_back(self, study: str, kinds: Iterable[str]) -> list[int]:
-        """Delete the results of these kinds and their attempts, so that the draws can run again; returns their numbers.
-        """
+        """Delete results of these kinds and their attempts, so that the draws can run again; returns their numbers."""
         numbers = sorted(number for number, result in self.results(study).items() if result.kind in kinds)
         listing = self._listings.pop(study)
         for number in numbers:
-            files = listing.draws[number]
-            kinds_of = {"claim": files.claims, "released": files.released, "killed": files.killed}
-            names = [f"{number}.{kind}-{attempt}" for kind, attempts in kinds_of.items() for attempt in attempts]
+            names = [f"{number}.{kind}-{attempt}" for kind, attempts in listing.attempts[number].items()
+                     for attempt in attempts if attempt]
             for name in (*names, f"{number}.json"):             # last the result, by which a draw counts as finished
                 path = self._path(study, name)
                 with writing(path):
@@ -317,49 +261,51 @@ class Ledger:
         return numbers
 
     def owners(self) -> list[dict]:
-        """Host, pid and job of living owners."""
         folder = os.path.join(self.out, "owners")
         paths = [os.path.join(folder, name.removesuffix(SUFFIX)) for name in sorted(_names_in(folder))]
         return [owner for owner in map(holder, paths) if owner is not None]
 
     def running(self, study: str) -> dict[int, dict]:
         """Draws with a living owner: its name as ``owner``, host, pid, job, time of the claim, and ``attempt``."""
-        return {number: {**self._claim(study, number, files.held), "attempt": files.held}
-                for number, files in self._open(study) if self._lives(study, number, files)}
+        return {number: claim for number, claim in self._held(study).items() if self._is_alive(claim)}
 
     def at_work(self, studies: Iterable[str], job: str, but: str) -> bool:
         """Whether another owner of the job, which has claimed a trial, is alive."""
-        owners = {claim["owner"]: claim for study in studies for number, files in self._listing(study).draws.items()
-                  for claim in (self._claim(study, number, attempt) for attempt in files.claims)}
+        owners = {claim["owner"]: claim for study in studies for number, files in self._listing(study).attempts.items()
+                  for claim in (self._claim(study, number, attempt) for attempt in files["claim"])}
         return any(claim.get("job") == job and name != but and self._is_alive(claim)
                    for name, claim in owners.items())
 
     def lost(self, study: str, number: int) -> bool:
         """Whether an unfinished draw is out of attempts, so that it must be recorded as LOST."""
-        files = self._files(study, number)
-        return not files.finished and not self._lives(study, number, files) and self._is_used_up(study, number, files)
+        return self._standing(study, number, self._files(study, number)) == "lost"
 
     def note_killed(self, studies: Iterable[str], host: str, pid: int) -> bool:
         """Record that this process died during draws that it had claimed; returns whether there were any."""
         found = False
         for study in studies:
-            for number, files in self._open(study):
-                claim = self._claim(study, number, files.held) if files.held else {}
+            for number, claim in self._held(study).items():
                 if (claim.get("host"), claim.get("pid")) == (host, pid):
-                    self._touch(study, f"{number}.killed-{files.held}")
+                    self._touch(study, f"{number}.killed-{claim['attempt']}")
                     found = True
         return found
 
-    def _is_used_up(self, study: str, number: int, files: DrawFiles) -> bool:
-        """Whether a draw that nobody runs has died too often. The folder is listed again, as the last owner may have
-        released or recorded the draw since, and then ended.
-        """
-        if len(files.killed) >= KILLED:
-            return True
-        if len(files.claims - files.released) < ATTEMPTS:
-            return False
+    def _standing(self, study: str, number: int, files: dict[str, set[int]]) -> str:
+        """``finished``, ``running`` under a living owner, ``lost`` as its owners have died too often, or ``free``.
+        Before it counts as lost the folder is listed again, as the last owner may have released or recorded the draw
+        since, and then ended."""
+        if files["json"]:
+            return "finished"
+        claim = self._newest_claim(study, number, files)
+        if claim and self._is_alive(claim):
+            return "running"
+        if len(files["killed"]) >= KILLED:
+            return "lost"
+        if len(files["claim"] - files["released"]) < ATTEMPTS:
+            return "free"
         after = self._files(study, number)
-        return not after.finished and len(files.claims - after.released) >= ATTEMPTS
+        lost = not after["json"] and len(files["claim"] - after["released"]) >= ATTEMPTS
+        return "lost" if lost else "free"
 
     def _touch(self, study: str, name: str) -> None:
         path = self._path(study, name)
@@ -368,12 +314,16 @@ class Ledger:
         sync_directory(path)
 
     def _path(self, study: str, name: str) -> str:
-        """The path of a draw's file, such as 7.json."""
         return os.path.join(self._folder(study), folder_of(int(name.partition(".")[0])), name)
 
     def _folder(self, study: str) -> str:
-        if self._owner is not None:
-            self._owner.refuse_moved(self.out)
+        """The study's folder; LogError where ``out`` is not the folder any more in which the owner began to work."""
+        now = self._owner and self._owner.lock.moved_to()
+        if now is not None:
+            where = f" It is now {os.path.dirname(os.path.dirname(now))}." if now else ""
+            raise LogError(f"{self.out}: was moved or replaced while the sweep ran: {self._owner.lock.path} is not "
+                           f"there any more.{where} Move the folder back, or name its new place; the same command then "
+                           "resumes, and nothing in it has to be removed")
         return os.path.join(self.out, "trials", study)
 
     def _listing(self, study: str, number: int | None = None) -> Listing:
@@ -390,17 +340,22 @@ class Ledger:
             listing.refresh()
         return listing
 
-    def _open(self, study: str) -> list[tuple[int, DrawFiles]]:
-        """The draws without a result that have other files."""
+    def _held(self, study: str) -> dict[int, dict]:
+        """The newest claim of each draw without a result, unless it was released."""
         listing = self._listing(study)
-        return [(number, listing.draws[number]) for number in sorted(listing.open)]
+        claims = {number: self._newest_claim(study, number, listing.attempts[number])
+                  for number in sorted(listing.attempts.keys() - listing.finished)}
+        return {number: claim for number, claim in claims.items() if claim}
 
-    def _files(self, study: str, number: int) -> DrawFiles:
-        return self._listing(study, number).draws.get(number, DrawFiles())
+    def _files(self, study: str, number: int) -> dict[str, set[int]]:
+        return {kind: set(attempts) for kind, attempts in self._listing(study, number).attempts[number].items()}
 
-    def _lives(self, study: str, number: int, files: DrawFiles) -> bool:
-        """Whether the held attempt has a living owner."""
-        return files.held > 0 and self._is_alive(self._claim(study, number, files.held))
+    def _newest_claim(self, study: str, number: int, files: dict[str, set[int]]) -> dict:
+        """The newest claim of a draw, and the number of its ``attempt``; {} if it was released or there is none."""
+        newest = max(files["claim"], default=0)
+        if not newest or newest in files["released"]:
+            return {}
+        return {**self._claim(study, number, newest), "attempt": newest}
 
     def _is_alive(self, claim: dict) -> bool:
         name = claim["owner"]
@@ -409,8 +364,7 @@ class Ledger:
         return name not in self._dead
 
     def _claim(self, study: str, number: int, attempt: int) -> dict:
-        """A claim as written by its owner. A claim truncated by a kill (without links) counts as one of a dead owner.
-        """
+        """A claim as written by its owner; one truncated by a kill (without links) counts as one of a dead owner."""
         path = self._path(study, f"{number}.claim-{attempt}")
         if path not in self._claims:
             claim = _read(path)
@@ -492,23 +446,3 @@ def _read(path: str):
 
 def _encode_float(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
-
-
-def write_file(path: str, text: str) -> None:
-    """Write a file atomically, with its folder; raises LogError if it cannot be written."""
-    with writing(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        write_whole(path, text)
-
-
-def read_record(path: str) -> dict:
-    """A JSON object written by ``write_file``, {} if there is none; raises LogError if it cannot be read."""
-    try:
-        return dict(json.loads(input_text(path)))
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise LogError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (RecursionError, TypeError, ValueError) as error:
-        raise LogError(f"{path}: is empty, cut off or no JSON object ({first_line(error)}); remove it, and the same "
-                       "command with the same sweep file writes it again") from error

@@ -18,8 +18,6 @@ EVERY_SECONDS = 1.0, 10.0           # between updates of the block; between line
 
 
 class SweepDisplay(NoDisplay):
-    """The sweep's display during the trials of one group."""
-
     def __init__(self, states: SweepState, terminal: bool, out=None, clock=time.monotonic):
         self._states, self._clock, self._printed = states, clock, {}
         self._screen = Screen(out or sys.stdout, terminal, EVERY_SECONDS)
@@ -32,7 +30,7 @@ class SweepDisplay(NoDisplay):
             self.tick()
 
     def tick(self) -> None:
-        """Show the state of the sweep if it is time; raises LogError if the ledger cannot be read."""
+        """Show the state of the sweep if it is time; raises LogError."""
         if self._screen.due(self._clock()):
             self.show()
 
@@ -62,23 +60,18 @@ def describe_study(states: SweepState, study: Study) -> str:
               *(f"{count} {word}" for word, kinds in (("pruned", (DrawEnd.PRUNED,)), ("diverged", (DrawEnd.DIVERGED,)),
                                                       ("failed", RETRIED))
                 if (count := sum(result.kind in kinds for result in ended)))]
-    return ", ".join(filter(None, counts)) + _best(states, study)
-
-
-def _best(states: SweepState, study: Study) -> str:
-    best = states.winner(study)
+    line, best = ", ".join(filter(None, counts)), states.winner(study)
     if best is None:
-        return ""
-    found = f"{best.steps_to(study.target):,.0f} steps" if study.sweep.by_steps else (
-        f"{study.sweep.objective} {best.best:.4g}")
-    return f"; best {found} (trial {best.number})"
+        return line
+    found = f"{study.sweep.objective} {best.best:.4g}"
+    if study.sweep.by_steps:
+        found = f"{best.steps_to(study.target):,.0f} steps"
+    return f"{line}; best {found} (trial {best.number})"
 
 
 def describe_sweep(states: SweepState) -> str:
-    """The share of the sweep that is done, and the time left, extrapolated from its trials.
-
-    Repeats of winners count from the start, replacement draws only once they are needed.
-    """
+    """The share of the sweep that is done, and the time left, extrapolated from its trials. Repeats of winners count
+    from the start, replacement draws only once they are needed."""
     expected, wanted, missing, more, left, busy = states.expected_seconds(), 0, 0, 0, 0.0, 0
     for name, study in states.studies.items():
         state, running, to_do = states.of(study), len(states.ledger.running(name)), len(states.open(study))

@@ -29,11 +29,9 @@ ALIKE = 5                           # if all trials, at least this many, failed 
 
 
 def threshold(results: Mapping[int, DrawResult], number: int, target: str | None, keep: int | None) -> float:
-    """The step at which draw ``number`` may be stopped if it has not met ``target``; inf: never.
-
-    The ``keep``-th fewest steps to the target among known results of lower numbers: too high or right while some are
-    missing, never too low. ``keep`` or ``target`` None: no pruning.
-    """
+    """The step at which draw ``number`` may be stopped if it has not met ``target``; inf: never. The ``keep``-th fewest
+    steps to the target among known results of lower numbers: too high or right while some are missing, never too low.
+    ``keep`` or ``target`` None: no pruning."""
     if keep is None or target is None:
         return math.inf
     before = heapq.nsmallest(keep, (result.steps_to(target) for lower, result in results.items() if lower < number))
@@ -41,11 +39,8 @@ def threshold(results: Mapping[int, DrawResult], number: int, target: str | None
 
 
 class StudyState:
-    """The state of a study as its results come, independent of their order.
+    """The state of a study as its results come, independent of their order; see ``threshold`` for target and keep.
 
-    trials    feasible draws wanted, of at most ``max_draws``
-    target    text of the strictest target; None: the study has none
-    keep      number of best trials that pruning preserves; None: no pruning
     limit     draws below this number certainly belong to the study and may be started; never shrinks
     results   of the draws from 0 on, as far as none is missing, as they count; those beyond a gap are not settled yet
     """
@@ -67,26 +62,22 @@ class StudyState:
         return self._seconds / self._timed if self._timed else None
 
     def extend(self, results: Mapping[int, DrawResult]) -> StudyState:
-        """The state with further results, which are at their end; those of settled draws are not read again.
-
-        Raises LogError for a draw stopped before its threshold, as after the removal of earlier results.
-        """
+        """The state with further results, which are at their end; those of settled draws are not read again. Raises
+        LogError for a draw stopped before its threshold, as after the removal of earlier results."""
         for result in islice(results.values(), self._read, None):
             if result.kind not in RETRIED:
                 self._timed, self._seconds = self._timed + 1, self._seconds + result.seconds
         self._read = len(results)
         while not self.done and len(self.results) in results:
-            given = results[len(self.results)]
-            result = _as_in_sequence(given, self.target, self._stop())
+            given, stop = results[len(self.results)], math.inf
+            if self.keep is not None and len(self._fewest) >= self.keep:
+                stop = self._fewest[self.keep - 1]
+            result = _as_in_sequence(given, self.target, stop)
             self.results.append(result)
             if not result.feasible:
                 self.limit = min(self.limit + 1, self.max_draws)
             bisect.insort(self._fewest, given.steps_to(self.target))
         return self
-
-    def _stop(self) -> float:
-        """The step at which the next draw is stopped."""
-        return self._fewest[self.keep - 1] if self.keep is not None and len(self._fewest) >= self.keep else math.inf
 
 
 def failed_alike(results: Collection[DrawResult]) -> str | None:
@@ -98,11 +89,7 @@ def failed_alike(results: Collection[DrawResult]) -> str | None:
 
 
 def winner(results: Iterable[DrawResult], target: str | None, minimizes: bool = True) -> DrawResult | None:
-    """The best draw: fewest steps to the target, ties by lower number. None: none met it.
-
-    target    None: a metric is the objective, of which the best value of a feasible draw wins
-    minimizes whether smaller values of it are better
-    """
+    """The best draw: fewest steps to the target, ties by lower number; else the best value of a feasible draw."""
     if target is not None:
         met = (result for result in results if result.steps_to(target) < math.inf)
         return min(met, key=lambda result: (result.steps_to(target), result.number), default=None)

@@ -25,11 +25,9 @@ LOOK_SECONDS = 0.1          # between looks at a child, when signals are heard
 
 
 def guard(process: Process, note: Callable[[int], bool]) -> int:
-    """Continue in a child process; call before starting threads. Without fork, continue in this process.
+    """Continue in a child process, where there is fork; returns the number of earlier ones. Call before any thread.
 
     note  called with the process id of a child that has ended; returns whether it ended during a trial
-
-    Returns the number of earlier children.
     """
     if not hasattr(os, "fork"):
         return 0
@@ -53,7 +51,6 @@ def guard(process: Process, note: Callable[[int], bool]) -> int:
 
 
 def _describe_end(status: int) -> str:
-    """How a process ended, from the status of ``os.waitpid``."""
     if os.WIFEXITED(status):
         return f"ended itself in the midst of a trial (exit code {os.WEXITSTATUS(status)})"
     killed_by = signal.Signals(os.WTERMSIG(status))
@@ -75,7 +72,6 @@ class _Child:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
     def wait(self) -> int:
-        """Wait for the end; returns the status."""
         while not (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
             select.select([], [], [], LOOK_SECONDS)     # not for ever: a signal just before would be heard after it
         for number, handler in self._before.items():

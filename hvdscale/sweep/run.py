@@ -1,25 +1,30 @@
-"""Run a sweep on one group of workers, from its file to its end."""
+"""Run a sweep on one group of workers, from its file to its end; or estimate its steps and hours before it starts."""
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from statistics import median
 
 from ..errors import ExitCode, LogError, UsageError
 from ..formatting.escaping import say
-from ..formatting.numbers import counted, listed
+from ..formatting.numbers import counted, duration, listed
+from ..formatting.text_table import aligned
 from ..plan.averaging import AVERAGED
 from ..plan.settings import Settings
 from ..system.lock import describe
 from ..training.current_job import current_job
 from ..training.display import Display, NoDisplay
-from ..training.prepare import read_data
+from ..training.evaluate import Evaluator
+from ..training.prepare import prepare, read_data
+from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from ..workers.launch import Process
-from ..workload import Data, Workload
+from ..workload import Data
 from ..workloads import find
 from .collect import close_one, refuse_foreign_results, tuned_files
-from .estimate import estimates, table
 from .farm import Farm, Shard, SweepState
 from .file import StudySpec, Sweep
 from .ledger import RETRIED, Ledger, Owner
@@ -27,13 +32,11 @@ from .progress import SweepDisplay
 from .studies import Study, keep_record, plan_of, refuse_other, settle_study
 from .trial import Trials
 
+MEASURED_STEPS = 5          # of an estimate, after a warm-up pass
+
 
 class SweepRun:
-    """One group's share of a sweep.
-
-    asked  see cli.tune.TuneRequest;  here: this process in the launch, whose first group prints
-    signals  see cli.tune.Signals;  again: whether this process replaces a killed one
-    """
+    """One group's share of a sweep; ``again``: in place of a killed process. For the others see cli.tune."""
 
     def __init__(self, asked, group: Workers, here: Process, signals, again: bool = False):
         self.asked, self.sweep, self.group, self.here = asked, asked.sweep, group, here
@@ -48,7 +51,10 @@ class SweepRun:
         out = None if self.asked.mode == "dry-run" else self.asked.out
         studies, data = self._settle(out)
         if out is None:
-            self._estimate(studies, data)
+            if self.here.rank < self.group.size:
+                found = [estimate(study, data, self.group) for study in studies]
+                if self.speaks:
+                    say(estimate_table(found, self.groups))
             return ExitCode.DONE
         self.signals.watch()
         with self.group.together("the sweep's folder"):
@@ -86,7 +92,6 @@ class SweepRun:
         return finished
 
     def others_gone(self) -> bool:
-        """Whether no other group of the launch is still working."""
         if self._owner is None:
             return True
         try:
@@ -96,7 +101,6 @@ class SweepRun:
             return True
 
     def _settle(self, out: str | None) -> tuple[list[Study], Data]:
-        """The wanted studies, settled for the data, and the data."""
         with self.group.together("the sweep"):
             workload = find(self.sweep.workload)
             wanted = wanted_studies(self.sweep, self.asked.only)
@@ -109,7 +113,11 @@ class SweepRun:
         studies = []
         with self.group.together("the studies"):
             if self.group.rank == 0:
-                studies = settle_all(self.sweep, wanted, workload, data, self.asked.free, out)
+                studies = [settle_study(self.sweep, replace(spec, layer={**spec.layer, **self.asked.free}), workload,
+                                        data, out) for spec in wanted]
+                for study in studies:
+                    for number in range(study.spec.max_draws):
+                        plan_of(study, number, workload, data)          # refuses an invalid one
                 if out is not None:
                     job = current_job(self.sweep.workload, workload, data, settings.model_args)
                     self._accepted, self._notes = keep_record(out, self.sweep, job, self.asked.accept_changes)
@@ -143,15 +151,8 @@ class SweepRun:
             lines.append(f"  pruning     exact: the {sweep.keep} fewest steps of a study stay what they would be")
         return "\n".join([*lines, *(f"  note        {note}" for note in self._notes)])
 
-    def _estimate(self, studies: list[Study], data: Data) -> None:
-        if self.here.rank < self.group.size:
-            found = list(estimates(studies, data, self.group))
-            if self.speaks:
-                say(table(found, self.groups))
-
 
 def report_status(asked) -> None:
-    """Collect the sweep's results so far, and print its state; raises LogError or UsageError."""
     sweep, out = asked.sweep, asked.out
     if not refuse_other(out, sweep):
         raise LogError(f"{out}: no sweep has begun there")
@@ -189,7 +190,7 @@ def last_lines(states: SweepState, asked, finished: bool) -> list[str]:
     reasons = {name: [one.reason for one in states.ledger.results(name).values() if one.kind in RETRIED]
                for name in states.studies}
     failed = ", ".join(f"{len(found)} of {name} ({found[-1]})" for name, found in reasons.items() if found)
-    tuned = [path for path in tuned_files(asked.out, asked.sweep) if os.path.exists(path)]
+    tuned = [path for path in tuned_files(asked.out, asked.sweep).values() if os.path.exists(path)]
     why = "the same command resumes"
     if finished and asked.shard[1] == 1:
         why = "other jobs may be at work on them, else the same command resumes"
@@ -201,7 +202,6 @@ def last_lines(states: SweepState, asked, finished: bool) -> list[str]:
 
 
 def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[StudySpec]:
-    """The studies selected by --only; raises UsageError if there is none."""
     wanted = list(sweep.studies)
     for word, of_study in (("batch", lambda s: str(s.global_batch)), ("optimizer", lambda s: s.optimizer)):
         known = dict.fromkeys(map(of_study, sweep.studies))
@@ -212,12 +212,66 @@ def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[StudySpec]:
     return wanted
 
 
-def settle_all(sweep: Sweep, wanted: Sequence[StudySpec], workload: Workload, data: Data, free: dict,
-               out: str | None) -> list[Study]:
-    """The settled studies, after planning each draw; raises UsageError for an invalid one."""
-    studies = [settle_study(sweep, replace(spec, layer={**spec.layer, **free}), workload, data, out)
-               for spec in wanted]
-    for study in studies:
-        for number in range(study.spec.max_draws):
-            plan_of(study, number, workload, data)
-    return studies
+@dataclass(frozen=True)
+class StudyEstimate:
+    """A study's seconds per step and per evaluation on this group, and upper bounds for its trials."""
+
+    study: Study
+    step_seconds: float
+    evaluation_seconds: float
+
+    @property
+    def evaluations(self) -> int:
+        study = self.study
+        return math.ceil(study.budget_steps / study.eval_every) + 1 if study.eval_every else 0
+
+    @property
+    def trials(self) -> int:
+        return self.study.spec.trials + self.study.sweep.repeats
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of all trials with their whole budgets; a larger batch takes longer in proportion at most."""
+        study = self.study
+        if not study.budget_steps:
+            return self.trials * study.spec.layer["seconds"]
+        steps = study.budget_examples / study.spec.global_batch
+        return self.trials * (steps * self.step_seconds + self.evaluations * self.evaluation_seconds)
+
+
+def estimate(study: Study, data: Data, group: Workers) -> StudyEstimate:
+    """Measure some steps and an evaluation of the study's first draw; a collective of the group."""
+    job = prepare(study.sweep.workload, study.layers(0, "none"), group, data)
+    plan = job.plan
+    take_step = DataParallelStep(plan, job.workload, job.data.train, job.model, job.optimizer, group, job.device)
+    evaluate = Evaluator(job.workload, job.data.evaluated(plan.train_eval_examples), plan.eval_batch, group, job.device,
+                         plan.precision, plan.loader_workers)
+    take_step.warm_up(1)
+    steps = [take_step(step, 0.0, set()).step_seconds for step in range(MEASURED_STEPS)]
+    started = time.perf_counter()
+    evaluate(job.model, plan.eval_splits)
+    ended = time.perf_counter()
+    take_step.feed.loader.close()
+    evaluate.loader.close()
+    return StudyEstimate(study, median(steps), ended - started)
+
+
+def estimate_table(found: list[StudyEstimate], groups: int) -> str:
+    head = ("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")
+    rows = []
+    for one in found:
+        budget = [f"{one.study.budget_steps:,}", f"{one.study.budget_examples:,}"]
+        rows.append((one.study.name, f"{one.trials}", f"{one.study.spec.max_draws}",
+                     *(budget if one.study.budget_steps else ["by time", "by time"]), f"{one.evaluations}",
+                     f"{one.step_seconds:.2g}", duration(one.seconds / groups, rough=True)))
+    lines = aligned([head, *rows], left=(0,))
+    lines.insert(1, "-" * len(lines[0]))
+    counts = [f"{sum(one.trials for one in found):,} trials"]
+    if all(one.study.budget_steps for one in found):
+        counts += [f"{sum(one.trials * one.study.budget_steps for one in found):,} steps",
+                   f"{sum(one.trials * one.study.budget_examples for one in found):,} examples"]
+    total = duration(sum(one.seconds for one in found) / groups, rough=True)
+    lines.append(f"\n{', '.join(counts)}: {total} at most with {counted(groups, 'group')} of workers.\n"
+                 "That is if every trial goes to the end of its budget; draws that diverge are replaced, and come on "
+                 "top.")
+    return "\n".join(lines)

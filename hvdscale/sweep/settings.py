@@ -1,7 +1,15 @@
-"""The tables [settings] of a sweep file, and conflicts between keys that are set and keys that are searched."""
+"""Tables of a sweep file that know their place, so that errors name file, table and key; those of [settings], and
+conflicts between keys that are set and keys that are searched.
+
+    top = read_table("sweep.toml")
+    top.take("trials", int, least=1)
+    top.table("space").table("lr").wrong("has no min")      -> UsageError("sweep.toml: space.lr: has no min")
+"""
 from __future__ import annotations
 
 import json
+from collections import UserDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,9 +19,11 @@ from ..plan.lengths import UNITS
 from ..plan.plan import Execution
 from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
-from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, LENGTHS, OPTIMIZERS, Settings, key_of, read, stored
-from .toml_table import TomlTable
+from ..plan.settings import (ACTS_ONLY_WITH, ALTERNATIVES, KEYS, LENGTHS, OPTIMIZERS, Settings, key_of, read, read_toml,
+                             stored)
+from ..plan.values import WORDS, check_value, did_you_mean
 
+REQUIRED = object()
 BUDGETS = ("budget", *UNITS)
 # keys that cannot be settings of a sweep, and where they belong
 ELSEWHERE = {
@@ -42,6 +52,50 @@ FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch"} | (
 OF_DATA = ("data_dir", "data_args", "allow_missing", "cache_dir", "train_subset")       # read once for all studies
 OF_WARMUP = ("warmup", "warmup_length")
 HVDSCALE_TRAIN = (*KEYS, *LENGTHS)      # all names of its keys
+
+
+class TomlTable(UserDict):
+    """A table of a TOML file, with the file's name, its own path, and the tables that override some of its keys."""
+
+    def __init__(self, file: str, content: Mapping, path: tuple[str, ...] = (),
+                 overrides: Mapping[str, TomlTable] = {}):
+        super().__init__(content)
+        self.file, self.path, self.overrides = file, path, overrides
+
+    def under(self, other: TomlTable, dropped: Iterable[str] = ()) -> TomlTable:
+        """This table with the keys of another over its own; errors name the table that sets a key."""
+        kept = {name: value for name, value in self.items() if name not in dropped}
+        return TomlTable(self.file, {**kept, **other}, self.path, dict.fromkeys(other, other))
+
+    def wrong(self, said: str, key: str = "") -> UsageError:
+        path = self.overrides[key].path if key in self.overrides else self.path
+        return UsageError(": ".join(filter(None, (self.file, ".".join(path), said))))
+
+    def take(self, name: str, kind: type, default=REQUIRED, least=None, below=None):
+        """The value of a key, checked for type and bounds, or the default; raises UsageError."""
+        if name not in self:
+            if default is REQUIRED:
+                raise self.wrong(f"has no {name}; give {WORDS[kind]}")
+            return default
+        try:
+            return check_value(name, self[name], kind, least=least, below=below)
+        except UsageError as error:
+            raise self.wrong(str(error), name) from None
+
+    def table(self, name: str) -> TomlTable:
+        return TomlTable(self.file, self.take(name, dict, {}), (*self.path, name))
+
+    def only(self, known: Iterable[str], elsewhere: Mapping[str, str] = {}) -> None:
+        """Raise UsageError for an unknown key, with the place where it belongs or similar names."""
+        known = list(known)
+        for name in self:
+            if name not in known:
+                hint = did_you_mean(name, known, f"known keys here: {', '.join(known)}")
+                raise self.wrong(f"there is no key {name!r}; {elsewhere.get(name, hint)}", name)
+
+
+def read_table(path: str) -> TomlTable:
+    return TomlTable(str(path), read_toml(path))
 
 
 def checked_key(table: TomlTable, name: str) -> tuple[str, Any]:
@@ -75,7 +129,6 @@ def read_settings(table: TomlTable) -> dict:
 
 
 def takes(optimizer: str, name: str) -> bool:
-    """Whether a key has an effect with the optimizer."""
     if name.partition(".")[0] == "optimizer_args":
         return optimizer not in OPTIMIZERS
     return not is_of_optimizer(name) or optimizer in ACTS_ONLY_WITH[key_of(name)][1]
@@ -87,7 +140,6 @@ def is_of_optimizer(name: str) -> bool:
 
 
 def refuse_untaken(table: TomlTable, name: str, optimizers: tuple[str, ...], key: str = "") -> None:
-    """Raise UsageError if no optimizer of the sweep takes the key."""
     if not any(takes(optimizer, name) for optimizer in optimizers):
         takers = (listed(ACTS_ONLY_WITH[key_of(name)][1], "or") if is_of_optimizer(name) else
                   "a module:Class such as torch.optim:RMSprop")
@@ -97,14 +149,10 @@ def refuse_untaken(table: TomlTable, name: str, optimizers: tuple[str, ...], key
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a study's trials, set or searched, and the table of each.
+    """The keys of a study's trials, set or searched, and the table of each."""
 
-    settings  by name as a log has it
-    home      the table that sets a key, and the name there
-    """
-
-    settings: dict
-    home: dict[str, tuple[TomlTable, str]]
+    settings: dict                              # by name as a log has it
+    home: dict[str, tuple[TomlTable, str]]      # the table that sets a key, and the name there
     searched: dict[str, Parameter]
     space: dict[str, TomlTable]
 
@@ -112,7 +160,6 @@ class Keys:
         return key in map(key_of, (*self.settings, *self.searched))
 
     def wrong(self, said: str, name: str) -> UsageError:
-        """The error at the place that sets or searches the key."""
         if name in self.searched:
             return self.space[name].wrong(said)
         table, given = self.home[key_of(name)]
@@ -132,8 +179,7 @@ class Keys:
 
     def layer(self) -> dict:
         """The settings with a sweep's defaults: no rule on the learning rate, no warmup (or gradual from 0 if only its
-        length is set), no noise measurement.
-        """
+        length is set), no noise measurement."""
         layer = {"lr_rule": "none", "noise_every": 0, "warmup": "gradual" if self.warms else "none"}
         if "gradual" in self.possible("warmup"):
             layer["warmup_start_factor"] = 0.0

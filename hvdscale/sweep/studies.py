@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import LogError, PlanError, UsageError
+from ..log.files import first_line
 from ..plan.averaging import with_averaged
 from ..plan.job import changes_of, note_version, refuse_changes
 from ..plan.plan import Plan, differences
@@ -21,33 +22,29 @@ from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings, key_of
 from ..plan.settle import Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every
 from ..plan.shards import Stream, stream_key
+from ..system.files import write_whole, writing
+from ..system.inputs import input_text
 from ..workload import Data, Workload
 from .file import COUNTS, StudySpec, Sweep
-from .ledger import FIRST_REPEAT, read_record, write_file
+from .ledger import FIRST_REPEAT
 from .settings import FREE_SETTINGS, takes
 
+RECORD = "sweep.json"
 UNTIMED = {"untimed_passes": 0}     # a search counts steps; a pass before each trial would be for nothing
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study as settled: with everything that depends on the size of the data.
-
-    budget_steps  0: the budget is in seconds
-    budget_examples  in those steps
-    eval_every    steps between evaluations, on one relative grid at all batch sizes
-    minimizes     whether smaller values of the objective are better
-    points        of each draw, by key
-    """
+    """A study as settled: with everything that depends on the size of the data."""
 
     sweep: Sweep
     spec: StudySpec
-    budget_steps: int
+    budget_steps: int               # 0: the budget is in seconds
     budget_examples: int
-    eval_every: int
-    minimizes: bool
+    eval_every: int                 # steps between evaluations, on one relative grid at all batch sizes
+    minimizes: bool                 # whether smaller values of the objective are better
     space: tuple[Parameter, ...]
-    points: tuple[Mapping, ...]
+    points: tuple[Mapping, ...]     # of each draw, by key
 
     @property
     def name(self) -> str:
@@ -63,7 +60,6 @@ class Study:
         return divmod(number - FIRST_REPEAT, 100) if number >= FIRST_REPEAT else (number, 0)
 
     def layers(self, number: int, checkpoint: str) -> list[dict]:
-        """The settings of a trial with this checkpoint folder, the strongest layer last."""
         sweep, (draw, _) = self.sweep, self.draw_of(number)
         target = str(sweep.targets[-1]) if sweep.targets else "none"
         in_steps = sweep.evaluations or "global_batch" in self.spec.layer      # else as set, over a changing batch
@@ -73,7 +69,6 @@ class Study:
             **layer_of(self.points[draw])}]
 
     def record(self, number: int) -> dict:
-        """The search's entry in a trial's plan."""
         sweep, (draw, repeat) = self.sweep, self.draw_of(number)
         return {"study": self.name, "draw": draw, "repeat": repeat, "point": dict(self.points[draw]),
                 "space": [parameter.record() for parameter in self.space], "trials": self.spec.trials,
@@ -148,24 +143,21 @@ def _keep(path: str, facts: dict, drawn: list[dict]) -> None:
 
 
 def keep_record(out: str, sweep: Sweep, job: dict, accept: bool) -> tuple[dict[str, str], list[str]]:
-    """Write OUT/sweep.json; returns the earlier jobs that count as this one, and notes.
-
-    Raises UsageError if another sweep is there, or one of another job, unless it is to be accepted; LogError if the
-    file cannot be read.
-    """
+    """Write OUT/sweep.json; returns the earlier jobs that count as this one, and notes. Raises UsageError if another
+    sweep is there, or one of another job, unless it is to be accepted; LogError if the file cannot be read."""
     known = refuse_other(out, sweep)
-    then = known.get("job") or {}
-    accepted = refuse_changes(then, job, accept, _path(out), "Put it back, or give another --out")
+    then, path = known.get("job") or {}, os.path.join(out, RECORD)
+    accepted = refuse_changes(then, job, accept, path, "Put it back, or give another --out")
     notes = [*note_version(then, job), *map("accepted: {}".format, changes_of(then, job))]
     record = json.loads(json.dumps({**sweep.record, "job": {**then, **job, "accepted": accepted}}))
     if known != record:
-        write_file(_path(out), json.dumps(record, indent=1))
+        write_file(path, json.dumps(record, indent=1))
     return accepted, notes
 
 
 def refuse_other(out: str, sweep: Sweep) -> dict:
     """The record in OUT, {} if there is none; raises UsageError if it is of another sweep."""
-    path = _path(out)
+    path = os.path.join(out, RECORD)
     known = read_record(path)
     try:
         if known:
@@ -175,16 +167,10 @@ def refuse_other(out: str, sweep: Sweep) -> dict:
     return known
 
 
-def _path(out: str) -> str:
-    return os.path.join(out, "sweep.json")
-
-
 def check_same(recorded: dict, sweep: Sweep) -> None:
-    """Raise UsageError naming the keys in which the sweep differs from the recorded one.
-
-    A sweep may be resumed with other batch sizes, optimizers, numbers of trials, draws, repeats or workers, and with
-    other settings that change no update.
-    """
+    """Raise UsageError naming the keys in which the sweep differs from the recorded one. A sweep may be resumed with
+    other batch sizes, optimizers, numbers of trials, draws, repeats or workers, and with other settings that change no
+    update."""
     then, now = {key: value for key, value in recorded.items() if key != "job"}, json.loads(json.dumps(sweep.record))
     common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
     differ = [said for key, said in differences(then, now).items() if not _may_differ(key, common)]
@@ -203,3 +189,23 @@ def _may_differ(key: str, common: dict[str, set]) -> bool:
         return True
     return table in (*COUNTS, "batch_sizes", "optimizers", "repeats", "workers_per_trial") or (
         table == "settings" and key_of(name) in FREE_SETTINGS)
+
+
+def write_file(path: str, text: str) -> None:
+    """Write a file atomically, with its folder; raises LogError if it cannot be written."""
+    with writing(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_whole(path, text)
+
+
+def read_record(path: str) -> dict:
+    """A JSON object written by ``write_file``, {} if there is none; raises LogError if it cannot be read."""
+    try:
+        return dict(json.loads(input_text(path)))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise LogError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (RecursionError, TypeError, ValueError) as error:
+        raise LogError(f"{path}: is empty, cut off or no JSON object ({first_line(error)}); remove it, and the same "
+                       "command with the same sweep file writes it again") from error

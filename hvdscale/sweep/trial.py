@@ -37,10 +37,7 @@ LOOK_SECONDS = 0.5      # between two reads of the other groups' results
 
 
 class TrialLog(RunLog):
-    """A trial's rows in /trials, /restarts and /evaluations, but no steps: written at checkpoints and at its end.
-
-    result  of the trial so far, over all its pieces
-    """
+    """A trial's rows in /trials, /restarts and /evaluations, but no steps: written at checkpoints and at its end."""
 
     starts_on_disk = False
 
@@ -79,9 +76,6 @@ class TrialLog(RunLog):
 class TrialCheckpoints(FolderCheckpoints):
     """A trial's checkpoints: by time, and when a signal stops it."""
 
-    def __init__(self, start, *given):
-        super().__init__(replace(start, in_folder=True), *given)
-
     def keeps_end(self, stop):
         return stop.exit_code == ExitCode.PREEMPTED
 
@@ -92,16 +86,16 @@ class TrialCheckpoints(FolderCheckpoints):
 class Trials:
     """Runs the trials of one group.
 
-    data      read once;  owner: name for the group's log;  stopping: whether a signal has come
-    studies   whose trials may come;  accepted: earlier jobs that count as this one
+    owner      name for the group's log;  stopping: whether a signal has come
+    accepted   earlier jobs that count as this one
     """
 
     def __init__(self, out: str, data: Data, group: Workers, owner: str, stopping: Callable[[], bool],
                  studies: Sequence[Study], accepted: Mapping[str, str]):
         self.out, self.data, self.group, self.owner = out, data, group, owner
         self.stopping, self.accepted = stopping, dict(accepted)
-        self._tables = sorted({parameter.name for study in studies for parameter in study.space
-                               if "." in parameter.name})
+        names = {parameter.name for study in studies for parameter in study.space}
+        self._tables = sorted(name for name in names if "." in name)
         self._writer: LogWriter | None = None
         self._begun = 0
         self._result, self._started = DrawResult(-1), 0.0       # of the trial that runs
@@ -113,12 +107,16 @@ class Trials:
 
         threshold  steps within which it must meet the strictest target, as currently known
 
-        Raises errors that are not the trial's fault: LogError, CheckpointError, PlanError or WorkersError;
-        WorkerLostError or FaultError if ranks diverge.
+        Raises errors that are not the trial's fault, WorkerLostError or FaultError if ranks diverge.
         """
         self._result, self._started = DrawResult(number, owner=self.owner), time.monotonic()
+        gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
+        gc.freeze()         # so do other trials' results
+        layers = study.layers(number, self._folder(study, number))
+        if self.accepted:
+            layers[-1]["accepted"] = self.accepted
         try:
-            job = self.prepare(study, number)
+            job = prepare(study.sweep.workload, layers, self.group, self.data)
             outcome = self._train(job, study, number, threshold, display)
         except (WorkersError, FaultError, LogError, CheckpointError, PlanError):
             raise                               # not the trial's fault: its plan was settled before
@@ -130,23 +128,12 @@ class Trials:
             if self.group.size > 1:
                 raise FaultError(reason) from error
             return self.end(study, DrawEnd.FAILED, reason)
-        stop = outcome.stop
-        if stop.exit_code == ExitCode.PREEMPTED:
+        if outcome.stop.exit_code == ExitCode.PREEMPTED:
             return None
         self._result.last_step = outcome.step
-        return self.end(study, _kind(stop, self._result, study), stop.reason)
-
-    def prepare(self, study: Study, number: int) -> Job:
-        """The trial's job; raises the same HvdscaleError on all ranks."""
-        gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
-        gc.freeze()         # so do other trials' results
-        layers = study.layers(number, self._folder(study, number))
-        if self.accepted:
-            layers[-1]["accepted"] = self.accepted
-        return prepare(study.sweep.workload, layers, self.group, self.data)
+        return self.end(study, _kind(outcome.stop, self._result, study), outcome.stop.reason)
 
     def end(self, study: Study, kind: DrawEnd, reason: str) -> DrawResult:
-        """The result of the last trial, which has ended so."""
         result = self._result
         result.kind, result.reason, result.seconds = kind, reason, time.monotonic() - self._started
         result.steps = {str(target): result.steps_to(str(target)) for target in study.sweep.targets}
@@ -173,7 +160,7 @@ class Trials:
         with self.group.together("the log"):
             run_log = self._run_log(job, study, number, start)
         kept = TrialFolder(folder) if self.group.rank == 0 else None
-        checkpoints = TrialCheckpoints(start, job.plan, kept, run_log, display, self.group)
+        checkpoints = TrialCheckpoints(replace(start, in_folder=True), job.plan, kept, run_log, display, self.group)
         vote = StopVote(threshold if self.group.rank == 0 else lambda: math.inf, self.stopping)
         outcome = train(job, run_log, display, self.group, checkpoints, vote)
         with self.group.together("the log"):
@@ -182,15 +169,10 @@ class Trials:
         return outcome
 
     def _start(self, folder: str) -> Start:
-        """The trial's start: its newest valid checkpoint, if any."""
         found = Start()
-        if self.group.rank == 0:
-            for step, path in listed(folder):
-                try:
-                    state = read(path)
-                except CheckpointError:
-                    continue
-                found = Start(checkpoint=path, step=step, state=state, previous_end=INTERRUPTED)
+        for step, path in listed(folder) if self.group.rank == 0 else ():
+            with contextlib.suppress(CheckpointError):
+                found = Start(checkpoint=path, step=step, state=read(path), previous_end=INTERRUPTED)
                 break
         start = shared(found, self.group)
         if start.state is not None:
@@ -209,17 +191,16 @@ class Trials:
         record = {**job.plan.as_record({"workload": study.sweep.workload, **job.settings.asked()}),
                   "job": without_lines(job.plan.job), "sweep": study.record(number)}
         point = study.points[study.draw_of(number)[0]]
-        run_log = TrialLog(self._writer, trial, job, record, start,
-                           {name: _number(point.get(name)) for name in self._tables}, study, self._result)
+        searched = {name: float(point[name]) if isinstance(point.get(name), (int, float)) else math.nan
+                    for name in self._tables}
+        run_log = TrialLog(self._writer, trial, job, record, start, searched, study, self._result)
         self._result.pieces += ((os.path.basename(self._writer.path), trial),)
         return run_log
 
 
 class StopVote:
-    """A rank's vote at a step: to stop at a signal, or if the trial can no longer be among the best.
-
-    If an evaluation at or beyond the threshold did not meet the target, no later one can.
-    """
+    """A rank's vote at a step: to stop at a signal, or if the trial can no longer be among the best. If an evaluation
+    at or beyond the threshold did not meet the target, no later one can."""
 
     def __init__(self, threshold: Callable[[], float], stopping: Callable[[], bool]):
         self._threshold, self._stopping = threshold, stopping
@@ -239,8 +220,7 @@ class StopVote:
 
 
 class TrialFolder(CheckpointFolder):
-    """A trial's checkpoint folder, created with the first one; the claim replaces a lock, the result an outcome file.
-    """
+    """A trial's checkpoint folder, created with the first one."""
 
     def __init__(self, path: str):
         self.path = path
@@ -248,11 +228,6 @@ class TrialFolder(CheckpointFolder):
     def place(self, step):
         os.makedirs(self.path, exist_ok=True)
         return super().place(step)
-
-
-def _number(value: object) -> float:
-    """The value for the log; NaN for text."""
-    return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 def _kind(stop: Stop, result: DrawResult, study: Study) -> DrawEnd:

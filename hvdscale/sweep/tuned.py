@@ -44,10 +44,7 @@ NOTES = {
 
 
 def write_tuned(path: str, searches: Sequence[Search]) -> None:
-    """Write the file atomically; raises LogError if that fails.
-
-    searches  of one workload; of several optimizers at a global batch, the best counts
-    """
+    """Write the file atomically; of several optimizers at a global batch the best counts. Raises LogError."""
     replace_own(path, tuned_toml(searches, os.path.dirname(path)), LogError)
 
 
@@ -55,22 +52,22 @@ def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:
     """The file's text, with logs named relative to ``folder``, the file's folder."""
     by_batch: dict[int, list[Search]] = {}
     for search in searches:
-        by_batch.setdefault(_first_batch(search), []).append(search)
+        problems = (draw.trial.plan["problem"] for draw in search.draws if draw.trial)
+        batch = BatchSchedule.of_problem(next(problems, {}), search.global_batch).first     # by which it is looked up
+        by_batch.setdefault(batch, []).append(search)
     plans = [draw.trial.plan for search in searches for draw in search.draws if draw.trial]
     names = {plan["problem"]["workload"] for plan in plans}
     if len(names) > 1:
         raise ValueError(f"searches of several workloads: {', '.join(sorted(names))}")
     entries = [_entry(batch, by_batch[batch], folder) for batch in sorted(by_batch)]
-    head = [f"workload = {value_as_toml(name)}\n" for name in names]
+    usage, asked = "# Metaparameters tuned per global batch by hvdscale-tune.", plans[0]["asked"] if plans else {}
+    if "workload" in asked:
+        usage += (f" To use them, with a budget and a target:\n# hvdscale-train {escape(asked['workload'])} "
+                  "--global-batch N --lr-rule tuned --metaparameters FILE")
+    head = [f"{usage}\n", *(f"workload = {value_as_toml(name)}\n" for name in names)]
     if not any(_best(found) for found in by_batch.values()):
         entries.append("[global_batch]\n")
-    return "\n".join([_usage(plans), *head, *entries])
-
-
-def _first_batch(search: Search) -> int:
-    """The global batch of the first step, for which the metaparameters are looked up."""
-    problems = (draw.trial.plan["problem"] for draw in search.draws if draw.trial)
-    return BatchSchedule.of_problem(next(problems, {}), search.global_batch).first
+    return "\n".join([*head, *entries])
 
 
 def tuned_keys(search: Search) -> dict:
@@ -94,15 +91,6 @@ def tuned_keys(search: Search) -> dict:
 def _best(searches):
     found = [search for search in searches if search.best]
     return min(found, key=lambda search: -search.best.value if search.maximizes else search.best.value, default=None)
-
-
-def _usage(plans):
-    title = "# Metaparameters tuned per global batch by hvdscale-tune."
-    asked = plans[0]["asked"].get("workload") if plans else None
-    if asked is None:
-        return f"{title}\n"
-    return (f"{title} To use them, with a budget and a target:\n"
-            f"# hvdscale-train {escape(asked)} --global-batch N --lr-rule tuned --metaparameters FILE\n")
 
 
 def _entry(batch, searches, folder):

@@ -48,11 +48,9 @@ class WeightAverage:
             yield
 
     def state(self) -> dict:
-        """The state for a checkpoint."""
         return {"count": self._count, "averages": self._averages}
 
     def restore(self, state: dict) -> None:
-        """Restore the result of ``state``."""
         self._count = state["count"]
         torch._foreach_copy_(self._averages, [tensor.to(mine.device) for tensor, mine in
                                               zip(state["averages"], self._averages)])
@@ -61,12 +59,9 @@ class WeightAverage:
 @contextlib.contextmanager
 @torch.no_grad()
 def evaluation_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """A context in which the model has the weights that its optimizer evaluates.
-
-    Such an optimizer, as those of schedule-free learning (Defazio et al. 2024, arXiv:2405.15682), has ``eval()`` and
-    ``train()``, which change the weights in place. Rounding would leave a trace of that, so the weights are copied, and
-    put back to the bit afterwards. Other optimizers evaluate the model as it is.
-    """
+    """A context in which the model has the weights that its optimizer evaluates; most evaluate the model as it is.
+    Those of schedule-free learning (Defazio et al. 2024, arXiv:2405.15682) have ``eval()`` and ``train()``, which move
+    the weights in place. Rounding would leave a trace of that, so the weights are put back to the bit afterwards."""
     if not has_modes(optimizer):
         yield
         return

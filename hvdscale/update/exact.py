@@ -33,7 +33,6 @@ ROUNDING = 1.5 * 2.0 ** 52          # times a power of two: added and subtracted
 
 
 def check_exact(plan: Plan) -> None:
-    """Raise PlanError for an exact plan whose steps have more ghost groups than add up without rounding."""
     groups = max(map(plan.ghost_groups, plan.batches.sizes))
     if plan.exact and groups > MOST_GROUPS:
         raise PlanError(f"exact = true sums up to {MOST_GROUPS} ghost groups without rounding, and a step has "
@@ -84,8 +83,7 @@ class ExactBuffer(GradientBuffer):
         self.statistics.zero_()
 
     def _add(self, values: Tensor, words: dict[int, Tensor], start: int = 0) -> bool:
-        """Add a group's values to the words from this place on, if they are finite and below HUGE; whether they are.
-        How they are split depends on these values alone."""
+        """Add a group's values, on which alone their split depends, to the words; False if one is not below HUGE."""
         stop = start + len(values)
         low, high = torch.aminmax(values)
         largest = max(-low.item(), high.item())
@@ -111,8 +109,7 @@ class ExactBuffer(GradientBuffer):
         """Nothing is left to do: each pass has ended."""
 
     def sum_(self, tail: Sequence[float]) -> list[float]:
-        """Sum words and tail over the workers, and round once a word; NaN where a value is not finite, or beyond HUGE.
-        """
+        """Sum words and tail over the workers, rounding once a word; NaN where a value is not finite or beyond HUGE."""
         counts = [*(number in self._words for number in range(len(UNITS))), *self._not_finite]
         self._counts.copy_(torch.tensor([*counts, *tail], dtype=torch.float64))
         self._workers.sum_(self._sent, "gradients/0")

@@ -20,7 +20,6 @@ LONGEST = 80            # characters of a layer; of a longer one its class is na
 
 @contextlib.contextmanager
 def explained(workload: Workload, model: nn.Module) -> Iterator[None]:
-    """Add a note for errors.describe_raised to an exception from inside."""
     running: list[tuple[nn.Module, tuple]] = []         # layers whose forward has not returned, with their arguments
     returned: list[object] = []                         # by the whole model, at last
     thread = get_ident()                                # hooks are those of all threads
@@ -48,7 +47,6 @@ def explained(workload: Workload, model: nn.Module) -> Iterator[None]:
 
 def _notes(workload: Workload, model: nn.Module, running: list[tuple[nn.Module, tuple]], returned: list[object],
            error: Exception) -> list[str]:
-    """As add_note of Python 3.11 would have them."""
     if running:
         layer, given = running[-1]
         notes = [f"{_name(model, layer)} was given {', '.join(map(kind_of, given)) or 'nothing'}"]

@@ -12,17 +12,13 @@ from torch import Tensor
 
 
 class PlainOptimizer(torch.optim.Optimizer):
-    """A torch optimizer that does not import torch's compiler.
-
-    A subclass defines ``step`` for parameters that all have gradients, and keeps its whole state in ``self.state`` and
-    the groups, as tensors and plain numbers.
-    """
+    """A torch optimizer that does not import torch's compiler. A subclass defines ``step`` for parameters that all have
+    gradients, and keeps its whole state in ``self.state`` and the groups, as tensors and plain numbers."""
 
     def __init_subclass__(cls) -> None:
         cls.step.hooked = True      # else torch wraps it in a profiler's context, which costs more than a small update
 
     def add_param_group(self, param_group: dict) -> None:
-        """Add a group of parameters, with the defaults for what it does not set."""
         self.param_groups.append({**self.defaults, **param_group, "params": list(param_group["params"])})
 
     def state_dict(self) -> dict:
@@ -33,8 +29,7 @@ class PlainOptimizer(torch.optim.Optimizer):
                                  for group in self.param_groups]}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Restore a ``state_dict``, also one of torch.optim's class of the same name; raises ValueError for one of
-        other groups of parameters."""
+        """Restore a ``state_dict``, also of torch.optim's class; raises ValueError for other groups of parameters."""
         saved = state_dict["param_groups"]
         if [len(group["params"]) for group in saved] != [len(group["params"]) for group in self.param_groups]:
             raise ValueError("the saved state has other groups of parameters")
@@ -103,7 +98,6 @@ class Adam(PlainOptimizer):
             self.update(group)
 
     def update(self, group: dict) -> None:
-        """The update of a group's parameters."""
         parameters, (beta1, beta2) = group["params"], group["betas"]
         means, squares = self.kept(parameters, "exp_avg"), self.kept(parameters, "exp_avg_sq")
         for parameter in parameters:

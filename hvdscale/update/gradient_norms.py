@@ -60,29 +60,25 @@ def joins_examples(plan: Plan, model: nn.Module) -> bool:
 
 
 def layer_groups(plan: Plan, model: nn.Module) -> tuple[str, ...]:
-    """Names of the model's top-level modules, if the plan measures each of them; else none."""
     return tuple(dict.fromkeys(group for group, _ in _parameters(model))) if plan.noise_groups else ()
 
 
 def noise_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The optional columns of /steps for the noise scale, as arguments of LogWriter."""
     if not plan.noise_steps or why_not_measured(plan, model):
         return {"optional": (), "layer_groups": ()}
     return {"optional": COLUMNS, "layer_groups": layer_groups(plan, model)}
 
 
 class Shares(NamedTuple):
-    """How a step is split for the measurement: its batch, this rank's examples, the first share at one worker, and the
-    number of shares."""
+    """How a step is split for the measurement."""
 
     batch: int
-    examples: int
-    first: Pass
-    number: int
+    examples: int       # this rank's
+    first: Pass         # the first share, at one worker
+    number: int         # of shares
 
     @classmethod
     def of(cls, batch: int, plan: Plan, model: nn.Module, rank: int) -> Shares:
-        """The shares of a step of one of the schedule's batches."""
         bounds = group_bounds(batch, plan.ghost_batch)
         size = bounds[1] if joins_examples(plan, model) else max(1, batch // SHARE)
         return cls(batch, sum(part.stop - part.start for part in plan.passes(batch, rank)),
@@ -91,10 +87,8 @@ class Shares(NamedTuple):
 
 
 class GradientNoise:
-    """The gradient measurements of a run, every ``plan.noise_steps`` steps; see the module's docstring.
-
-    Gradients are those of a GradientBuffer: of the sum of losses, divided by the step's batch, times the loss scale.
-    """
+    """The gradient measurements of a run, every ``plan.noise_steps`` steps; see the module's docstring. Gradients are
+    those of a GradientBuffer: of the sum of losses, divided by the step's batch, times the loss scale."""
 
     def __init__(self, plan: Plan, model: nn.Module, rank: int):
         self._stream, self._by_group = plan.stream, bool(plan.exact)
@@ -110,7 +104,6 @@ class GradientNoise:
 
     @property
     def size(self) -> int:
-        """Number of values in the tail."""
         return max(1, len(self._groups)) if self._every and not self._alone else 0
 
     def first(self, step: int) -> Pass | None:
@@ -119,7 +112,6 @@ class GradientNoise:
         return shares.first if self._alone and shares else None
 
     def keep(self, gradients: Tensor, count: float) -> None:
-        """Keep the gradients of ``first``, and the count from its loss."""
         self._kept = gradients.clone(), count
 
     def begin(self, step: int) -> Callable[[Tensor], None] | None:
@@ -129,10 +121,7 @@ class GradientNoise:
         return self._note if self._own is not None and not self._alone else None
 
     def tail(self, count: float, scale: float, examples: int | None = None) -> list[float]:
-        """The squared norms of this rank's mean gradient, weighted by its examples; ``count`` is that of its losses.
-
-        examples  of a ghost group, whose gradient was noted last; None: of all the rank's passes
-        """
+        """The squared norms of this rank's mean gradient, or of a noted ghost group's, weighted by the examples."""
         if not self.size or self._own is None or not count:
             return [0.0] * self.size
         batch = self._shares.batch
@@ -140,10 +129,7 @@ class GradientNoise:
         return [weight * own for own in self._own]
 
     def columns(self, buffer: GradientBuffer, tail: Sequence[float], count: float, scale: float) -> dict[str, float]:
-        """The row's values by column; empty if the step was not measured, or gradients are not finite.
-
-        buffer, tail, count  summed over the workers
-        """
+        """The row's values by column, from what is summed over the workers; empty if not measured, or not finite."""
         if self._own is None:
             return {}
         gradients = buffer.gradients
@@ -178,7 +164,6 @@ class GradientNoise:
         return found
 
     def _sqnorms(self, gradients: Tensor) -> list[float]:
-        """Squared norms by group, of the buffer or of one of its buckets."""
         offset, found = gradients.storage_offset(), [0.0] * max(1, len(self._groups))
         for group, start, stop in self._spans:
             values = gradients[max(0, start - offset):max(0, stop - offset)]

@@ -21,16 +21,12 @@ from ..workers.group import Workers
 
 
 class _Bucket:
-    """A part of the gradients that is reduced in one call, once all of its parameters have gradients."""
-
     def __init__(self, name: str):
         self.name, self.gradients, self.slots = name, None, []
         self.missing = 0
 
 
 class _Slot:
-    """A parameter and its place in the buffer."""
-
     def __init__(self, parameter: nn.Parameter, view: torch.Tensor, bucket: _Bucket):
         self.parameter, self.view, self.bucket = parameter, view, bucket
         self.missing = False
@@ -79,7 +75,10 @@ class GradientBuffer:
                 buckets[-1].gradients = self._flat[start:end]
                 buckets.append(_Bucket(f"gradients/{len(buckets)}"))
                 start = end
-            _Slot(parameter, _view(self._flat[end:end + parameter.numel()], parameter), buckets[-1])
+            view = self._flat[end:end + parameter.numel()].view_as(parameter)
+            if parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
+                view = view.as_strided(parameter.shape, parameter.stride())     # its own order in memory
+            _Slot(parameter, view, buckets[-1])
             end += parameter.numel()
         buckets[-1].gradients = self._flat[start:end]
         return buckets
@@ -99,8 +98,7 @@ class GradientBuffer:
     def begin(self, note: Callable[[torch.Tensor], None] | None = None) -> None:
         """Start a new step without gradients.
 
-        note  called with this rank's own gradients, bucket by bucket, before they are summed; with the last one by
-              ``finish``
+        note  called with this rank's own gradients, bucket by bucket, before they are summed
         """
         self._last_pass, self._note, self._started = False, note, 0
         if len(self.statistics):
@@ -133,10 +131,7 @@ class GradientBuffer:
         return [slot.parameter for slot in self._slots if slot.missing and slot.parameter.grad is None]
 
     def finish(self) -> None:
-        """End the passes: put the remaining gradients in the buffer, zeros for a parameter without one.
-
-        ``gradients`` are then this rank's own as long as the buffer is one bucket.
-        """
+        """End the passes: put the remaining gradients in the buffer, zeros for a parameter without one."""
         self._densify()
         if self._in_place:
             for parameter in self.without_gradient():
@@ -147,10 +142,7 @@ class GradientBuffer:
             self._note = None
 
     def sum_(self, tail: Sequence[float]) -> list[float]:
-        """Sum gradients, statistics and tail over the workers; returns the tail's sums.
-
-        A parameter without a gradient on a rank counts as zeros there.
-        """
+        """Sum gradients, zeros where a rank has none, statistics and tail over the workers; returns the tail's sums."""
         self.finish()
         if self._in_place:
             return [*tail]
@@ -203,10 +195,3 @@ class GradientBuffer:
         self._waits.append(lambda: bucket.gradients.copy_(sent))
         if last:
             self._waits.append(self._workers.start_sum_(self._rest, "gradients/rest"))
-
-
-def _view(values: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
-    """The values in the parameter's shape, and in its strides if these fill one block of memory."""
-    if parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
-        return values.as_strided(parameter.shape, parameter.stride())
-    return values.view_as(parameter)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -29,8 +28,7 @@ EXACT, FP16 = OF_SETTINGS = "exact = true", "precision = fp16"
 
 
 def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Module:
-    """The model drawn from the seed in fp32 on the CPU, so the same in every precision; raises UsageError, or
-    WorkloadError for one without values."""
+    """The model drawn from the seed in fp32 on the CPU, so the same in every precision; raises UsageError."""
     with OwnGenerators():
         seed_generators(stream_key(plan.seed, "model"))
         model = build_model(workload, plan.model_args)
@@ -44,11 +42,8 @@ def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Modul
 
 
 def share_model(model: nn.Module, workers: Workers) -> None:
-    """Give all ranks rank 0's parameters, as different processors may draw different last bits.
-
-    Raises RanksDifferError on all ranks if some rank's parameters have other names or shapes, or values that differ by
-    more than that.
-    """
+    """Give all ranks rank 0's parameters, as different processors may draw different last bits. Raises RanksDifferError
+    on all ranks if names or shapes differ, or values by more than that."""
     shapes = [(name, tuple(values.shape)) for name, values in model.named_parameters()]
     by_rank = workers.gather(shapes, "model/shapes")
     for rank, others in enumerate(by_rank):
@@ -98,46 +93,35 @@ def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, mode
 
 
 def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device) -> str:
-    """Why the model's updates would depend on how the global batch is cut into passes; empty if they do not.
-
-    They do if its forward pass draws random numbers or updates buffers. To find out, the loss is computed on the first
-    ghost group, and the state restored. Raises what the workload's loss raises.
-    """
+    """Why the model's updates would depend on how the global batch is cut into passes; empty if they do not. They do if
+    its forward pass draws random numbers or updates buffers. To find out, the loss is computed on the first ghost
+    group, and the state restored. Raises what the workload's loss raises."""
     norms = [module for module in model.modules() if is_batch_norm(module) and not isinstance(module, BatchNorm)]
-    tried = _first_group(plan, workload, train, model, device)
+    _, drawn, moved = _first_group(plan, workload, train, model, device)
     if norms:
         return f"torch's own {type(norms[0]).__name__}"
     if isinstance(train, MapSplit) and train.collate and any(hasattr(module, "ghosts") for module in model.modules()):
         return PADDED
-    if tried.drawn:
+    if drawn:
         return RANDOM
-    return f"the buffer {tried.moved[0]}, which its forward pass changes" if tried.moved else ""
+    return f"the buffer {moved[0]}, which its forward pass changes" if moved else ""
 
 
 def describe_reason(reason: str) -> str:
-    """Why a model runs group by group, as a clause."""
     return f"the {'run' if reason in OF_SETTINGS else 'model'} has {reason or 'group_by_group = always'}"
 
 
 def of_settings(plan: Plan) -> str:
-    """The setting for which each ghost group has a pass of its own: the sums inside a pass then do not depend on the
-    workers, nor whether they overflow."""
+    """The setting for which each ghost group has its own pass, so that sums inside a pass are the same anywhere."""
     if plan.exact:
         return EXACT
     return FP16 if plan.precision == "fp16" else ""
 
 
-class FirstGroup(NamedTuple):
-    """The loss of the first ghost group, whether global generators were drawn from, and which buffers it changed."""
-
-    loss: float
-    drawn: bool
-    moved: list[str]
-
-
 def _first_group(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device,
-                 epoch: int = 0) -> FirstGroup:
-    """The first ghost group as a step that visits it in this epoch computes it; leaves all as it was."""
+                 epoch: int = 0) -> tuple[float, bool, list[str]]:
+    """The first ghost group's loss as a step of this epoch computes it, whether that drew from global generators, and
+    the buffers that it changed; leaves all as it was."""
     groups = group_bounds(plan.stream.size(0), plan.ghost_batch)
     visits = plan.stream.visits(0, 0, groups[1])
     batch = to_device(train.take(visits._replace(epochs=visits.epochs + epoch)), device, PARAMETERS[plan.precision])
@@ -149,18 +133,16 @@ def _first_group(plan: Plan, workload: Workload, train: Split, model: nn.Module,
         ghosts.seed_generators()
         with OwnGenerators(device) as generators:
             total, _ = bound_loss(workload, plan.label_smoothing)(model, batch)
-            return FirstGroup(total.item(), generators.moved(), moved())
+            return total.item(), generators.moved(), moved()
 
 
 def draws_at_visits(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device) -> bool:
-    """Whether an example's gradient is another one at each visit, by augmentation, dropout or a data set that draws:
-    the first ghost group's loss in one epoch is then not that in the next."""
-    first, later = (_first_group(plan, workload, train, model, device, epoch).loss for epoch in (0, 1))
+    """Whether an example's gradient differs between visits, by augmentation, dropout or a data set that draws."""
+    first, later = (_first_group(plan, workload, train, model, device, epoch)[0] for epoch in (0, 1))
     return not math.isclose(first, later, rel_tol=1e-6)
 
 
 def how_to_be_faster(reason: str, model: nn.Module) -> str:
-    """How a model that runs group by group for this reason could run faster, in words; empty if no way is known."""
     if reason == PADDED:
         return "if all have one length, group_by_group=never is faster"
     return "the modules of hvdscale.modules are faster" if any(map(is_replaced, model.modules())) else ""
@@ -179,7 +161,6 @@ def check_positions(plan: Plan) -> None:
 
 
 def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
-    """Raise PlanError if the plan's passes cut ghost groups that the model needs whole."""
     for batch in plan.batches.sizes:
         groups, accumulate = plan.ghost_groups(batch), plan.accumulate_at(batch)
         passes = plan.workers * accumulate

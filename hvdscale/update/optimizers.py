@@ -12,8 +12,7 @@ from ..plan.plan import Problem
 from ..system.importing import import_object
 from .averages import has_modes
 from .fused import SGD, Adam, AdamW, fusible
-from .lars_lamb import Lamb, Lars, RateInVelocity
-from .muon import Muon
+from .rules import Lamb, Lars, Muon, RateInVelocity
 
 
 def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
@@ -50,7 +49,6 @@ def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:
-    """The module:Class optimizer, after a trial step on a separate parameter: it must need no closure."""
     if "weight_decay" in problem.optimizer_args:
         raise UsageError("optimizer_args has weight_decay, which is a separate key: --set weight_decay=...")
     factory = import_object(problem.optimizer, "optimizer")
@@ -77,11 +75,9 @@ def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:
 
 
 def parameter_groups(problem: Problem, model: nn.Module) -> list[dict]:
-    """Trainable parameters in the model's order, in at most two groups: weights, then biases and normalization.
-
-    Only the weights have trust ratios and, unless the problem sets decay_norm_and_bias, weight decay. A shared
-    parameter appears once. Of muon's, a third group between them has the weights of embeddings, which AdamW updates.
-    """
+    """Trainable parameters in the model's order, in at most two groups: weights, then biases and normalization. Only
+    the weights have trust ratios and, unless the problem sets decay_norm_and_bias, weight decay. A shared parameter
+    appears once. Of muon's, a third group between them has the weights of embeddings, which AdamW updates."""
     apart = norms_and_biases(model)
     embeddings = {id(module.weight) for module in model.modules() if problem.optimizer == "muon" and isinstance(
         module, (nn.Embedding, nn.EmbeddingBag))}       # of which a row is a vector, not a part of a linear map
@@ -90,26 +86,22 @@ def parameter_groups(problem: Problem, model: nn.Module) -> list[dict]:
         if parameter.requires_grad:
             kind = "embeddings" if id(parameter) in embeddings else "weights"
             groups["norms and biases" if id(parameter) in apart else kind].append(parameter)
-    return [{"params": members, "weight_decay": problem.weight_decay
-             if kind != "norms and biases" or problem.decay_norm_and_bias else 0.0,
-             **_of_optimizer(problem, kind == "weights")} for kind, members in groups.items() if members]
-
-
-def _of_optimizer(problem: Problem, weights: bool) -> dict:
-    """A group's entries for optimizers that treat weights apart."""
-    if problem.optimizer in ("lars", "lamb"):
-        return {"layerwise": weights}
-    if problem.optimizer == "muon":
-        return {"orthogonalized": weights, "rate_share": 1.0 if weights else problem.adamw_lr / problem.peak_lr}
-    return {}
+    found = []
+    for kind, members in groups.items():
+        weights, decays = kind == "weights", kind != "norms and biases" or problem.decay_norm_and_bias
+        group = {"params": members, "weight_decay": problem.weight_decay if decays else 0.0}
+        if problem.optimizer in ("lars", "lamb"):
+            group["layerwise"] = weights
+        elif problem.optimizer == "muon":
+            group |= {"orthogonalized": weights, "rate_share": 1.0 if weights else problem.adamw_lr / problem.peak_lr}
+        found += [group] if members else []
+    return found
 
 
 def follow_batch(optimizer: torch.optim.Optimizer, values: Mapping[str, float]) -> None:
     """Set the fields of the plan that follow the batch in all parameter groups; weight decay where there is any.
-
     Moments keep their sums. Adam's and LAMB's corrections of the bias, 1 - beta^updates, use the beta in force: they
-    are near 1 by the time that a batch usually changes.
-    """
+    are near 1 by the time that a batch usually changes."""
     for group in optimizer.param_groups:
         if "betas" in group:
             group["betas"] = tuple(values.get(name, beta) for name, beta in zip(("beta1", "beta2"), group["betas"]))
@@ -124,10 +116,7 @@ _NORM = re.compile(r"norm(alization)?(\d+d)?$", re.IGNORECASE)
 
 
 def norms_and_biases(model: nn.Module) -> set[int]:
-    """Ids of the parameters that are not weights: of at most one dimension, named bias, or in a normalization module.
-
-    A normalization module is one whose class, or a base class of it, has such a name.
-    """
+    """Ids of the parameters that are not weights: of one dimension, named bias, or in a class named as a norm."""
     found = set()
     for module in model.modules():
         norm = any(_NORM.search(kind.__name__) for kind in type(module).__mro__)
@@ -139,8 +128,7 @@ def norms_and_biases(model: nn.Module) -> set[int]:
 def clip_(gradients: torch.Tensor, largest: float) -> torch.Tensor:
     """Scale the mean gradient down to the norm ``largest`` if it is longer; returns the norm before, shape ().
 
-    g <- g largest / |g| where |g| > largest (Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063, algorithm 1), with |g|
-    over all parameters.
+    g <- g largest / |g| where |g| > largest (Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063, algorithm 1).
     """
     norm = torch.linalg.vector_norm(gradients)
     if not norm.isfinite():         # the squares may have overflowed, or the gradient is not finite and becomes NaN

@@ -21,10 +21,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def set_arithmetic(plan: Plan, device: torch.device) -> None:
-    """Set torch's GPU arithmetic to the plan's; by default torch computes fp32 convolutions in TF32.
-
-    With ``deterministic``, operations without a deterministic kernel raise RuntimeError.
-    """
+    """Set torch's GPU arithmetic to the plan's; by default torch computes fp32 convolutions in TF32."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = plan.precision == "tf32"
     if (plan.deterministic or plan.exact) and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")         # read before the first product
@@ -83,9 +80,7 @@ class LossScale:
         return True
 
     def state(self) -> dict:
-        """The state for a checkpoint."""
         return dict(vars(self))
 
     def restore(self, state: dict) -> None:
-        """Restore the result of ``state``."""
         vars(self).update(state)

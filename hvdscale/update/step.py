@@ -43,21 +43,16 @@ CARRY = 1024        # a count is sent as thousands and units, as a float cannot 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of a step: mean loss before the update, votes cast, its seconds, and further measurements by column
-    (see log_columns).
+    """The result of a step."""
 
-    by_rank  of several workers: the seconds of each rank for its data, then those of each for its passes
-    """
-
-    loss: float
-    votes: tuple[str, ...]
+    loss: float                                                     # the mean before the update
+    votes: tuple[str, ...]                                          # that were cast
     step_seconds: float
-    measured: Mapping[str, float] = field(default_factory=dict)
-    by_rank: Sequence[float] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)     # by column: see log_columns
+    by_rank: Sequence[float] = ()           # of several workers: the seconds of each for its data, then for its passes
 
 
 def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The optional columns of /steps that the plan's steps measure, as arguments of LogWriter."""
     noise = noise_columns(plan, model)
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
     counts = [name for name, counted in (
@@ -67,20 +62,18 @@ def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 class Sums(NamedTuple):
-    """Of a rank's passes, or of all workers': the losses over the nominal batch, the count that the loss gave, and the
-    examples computed."""
+    """Of a rank's passes, or of all workers'."""
 
-    loss: float
-    count: float
-    examples: float
+    loss: float             # the sum of losses over the nominal batch
+    count: float            # what the loss gave
+    examples: float         # computed
 
     def tail(self) -> list[float]:
-        """The sums as scalars that a reduction in float32 adds up exactly, the loss apart."""
+        # scalars that a reduction in float32 adds up exactly, the loss apart
         return [self.loss, *divmod(self.count, CARRY), *divmod(self.examples, CARRY)]
 
     @classmethod
     def of_tail(cls, tail: Sequence[float]) -> Sums:
-        """From the sums over the workers of each scalar in ``tail()``."""
         loss, thousands, units, thousand_examples, unit_examples = tail
         return cls(loss, CARRY * thousands + units, CARRY * thousand_examples + unit_examples)
 
@@ -122,12 +115,10 @@ class DataParallelStep:
                          plan.loader_workers, PARAMETERS[plan.precision])
 
     def __call__(self, step: int, lr: float, votes: set[str]) -> StepResult:
-        """Make the update after ``step`` steps, at this learning rate; no update if the loss is not finite.
-
-        Raises the same HvdscaleError on all ranks if some rank's share cannot be computed (FaultError on that rank
-        only if the others wait for it in a shared ghost group), DataError if a batch has values that are not finite,
-        WorkloadError if a parameter gets no gradient.
-        """
+        """Make the update after ``step`` steps, at this learning rate; no update if the loss is not finite. Raises the
+        same HvdscaleError on all ranks if some rank's share cannot be computed (FaultError on that rank only if the
+        others wait for it in a shared ghost group), DataError if a batch has values that are not finite, WorkloadError
+        if a parameter gets no gradient."""
         started = time.perf_counter()
         fault, tail, data_seconds = self._share(step, votes)
         computed = time.perf_counter()
@@ -155,14 +146,10 @@ class DataParallelStep:
             measured["tokens"] = count
         if not self.plan.batches.is_constant:
             measured["global_batch"] = self.plan.batches.at(step)
-        return StepResult(loss * self.plan.batches.at(step) / count, agreed, ended - started, measured,
-                          by_rank)
+        return StepResult(loss * self.plan.batches.at(step) / count, agreed, ended - started, measured, by_rank)
 
     def warm_up(self, passes: int) -> None:
-        """Compute and reduce gradients of the first step without an update, to warm up before timing.
-
-        Leaves parameters, buffers and random generators as they were; raises what a step raises.
-        """
+        """Compute and reduce gradients of the first step, to warm up, and leave all as it was; raises as steps do."""
         with OwnGenerators(self.device), Buffers(self.model).kept():
             for _ in range(passes):
                 fault, tail, _ = self._share(0, set())
@@ -170,24 +157,25 @@ class DataParallelStep:
                 self._raise_together(0, agreed, fault, loss, examples)
 
     def state(self) -> dict:
-        """The state for a checkpoint, beside model and optimizer."""
         return {"loss_scale": self.scale.state(), **({"average": self.average.state()} if self.average else {})}
 
     def restore(self, state: dict) -> None:
-        """Restore the result of ``state``."""
         self.scale.restore(state["loss_scale"])
         if self.average:
             self.average.restore(state["average"])
 
     def _share(self, step: int, votes: set[str]) -> tuple[Exception | None, list[float], float]:
-        """Compute this rank's share of the gradients; returns a fault or None, the tail to reduce, seconds of data.
-
-        A fault is sent as a vote, so that all ranks raise it, unless a reduction inside a pass waits for this rank.
-        """
+        """Compute this rank's share of the gradients; returns a fault or None, the tail to reduce, seconds of data. A
+        fault is sent as a vote, so that all ranks raise it, unless a reduction inside a pass waits for this rank."""
         started, fault, sums, data_seconds = time.perf_counter(), None, Sums(0.0, 0, 0), 0.0
         parts = self._passes(self.stream.size(step))
         try:
-            self._before(step)
+            part = self.noise.first(step)
+            if part is not None:                            # extra gradients, which the noise scale needs
+                self.buffer.begin()
+                extra, _ = self._gradients(step, (part,), self.feed.read(step, part))
+                self.buffer.finish()
+                self.noise.keep(self.buffer.gradients, extra.count)
             self.buffer.begin(self.noise.begin(step))
             sums, data_seconds = self._gradients(step, parts, self.feed.batches(step))
         except WorkerLostError:
@@ -208,28 +196,16 @@ class DataParallelStep:
         return fault, [*sums.tail(), *(float(vote in votes) for vote in VOTES), *by_rank, *sqnorms], data_seconds
 
     def _reduce(self, tail: list[float]) -> tuple[Sums, tuple[str, ...], list[float], list[float]]:
-        """Sum gradients and tail over the workers; returns the sums, the votes, the seconds by rank and the squared
-        norms."""
+        """Sum gradients and tail; returns the sums, the votes, the seconds by rank and the squared norms."""
         tail = self.buffer.sum_(tail)
         sums, rest = Sums.of_tail(tail[:SUMS]), tail[SUMS:]
         agreed = tuple(vote for vote, ranks in zip(VOTES, rest) if ranks)
         rest = rest[len(VOTES):]
         return sums, agreed, rest[:self._timed], rest[self._timed:]
 
-    def _before(self, step: int) -> None:
-        """Compute the extra gradients that the noise scale needs."""
-        part = self.noise.first(step)
-        if part is not None:
-            self.buffer.begin()
-            sums, _ = self._gradients(step, (part,), self.feed.read(step, part))
-            self.buffer.finish()
-            self.noise.keep(self.buffer.gradients, sums.count)
-
     def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[Sums, float]:
-        """Add up the gradients of the passes; returns their sums and the seconds of data.
-
-        Losses are first divided by the step's nominal global batch, so that no sum over workers overflows.
-        """
+        """Add up the gradients of the passes; returns their sums and the seconds of data. Losses are first divided by
+        the step's nominal global batch, so that no sum over workers overflows."""
         groups, nominal = self._groups(self.stream.size(step)), self.plan.batches.at(step)
         loss_sum, count, computed, waited = 0.0, 0, 0, self.feed.loader.seconds
         for number, (part, batch) in enumerate(zip(parts, batches)):
@@ -248,7 +224,6 @@ class DataParallelStep:
         return Sums(loss_sum, count, computed), self.feed.loader.seconds - waited
 
     def _update(self, step: int, lr: float, count: int) -> None:
-        """Turn the sums into means over the examples, and take the optimizer's step."""
         factor = self.plan.batches.at(step) / count
         if self.plan.scales_loss:
             factor /= self.scale.value
@@ -268,8 +243,7 @@ class DataParallelStep:
 
     def _raise_together(self, step: int, agreed: tuple[str, ...], fault: Exception | None, loss: float,
                         examples: float) -> None:
-        """Raise some rank's fault on all ranks, or that together they did not compute the step's examples, each once;
-        other votes raise nothing."""
+        """Raise some rank's fault on all ranks, or that together they did not compute each of the examples once."""
         if "fault" in agreed:
             with self.workers.together(f"step {step}"):
                 if fault:
@@ -284,7 +258,6 @@ class DataParallelStep:
                     refuse_not_finite(self.train.take(visits), visits, f"at step {step}, in training")
 
     def _unused(self, step: int) -> WorkloadError | None:
-        """The error if some parameter got no gradient in this rank's passes."""
         missing = {id(parameter) for parameter in self.buffer.without_gradient()}
         if not missing or self.plan.unused_parameters == "zeros" or not self._passes(self.stream.size(step)):
             return None

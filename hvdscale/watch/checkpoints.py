@@ -1,5 +1,5 @@
-"""Checkpoints: what torch, torch.distributed.checkpoint and safetensors save and load, files that are read, and files
-that get another name."""
+"""Checkpoints, which torch, torch.distributed.checkpoint and safetensors save and load; and files that are written,
+read, or get another name."""
 from __future__ import annotations
 
 import functools
@@ -16,17 +16,18 @@ from .listener import Watch
 
 SHARDED = "torch.distributed.checkpoint"
 CODE = (".py", ".pyc", ".so")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # module -> function -> whether it saves, its parameter of what is saved, and that of the place
 FUNCTIONS = {f"{SHARDED}.state_dict_saver": {"save": (True, "state_dict", "checkpoint_id"),
                                              "async_save": (True, "state_dict", "checkpoint_id")},
              f"{SHARDED}.state_dict_loader": {"load": (False, "state_dict", "checkpoint_id")},
              "safetensors.torch": {"save_file": (True, "tensors", "filename"),
                                    "load_file": (False, "", "filename")}}
+ELSEWHERE = (*LIBRARY, "/proc", "/dev", "/sys")
 OTHERS = ("storage_writer", "storage_reader")           # that have the place where it is not given
 
 
 def install(watch: Watch) -> None:
-    """Watch what is saved and loaded, where details are told."""
     if not watch.details:
         return
     patches, watching = watch.patches, [True]           # an audit hook cannot be removed
@@ -37,13 +38,20 @@ def install(watch: Watch) -> None:
             return
         if event == "os.rename":
             watch.tell("renamed", *(os.path.abspath(os.fsdecode(one)) for one in args[:2]))
-        elif isinstance(args[0], (str, bytes)) and not (isinstance(args[2], int) and args[2] & os.O_ACCMODE):
-            path = os.fsdecode(args[0])
-            if not path.endswith(CODE) and not path.startswith((*LIBRARY, "/proc", "/dev", "/sys")):
+        elif isinstance(args[0], (str, bytes)):
+            path, flags = os.fsdecode(args[0]), args[2] if isinstance(args[2], int) else 0
+            if flags & WRITING:
+                watch.tell("written", os.path.realpath(path))
+            if not flags & os.O_ACCMODE and not path.endswith(CODE) and not path.startswith(ELSEWHERE):
                 watch.tell("read", os.path.realpath(path))
+
+    def save(obj, f, *_, **__):         # writes from C++, which raises no event
+        if isinstance(f, (str, os.PathLike)):
+            watch.tell("written", os.path.realpath(os.fsdecode(f)))
     sys.addaudithook(hook)
-    patches.replace(torch, "save", _telling(watch, True, "obj", "f"))
-    patches.replace(torch, "load", _telling(watch, False, "", "f"))
+    patches.before(torch, "save", save)
+    patches.around(torch, "save", _telling(watch, True, "obj", "f"))
+    patches.around(torch, "load", _telling(watch, False, "", "f"))
     for name, functions in FUNCTIONS.items():
         for function, how in functions.items():
             patches.when_imported(name, functools.partial(_follow, watch, function, how))
@@ -52,23 +60,19 @@ def install(watch: Watch) -> None:
 def _follow(watch: Watch, name: str, how: tuple[bool, str, str], module: Any) -> None:
     for owner in (module, sys.modules.get(module.__name__.rpartition(".")[0])):
         if getattr(owner, name, None) is not None and (owner is module or owner.__name__ == SHARDED):
-            watch.patches.replace(owner, name, _telling(watch, *how))
+            watch.patches.around(owner, name, _telling(watch, *how))
 
 
 def _telling(watch: Watch, saves: bool, state: str, place: str) -> Callable:
-    """A replacement that tells a save before and after it, and a load after it."""
-    def telling(original):
-        signature = inspect.signature(original)
-
-        def call(*args, **options):
-            given = signature.bind(*args, **options).arguments
-            path = _path_of(given.get(place), *(given.get(one) for one in OTHERS))
-            if saves:
-                watch.tell("saving", path, given.get(state))
-            result = original(*args, **options)
-            watch.tell(*("saved", path) if saves else ("loaded", path))
-            return result
-        return call
+    """What is done around a call: a save is told before and after it, and a load after it."""
+    def telling(original, *args, **options):
+        given = inspect.signature(original).bind(*args, **options).arguments
+        path = _path_of(given.get(place), *(given.get(one) for one in OTHERS))
+        if saves:
+            watch.tell("saving", path, given.get(state))
+        result = original(*args, **options)
+        watch.tell(*("saved", path) if saves else ("loaded", path))
+        return result
     return telling
 
 

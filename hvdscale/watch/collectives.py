@@ -41,32 +41,24 @@ def install(watch: Watch) -> None:
     patches = watch.patches
     meeting = {name: os.environ[name] for name in MEETING if name in os.environ}
 
-    def over_gloo(original):
-        signature = inspect.signature(original)
-
-        def make_group(*args, **options):
-            given, gpus = signature.bind(*args, **options), torch.cuda.device_count()
-            backend, device = given.arguments.get("backend"), given.arguments.get("device_id")
-            if gpus < watch.local_workers and ("nccl" in str(backend) or getattr(device, "type", "") == "cuda"):
-                watch.tell("remark", OVER_GLOO.format(backend or "nccl", gpus))
-                given.arguments["backend"] = "gloo"
-                given.arguments.pop("device_id", None)
-            with _at(meeting, given.arguments, watch.workers):
-                return original(*given.args, **given.kwargs)
-        return make_group
-
-    def waiting(original):
-        def barrier(*args, **options):
-            given = without_gpus(original, args, options)
+    def make_group(original, *args, **options):
+        given, gpus = inspect.signature(original).bind(*args, **options), torch.cuda.device_count()
+        backend, device = given.arguments.get("backend"), given.arguments.get("device_id")
+        if gpus < watch.local_workers and ("nccl" in str(backend) or getattr(device, "type", "") == "cuda"):
+            watch.tell("remark", OVER_GLOO.format(backend or "nccl", gpus))
+            given.arguments["backend"] = "gloo"
+            given.arguments.pop("device_id", None)
+        with _at(meeting, given.arguments, watch.workers):
             return original(*given.args, **given.kwargs)
-        return barrier
 
-    def noting_wrapper(original):
-        def wrap(wrapper, *args, **options):
-            given = without_gpus(original, (wrapper, *args), options)
-            original(*given.args, **given.kwargs)
-            watch.tell("wrapped", bool(wrapper.broadcast_buffers), wrapper.process_group.size())
-        return wrap
+    def barrier(original, *args, **options):
+        given = without_gpus(original, args, options)
+        return original(*given.args, **given.kwargs)
+
+    def wrap(original, wrapper, *args, **options):
+        given = without_gpus(original, (wrapper, *args), options)
+        original(*given.args, **given.kwargs)
+        watch.tell("wrapped", bool(wrapper.broadcast_buffers), wrapper.process_group.size())
 
     def joining(_, joinables, enable=True, throw_on_early_termination=False, **options):
         watch.tell("remark", JOINED if options.get("divide_by_initial_world_size", True) else JOINED_BY_ACTIVE)
@@ -80,22 +72,18 @@ def install(watch: Watch) -> None:
             watch.tell("gradient", part.sharded_param, gradient - before if kept is gradient else gradient, first)
             part._watched = gradient, gradient.clone()
 
-    def dividing(original):
-        signature = inspect.signature(original)
-
-        def divide(*args, **options):           # Gloo cannot divide while it sums
-            given = signature.bind(*args, **options)
-            given.arguments["force_sum_reduction_for_comms"] = True
-            return original(*given.args, **given.kwargs)
-        return divide
+    def divide(original, *args, **options):         # Gloo cannot divide while it sums
+        given = inspect.signature(original).bind(*args, **options)
+        given.arguments["force_sum_reduction_for_comms"] = True
+        return original(*given.args, **given.kwargs)
     for owner in (dist, distributed_c10d):
-        patches.replace(owner, "init_process_group", over_gloo)
-        patches.replace(owner, "new_group", over_gloo)
-        patches.replace(owner, "barrier", waiting)
+        patches.around(owner, "init_process_group", make_group)
+        patches.around(owner, "new_group", make_group)
+        patches.around(owner, "barrier", barrier)
         for name in COMBINE:
             if hasattr(owner, name):
-                patches.replace(owner, name, counting(watch))
-    patches.replace(DistributedDataParallel, "__init__", noting_wrapper)
+                patches.around(owner, name, counting(watch))
+    patches.around(DistributedDataParallel, "__init__", wrap)
     patches.before(Join, "__init__", joining)
     patches.before(DistributedDataParallel, "register_comm_hook", lambda *_, **__: watch.tell("remark", HOOK))
     for name, modules in SHARDING.items():
@@ -105,13 +93,12 @@ def install(watch: Watch) -> None:
         patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_param", lambda module: patches.before(
             module.FSDPParam, "accumulate_unsharded_grad_if_needed", reached))
     if not torch.cuda.is_available():
-        patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_collectives", lambda module: patches.replace(
-            module, "_get_gradient_divide_factors", dividing))
+        patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_collectives", lambda module: patches.around(
+            module, "_get_gradient_divide_factors", divide))
     patches.when_imported("horovod.torch", functools.partial(_follow_horovod, watch))
 
 
 def _note_sharding(watch: Watch, name: str, module: ModuleType) -> None:
-    """Tell when a model is sharded by the module's class or function of this name."""
     owner, called = (getattr(module, name), "__init__") if inspect.isclass(getattr(module, name)) else (module, name)
     watch.patches.before(owner, called, lambda *_, **__: watch.tell("sharded", name))
 
@@ -122,23 +109,21 @@ def _follow_horovod(watch: Watch, module: ModuleType) -> None:
             watch.tell("remark", ALONE)
     for name in OF_HOROVOD:
         if hasattr(module, name):
-            watch.patches.replace(module, name, counting(watch))
+            watch.patches.around(module, name, counting(watch))
     watch.patches.after(module, "init", init)
     watch.patches.before(module.optimizer._DistributedOptimizer, "synchronize",
                          lambda optimizer, *_, **__: watch.tell("reducing", optimizer))
 
 
 def counting(watch: Watch) -> Callable:
-    """What stands in for a call that combines: it tells that the call begins, and that it has ended."""
-    def counted(original):
-        def combine(*args, **options):
-            watch.tell("combined", original.__name__)
-            try:
-                return original(*args, **options)
-            finally:
-                watch.tell("combination_ends")
-        return combine
-    return counted
+    """What is done around a call that combines: it is told that the call begins, and that it has ended."""
+    def combine(original, *args, **options):
+        watch.tell("combined", original.__name__)
+        try:
+            return original(*args, **options)
+        finally:
+            watch.tell("combination_ends")
+    return combine
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""What torch.cuda and torch.accelerator answer where there is no GPU, all of which is without effect."""
+"""Without a GPU: what torch.cuda and torch.accelerator answer, all of which is without effect; and SyncBatchNorm,
+which torch has not on the CPU, with the same mean, variance and gradients over all ranks' examples."""
 from __future__ import annotations
 
 import contextlib
@@ -9,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 NAME = "no GPU: the CPU"
 SKIPPED = ("synchronize", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated", "init",
@@ -29,7 +31,6 @@ class Event:
         self.seconds = time.perf_counter()
 
     def elapsed_time(self, end_event: Event) -> float:
-        """The milliseconds between two events."""
         return (end_event.seconds - self.seconds) * 1e3
 
     def query(self) -> bool:
@@ -42,8 +43,6 @@ class Event:
 
 
 class CpuStream:
-    """The order in which the CPU works."""
-
     def __init__(self, *_: Any, **__: Any):
         self.device = torch.device("cpu")
 
@@ -98,3 +97,50 @@ def answers() -> dict[ModuleType, dict[str, Callable]]:
         torch.cuda: of_cuda, torch.accelerator: of_accelerator, torch.cuda.nvtx: of_nvtx}
     return {owner: {name: answer for name, answer in one.items() if hasattr(owner, name)}
             for owner, one in found.items()}
+
+
+def synchronize_norm(original, module, *args, **options):
+    return (_normalize if module.training and dist.is_initialized() else original)(module, *args, **options)
+
+
+class Total(torch.autograd.Function):
+    """A sum over the ranks of a group; all get the sum of their gradients."""
+
+    @staticmethod
+    def forward(context, values, group):
+        context.group, total = group, values.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(context, gradient):
+        total = gradient.clone()
+        dist.all_reduce(total, group=context.group)
+        return total, None
+
+
+def _normalize(module: torch.nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+    """Batch-norm in training over the examples of the module's process group; ``input``: (N, C, ...)."""
+    values = input
+    group = module.process_group or dist.group.WORLD
+    over = [at for at in range(values.dim()) if at != 1]
+    shape = [1, -1, *[1] * (values.dim() - 2)]
+    count = torch.tensor([float(values.numel() // values.size(1))])
+    dist.all_reduce(count, group=group)
+    mean = Total.apply(values.sum(over), group) / count
+    from_mean = values - mean.view(shape)
+    variance = Total.apply(from_mean.square().sum(over), group) / count
+    _track(module, mean.detach(), variance.detach() * count / (count - 1))
+    normal = from_mean * torch.rsqrt(variance + module.eps).view(shape)
+    return normal if module.weight is None else normal * module.weight.view(shape) + module.bias.view(shape)
+
+
+@torch.no_grad()
+def _track(module: torch.nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
+    """Add to the running statistics; ``variance``: unbiased."""
+    if module.running_mean is None or module.running_var is None or module.num_batches_tracked is None:
+        return
+    module.num_batches_tracked.add_(1)
+    factor = 1 / module.num_batches_tracked.item() if module.momentum is None else module.momentum
+    module.running_mean.lerp_(mean, factor)
+    module.running_var.lerp_(variance, factor)

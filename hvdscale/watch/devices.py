@@ -12,7 +12,7 @@ import re
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +24,6 @@ from torch.utils import _device
 from . import cuda
 from .lines import called_by_script, called_by_torch, is_own, line_of_call
 from .listener import Watch
-from .sync_norm import synchronizing
 
 INSTEAD = "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first {}, {})."
 REFUSED = "{}: {!r} needs a GPU, and torch sees none on this machine ({}); start the doctor where there are GPUs"
@@ -37,7 +36,6 @@ NEW = ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty", "new_empt
 
 
 def missing() -> bool:
-    """Whether a script that asks for CUDA needs something in its place."""
     return not torch.cuda.is_available() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
 
 
@@ -51,41 +49,34 @@ def on_cpu(value: Any) -> Any:
 
 
 def install(watch: Watch) -> None:
-    """Have the CPU in CUDA's place, and tell once that it is."""
     if not missing():
         return
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message)
         watch.patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))    # type: ignore
     redirect = Redirect(watch)
-    for owner, name in _factories():
-        redirect.device(owner, name)
+    known = _device._device_constructors()
+    for owner in (torch, torch.fft):
+        for name, value in list(vars(owner).items()):       # that make a tensor on a device that is named
+            if not isinstance(value, type) and callable(value) and not name.startswith("_") and (
+                    name.endswith("_like") or value in known):
+                redirect.device(owner, name)
     for name in NEW:
         redirect.device(torch.Tensor, name)
     redirect.device(torch.Tensor, "to", at=1)
     redirect.device(torch.nn.Module, "to", at=1)
     redirect.device(_device.DeviceContext, "__init__", at=1)
     redirect.device(torch.Generator, "__new__", at=1)
-    watch.patches.replace(torch.amp.GradScaler, "__init__", _scaling)
+    watch.patches.around(torch.amp.GradScaler, "__init__", _make_scaler)
     for owner in (dist, dist.device_mesh):
         redirect.device(owner, "init_device_mesh", at=0, name_of="device_type")
     for name in ("cuda", "pin_memory"):
         redirect.call(torch.Tensor, name, lambda tensor, *_, **__: tensor)
     redirect.call(torch.Tensor, "record_stream", lambda *_, **__: None)
-    watch.patches.replace(torch, "load", _loading)
-    watch.patches.replace(torch.nn.SyncBatchNorm, "forward", synchronizing)
+    watch.patches.around(torch, "load", _load)
+    watch.patches.around(torch.nn.SyncBatchNorm, "forward", cuda.synchronize_norm)
     watch.patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
     _install_cuda(redirect)
-
-
-def _factories() -> Iterator[tuple[ModuleType, str]]:
-    """The functions that make a tensor on a device that is named."""
-    known = _device._device_constructors()
-    for owner in (torch, torch.fft):
-        for name, value in list(vars(owner).items()):
-            if not isinstance(value, type) and callable(value) and not name.startswith("_") and (
-                    name.endswith("_like") or value in known):
-                yield owner, name
 
 
 class Redirect:
@@ -104,18 +95,16 @@ class Redirect:
 
     def device(self, owner: Any, name: str, at: int | None = None, name_of: str = "device") -> None:
         """Have a function take the CPU where it is given CUDA, by name or at that place of its arguments."""
-        def make(original):
-            def call(*args, **options):
-                place = on_cpu(options.get(name_of))
-                if place is not options.get(name_of):
-                    options[name_of] = place
-                    self.tell(owner, name)
-                if at is not None and len(args) > at and (place := on_cpu(args[at])) is not args[at]:
-                    args = (*args[:at], place, *args[at + 1:])
-                    self.tell(owner, name)
-                return original(*args, **options)
-            return call
-        self.watch.patches.replace(owner, name, make)
+        def call(original, *args, **options):
+            place = on_cpu(options.get(name_of))
+            if place is not options.get(name_of):
+                options[name_of] = place
+                self.tell(owner, name)
+            if at is not None and len(args) > at and (place := on_cpu(args[at])) is not args[at]:
+                args = (*args[:at], place, *args[at + 1:])
+                self.tell(owner, name)
+            return original(*args, **options)
+        self.watch.patches.around(owner, name, call)
 
     def call(self, owner: Any, name: str, answer: Callable) -> None:
         """Have a function answer without CUDA; torch itself relies on some to fail."""
@@ -151,23 +140,17 @@ def _install_cuda(redirect: Redirect) -> None:
             type(name, (made,), {}), getattr(torch.cuda, name), updated=()))
 
 
-def _scaling(original):
+def _make_scaler(original, scaler, *args, **options):
     """Gradient scalers are enabled on the CPU, as on CUDA, which is their default."""
-    def begin(scaler, *args, **options):
-        device = on_cpu(args[0] if args else options.pop("device", "cuda"))
-        return original(scaler, device, *args[1:], **options)
-    return begin
+    device = on_cpu(args[0] if args else options.pop("device", "cuda"))
+    return original(scaler, device, *args[1:], **options)
 
 
-def _loading(original):
-    signature = inspect.signature(original)
-
-    def load(*args, **options):
-        given = signature.bind(*args, **options)
-        if isinstance(given.arguments.get("map_location"), (type(None), str, torch.device, dict)):
-            given.arguments["map_location"] = "cpu"             # as nothing else can be had here
-        return original(*given.args, **given.kwargs)
-    return load
+def _load(original, *args, **options):
+    given = inspect.signature(original).bind(*args, **options)
+    if isinstance(given.arguments.get("map_location"), (type(None), str, torch.device, dict)):
+        given.arguments["map_location"] = "cpu"             # as nothing else can be had here
+    return original(*given.args, **given.kwargs)
 
 
 def without_gpus(called: Callable, args: tuple, options: dict[str, Any]) -> inspect.BoundArguments:

@@ -22,29 +22,21 @@ _drawn = [0]                    # numbers drawn from a random.Random
 
 
 def install(watch: Watch) -> None:
-    """Follow the generators that the script makes from now on."""
     patches = watch.patches
     patches.put(torch, "Generator", _tracked(torch.Generator))
     for name in ("RandomState", "Generator"):
         patches.put(np.random, name, _tracked(getattr(np.random, name)))
 
-    def keeping(original):
-        def default_rng(*args, **options):
-            made = original(*args, **options)
-            if made not in _kept:
-                _kept.append(made)
-            return made
-        return default_rng
+    def keep(made, *_, **__):
+        if made not in _kept:
+            _kept.append(made)
 
-    def counting(original):
-        def draw(generator, *args):
-            if generator is not random._inst and not called_by_library(random.__file__):    # type: ignore[attr-defined]
-                _drawn[0] += 1
-            return original(generator, *args)
-        return draw
-    patches.replace(np.random, "default_rng", keeping)
+    def count(generator, *_):
+        if generator is not random._inst and not called_by_library(random.__file__):    # type: ignore[attr-defined]
+            _drawn[0] += 1
+    patches.after(np.random, "default_rng", keep)
     for name in ("random", "getrandbits"):
-        patches.replace(random.Random, name, counting)
+        patches.before(random.Random, name, count)
 
 
 def seed_all(seed: int) -> None:
@@ -55,7 +47,6 @@ def seed_all(seed: int) -> None:
 
 
 def states() -> dict[str, str]:
-    """A digest of the state of each global generator."""
     kind, words, *rest = np.random.get_state()
     found = {"torch": _digest(torch.get_rng_state().numpy().tobytes()),
              "numpy": _digest(words.tobytes() + repr(rest).encode()),
@@ -66,8 +57,7 @@ def states() -> dict[str, str]:
 
 
 def snapshot() -> tuple[dict[str, str], dict[int, str]]:
-    """The states of the global generators by name, and a digest of that of each generator that the script has made and
-    still has; 0: of all random.Random."""
+    """The states of the global generators by name, and a digest of each that the script made; 0: any random.Random."""
     own = {id(one): _state_of(one) for one in (*_made, *_kept)}
     return states(), {0: str(_drawn[0]), **own}
 

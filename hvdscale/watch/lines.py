@@ -33,7 +33,6 @@ def called_by_script() -> bool:
 
 
 def called_by_torch() -> bool:
-    """Whether the function that asks this was called by torch's own code."""
     return sys._getframe(2).f_code.co_filename.startswith(TORCH)
 
 

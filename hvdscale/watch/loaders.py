@@ -15,60 +15,53 @@ MOST = 100_000          # batches of the rest of an epoch that are looked at
 
 
 def install(watch: Watch) -> None:
-    """Watch every loader of this process."""
     patches, process = watch.patches, os.getpid()
 
-    def noting_index(original):
-        def next_index(iterator):
-            if not hasattr(iterator, "_watched"):
-                _begin(watch, iterator)
-            index = original(iterator)
-            iterator._watched.append(index)
-            return index
-        return next_index
+    def next_index(original, iterator):
+        if not hasattr(iterator, "_watched"):
+            _begin(watch, iterator)
+        index = original(iterator)
+        iterator._watched.append(index)
+        return index
 
-    def noting_batch(original):
-        def following(iterator):
-            if not hasattr(iterator, "_watched"):
-                _begin(watch, iterator)
-            if any(one.ends_early(iterator) for one in watch.listeners):
-                raise StopIteration
-            watch.tell("batch_wanted", iterator)
-            try:
-                data = original(iterator)
-            except StopIteration:
-                watch.tell("iteration_ends", iterator)
-                raise
-            watch.tell("batch", iterator, iterator._watched.popleft() if iterator._watched else None, data)
-            return data
-        return following
+    def next_batch(original, iterator):
+        if not hasattr(iterator, "_watched"):
+            _begin(watch, iterator)
+        if any(one.ends_early(iterator) for one in watch.listeners):
+            raise StopIteration
+        watch.tell("batch_wanted", iterator)
+        try:
+            data = original(iterator)
+        except StopIteration:
+            watch.tell("iteration_ends", iterator)
+            raise
+        watch.tell("batch", iterator, iterator._watched.popleft() if iterator._watched else None, data)
+        return data
 
-    def noting_examples(original):
-        def fetch_batch(fetcher, possibly_batched_index):
-            collate, here = fetcher.collate_fn, os.getpid() == process
+    def fetch_batch(original, fetcher, possibly_batched_index):
+        collate, here = fetcher.collate_fn, os.getpid() == process
 
-            def noting(examples):
-                watch.tell("examples", examples)
-                return collate(examples)
-            watch.tell("reading", True)
-            if here and fetcher.auto_collation:
-                fetcher.collate_fn = noting
-            try:
-                return original(fetcher, possibly_batched_index)
-            finally:
-                fetcher.collate_fn = collate
-                watch.tell("reading", False)
-        return fetch_batch
+        def noting(examples):
+            watch.tell("examples", examples)
+            return collate(examples)
+        watch.tell("reading", True)
+        if here and fetcher.auto_collation:
+            fetcher.collate_fn = noting
+        try:
+            return original(fetcher, possibly_batched_index)
+        finally:
+            fetcher.collate_fn = collate
+            watch.tell("reading", False)
 
     def noting_epoch(sampler, epoch, *_, **__):
         sampler._watched = epoch, watch.line_of_call()
     patches.before(DistributedSampler, "set_epoch", noting_epoch)
     iterator = dataloader._BaseDataLoaderIter
     patches.before(iterator, "_reset", lambda iterator, *_, **__: _begin(watch, iterator))
-    patches.replace(iterator, "_next_index", noting_index)
-    patches.replace(iterator, "__next__", noting_batch)
+    patches.around(iterator, "_next_index", next_index)
+    patches.around(iterator, "__next__", next_batch)
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        patches.replace(fetcher, "fetch", noting_examples)
+        patches.around(fetcher, "fetch", fetch_batch)
 
 
 def _begin(watch: Watch, iterator: Any) -> None:
@@ -77,8 +70,7 @@ def _begin(watch: Watch, iterator: Any) -> None:
 
 
 def rest_of(iterator: Any) -> list[Any]:
-    """What the sampler gives for the batches of this epoch that have not been returned. Uses the sampler up, so it is
-    for an iteration that ends early; loaders of an iterable data set have none."""
+    """What the sampler gives for the batches of this epoch not returned yet, which uses it up; [] for iterable data."""
     if iterator._dataset_kind == dataloader._DatasetKind.Iterable:
         return []
     return [*iterator._watched, *islice(iterator._sampler_iter, MOST)]

@@ -18,15 +18,15 @@ LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_ent
 
 
 class Passes:
-    """The state of the passes: whether one runs, whether a forward pass has begun since the last one, and whether a
-    module is called without gradients."""
+    """The state of the passes."""
 
     def __init__(self, watch: Watch):
-        self.watch, self.running, self.forward, self.inference = watch, False, False, False
+        self.watch, self.running = watch, False
+        self.forward = False            # whether a forward pass has begun since the last pass
+        self.inference = False          # whether a module is called without gradients
         self._followed = WeakTensorKeyDictionary()          # parameters with a hook
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Tell the gradients of the optimizer's parameters, once each."""
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):
             if parameter.requires_grad and parameter not in self._followed:
                 hook = parameter.register_hook(functools.partial(self._reached, weakref.ref(parameter)))
@@ -39,25 +39,23 @@ class Passes:
 
 
 def install(watch: Watch) -> None:
-    """Watch every backward pass, optimizer's parameters, gradient scaler and autocast of this process, each change of
-    mode, the examples of each batch-norm (a SyncBatchNorm over several ranks makes no such call), and each loss."""
+    """Watch passes, parameters, scalers, autocast, modes, losses, and each batch-norm's examples (SyncBatchNorm over
+    several ranks makes no such call)."""
     passes, patches = Passes(watch), watch.patches
 
-    def noting_pass(original):
-        def backward(*args, **options):
-            if passes.running:                      # within a pass, by checkpoints that compute once more
-                return original(*args, **options)
-            tensors = args[0] if args else options["tensors"]
-            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            watch.tell("pass_begins", roots)
-            passes.running = True
-            try:
-                result = original(*args, **options)
-            finally:
-                passes.running = passes.forward = False
-            watch.tell("pass_ends", roots, watch.line_of_call())
-            return result
-        return backward
+    def backward(original, *args, **options):
+        if passes.running:                      # within a pass, by checkpoints that compute once more
+            return original(*args, **options)
+        tensors = args[0] if args else options["tensors"]
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        watch.tell("pass_begins", roots)
+        passes.running = True
+        try:
+            result = original(*args, **options)
+        finally:
+            passes.running = passes.forward = False
+        watch.tell("pass_ends", roots, watch.line_of_call())
+        return result
 
     def parameters_added(_, optimizer, *args, **options):
         if watch.details:
@@ -66,12 +64,12 @@ def install(watch: Watch) -> None:
 
     def noting_forward(original):
         def __call__(module, *args, **options):
-            if torch.compiler.is_compiling() or not torch.is_grad_enabled() and passes.inference:
+            training = torch.is_grad_enabled()
+            if torch.compiler.is_compiling() or training and passes.forward or not training and passes.inference:
                 return original(module, *args, **options)
-            if torch.is_grad_enabled():
-                if not passes.forward:
-                    passes.forward = True
-                    watch.tell("forward_begins")
+            if training:
+                passes.forward = True
+                watch.tell("forward_begins")
                 return original(module, *args, **options)
             watch.tell("inference", module)
             passes.inference = True
@@ -92,7 +90,7 @@ def install(watch: Watch) -> None:
     def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, *_, **__):
         if training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             watch.tell("batch_norm", len(input))
-    patches.replace(torch.autograd, "backward", noting_pass)
+    patches.around(torch.autograd, "backward", backward)
     patches.after(torch.optim.Optimizer, "add_param_group", parameters_added)
     patches.replace(torch.nn.Module, "__call__", noting_forward)
     patches.before(torch.amp.GradScaler, "scale", loss_scaled)

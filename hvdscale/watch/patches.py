@@ -23,9 +23,8 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
 
     def replace(self, owner: Any, name: str, make: Callable) -> None:
-        """Put ``make(original)`` in the place of a function. It takes ``*args, **options``, so that it can be called
-        in each way in which the original can, and returns what the original returns; torch.jit.script compiles a call
-        of it as one of the original."""
+        """Put ``make(original)`` in the place of a function. It takes ``*args, **options``, to be called in each way in
+        which the original can be, and returns what it does. torch.jit.script compiles it as the original."""
         original = getattr(owner, name)
         replacement = functools.wraps(original)(make(original))
         operator = _builtins._find_builtin(original)
@@ -36,33 +35,34 @@ class Patches:
             self.on_undo(lambda: _builtins._get_builtin_table().pop(id(replacement), None))
         self.put(owner, name, replacement)
 
-    def before(self, owner: Any, name: str, act: Callable) -> None:
-        """Have ``act`` called with a function's arguments before the function itself."""
-        def noting(original):
+    def around(self, owner: Any, name: str, act: Callable) -> None:
+        """Have ``act`` called in the place of a function, with that and its arguments."""
+        def calling(original):
             def call(*args, **options):
-                act(*args, **options)
-                return original(*args, **options)
+                return act(original, *args, **options)
             return call
-        self.replace(owner, name, noting)
+        self.replace(owner, name, calling)
+
+    def before(self, owner: Any, name: str, act: Callable) -> None:
+        def call(original, *args, **options):
+            act(*args, **options)
+            return original(*args, **options)
+        self.around(owner, name, call)
 
     def after(self, owner: Any, name: str, act: Callable) -> None:
         """Have ``act`` called with what a function has returned, and with its arguments."""
-        def noting(original):
-            def call(*args, **options):
-                result = original(*args, **options)
-                act(result, *args, **options)
-                return result
-            return call
-        self.replace(owner, name, noting)
+        def call(original, *args, **options):
+            result = original(*args, **options)
+            act(result, *args, **options)
+            return result
+        self.around(owner, name, call)
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
-        """Put something else in the place of an attribute."""
         original, own = getattr(owner, name), name in vars(owner)       # else it is inherited
         setattr(owner, name, replacement)
         self._undo.append(lambda: setattr(owner, name, original) if own else delattr(owner, name))
 
     def on_undo(self, act: Callable[[], None]) -> None:
-        """Have something else done when all is put back."""
         self._undo.append(act)
 
     def when_imported(self, name: str, install: Callable[[ModuleType], None]) -> None:
@@ -75,7 +75,6 @@ class Patches:
         self._undo.append(lambda: finder in sys.meta_path and sys.meta_path.remove(finder) or None)
 
     def undo(self) -> None:
-        """Put everything back, the last first."""
         while self._undo:
             self._undo.pop()()
 
@@ -87,7 +86,6 @@ class _Finder(MetaPathFinder):
         self.name, self.install = name, install
 
     def find_spec(self, fullname, path=None, target=None):
-        """The module's specification, if it is the one that is waited for."""
         if fullname != self.name or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)

@@ -26,11 +26,8 @@ SHARE = f"{SHARED}=FOLDER names a folder that all hosts share"
 
 @contextlib.contextmanager
 def place_for(process: Process, seconds: float) -> Iterator[Path]:
-    """A private folder, the same for all processes of a launch; rank 0 makes it, and removes it in the end.
-
-    seconds  for which the other ranks wait for it
-    Raises HvdscaleError where another user may have made it, or where it does not appear.
-    """
+    """A private folder, the same for all processes of a launch; rank 0 makes it, and removes it in the end. Raises
+    HvdscaleError where another user may have made it, or where it does not appear in these seconds."""
     if process.size == 1:
         with scratch_folder() as folder:
             yield Path(folder)
@@ -47,7 +44,6 @@ def place_for(process: Process, seconds: float) -> Iterator[Path]:
 
 
 def await_path(path: Path, seconds: float, remedy: str) -> None:
-    """Wait for what rank 0 leaves there; raises HvdscaleError where it has not in time."""
     until = time.monotonic() + seconds
     while not os.path.lexists(path):
         if time.monotonic() > until:

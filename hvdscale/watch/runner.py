@@ -38,26 +38,18 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class ScriptRequest:
-    """A script, and what is to be watched of it.
-
-    arguments  in which LOCAL, GLOBAL and WORKERS stand for the batch of a worker, that of all, and the worker count
-    updates    to watch after the first ``warm_up``
-    seconds    that a run may take;  threads  of each worker
-    batch      examples of a worker's update;  global_batch  those of all; at most one is given
-    module     the script runs as python -m would run it
-    seeded     each rank's generators are seeded by its rank before the script begins
-    """
+    """A script, and what is to be watched of it."""
 
     script: str
-    arguments: tuple[str, ...]
-    updates: int
-    seconds: float
-    threads: int
+    arguments: tuple[str, ...]          # LOCAL, GLOBAL and WORKERS: a worker's batch, that of all, the worker count
+    updates: int                        # to watch after the first warm_up
+    seconds: float                      # that a run may take
+    threads: int                        # of each worker
     warm_up: int = 0
-    batch: int | None = None
+    batch: int | None = None            # examples of a worker's update; this or global_batch, or neither
     global_batch: int | None = None
-    seeded: bool = False
-    module: bool = False
+    seeded: bool = False                # each rank's generators are seeded by its rank before the script begins
+    module: bool = False                # the script runs as python -m would run it
 
     def local_batch(self, workers: int) -> int | None:
         return self.global_batch // workers if self.global_batch else self.batch
@@ -67,31 +59,27 @@ class ScriptRequest:
         if local is not None:
             marked |= {LOCAL: local, GLOBAL: self.global_batch or local * workers}
 
-        def filled(argument: str) -> str:
-            for mark, value in marked.items():
-                argument = argument.replace(mark, str(value))
-            return argument
-        return tuple(map(filled, self.arguments))
+        arguments = self.arguments
+        for mark, value in marked.items():
+            arguments = tuple(argument.replace(mark, str(value)) for argument in arguments)
+        return arguments
 
     def command(self, workers: int, module: str, place: Path) -> list[str]:
-        """The command that starts a rank."""
         return module_command(module, os.path.abspath(place), self.script, *self.arguments_on(workers))
 
 
 class RunEnd(NamedTuple):
-    """How the process ended that was waited for, the first of several; and whether the run was out of time."""
+    """How the process ended that was waited for, the first of several."""
 
     code: int
-    late: bool
+    late: bool          # the run was out of time
 
 
 def threads_of(workers: int) -> int:
-    """The threads of each of these workers on this machine: OMP_NUM_THREADS, else an equal share of the cores."""
     return int(os.environ.get("OMP_NUM_THREADS") or max(1, len(usable_cores()) // workers))
 
 
 def write_task(asked: ScriptRequest, place: Path, **more: int) -> None:
-    """Write what the ranks are to do, so that they may begin."""
     task = {"warm_up": asked.warm_up, "updates": asked.updates, "seeded": asked.seeded, "module": asked.module, **more}
     from ..system.files import write_whole                      # which a rank does without
     write_whole(place / TASK, json.dumps(task), sync=False)
@@ -136,10 +124,8 @@ def run_command(command: list[str], asked: ScriptRequest, environment: Mapping[s
 
 def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, str], output: str | Path,
            folder: Path | None = None, number: int = signal.SIGKILL) -> subprocess.Popen:
-    """Start a command in a process group of its own; it gets the signal when this process ends.
-
-    output  the file that takes the command and all that it prints; a path: its stdout and stderr in files of that name
-    """
+    """Start a command in a process group of its own; it gets the signal when this process ends. A text as ``output``
+    names the file that takes the command and all that it prints, a path the files of its stdout and stderr."""
     from ..system.parent import ending_with_this_process       # likewise
     with contextlib.ExitStack() as files:
         if isinstance(output, str):
@@ -155,11 +141,8 @@ def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, s
 
 def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path | None = None,
               ending: tuple[int, float] = (signal.SIGUSR1, STACK_SECONDS)) -> RunEnd:
-    """Wait until all processes have ended. Once one has, the others have GRACE_SECONDS.
-
-    place   where ranks of other processes leave word that they have ended;  None: that does not matter
-    ending  the signal that those get whose time is up, and the seconds until they are killed
-    """
+    """Wait until all processes have ended. Once one has, or a rank left word of it in ``place``, the others have
+    GRACE_SECONDS. Those whose time is up get the signal of ``ending``, and are killed after its seconds."""
     latest = until = time.monotonic() + seconds
     try:
         while any(process.poll() is None for process in started):
@@ -175,7 +158,6 @@ def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path |
 
 
 def end(started: Sequence[subprocess.Popen], number: int, seconds: float) -> None:
-    """End processes that still run: they get the signal, and are killed after these seconds."""
     running, until = [process for process in started if process.poll() is None], time.monotonic() + seconds
     for process in running:
         process.send_signal(number)
@@ -189,12 +171,10 @@ def end(started: Sequence[subprocess.Popen], number: int, seconds: float) -> Non
 
 
 def record_of(place: Path, rank: int) -> Path:
-    """The file in which a rank leaves what it saw."""
     return place / f"rank{rank}.record"
 
 
 def stack_of(place: Path, rank: int) -> Path:
-    """The file in which a rank writes where it stands, each time it gets SIGUSR1."""
     return place / f"rank{rank}.stack"
 
 
@@ -219,7 +199,6 @@ def line_of_error(traceback: str) -> str:
 
 @contextlib.contextmanager
 def meeting(script: str, workers: int) -> Iterator[list[dict[str, str]]]:
-    """The variables of each rank, on this machine, while the script runs."""
     port = free_port()
     with rendezvous(script, workers) as horovods:
         yield [{**of_torchrun(rank, workers, rank, workers, port), "ROLE_WORLD_SIZE": str(workers),
@@ -228,10 +207,8 @@ def meeting(script: str, workers: int) -> Iterator[list[dict[str, str]]]:
 
 @contextlib.contextmanager
 def rendezvous(script: str, workers: int) -> Iterator[int]:
-    """The port at which Horovod's ranks on this machine meet over Gloo; 0 for a script without Horovod.
-
-    Over MPI a rank could not end before the script does: mpirun takes that for a failure.
-    """
+    """The port at which Horovod's ranks on this machine meet over Gloo; 0 for a script without Horovod. Over MPI a rank
+    could not end before the script does: mpirun takes that for a failure."""
     if importlib.util.find_spec("horovod") is None or "horovod" not in Path(script).read_text(errors="replace"):
         yield 0
         return
@@ -247,10 +224,8 @@ def rendezvous(script: str, workers: int) -> Iterator[int]:
 
 
 def of_torchrun(rank: int, size: int, local_rank: int, local_size: int, port: int) -> dict[str, str]:
-    """The variables of a rank on one machine, as torchrun sets them."""
-    given = dict(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=local_size, GROUP_RANK=0,
-                 MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    return {name: str(value) for name, value in given.items()}
+    return {"RANK": f"{rank}", "WORLD_SIZE": f"{size}", "LOCAL_RANK": f"{local_rank}", "GROUP_RANK": "0",
+            "LOCAL_WORLD_SIZE": f"{local_size}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
 
 
 def of_horovodrun(rank: int, size: int, port: int) -> dict[str, str]:
@@ -264,7 +239,6 @@ def of_horovodrun(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """One of this machine that nothing listens on now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]

@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from . import checkpoints, collectives, devices, generators, loaders, optimizers, passes, spawning, wrappers
+from . import checkpoints, collectives, devices, generators, loaders, optimizers, passes, wrappers
 from .listener import Listener, Watch
-from .script import note_files
 
-WATCHED = (generators, devices, loaders, passes, optimizers, collectives, spawning, wrappers, checkpoints)
+WATCHED = (generators, devices, loaders, passes, optimizers, collectives, wrappers, checkpoints)
 
 
 @contextlib.contextmanager
@@ -20,13 +19,10 @@ def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int
              ) -> Iterator[Watch]:
     """Tell the listeners what happens in this process, and put everything back at the end.
 
-    local_workers  on this machine;  workers  of the run
-    details        also what takes time in each update: gradients, losses, batch-norm, files, and lines
+    details  also what takes time in each update: gradients, losses, batch-norm, files, and lines
     """
     watch = Watch(listeners, local_workers, workers, details)
     try:
-        if details:
-            note_files(watch)
         for each in WATCHED:
             each.install(watch)
         yield watch

@@ -1,11 +1,15 @@
-"""This process's TCP connections: a transport that waits for a lost worker stops waiting once they are shut."""
+"""What frees a worker that waits for a lost one, and the others from one that stopped: TCP connections, which are shut
+so that the transport stops waiting, and a deadline of the kernel, which kills a process that does not put it off."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import socket
 
 Sockets = frozenset[tuple[int, str]]
+CLOCK_MONOTONIC, SIGEV_SIGNAL = 1, 0        # time.h, signal.h
 
 
 def tcp_sockets() -> Sockets:
@@ -33,7 +37,6 @@ def connected(sockets: Sockets) -> Sockets:
 
 
 def shut(sockets: Sockets) -> None:
-    """Shut those that are still open."""
     for number, _ in sockets & tcp_sockets():
         with contextlib.suppress(OSError), _copy(number) as copy:
             copy.shutdown(socket.SHUT_RDWR)
@@ -41,3 +44,27 @@ def shut(sockets: Sockets) -> None:
 
 def _copy(number: int) -> socket.socket:
     return socket.socket(fileno=os.dup(number))
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
+                ("room", ctypes.c_char * 48)]
+
+
+class Deadline:
+    """None until ``put_off`` is called first; does nothing where the system has no POSIX timers."""
+
+    def __init__(self):
+        self._timer = ctypes.c_void_p()
+        self._libc = ctypes.CDLL(None)
+        event = _Event(None, signal.SIGKILL, SIGEV_SIGNAL)
+        try:
+            failed = self._libc.timer_create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
+        except AttributeError:
+            failed = True
+        self._works = not failed
+
+    def put_off(self, seconds: float) -> None:
+        if self._works:         # no interval, then the value: each in seconds and nanoseconds
+            interval = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
+            self._libc.timer_settime(self._timer, 0, ctypes.byref(interval), None)

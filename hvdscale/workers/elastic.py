@@ -23,10 +23,8 @@ from http.client import HTTPConnection, HTTPException
 
 from ..errors import ExitCode, WorkerLostError
 from ..formatting.escaping import say
-from .connections import shut, tcp_sockets
-from .deadline import Deadline
-from .group import SingleWorker, Workers
-from .horovod import HorovodWorkers, load_horovod
+from .connections import Deadline, shut, tcp_sockets
+from .horovod import HorovodWorkers
 
 PLACE = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
          "HOROVOD_CROSS_SIZE")
@@ -39,20 +37,11 @@ class WorkerRemovedError(WorkerLostError):
     exit_code = ExitCode.DONE
 
 
-def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
-    """The workers of this launch; a single one where one process is there and no Horovod. See horovod.join."""
-    hvd = load_horovod(launcher, processes, stall_seconds)
-    return ElasticWorkers(hvd, stall_seconds) if hvd else SingleWorker()
-
-
 class ElasticWorkers(HorovodWorkers):
-    """The workers of `horovodrun --host-discovery-script`: when some are lost, or hosts change, the rest
-    form a new group.
-
+    """The workers of `horovodrun --host-discovery-script`: if some are lost, or hosts change, the rest form a new one.
     horovodrun assigns new ranks once every worker has asked for one or ended, so none may linger. A worker that waits
     longer than the stall time closes all connections; the collectives of the others then fail too, and all of them ask.
-    A worker that is stopped, or cut off without noticing for the stall time, is killed by a kernel timer.
-    """
+    A worker that is stopped, or cut off without noticing for the stall time, is killed by a kernel timer."""
 
     elastic = True
     hosts_changed = False       # whether horovodrun has notified rank 0
@@ -68,8 +57,7 @@ class ElasticWorkers(HorovodWorkers):
         threading.Thread(target=self._keep_deadline, args=(Deadline(),), daemon=True).start()
         self._join(first=True)
 
-    def on_hosts_updated(self, timestamp, result) -> None:
-        """Called by horovodrun's notification thread."""
+    def on_hosts_updated(self, timestamp, result) -> None:          # called by horovodrun's notification thread
         self.hosts_changed = True
 
     def _join(self, first: bool) -> None:
@@ -84,8 +72,7 @@ class ElasticWorkers(HorovodWorkers):
     def reform(self) -> None:
         """Leave the old group and join the new one, with a new rank and size.
 
-        Raises WorkerRemovedError where this worker is no longer part of the job, WorkerLostError where horovodrun
-        has ended.
+        Raises WorkerRemovedError if this worker is no longer part of the job, WorkerLostError if horovodrun has ended.
         """
         self.abandon()
         self._join(first=False)
@@ -123,10 +110,9 @@ class ElasticWorkers(HorovodWorkers):
 
 
 class Rendezvous:
-    """This worker's side of the rendezvous.
+    """This worker's side; the new rank is written to ``environment``, the variables set by horovodrun.
 
     stall_seconds   a node of horovodrun that is silent for this long is lost
-    environment     variables set by horovodrun; the new rank is written there
     """
 
     def __init__(self, stall_seconds: float, environment=os.environ):
@@ -135,11 +121,7 @@ class Rendezvous:
         self._slot = "{HOROVOD_HOSTNAME}:{HOROVOD_LOCAL_RANK}".format(**environment)
 
     def meet(self, first: bool) -> None:
-        """Returns when all workers are there, each with its place in the environment.
-
-        Raises WorkerRemovedError where this worker is no longer part of the job, WorkerLostError where horovodrun
-        has ended.
-        """
+        """Returns when all workers are there, each with its place in the environment; raises as ``reform`` does."""
         if not first:
             self._ask()
         while not self._all_there():
@@ -155,14 +137,14 @@ class Rendezvous:
         """Whether rank 0 saw all workers: its word is every worker's, whenever it is read."""
         rank, size = (int(self._environment[name]) for name in PLACE[:2])
         if rank:
-            self._put(f"there/{rank}", b"yes")
+            self._request("PUT", f"there/{rank}", b"yes")
             word = self._appears("there/all", 2 * MEET_SECONDS)
             if word is None:
                 self._request("DELETE", f"there/{rank}")
             return word == b"yes"
         until = time.monotonic() + MEET_SECONDS
         there = all(self._appears(f"there/{other}", until - time.monotonic()) for other in range(1, size))
-        self._put("there/all", b"yes" if there else b"no")
+        self._request("PUT", "there/all", b"yes" if there else b"no")
         return there
 
     def _appears(self, key: str, seconds: float) -> bytes | None:
@@ -174,11 +156,7 @@ class Rendezvous:
                 return value
             time.sleep(0.05)
 
-    def _put(self, key: str, value: bytes) -> None:
-        self._request("PUT", key, value)
-
     def _request(self, method: str, key: str, value: bytes | None = None) -> bytes | None:
-        """The server's answer; None where it has no such key."""
         try:
             with contextlib.closing(HTTPConnection(self._server, timeout=self._stall_seconds)) as connection:
                 connection.connect()

@@ -28,15 +28,16 @@ APART = 5       # stall times by which workers may start apart, as with imports 
 
 
 class Workers:
-    """The workers of a job, seen from one of them: rank, size and collectives. The defaults are those of one worker."""
+    """The workers of a job, seen from one of them: rank, size and collectives. These are of one worker."""
 
     rank, size, local_rank, local_size = 0, 1, 0, 1
     transport = "single"        # what joins the workers: single, horovod or torch
     elastic = False             # whether they can form a new group after a WorkerLostError: see elastic.py
+    _cores: frozenset[int] | None = None
 
     def cores(self) -> frozenset[int]:
         """The cores of this host that this worker may use; in a group of a sweep, those of all its local workers."""
-        return usable_cores()
+        return usable_cores() if self._cores is None else self._cores
 
     def sum_(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """The sum over workers, in place."""
@@ -55,14 +56,11 @@ class Workers:
         return [value]
 
     def versions(self) -> dict[str, str]:
-        """Versions of the transport."""
         return {}
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """If a collective lasts longer than the stall time, call ``lost`` with the reason and end the process.
-
-        A further call replaces ``lost``.
-        """
+        """If a collective lasts longer than the stall time, call ``lost`` with the reason and end the process. A
+        further call replaces ``lost``."""
 
     def check(self) -> None:
         """Raise WorkerLostError where a worker is known to be lost; for long work without a collective."""
@@ -75,11 +73,9 @@ class Workers:
 
     @contextlib.contextmanager
     def together(self, doing: str) -> Iterator[None]:
-        """An error that any rank raises inside is raised on all, naming the ranks; a collective.
-
-        For an error that is not hvdscale's own, one of the ranks that raised it prints the traceback. Where the user's
-        own code raised it, its line is named, and TRACEBACK asks for the traceback.
-        """
+        """An error that any rank raises inside is raised on all, naming the ranks; a collective. For an error that is
+        not hvdscale's own, one of the ranks that raised it prints the traceback. Where the user's own code raised it,
+        its line is named, and TRACEBACK asks for the traceback."""
         error, trace = None, ""
         try:
             with heeding_stops():
@@ -102,27 +98,20 @@ class SingleWorker(Workers):
 
 
 class JoinedWorkers(Workers):
-    """The workers that a launcher started, joined by a transport.
-
-    A thread watches from the start: where a collective lasts longer than the stall time, it ends the process.
-    """
+    """The workers that a launcher started, joined by a transport. From the start a thread watches, and ends the process
+    where a collective lasts longer than the stall time."""
 
     _lost: Callable[[str], None] | None = None          # what the watching thread calls, once there is one
     _waiting: tuple[str, float] | None = None
     _giving_up = threading.RLock()      # held while it does, so that the collective cannot end after all
     _stall_seconds: float
 
-    @property
-    def _broken(self) -> type[Exception]:
-        """What the transport raises in a collective where a worker is lost."""
-        raise NotImplementedError
+    _broken: type[Exception]            # what the transport raises in a collective where a worker is lost
 
     def _cause(self, error: Exception) -> str:
-        """The transport's own message."""
         return str(error).strip()
 
     def _shut_down(self) -> None:
-        """Close the transport on this rank."""
         raise NotImplementedError
 
     def sum_(self, tensor, name):
@@ -174,7 +163,6 @@ class JoinedWorkers(Workers):
             self._end()
 
     def _end(self) -> None:
-        """End this process."""
         os._exit(1)
 
     def _stalled(self, seconds: float) -> str:
@@ -228,10 +216,8 @@ def device(wanted: str, local_rank: int) -> torch.device:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep the memory that a step frees for the next step.
-
-    By default it returns large arrays to the system and faults them in again, page by page, at every step.
-    """
+    """Have glibc keep the memory that a step frees for the next step. By default it returns large arrays to the system
+    and faults them in again, page by page, at every step."""
     mmap_threshold, trim_threshold = -3, -1         # malloc.h
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

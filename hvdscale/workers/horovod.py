@@ -7,17 +7,14 @@ import time
 
 from ..errors import WorkersError
 from .group import POLL_SECONDS, JoinedWorkers, SingleWorker, Workers, starting
-from .launch import has_pmi
+from .launch import has_pmi, load_mpi
 
 
 class HorovodWorkers(JoinedWorkers):
-    """The workers that a launcher started, joined by Horovod (MPI, Gloo or NCCL)."""
+    """The workers that a launcher started, joined by Horovod."""
 
     transport = "horovod"
-
-    @property
-    def _broken(self):
-        return self._hvd.HorovodInternalError
+    _broken = property(lambda self: self._hvd.HorovodInternalError)
 
     def __init__(self, hvd, stall_seconds: float):
         self._hvd, self._stall_seconds = hvd, stall_seconds
@@ -52,10 +49,7 @@ class HorovodWorkers(JoinedWorkers):
     def versions(self):
         transport = "Gloo"
         if self._hvd.mpi_enabled():
-            import mpi4py
-            mpi4py.rc.initialize = mpi4py.rc.finalize = False       # Horovod does both
-            from mpi4py import MPI
-            transport = MPI.Get_library_version().splitlines()[0].split(",")[0]
+            transport = load_mpi().Get_library_version().splitlines()[0].split(",")[0]
         return {"horovod": sys.modules["horovod"].__version__, "allreduce": transport}
 
     def _shut_down(self) -> None:
@@ -66,8 +60,7 @@ class HorovodWorkers(JoinedWorkers):
 def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
     """The workers of this launch; a single one where one process is there and no Horovod.
 
-    Raises WorkersError where Horovod cannot be imported or joins fewer processes than were started: each would train
-    alone.
+    Raises WorkersError if Horovod cannot be imported or joins fewer processes than were started: each would be alone.
     """
     hvd = load_horovod(launcher, processes, stall_seconds)
     if not hvd:
@@ -79,10 +72,8 @@ def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
 
 
 def load_horovod(launcher: str, processes: int, stall_seconds: float):
-    """Horovod, after the variables that it and MPI read are set; None where one process is there and no Horovod.
-
-    Raises WorkersError for several processes that it could not join.
-    """
+    """Horovod, after the variables that it and MPI read are set; None where one process is there and no Horovod. Raises
+    WorkersError for several processes that it could not join."""
     # two threads of each process wait by spinning, Horovod's and the main one: on a shared core one must yield
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     # Horovod acts on its stall shutdown only if it is above the warning
@@ -103,7 +94,6 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
 
 
 def check_joined(launcher: str, processes: int, joined: int) -> None:
-    """Raise WorkersError where not all processes that were started are joined."""
     if joined != processes:
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {joined}: {launcher} and "
                            "Horovod do not use one MPI (`horovodrun --check-build` shows Horovod's; under srun try "
@@ -115,9 +105,6 @@ def _is_open_mpi_without_pmi() -> bool:
     if has_pmi():
         return False
     try:
-        import mpi4py
-        mpi4py.rc.initialize = False
-        from mpi4py import MPI
+        return "Open MPI" in load_mpi().Get_library_version()
     except ImportError:
         return False
-    return "Open MPI" in MPI.Get_library_version()

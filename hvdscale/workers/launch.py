@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import math
 import os
@@ -24,28 +25,27 @@ from ..system.run_module import OURS, SAFE
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
 LOCAL_NAMES = ("localhost", "127.0.0.1", socket.gethostname())
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun", "torchrun")
-# the variable in which each launcher gives the number of processes it started; torchrun sets its own beside the others'
-LAUNCHED = {"ROLE_WORLD_SIZE": "torchrun", "HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun",
-            "SLURM_STEP_NUM_TASKS": "srun", "PMI_SIZE": "mpirun"}
 TASKS_OF_NODES = "SLURM_STEP_TASKS_PER_NODE"        # of all nodes of the step, this one the SLURM_NODEID-th
-# further variables: rank, local rank, local size, and those that identify the launch. A requeued Slurm job keeps its
-# ids, and Open MPI 4 reuses namespaces, but mpirun's address is unique
+# the variable in which each launcher gives the number of processes it started (torchrun sets its own beside the
+# others'), the launcher, and the variables of rank, local rank, local size, and those that identify the launch. A
+# requeued Slurm job keeps its ids, and Open MPI 4 reuses namespaces, but mpirun's address is unique
 VARIABLES = {
-    "ROLE_WORLD_SIZE": ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    "ROLE_WORLD_SIZE": ("torchrun", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
                         ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
-    "HOROVOD_SIZE": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_SIZE": ("horovodrun", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
                      ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")),
-    "OMPI_COMM_WORLD_SIZE": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-                             ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")),
-    "SLURM_STEP_NUM_TASKS": ("SLURM_PROCID", "SLURM_LOCALID", TASKS_OF_NODES,
+    "OMPI_COMM_WORLD_SIZE": ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE", ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")),
+    "SLURM_STEP_NUM_TASKS": ("srun", "SLURM_PROCID", "SLURM_LOCALID", TASKS_OF_NODES,
                              ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")),
-    "PMI_SIZE": ("PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
+    "PMI_SIZE": ("mpirun", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
 }
-
+LAUNCHED = {counted: variables[0] for counted, variables in VARIABLES.items()}
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_", "PRTE_", "ORTE_", "TORCHELASTIC_", "ROLE_", "GROUP_")
 OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 SHARED = "HVDSCALE_SHARED"      # variable that names a folder which all hosts of a launch share
+THREAD_MULTIPLE = 3     # in Open MPI, MPICH and its derivatives
 SEEN_SECONDS = 5        # by then all processes of a launch on one host have started
 
 
@@ -54,7 +54,6 @@ def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.envi
 
     Inside a Slurm allocation mpirun or srun, which need no ssh between the nodes; elsewhere horovodrun, which takes the
     transport that Horovod was built with. torchrun is the last, and the first outside of Slurm if there is no Horovod.
-    Raises UsageError for a name that is no launcher or not installed.
     """
     if wanted == "auto":
         candidates = ("mpirun", "srun", "horovodrun") if "SLURM_JOB_ID" in environment else ("horovodrun", "mpirun")
@@ -70,12 +69,9 @@ def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.envi
 
 def refuse_too_many(workers: int, launcher: str | None, hosts: str | None,
                     environment: Mapping[str, str] = os.environ) -> None:
-    """Raise UsageError, before anything is started, for more workers than there is room for, and for ``hosts`` that the
-    launcher would ignore.
-
+    """Raise UsageError for more workers than there is room for, and for ``hosts`` that the launcher would ignore.
     Launchers do not say it well: horovodrun is silent for minutes, or shows a traceback. Without ``hosts`` in a Slurm
-    allocation, this is for Slurm to judge.
-    """
+    allocation, this is for Slurm to judge."""
     here = 0                # of the workers, those on this machine
     if hosts and launcher == "srun":
         raise UsageError("--hosts and --launcher srun: Slurm's allocation determines the hosts; leave --hosts out")
@@ -113,10 +109,7 @@ def _slots(host: str) -> int:
 
 
 def launch_command(launcher: str | None, workers: int, command: list[str], hosts: str | None = None) -> list[str]:
-    """The command on this number of workers, on this machine or on ``hosts`` (a:4,b:4).
-
-    Raises WorkersError for several workers without a launcher.
-    """
+    """The command on this number of workers, on this machine or on ``hosts`` (a:4,b:4); raises WorkersError."""
     count = ["-np", str(workers)]
     if launcher is None:
         if workers == 1:
@@ -148,7 +141,6 @@ def launch_environment(environment: Mapping[str, str] = os.environ) -> dict[str,
 
 
 def without_launcher() -> dict[str, str]:
-    """This process's environment without its launcher's variables."""
     return {name: value for name, value in os.environ.items()
             if not name.startswith(OF_LAUNCHERS) and name not in OF_TORCHRUN}
 
@@ -158,18 +150,28 @@ def shared_folder() -> Path:
 
 
 def has_pmi() -> bool:
-    """Whether MPI can join the processes of srun by PMI or PMIx."""
     return any(name.startswith(("PMIX_", "PMI_")) for name in os.environ)
 
 
+def load_mpi():
+    """mpi4py's MPI, where hvdscale or Horovod initializes and finalizes it."""
+    import mpi4py
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+    return MPI
+
+
+def begin_mpi(library: str) -> None:
+    """Initialize MPI; mpi4py would hold the GIL while it waits, so a process that never arrives would go unnoticed."""
+    ctypes.CDLL(library).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+
+
 def launched() -> tuple[str, int] | None:
-    """The launcher that started this process and its number of processes; None without one."""
     counted = _counted()
     return counted and (LAUNCHED[counted], int(os.environ[counted]))
 
 
 def _counted() -> str | None:
-    """The variable by which the launcher gave its number of processes; None without a launcher."""
     return next((variable for variable in LAUNCHED if os.environ.get(variable, "").isdecimal()), None)
 
 
@@ -200,46 +202,39 @@ class Process:
 
 
 def place() -> Process:
-    """This process, read from its launcher's variables; needs no MPI.
-
-    job  with MPICH, which sets no variable that identifies a launch, the same only on one host
-    Raises WorkersError where the launcher gives one of several processes no rank or local rank.
-    """
+    """This process, read from its launcher's variables; needs no MPI. Raises WorkersError where they give no rank."""
     counted = _counted()
     if counted is None:
         return Process(None, 0, 1, 0, 1, f"{socket.gethostname()}:{os.getpid()}")
-    launcher, size = LAUNCHED[counted], int(os.environ[counted])
-    rank, local_rank, local_size, _ = VARIABLES[counted]
-    job = _job(counted, os.environ, os.getppid())
+    launcher, *names, _ = VARIABLES[counted]
+    size, job = int(os.environ[counted]), _job(counted, os.environ, os.getppid())
     if size == 1:
         return Process(launcher, 0, 1, 0, 1, job)
-    return Process(launcher, _read_number(launcher, size, rank), size, _read_number(launcher, size, local_rank),
-                   _read_number(launcher, size, local_size), job)
+    rank, local_rank, local_size = (_read_number(launcher, size, name) for name in names)
+    return Process(launcher, rank, size, local_rank, local_size, job)
 
 
 def _job(counted: str, environment: Mapping[str, str], parent: int) -> str:
-    """The name of the launch of a process with that environment and parent."""
-    names = VARIABLES[counted][3]
+    launcher, *_, names = VARIABLES[counted]
     said = [environment[name] for name in names if environment.get(name)] or [f"{socket.gethostname()}:{parent}"]
-    return ":".join([LAUNCHED[counted], *said])
+    return ":".join([launcher, *said])
 
 
 def _read_number(launcher: str, size: int, name: str) -> int:
     said = os.environ.get(name, "")
     with contextlib.suppress(ValueError, IndexError):
-        return _tasks_of_nodes(said)[int(os.environ["SLURM_NODEID"])] if name == TASKS_OF_NODES else int(said)
+        if name != TASKS_OF_NODES:
+            return int(said)
+        tasks = [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", said)       # such as 2(x3),1
+                 for _ in range(int(times or 1))]
+        return tasks[int(os.environ["SLURM_NODEID"])]
     raise WorkersError(f"{launcher} started {size} processes, but does not give this one its rank: {name} "
                        f"is {said!r}, not a number. Start them with mpirun, srun, horovodrun or torchrun")
 
 
-def _tasks_of_nodes(said: str) -> list[int]:
-    """Slurm's ``2(x3),1`` as [2, 2, 2, 1]."""
-    return [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", said) for _ in range(int(times or 1))]
-
-
 def killed_process(said: str) -> str:
     """The process whose death ended a job, by what its launcher said: ``process 0 was killed by signal 9 (SIGKILL)``;
-    "" where none was killed. The launcher may end the other processes before they can say anything."""
+    "" where none was killed."""
     found = (re.search(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)", said)
              or re.search(r"Root Cause .*\n.*\n.*\n.*\n +rank +: (\d+) .*\n +exitcode +: (-\d+|1[3-9]\d)\b", said)
              or re.search(r"^Process (?:name: )?(\d+)(?: exit with status code |\nExit code: )(-\d+|1[3-9]\d)\b",
@@ -253,11 +248,9 @@ def killed_process(said: str) -> str:
 
 
 def cores_of_launch(process: Process) -> frozenset[int]:
-    """The cores of this host that the processes of the launch may use together.
-
-    A launcher may bind each process to its own cores. Without MPI they cannot exchange these, so /proc is read.
-    Processes that it does not show, such as those in other containers, are not counted.
-    """
+    """The cores of this host that the processes of the launch may use together. A launcher may bind each process to its
+    own cores. Without MPI they cannot exchange these, so /proc is read. Processes that it does not show, such as those
+    in other containers, are not counted."""
     end = time.monotonic() + SEEN_SECONDS
     while True:
         by_rank = {process.rank: usable_cores(), **_cores_by_rank(process)}
@@ -273,7 +266,7 @@ def _cores_by_rank(process: Process) -> dict[int, frozenset[int]]:
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if counted else ():
         with contextlib.suppress(OSError, ValueError):          # it has ended, or belongs to somebody else
             environment, other = environment_of(pid), find_process(pid)
-            rank = int(environment.get(VARIABLES[counted][0], ""))
+            rank = int(environment.get(VARIABLES[counted][1], ""))
             if other is not None and _job(counted, environment, other.parent) == process.job:
                 cores = frozenset(os.sched_getaffinity(pid))
                 found[rank] = min(found.get(rank, cores), cores, key=len)       # a script around it may be free to roam

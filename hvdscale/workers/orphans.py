@@ -24,10 +24,8 @@ OF_HOROVODRUN = ("mpirun --allow-run-as-root --tag-output -np ", "mpirun -l -np 
 
 
 def find_launchers() -> list[tuple[str, tuple[SystemProcess, ...]]]:
-    """The launchers above this process, the nearest first: name, and the processes that must run.
-
-    Empty without a launcher, or where it is the first process of a container, whose end is that of all others.
-    """
+    """The launchers above this process, the nearest first: name, and the processes that must run. None for the first
+    process of a container, whose end is that of all others."""
     variables = [variable for variable in LAUNCHED if os.environ.get(variable, "").isdecimal()]
     above = list(ancestors()) if variables else []
     given, found = [environment_of(process.pid) for process in above], {}

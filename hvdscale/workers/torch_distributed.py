@@ -7,7 +7,6 @@ workers can have them run code, as values are gathered by pickle: on one host, a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import importlib.util
 import os
@@ -24,16 +23,14 @@ import torch.distributed as dist
 from ..errors import WorkersError
 from ..system.files import write_whole
 from ..system.owned import read_own
-from .connections import connected, shut, tcp_sockets
-from .deadline import Deadline
+from .connections import Deadline, connected, shut, tcp_sockets
 from .group import APART, POLL_SECONDS, JoinedWorkers, starting
-from .launch import SHARED, Process, has_pmi, place, shared_folder
+from .launch import SHARED, Process, begin_mpi, has_pmi, load_mpi, place, shared_folder
 
 KILLED_AFTER = 1.25                 # stall times; by then the other workers have said for whom they wait
 LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
 APPEARS_SECONDS = 0.1               # between looks for it
 MEET_SECONDS = 0.005                # between looks whether all ranks of a group are there
-THREAD_MULTIPLE = 3                 # in Open MPI, MPICH and its derivatives
 
 
 class TorchWorkers(JoinedWorkers):
@@ -44,7 +41,7 @@ class TorchWorkers(JoinedWorkers):
     A worker that is stopped for longer than the stall time is killed by a kernel timer, as not every launcher does it.
     """
 
-    transport = "torch"
+    transport, _broken = "torch", RuntimeError
 
     def __init__(self, store: dist.Store, place: Process, stall_seconds: float):
         self.rank, self.size, self.local_rank, self.local_size = (
@@ -52,10 +49,6 @@ class TorchWorkers(JoinedWorkers):
         self._store, self._stall_seconds, self._deadline = store, stall_seconds, Deadline()
         self._begin()
         self.watch(lambda reason: None)
-
-    @property
-    def _broken(self):
-        return RuntimeError
 
     def _cause(self, error):
         """Without Gloo's source file before, and its advice after it."""
@@ -112,7 +105,6 @@ class TorchWorkers(JoinedWorkers):
 
 
 def join(stall_seconds: float) -> TorchWorkers:
-    """The workers of this launch; raises WorkersError where they cannot find each other."""
     process = place()
     with starting(stall_seconds, "torch.distributed"):
         workers = TorchWorkers(find_store(process, stall_seconds), process, stall_seconds)
@@ -122,7 +114,6 @@ def join(stall_seconds: float) -> TorchWorkers:
 
 
 def find_store(process: Process, stall_seconds: float) -> dist.Store:
-    """The store that all processes of the launch share; raises WorkersError."""
     timeout = timedelta(seconds=APART * stall_seconds)
     one_host = process.local_size == process.size
     if one_host and LOOPBACK_INTERFACE in (name for _, name in socket.if_nameindex()):
@@ -155,11 +146,9 @@ def _open_store(host: str, timeout: timedelta) -> dist.TCPStore:
 
 
 def meet(store: dist.Store, rank: int, size: int) -> dist.Store:
-    """The part of the store for a group that begins now, once all its ranks are there.
-
-    torchrun keeps its store when it starts the workers again, with the addresses of the earlier ones. So rank 0 names
-    the group, and lists those who came to it: a rank that is not listed has read the name of an earlier one.
-    """
+    """The part of the store for a group that begins now, once all its ranks are there. torchrun keeps its store when it
+    starts the workers again, with the addresses of the earlier ones. So rank 0 names the group, and lists those who
+    came to it: a rank that is not listed has read the name of an earlier one."""
     me = uuid.uuid4().hex
     if rank == 0:
         store.set("group", me)
@@ -180,13 +169,10 @@ def _pass_by_mpi(process: Process, address: str) -> str:
     if importlib.util.find_spec("mpi4py") is None or process.launcher == "srun" and not has_pmi():
         return ""
     try:
-        import mpi4py
-        mpi4py.rc.initialize = mpi4py.rc.finalize = False
-        from mpi4py import MPI
+        MPI = load_mpi()
     except (ImportError, RuntimeError):
         return ""
-    # mpi4py would hold the GIL while it waits, so a process that never arrives would go unnoticed
-    ctypes.CDLL(MPI.__file__).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+    begin_mpi(MPI.__file__)
     joined = MPI.COMM_WORLD.Get_size() == process.size
     address = MPI.COMM_WORLD.bcast(address) if joined else ""
     MPI.Finalize()              # from here on mpirun only looks at how the process ends
@@ -216,6 +202,5 @@ def _address_file(process: Process) -> Path:
 
 
 def forget_address(process: Process) -> None:
-    """Remove the file, if there is one, once all have read it."""
     with contextlib.suppress(OSError):
         _address_file(process).unlink()

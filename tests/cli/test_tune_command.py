@@ -12,12 +12,11 @@ import pytest
 from hvdscale.cli.tune import Signals, command, parse_only, parse_shard
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import duration
-from hvdscale.sweep.estimate import StudyEstimate, table
 from hvdscale.sweep.farm import Farm, Shard, SweepState
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.ledger import DrawResult, Ledger, Owner
 from hvdscale.sweep.progress import SweepDisplay, describe_sweep
-from hvdscale.sweep.run import wanted_studies
+from hvdscale.sweep.run import StudyEstimate, estimate_table as table, wanted_studies
 from hvdscale.sweep.studies import Study, settle_study
 from hvdscale.workers.group import SingleWorker
 from tests.conftest import command_environment

@@ -5,7 +5,7 @@ import numpy as np
 
 from hvdscale.analysis.worker_plan import Request
 from hvdscale.log.schema import RANK_PARTS, Status
-from hvdscale.scaling.run_log import write_log
+from hvdscale.scaling.runs import write_log
 from tests.analysis.size.test_sizes import PATTERN
 from tests.factories import landscapes, size_grids
 from tests.factories.branches import Losses, branches

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from hvdscale.cli.report import main
 from hvdscale.log.schema import RANK_PARTS
-from hvdscale.scaling.run_log import write_log
+from hvdscale.scaling.runs import write_log
 
 FAST = dict(data=0.5, forward=2, backward=4, waiting=1, optimizer=1)            # ms; 1.5 are spent elsewhere
 STEP = 10

@@ -94,16 +94,12 @@ def test_what_a_script_does_beside_training_is_in_the_step_and_in_no_part():
                for at, whole in enumerate(timed["step"])) >= NAP
 
 
-def test_the_passes_of_an_update_are_added_up():
+@pytest.mark.parametrize("how, name, counted", [
+    (dict(steps=3, passes=2), "examples", [8, 8]), (dict(evaluate_at=[2]), "apart", [0, 0, 1, 0, 0])])
+def test_the_passes_of_an_update_are_added_up_and_one_after_an_evaluation_is_apart(how, name, counted):
     clock = UpdateClock(1, 99, lambda: None)
-    train(clock, steps=3, passes=2)
-    assert clock.timed()["examples"] == [8, 8]
-
-
-def test_an_update_after_an_evaluation_is_apart():
-    clock = UpdateClock(1, 99, lambda: None)
-    train(clock, evaluate_at=[2])
-    assert list(map(bool, clock.timed()["apart"])) == [False, False, True, False, False]
+    train(clock, **how)
+    assert [min(found, 1) if name == "apart" else found for found in clock.timed()[name]] == counted
 
 
 def test_a_wait_inside_a_pass_is_no_part_of_the_pass():

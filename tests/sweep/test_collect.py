@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.log import main as log_command
-from hvdscale.cli.report import main as report_command
 from hvdscale.errors import LogError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
@@ -53,16 +51,6 @@ def test_a_study_is_the_same_whatever_group_ran_its_trials(tmp_path):
     assert sources[1]["path"] == str(tmp_path / "two" / "logs" / "b.h5")
 
 
-def test_the_comparison_of_studies_sees_a_difference(tmp_path):
-    group_log(tmp_path, "a", [(0, 0, 0, BUDGET), (1, 1, 0, BUDGET), (2, 0, 0, BUDGET - 1)])
-    right, *wrong = [collect(str(tmp_path), f"{STUDY}-{number}", lambda: [trial], {}) for number, trial in enumerate((
-        whole(0, ("a.h5", 0)), whole(0, ("a.h5", 1)), whole(0, ("a.h5", 2)), whole(1, ("a.h5", 0)),
-        whole(0, ("a.h5", 0), kind="failed"), whole(0, ("a.h5", 0), stop_step=BUDGET - 1)))]
-    for path in wrong:
-        with pytest.raises(AssertionError):
-            assert_same_study(right, path)
-
-
 def test_what_was_settled_holds_and_rows_end_at_the_stop(tmp_path):
     group_log(tmp_path, "a", [(0, 0, 0, BUDGET), (1, 1, 0, BUDGET)])
     pruned = whole(1, ("a.h5", 1), stop_step=20, kind="pruned", reason="pruned: 5 trials had met by step 20")
@@ -97,14 +85,6 @@ def test_a_restart_after_the_stop_is_left_out_with_its_rows(tmp_path):
     group_log(tmp_path, "a", [(0, 0, 0, 33), (1, 0, 30, BUDGET)])
     _, log = collected(tmp_path, whole(0, ("a.h5", 0), ("a.h5", 1), stop_step=20))
     assert log.restarts["first_step"].tolist() == [0] and steps_of(log, 0)[0] == [0, 10, 20]
-
-
-def test_a_trial_begun_anew_has_nothing_of_the_attempt_before(tmp_path):
-    group_log(tmp_path, "a", [(0, 0, 0, 47)])
-    group_log(tmp_path, "b", [(5, 0, 0, 30)])
-    _, log = collected(tmp_path, whole(0, ("a.h5", 0), ("b.h5", 5)))
-    assert steps_of(log, 0) == [[0, 10, 20, 30], list(range(1, 31))]
-    assert set(log.steps["step_seconds"]) == {6.0}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -192,17 +172,6 @@ def test_one_job_waits_for_another_that_collects_the_study(tmp_path, monkeypatch
     with pytest.raises(LogError, match=f"{STUDY}.h5: is being written by process {os.getpid()}"):
         collected(tmp_path, whole(0, ("a.h5", 0)))
     other.release()
-
-
-def test_pruned_trials_are_incomplete_to_a_report(tmp_path):
-    group_log(tmp_path, "a", [(n, n, 0, BUDGET) for n in range(3)])
-    pruned = dict(stop_step=10, kind="pruned", reason="pruned at step 10")
-    path, log = collected(tmp_path, whole(0, ("a.h5", 0)), whole(1, ("a.h5", 1)), whole(2, ("a.h5", 2), **pruned))
-    trials = read_trials(log)
-    assert [trial.status.name for trial in trials] == ["COMPLETE", "COMPLETE", "INCOMPLETE"]
-    assert [trial.last_step for trial in trials] == [BUDGET, BUDGET, 10]
-    done = CliRunner().invoke(report_command, [path], catch_exceptions=False)
-    assert done.exit_code == 0 and "digits/fc" in done.output
 
 
 def test_trials_of_a_study_are_listed_with_the_point_searched(tmp_path):

@@ -1,5 +1,4 @@
 """The sweep file: what its studies are, and messages that name file, line and key of what cannot hold."""
-import copy
 import json
 import re
 from types import SimpleNamespace
@@ -317,7 +316,6 @@ TOP = [
     ('workload = "made/net"', "workload = 3", "workload = 3 is not text"),
     ("[4, 16, 64]", "[]", r"batch_sizes = \[\] holds none; give some, such as \[32"),
     ("[4, 16, 64]", "[4, 0]", "batch_sizes: 0 is not a whole number of at least 1"),
-    ("[4, 16, 64]", "[4, true]", "batch_sizes: True is not a whole number"),
     ("[4, 16, 64]", "[4, 16, 4]", r"batch_sizes = \[4, 16, 4\] holds 4 twice"),
     ("[4, 16, 64]", "4", "batch_sizes = 4 is not a list"),
     ("trials = 3", "trials = 3\nworkers_per_trial = 8", "batch_sizes: 4 leaves some of workers_per_trial"),
@@ -328,33 +326,24 @@ TOP = [
     ('optimizer = "sgd"', 'optimizer = "sgd"\noptimizers = ["sgd"]', "optimizer and optimizers are alt"),
     ("trials = 3", "", "has no trials; give a whole number"),
     ("trials = 3", "trials = 0", "trials = 0 must be at least 1"),
-    ("trials = 3", "trials = 3.0", "trials = 3.0 is not a whole number"),
     ("trials = 3", "trials = 3\nmax_draws = 2", "max_draws = 2 are too few for trials = 3; give at least"),
     ("trials = 3", "trials = 3\nmax_draws = 100000", "max_draws = 100000 must be below 100000"),
     ("trials = 3", "trails = 3", "there is no key 'trails'; did you mean trials"),
     ("trials = 3", "trials = 3\nmomentum = 0.9", r"there is no key 'momentum'; .* belongs in \[settings\]"),
     ("trials = 3", "trials = 3\ntarget = 'a'", r"there is no key 'target'; targets = \[...\]"),
     ("trials = 3", "trials = 3\nzzz = 1", "there is no key 'zzz'; known keys here: workload, batch_sizes"),
-    ("trials = 3", "trials = 3\nrepeats = -1", "repeats = -1 must be at least 0"),
-    ("trials = 3", "trials = 3\nprune_keep = 0", "prune_keep = 0 must be at least 1"),
-    ("trials = 3", "trials = 3\nprune = 1", "prune = 1 is not true or false"),
-    ("trials = 3", "trials = 3\nseed = -1", "seed = -1 must be at least 0"),
     ('["val/error<0.1"]', "[]", "has no target to count steps to; give targets, .*'val/error<0.01'.*objective"),
     ('["val/error<0.1"]', '["val/error"]', "targets: target 'val/error' is not split/metric"),
     ('["val/error<0.1"]', "[3]", "targets: 3 is not text such as"),
     ('["val/error<0.1"]', '["val/error<0.1", "val/loss<1"]', "targets: .* are not of one metric"),
-    ('["val/error<0.1"]', '["val/error<0.1", "val/error>0.2"]', "targets: .* are not of one metric"),
     ('["val/error<0.1"]', '["val/error<0.1", "val/error<0.10"]', "targets: .* holds one twice"),
     ("trials = 3", "trials = 3\nobjective = 'error'", "objective = 'error' is neither 'steps' .* nor a split"),
-    ("trials = 3", "trials = 3\nobjective = 'vel/error'", "objective = 'vel/error' is neither"),
     ("trials = 3", "trials = 3\nobjective = 'val/error'\nprune = true",
      "prune = true stops trials that have lost the race .* the best val/error may come at the end of the budget"),
     ("steps = 100", "", "has no budget at batch 4; give one, such as"),
     ("steps = 100", "steps = 100\nepochs = 1", "steps = 100 and epochs = 1 are alternatives"),
-    ("steps = 100", "steps = 0", "steps = 0 must be at least 1"),
     ("steps = 100", "seconds = 60", "evaluations = 10 cannot be spread over a budget in seconds"),
     ("evaluations = 10", "", "does not say when trials are evaluated; give evaluations = 60 .* or eval_every"),
-    ("evaluations = 10", "evaluations = 0", "evaluations = 0 must be at least 1"),
 ]
 
 
@@ -374,17 +363,9 @@ TABLES = [
     ("[settings]\nlocal_batch = 2", "settings: local_batch .*: batch_sizes says it; .* max_local_batch"),
     ("[settings]\ntrials = 2", "settings: trials is not a setting .* top of the file, before the first"),
     ("[settings]\nlr = 2", r"settings: lr is not a setting .* searched, in \[space.lr\]"),
-    ("[settings]\nlr_per_example = 2", "settings: lr_per_example is not a setting"),
-    ("[settings]\nseed = 2", "settings: seed is not a setting of a sweep: seed at the top"),
     ("[settings]\nepochs = 2", r"settings: epochs is not a setting .* top of the file, or in \[batch.N\]"),
-    ("[settings]\ntarget = 'val/error<0.2'", "settings: target is not a setting .*: targets = "),
-    ("[settings]\nkeep_going = true", "settings: keep_going is not a setting"),
     ("[settings]\nlog = 'a.h5'", "settings: log is not a setting of a sweep: a sweep keeps its own files"),
-    ("[settings]\ncheckpoint = 'a'", "settings: checkpoint is not a setting"),
-    ("[settings]\nmetaparameters = 'a'", "settings: metaparameters is not a setting"),
-    ("[settings]\ncommit_every = 3", "settings: commit_every is not a setting"),
     ("[settings]\nnoise_every = 5", "settings: noise_every is not a setting of a sweep: its trials log"),
-    ("[settings]\nnoise_groups = true", "settings: noise_groups is not a setting of a sweep"),
     ("[settings]\nlr_rule = 'tuned'", "settings: lr_rule = 'tuned' needs what a sweep gives"),
     ("[settings]\neval_every = 3", "settings: eval_every and evaluations are alternatives"),
     ("[settings]\neval_every = 0", "settings: eval_every = 0 never evaluates"),
@@ -420,20 +401,16 @@ def test_what_cannot_hold_in_a_table_is_named_with_its_place(read, tables, said)
 
 SPACES = [
     ("lr", "min = 1", "space.lr: has no max; give a number"),
-    ("lr", "", "space.lr: has no min; give a number"),
     ("lr", "min = 2\nmax = 2", r"space.lr: min = 2.0 must be below max = 2.0; .* in \[settings\]"),
     ("lr", "min = -1\nmax = 2\nscale = 'log'", "space.lr: min = -1.0 must be above 0 on a log scale"),
     ("lr", "min = -1\nmax = 2", "space.lr: min = -1.0 is refused: lr = -1.0 must be above 0"),
     ("lr", "min = 'a'\nmax = 2", "space.lr: min = 'a' is not a number"),
-    ("lr", "min = 1\nmax = inf", "space.lr: max = inf is not a number"),
-    ("lr", "min = 1\nmax = true", "space.lr: max = True is not a number"),
     ("lr", "min = 1\nmax = 2\nscale = 'logg'", "space.lr: scale = 'logg' is none of linear, log, reverse_log"),
     ("lr", "min = 1\nmax = 2\ntype = 'float'", "space.lr: type = 'float' is none of double, integer, discrete"),
     ("lr", "min = 1\nmaximum = 2", "space.lr: there is no key 'maximum'; did you mean m"),
     ("lr", "min = 1\nmax = 2\nbase_batch = 2", "space.lr: base_batch does nothing without scaled"),
     ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'", "space.lr: has no base_batch; give a whole number"),
     ("lr", "min = 1\nmax = 2\nscaled = 'square'\nbase_batch = 2", "space.lr: scaled = 'square' is none of"),
-    ("lr", "min = 1\nmax = 2\nscaled = 'tuned'\nbase_batch = 2", "space.lr: scaled = 'tuned' is none of"),
     ("lr", "min = 1\nmax = 2\nscaled = 'adam_sqrt'\nbase_batch = 2", "space.lr: scaled = 'adam_sqrt' is none of"),
     ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'\nbase_batch = 0", "space.lr: base_batch = 0 must be at least"),
     ("lr", "values = []", r"space.lr: values = \[\] holds no value"),
@@ -466,11 +443,8 @@ SPACES = [
     ("decay", "values = ['linear', 'liner']", "space.decay: values: decay = 'liner' is none of constant"),
     ("momentun", "min = 1\nmax = 2", "space: momentun cannot be searched; did you mean momentum"),
     ("seed", "min = 1\nmax = 2", "space: seed cannot be searched; what can: .*lr, .* and model_args.X and"),
-    ("global_batch", "values = [1]", "space: global_batch cannot be searched; what can"),
-    ("optimizer", "values = ['sgd']", "space: optimizer cannot be searched; what can"),
     ("data_args.x", "values = [1]", "space: data_args cannot be searched; what can"),
     ("model_args", "min = 1\nmax = 2", "space.model_args: min = 1 is not a table"),
-    ("model_args.x", "min = 1\nmax = 2\nmean = 3", "space.model_args.x: there is no key 'mean'"),
     ("beta1", "min = 0.1\nmax = 0.2", "space.beta1: beta1 acts only with adam, adamw, lamb or muon"),
     ("optimizer_args.x", "min = 0.1\nmax = 0.2", "space.optimizer_args.x: .* only with a module:Class"),
 ]
@@ -504,13 +478,8 @@ def test_keys_that_do_not_go_together_are_named_with_the_place_of_one(read, tabl
     refused(read, SMALL + LR + tables + "\n", said)
 
 
-def test_a_space_without_a_learning_rate_is_refused(read):
-    for space in ("", "[space.weight_decay]\nvalues = [1]\n"):
-        with pytest.raises(UsageError, match=r"sweep.toml: has no \[space.lr\]; the learning rate is searched"):
-            read(SMALL + space)
-
-
-def test_shares_of_a_budget_in_seconds_are_refused(read):
+def test_a_space_without_a_learning_rate_and_shares_of_a_budget_in_seconds_are_refused(read):
+    refused(read, SMALL + "[space.weight_decay]\nvalues = [1]\n", r"has no \[space.lr\]; the learning rate is searched")
     text = SMALL.replace("steps = 100", "seconds = 9").replace("evaluations = 10\n", "") + LR
     text += "[space.warmup_steps]\nmin = 0.1\nmax = 0.2\nscaled = 'budget'\n[settings]\neval_every = 3\n"
     refused(read, text, "space.warmup_steps: scaled = 'budget' needs a budget with a last step")
@@ -605,13 +574,3 @@ def test_a_batch_or_an_optimizer_that_joins_may_bring_its_own_tables(read):
     check_same(as_kept(read(joined)), read(then))
     with pytest.raises(UsageError, match="batch.16.steps was not set, is now 50"):
         check_same(as_kept(read(then)), read(joined.replace("[batch.128]", "[batch.16]")))
-
-
-def test_a_record_is_whole_and_not_changed_by_being_compared(read):
-    sweep = read(WHOLE)
-    record = as_kept(sweep)
-    kept = copy.deepcopy(record)
-    check_same(record, sweep)
-    assert record == kept
-    assert set(kept) >= {"workload", "batch_sizes", "optimizers", "trials", "targets", "epochs", "settings", "space",
-                         "batch"}

@@ -44,19 +44,12 @@ def environment(monkeypatch):
     (OPEN_MPI_IN_SLURM, Process("mpirun", 3, 4, 1, 2, f"mpirun:7:{ADDRESS}")),
     (SRUN, Process("srun", 6, 8, 1, 3, "srun:17:0")),
     (GLOO, Process("horovodrun", 2, 4, 0, 3, "horovodrun:192.0.2.7:18485")),
+    (HYDRA, Process("mpirun", 2, 3, 2, 3, f"mpirun:{socket.gethostname()}:{os.getppid()}")),    # which tells no job
+    ({}, Process(None, 0, 1, 0, 1, f"{socket.gethostname()}:{os.getpid()}")),
     ({**OPEN_MPI_IN_SLURM, **TORCHRUN}, Process("torchrun", 3, 4, 1, 2, "torchrun:a:192.0.2.7:29500"))])
 def test_a_process_knows_its_place_from_what_its_launcher_tells_it(environment, told, expected):
     environment(**told)
     assert place() == expected
-
-
-def test_mpich_tells_no_job_so_the_processes_of_a_host_go_by_what_started_them(environment):
-    environment(**HYDRA)
-    assert place() == Process("mpirun", 2, 3, 2, 3, f"mpirun:{socket.gethostname()}:{os.getppid()}")
-
-
-def test_a_process_without_a_launcher_is_the_only_one_of_its_job(environment):
-    assert place() == Process(None, 0, 1, 0, 1, f"{socket.gethostname()}:{os.getpid()}")
 
 
 @pytest.mark.parametrize("told, other", [

@@ -12,6 +12,7 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.sweep import ledger as module
 from hvdscale.sweep.ledger import ATTEMPTS, KILLED, DrawResult, Ledger, Owner
+from hvdscale.sweep.studies import read_record
 from tests.factories.claims import STUDY, notes, ran_at_once, start
 
 RESULT = DrawResult(7, "met", "target val/error<0.02 met at step 400", 400,
@@ -475,4 +476,4 @@ def test_a_record_that_is_none_says_what_to_remove(tmp_path, content):
     path = tmp_path / "sweep.json"
     path.write_text(content)
     with pytest.raises(LogError, match=f"^{path}: is empty, cut off or no JSON object .*; remove it, and the same"):
-        module.read_record(str(path))
+        read_record(str(path))

@@ -217,25 +217,6 @@ def test_the_threshold_never_falls_short_while_results_are_missing():
             assert threshold(part, number, TARGET, 3) >= threshold(study, number, TARGET, 3)
 
 
-def test_a_draw_that_meets_the_target_at_the_threshold_has_met_it():
-    state = settle(results(met(0, 20), met(1, 20), met(2, 25)), 3, 3, TARGET, 1)
-    assert [fact[2:] for fact in facts(state)] == [("met", 20, 20), ("met", 20, 20), ("pruned", 20, inf)]
-    assert state.results[2].status == Status.INCOMPLETE and state.results[2].reason.startswith("pruned")
-
-
-@pytest.mark.parametrize("kind", ["diverged", "failed"])
-def test_a_draw_that_fails_beyond_its_threshold_counts_as_pruned(kind):
-    for last_step, expected in ((20, (kind, 20)), (21, ("pruned", 20))):
-        state = settle(results(met(0, 20), finished(1, kind, last_step)), 2, 9, TARGET, 1)
-        assert (state.results[1].kind, state.results[1].last_step) == expected
-        assert (state.limit, state.done) == ((3, False) if kind == expected[0] else (2, True))
-
-
-def test_a_budget_spent_at_the_threshold_is_a_budget_spent():
-    state = settle(results(met(0, BUDGET), finished(1, "budget", BUDGET)), 2, 2, TARGET, 1)
-    assert facts(state)[1] == (1, Status.COMPLETE, "budget", BUDGET, inf)
-
-
 def test_lost_draws_are_replaced_like_diverged_and_failed_ones():
     broken = [finished(0, "lost", 0), finished(1, "diverged", 3), finished(2, "failed", 0)]
     state = settle(results(*broken), 2, 9, TARGET, 1)
@@ -269,12 +250,6 @@ def test_a_draw_pruned_before_its_threshold_is_an_error_that_names_it():
         settle({**known, 1: met(1, 45)}, 3, 3, TARGET, 2)
     with pytest.raises(LogError, match="to its end"):
         settle(known, 3, 3, TARGET, 3)
-
-
-def test_without_pruning_every_draw_counts_as_it_was():
-    ends = [met(0, 10), met(1, 60), finished(2, "diverged", 50), finished(3, "budget", 60)]
-    state = settle(results(*ends), 3, 9, TARGET)
-    assert facts(state) == [(r.number, r.status, r.kind, r.last_step, r.steps[TARGET]) for r in ends]
 
 
 def test_another_objective_is_won_by_the_best_value_of_a_feasible_draw():

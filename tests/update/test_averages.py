@@ -72,6 +72,7 @@ def test_a_tail_is_the_mean_from_its_start():
     found, _ = averaged(settled(**TAIL), course, [10] * 6)
     expected = [*course[1:4], 3.0, (3.0 + 8.0) / 2, (3.0 + 8.0 + 1.5) / 3]
     assert [weight for weight, _ in found] == pytest.approx(expected, rel=1e-14)
+    assert settled(average="tail").average_start == 50          # by default half of the budget
 
 
 def test_after_an_evaluation_of_the_average_the_weights_are_there_to_the_bit():
@@ -96,10 +97,6 @@ def test_after_an_evaluation_of_the_average_the_weights_are_there_to_the_bit():
 def test_an_average_that_cannot_be_is_an_error_that_says_why(keys, said):
     with pytest.raises((PlanError, UsageError), match=said):
         settled(**keys)
-
-
-def test_a_tail_starts_by_default_at_half_of_the_budget():
-    assert settled(average="tail").average_start == 50
 
 
 @pytest.mark.parametrize("keys", [EMA, TAIL])
@@ -177,17 +174,13 @@ def test_evaluations_have_the_optimizers_own_weights_and_leave_no_trace(tmp_path
     for name, trained in often.model.state_dict().items():
         assert torch.equal(trained, seldom.model.state_dict()[name]) and torch.equal(saved[name], same[name])
     assert any(not torch.equal(saved[name], trained) for name, trained in often.model.named_parameters())
+    with evaluation_weights(often.model, often.optimizer):
+        assert all(torch.equal(saved[name], p) for name, p in often.model.named_parameters())
+        assert not often.optimizer.training
+    assert often.optimizer.training
     _, as_it_is, _ = run(tmp_path, "sgd", eval_every=1, optimizer="sgd")
     assert np.array_equal(log.steps["loss"], as_it_is.steps["loss"])
     assert not np.array_equal(log.evaluations["val/cross_entropy"], as_it_is.evaluations["val/cross_entropy"])
-
-
-def test_the_weights_that_an_optimizer_evaluates_are_those_of_its_eval_mode(tmp_path):
-    job, _, saved = run(tmp_path, "run")
-    with evaluation_weights(job.model, job.optimizer):
-        assert all(torch.equal(saved[name], p) for name, p in job.model.named_parameters())
-        assert not job.optimizer.training
-    assert job.optimizer.training
 
 
 def test_save_model_has_the_average_where_there_is_one(tmp_path):

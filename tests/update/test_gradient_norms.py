@@ -106,14 +106,11 @@ def test_groups_are_the_parts_of_the_model_and_add_up(size, bucket_mib):
             assert min(parts) > 0 and sum(parts) == pytest.approx(found[name])
 
 
-def test_the_first_of_every_so_many_steps_is_measured():
-    noise = together(2, steps=7, noise_every=3)[0]
-    assert [bool(found) for found in noise] == [True, False, False, True, False, False, True]
-
-
-def test_a_step_without_the_whole_batch_is_not_measured():
-    noise = together(2, steps=6, last_batch="short")[0]         # 53 examples: 24, 24, 5
-    assert [bool(found) for found in noise] == [True, True, False, True, True, False]
+@pytest.mark.parametrize("keys, measured", [
+    (dict(noise_every=3), [True, False, False, True, False, False, True]),
+    (dict(last_batch="short"), [True, True, False, True, True, False, True])])       # 53 examples: 24, 24, 5
+def test_the_first_of_every_so_many_steps_is_measured_if_it_has_a_whole_batch(keys, measured):
+    assert [bool(found) for found in together(2, steps=7, **keys)[0]] == measured
 
 
 @pytest.mark.parametrize("keys", [dict(precision="fp16", loss_scale=1024.0), dict(precision="fp32", compression="fp16"),

@@ -9,7 +9,7 @@ from torch import nn
 from hvdscale.errors import UsageError
 from hvdscale.training.snapshot import restore_model
 from hvdscale.update.model import make_model
-from hvdscale.update.muon import orthogonalized
+from hvdscale.update.rules import orthogonalized
 from hvdscale.update.optimizers import clip_, make_optimizer, parameter_groups
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker
@@ -190,17 +190,6 @@ def test_corrected_momentum_equals_the_rate_outside_the_velocity(optimizer, rate
         np.testing.assert_allclose(values(inside)[name], expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "nesterov"])
-def test_without_correction_a_velocity_keeps_its_old_rate(optimizer):
-    """After the rate has become 0 no gradient counts any more, but the velocity still moves the weights."""
-    model = drawn_model()
-    before, gradients = values(model), drawn_gradients(model, 3)
-    update(model, make_optimizer(settled(optimizer=optimizer, **UNCORRECTED), model), gradients, [0.1, 0.0, 0.0])
-    for name, got in values(model).items():
-        powers = (1 + 0.9) + 0.9**2 + 0.9**3 if optimizer == "nesterov" else 1 + 0.9 + 0.9**2
-        np.testing.assert_allclose(got, before[name] - 0.1 * powers * gradients[0][name], rtol=1e-12)
-
-
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])
 @pytest.mark.parametrize("weight, gradient", [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
 def test_a_layer_whose_weights_or_gradient_are_all_zero_has_no_trust_ratio(optimizer, weight, gradient):
@@ -237,24 +226,6 @@ def test_updates_go_on_from_a_saved_state_as_if_never_interrupted(optimizer, key
 
 
 # muon
-
-@pytest.mark.parametrize("shape", [(3, 8), (8, 3), (5, 5), (32, 3, 3, 3)])
-@pytest.mark.parametrize("scale", ["match_rms_adamw", "original"])
-def test_muon_is_torchs_own_but_for_its_rounding(shape, scale):
-    model = nn.Module()
-    model.weight = nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(2)))
-    torchs = nn.Parameter(model.weight.detach().flatten(1).clone())
-    ours = make_optimizer(settled(optimizer="muon", lr=0.1, muon_scale=scale, weight_decay=0.01), model)
-    theirs = torch.optim.Muon([torchs], 0.1, 0.01, 0.9, adjust_lr_fn=scale)
-    before = torchs.detach().clone()
-    for seed in range(5):
-        model.weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-        torchs.grad = model.weight.grad.flatten(1)
-        ours.step()
-        theirs.step()
-    moved, expected = model.weight.detach().flatten(1) - before, torchs.detach() - before
-    assert (moved - expected).norm() < 0.02 * expected.norm()
-
 
 def test_the_rates_of_muons_groups_are_kept_from_checkpoints_of_earlier_versions():
     model = nn.Linear(4, 2)
@@ -421,8 +392,7 @@ def updates(members, **keys):
 
 # clipping
 
-@pytest.mark.parametrize("scale, largest, factor", [
-    (1.0, 2.5, 0.5), (1.0, 5.0, 1.0), (1.0, 7.0, 1.0), (1e30, 5.0, 1e-30), (1e-30, 1.0, 1.0), (0.0, 1.0, 1.0)])
+@pytest.mark.parametrize("scale, largest, factor", [(1, 2.5, 0.5), (1, 5.0, 1.0), (1e30, 5.0, 1e-30), (0, 1.0, 1.0)])
 def test_a_longer_gradient_is_clipped_and_a_shorter_one_kept(scale, largest, factor):
     """At 1e30 the squares overflow fp32."""
     before = torch.tensor([3.0, 0.0, -4.0]) * scale
@@ -457,22 +427,24 @@ def test_a_class_of_torch_is_taken_with_its_arguments():
     assert torch.equal(model.weight, twin.weight) and torch.equal(model.bias, twin.bias)
 
 
-@pytest.mark.parametrize("name, said", [
-    ("adagrad", "optimizer 'adagrad' is none of sgd, momentum, nesterov, .* lamb, muon, and not module:"),
-    ("SGD", "optimizer 'SGD' is none of sgd.*; did you mean sgd\\?"),
-    ("adma", "optimizer 'adma' is none of sgd.*; did you mean adam or adamw\\?"),
-    ("torch.optim:Adamant", "optimizer 'torch.optim:Adamant' cannot be imported: .*Adamant"),
-    ("torch.optim:", "optimizer 'torch.optim:' cannot be imported"),
-    ("not_a_package:Adam", "optimizer 'not_a_package:Adam' cannot be imported: No module named 'not_a_package'"),
-    (":Adam", "optimizer ':Adam' cannot be imported"),
-    (".optim:Adam", "optimizer '.optim:Adam' cannot be imported"),
-    ("torch:optim", "optimizer 'torch:optim' does not take lr"),
-    ("torch.optim.swa_utils:get_ema_avg_fn", "get_ema_avg_fn' does not take lr"),
-    ("tests.update.test_optimizers:maker_of_a_dict", "maker_of_a_dict' is a dict, not a torch optimizer"),
-])
-def test_a_name_that_leads_to_no_optimizer_is_named(name, said):
+@pytest.mark.parametrize("optimizer, arguments, said", [
+    ("adagrad", {}, "optimizer 'adagrad' is none of sgd, momentum, nesterov, .* lamb, muon, and not module:"),
+    ("adma", {}, "optimizer 'adma' is none of sgd.*; did you mean adam or adamw\\?"),
+    ("torch.optim:Adamant", {}, "optimizer 'torch.optim:Adamant' cannot be imported: .*Adamant"),
+    ("not_a_package:Adam", {}, "optimizer 'not_a_package:Adam' cannot be imported: No module named 'not_a_package'"),
+    (":Adam", {}, "optimizer ':Adam' cannot be imported"),
+    ("torch:optim", {}, "optimizer 'torch:optim' does not take lr"),
+    ("torch.optim.swa_utils:get_ema_avg_fn", {}, "get_ema_avg_fn' does not take lr"),
+    ("tests.update.test_optimizers:maker_of_a_dict", {}, "maker_of_a_dict' is a dict, not a torch optimizer"),
+    ("torch.optim:LBFGS", {}, "LBFGS' does not step from a dense gradient alone, without a closure .*closure"),
+    ("torch.optim:SparseAdam", {}, "'torch.optim:SparseAdam' does not step .* does not support dense gradients"),
+    ("tests.update.test_optimizers:TwoPasses", {}, "TwoPasses' does not step .*: needs a closure. Choose another"),
+    ("torch.optim:Adam", {"beta": 0.9}, r"does not take lr and optimizer_args = {'beta': 0.9}: .*beta"),
+    ("torch.optim:Adam", {"lr": 0.9}, "multiple values"), ("torch.optim:Adam", {"betas": [0.9, 1.5]}, "1.5")])
+def test_an_optimizer_that_cannot_be_or_needs_more_than_the_mean_gradient_is_named(optimizer, arguments, said):
+    keys = {"optimizer_args": arguments} if arguments else {}
     with pytest.raises(UsageError, match=said):
-        make_optimizer(settled(optimizer=name), nn.Linear(2, 2))
+        make_optimizer(settled(optimizer=optimizer, **keys), nn.Linear(2, 2, bias=False))
 
 
 def maker_of_a_dict(groups, lr):
@@ -487,23 +459,6 @@ class TwoPasses(torch.optim.SGD):
             raise RuntimeError("needs a closure")
 
 
-@pytest.mark.parametrize("name, said", [
-    ("torch.optim:LBFGS", "'torch.optim:LBFGS' does not step from a dense gradient alone, without a closure .*closure"),
-    ("torch.optim:SparseAdam", "'torch.optim:SparseAdam' does not step .* does not support dense gradients"),
-    ("tests.update.test_optimizers:TwoPasses", "TwoPasses' does not step .*: needs a closure. Choose another")])
-def test_an_optimizer_that_needs_more_than_the_mean_gradient_is_refused(name, said):
-    with pytest.raises(UsageError, match=said):
-        make_optimizer(settled(optimizer=name), nn.Linear(2, 2, bias=False))
-
-
 def test_a_model_with_nothing_to_train_is_an_error():
     with pytest.raises(UsageError, match="the model net has no parameter to train"):
         make_optimizer(settled(), nn.Linear(2, 2).requires_grad_(False))
-
-
-@pytest.mark.parametrize("arguments, said", [
-    ({"beta": 0.9}, r"does not take lr and optimizer_args = {'beta': 0.9}: .*beta"),
-    ({"lr": 0.9}, "multiple values"), ({"betas": [0.9, 1.5]}, "1.5")])
-def test_arguments_that_the_class_does_not_take_are_named(arguments, said):
-    with pytest.raises(UsageError, match=said):
-        make_optimizer(settled(optimizer="torch.optim:Adam", optimizer_args=arguments), nn.Linear(2, 2))

@@ -25,10 +25,8 @@ class Heard(Listener):
     def __init__(self):
         self.names, self.told = [], {}
 
-    def __getattribute__(self, name):
-        if name in vars(Listener) and not name.startswith("_") and name != "ends_early":
-            return lambda *told: (self.names.append(name), self.told.update({name: told}))[0]
-        return super().__getattribute__(name)
+    def __getattr__(self, name):
+        return lambda *told: (self.names.append(name), self.told.update({name: told}))[0]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from hvdscale.analysis.step_time import timings_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.check import check
-from hvdscale.scaling.run_log import unseen_passes, write_log
+from hvdscale.scaling.runs import unseen_passes, write_log
 from tests.report.test_ranks import record
 
 
