@@ -1,17 +1,13 @@
-"""What logs hold together: their trials and their studies, versions of one job apart.
-
-    found = Contents(logs)
-    found.trials, found.studies, found.notes
-"""
+"""What logs hold together: their trials and their studies, versions of one job apart."""
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
 
 from ..log.reader import Log
+from .jobs import versions_of
 from .studies import Study, studies_of
 from .trials import Trial, read_trials
-from .versions import versions_of
 
 
 class Contents:
@@ -21,19 +17,18 @@ class Contents:
     """
 
     def __init__(self, logs: Sequence[Log]) -> None:
-        self.logs = logs
-        self._versions = versions_of(logs)
+        self.logs, self._versions = logs, versions_of(logs)
         self.notes = self._versions.notes
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
         """By workload and global batch."""
-        return studies_of(self.logs, self._versions.of)
+        return studies_of(self.logs, self._versions)
 
     @cached_property
     def read(self) -> list[Trial]:
         """Every trial, each made of its own rows."""
-        return [trial for log in self.logs for trial in read_trials(log, self._versions.of)]
+        return [trial for log in self.logs for trial in read_trials(log, self._versions)]
 
     @property
     def trials(self) -> list[Trial]:
@@ -42,5 +37,4 @@ class Contents:
 
     @property
     def branches(self) -> list[Trial]:
-        """Those that are."""
         return [trial for trial in self.read if trial.branch]
