@@ -1,8 +1,5 @@
 """Where a run's metric crosses a target for good, beside the first evaluation that meets it.
 
-    crossing = lasting_crossing(step, measured, target)
-    crossing.steps, crossing.modelled       -> 4200.0, False
-
 Noise in the metric makes the first evaluation that meets a target early: the more evaluations, the earlier. Where the
 run went on to PAST times those steps, the curve that only improves and fits best (isotonic.py, of the logarithm where
 the metric is positive) is held against the target. Elsewhere a power of the steps, fitted to the evaluations up to

@@ -1,7 +1,10 @@
 """Steps to a target by global batch, from studies or from repeats: one curve per workload and target.
 
-    curve = curve_of(studies, Target.parse("val/error<0.01"))
-    [(point.global_batch, point.steps.value) for point in curve.points], curve.regimes.maximum_useful
+A search may be cut off by the rates that it tried: the best rate of a batch lies beyond all of them. Steps fall towards
+the best rate, about as its inverse. So where a batch's steps still fall over the upper (or lower) half of the rates
+tried, by a rank correlation that chance exceeds once in ten times, and at most BEYOND trials lie beyond the best one,
+more would be found farther out, and the batch's steps are too many. Trials that diverged count as beyond: they show
+where the rates end.
 """
 from __future__ import annotations
 
@@ -16,16 +19,18 @@ from ..log.schema import Status
 from ..target import Target
 from .base_rates import effective_rate, rates_of
 from .best_of_n import best_of, best_of_more, common_trials
-from .cut_search import cut_from, is_cut
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
 from .regimes import Regimes, regimes_of
+from .search import rank_deviate
 from .speedup import divide
 from .steps import STEPS, RunCell
 from .studies import Outcomes, Study, outcomes, with_metric
 from .trials import JobKey, Trial
 
-
+BEYOND = 2                  # the trials beyond the best one, at most, of a search that is cut off
+FALLS = 1.28                # standard deviations of the rank correlation
+LEAST = 5                   # trials in a half
 Batched = TypeVar("Batched", bound="RunCell | CurvePoint | BatchPoint")
 
 
@@ -58,17 +63,14 @@ class SearchResult:
     The fewest steps of these trials are those of the published analysis (Shallue et al. 2019,
     batch_science/measurement_utils.py) where nothing was pruned: of the earliest measurement beyond the goal, ties by
     trial id. It does not count INFEASIBLE trials that met the target before they diverged.
-
-    best   index into the study of the trial with the fewest steps, the first of equals; None: none met
     """
 
     study: Study
     reached: Outcomes
-    best: int | None
+    best: int | None            # index into the study of the trial with the fewest steps, the first of equals
 
     @property
     def global_batch(self) -> int:
-        """B."""
         return self.study.global_batch
 
     @property
@@ -127,19 +129,14 @@ class SearchResult:
 
 @dataclass(frozen=True, eq=False)
 class CurvePoint(SearchResult):
-    """One global batch that was searched.
+    """One global batch that was searched."""
 
-    steps  the median best-of-n at the curve's n, see best_of_n.best_of; inf: not met; NaN: no trial
-    """
-
-    steps: Estimate
+    steps: Estimate     # the median best-of-n at the curve's n, see best_of_n.best_of; inf: not met; NaN: no trial
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
     """The points of a workload and target by batch, and the regimes of the ``judged`` ones: of searches, or of repeats.
-
-    cut     the batch from which on the best rates lie beyond those tried, see cut_search; None: none is
     """
 
     workload: JobKey
@@ -149,7 +146,7 @@ class Curve:
     confidence: float
     n: int | None = None                            # trials that each batch's steps are the best of; None: repeats
     left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than asked for
-    cut: int | None = None
+    cut: int | None = None                          # the batch from which on searches are cut off; None: none is
 
     @property
     def judged(self) -> tuple[CurvePoint | BatchPoint, ...]:
@@ -158,7 +155,6 @@ class Curve:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The global batches, smallest first."""
         return tuple(point.global_batch for point in self.points)
 
     @property
@@ -189,7 +185,7 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     n, left_out = common_trials(counts, options.trials)
     points = tuple(point_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
-    cut = cut_from([point.global_batch for point in points], map(_is_cut, points))
+    cut = cut_from([point.global_batch for point in points], map(_is_point_cut, points))
     return Curve(studies[0].workload, target, points, _regimes_of(_below(cut, points), options), options.confidence, n,
                  tuple(left_out.items()), cut)
 
@@ -199,7 +195,37 @@ def _below(cut: int | None, points: Iterable[Batched]) -> tuple[Batched, ...]:
     return tuple(point for point in points if cut is None or point.global_batch < cut)
 
 
-def _is_cut(point: CurvePoint) -> bool | None:
+def is_cut(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray) -> bool | None:
+    """Whether one batch's best rate lies beyond those tried, see above; None: no trial met the target.
+
+    rates     of the feasible trials, shape (trials,), and of those that ``diverged``
+    steps     to target of the feasible ones; inf: not met
+    """
+    if not np.isfinite(steps).any():
+        return None
+    best = rates[steps.argmin()]
+    for way in (1, -1):
+        beyond = np.count_nonzero(way * np.append(rates, diverged) > way * best)
+        half = way * rates >= way * np.median(rates)
+        if beyond <= BEYOND and half.sum() >= LEAST and rank_deviate(way * rates[half], steps[half]) < -FALLS:
+            return True
+    return False
+
+
+def cut_from(batches: Sequence[int], cut: Iterable[bool | None]) -> int | None:
+    """The batch from which on most batches are cut, the largest too; None: there is none.
+
+    cut  of each batch; None: no trial met the target there
+    """
+    known = [(batch, one) for batch, one in zip(batches, cut) if one is not None]
+    for at, (batch, one) in enumerate(known):
+        rest = [other for _, other in known[at:]]
+        if one and rest[-1] and sum(rest) > len(rest) / 2:
+            return batch
+    return None
+
+
+def _is_point_cut(point: CurvePoint) -> bool | None:
     study, rates = point.study, np.log(rates_of(point.study))
     searched, diverged = (one & ~study.repeat & ~np.isnan(rates) for one in (study.feasible, study.infeasible))
     return is_cut(rates[searched], point.reached.steps[searched], rates[diverged])

@@ -1,8 +1,5 @@
 """All numbers of a report: trials in, one group of sections per workload out.
 
-    for group in analyse(trials, targets=[Target.parse("val/error<0.01")]):
-        for section in group.sections: ...
-
 A section has one target, or none: then it is about throughput only.
 """
 from __future__ import annotations
@@ -69,7 +66,6 @@ class Section:
         return any(run.trial.step_parts is SKIPPED for cell in self.cells for run in cell.runs)
 
     def with_status(self, status: Status) -> tuple[Trial, ...]:
-        """The trials of one status."""
         return tuple(trial for trial in self.trials if trial.status == status)
 
     @cached_property
@@ -176,34 +172,25 @@ def refuse_unknown(targets: Iterable[Target], known: Collection[str]) -> None:
 
 def _sections(workload: JobKey, trials: Sequence[Trial], targets: Sequence[Target], options: Options
               ) -> Iterator[Section]:
+    """One for each given target, or else for each target in the trials' own plans, of the trials that have its metric
+    and were evaluated or may still be; none where no trial shows how many steps a target takes. One of all others."""
     used: set[tuple[str, int]] = set()
     shown: set[Hashable] = set()                # by earlier sections of the group
-    for target, about in _by_target(trials, targets):
-        used.update(trial.key for trial in about)
-        yield _section(workload, target, about, options, shown)
-    rest = tuple(trial for trial in trials if trial.key not in used)
-    if rest:
-        yield _section(workload, None, rest, options, shown)
-
-
-def _by_target(trials: Sequence[Trial], targets: Sequence[Target]) -> Iterator[tuple[Target, tuple[Trial, ...]]]:
-    """(target, its trials) for each given target, or else for each target in the trials' own plans; none where no trial
-    shows how many steps a target takes."""
     pairs: Mapping[Target, Sequence[Trial]] = dict.fromkeys(targets, trials)
     if not targets:
         parse = lru_cache(None)(Target.parse)
         pairs = group_by((trial for trial in trials if trial.target), lambda trial: parse(trial.target))
     if are_ends_alone((trial.global_batch, trial.step) for trial in trials):
-        return
+        pairs = {}
     for target, found in pairs.items():
-        about = tuple(trial for trial in found if _is_relevant(trial, target))
+        about = tuple(trial for trial in found if target.column in trial.metrics
+                      and (len(trial.step) or trial.status != Status.COMPLETE))
         if about:
-            yield target, about
-
-
-def _is_relevant(trial: Trial, target: Target) -> bool:
-    """Whether a trial has the target's metric, and was evaluated or may still be."""
-    return target.column in trial.metrics and (len(trial.step) > 0 or trial.status != Status.COMPLETE)
+            used.update(trial.key for trial in about)
+            yield _section(workload, target, about, options, shown)
+    rest = tuple(trial for trial in trials if trial.key not in used)
+    if rest:
+        yield _section(workload, None, rest, options, shown)
 
 
 def _find_slow(cells: Iterable[RunCell]) -> list[tuple[RunToTarget, float]]:
@@ -242,7 +229,7 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     pools = pools_of(cells, by_batch)
     n, left_out = common_trials({cell.global_batch: len(cell.draws) for cell in by_batch if cell.searched},
                                 options.trials)
-    cells, by_batch = ([replace(cell, pools=pools, best_of_n=n and min(n, len(cell.draws)) or None) for cell in found]
+    cells, by_batch = ([replace(cell, pools=pools, best_of_n=min(n or 0, len(cell.draws)) or None) for cell in found]
                        for found in (cells, by_batch))
     series, batches = series_of(cells, options.confidence), None
     if target is not None and not workload.batch_schedule:

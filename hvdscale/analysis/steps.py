@@ -55,7 +55,6 @@ class RunToTarget:
 
     @property
     def met(self) -> bool:
-        """Whether it met the target."""
         return bool(np.isfinite(self.steps))
 
     @property
@@ -107,7 +106,7 @@ def _at_crossing(run: RunToTarget, lasting: Crossing, target: Target) -> RunToTa
     seconds *= beyond
     speed = trial.batches.examples_before(lasting.steps) / seconds if seconds > 0 else run.examples_per_second
     return replace(run, steps=lasting.steps, steps_before=lasting.before, seconds=float(seconds),
-                   seconds_before=float(before) if lasting.before == lasting.before else np.nan,
+                   seconds_before=float(before) if not np.isnan(lasting.before) else np.nan,
                    examples_per_second=float(speed))
 
 
@@ -144,10 +143,9 @@ BEFORE = {STEPS: "steps_before", SECONDS: "seconds_before", SPEED: SPEED}      #
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The measurements of a setting's repeats: arrays of shape (seeds,), in order of seed.
+    """The measurements of a setting's repeats: arrays of shape (seeds,), in order of seed; NaN: not measured.
 
-    Runs of one seed are the same updates and count once: each entry is their geometric mean, or a run of unknown seed.
-    Seconds and speeds are averaged over the runs that were timed; NaN where none was.
+    Runs of one seed are the same updates and count once, by their geometric mean over those that were measured.
     """
 
     seeds: tuple[SeedKey, ...]
@@ -160,13 +158,6 @@ class Samples:
     def with_before(self, name: str) -> np.ndarray:
         """A measurement and that at the evaluation before: shape (2, seeds)."""
         return np.array([getattr(self, name), getattr(self, BEFORE[name])])
-
-    def without_steps(self, seeds: Iterable[SeedKey]) -> Samples:
-        """The same with unknown steps and seconds of these seeds."""
-        out = np.isin(np.arange(len(self.seeds)), [self.seeds.index(seed) for seed in seeds])
-        steps, before, seconds, seconds_before = (np.where(out, np.nan, one) for one in (
-            self.steps, self.steps_before, self.seconds, self.seconds_before))
-        return replace(self, steps=steps, steps_before=before, seconds=seconds, seconds_before=seconds_before)
 
 
 def samples_of(runs: Sequence[RunToTarget]) -> Samples:
@@ -193,12 +184,11 @@ def _mean_of_known(values: ArrayLike) -> float:
 
 def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | np.ndarray, pool: Spread = UNKNOWN,
              pool_before: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Estimate:
-    """Estimate of steps (or seconds) to target from repeats.
+    """Estimate of steps (or seconds) to target from repeats, arrays of shape (repeats,).
 
-    values   float array, shape (repeats,): at the evaluation that met; inf where none did
-    before   float array, shape (repeats,): at the evaluation before; NaN: unknown, so that the lower end is 0
-    reached  the last step (or second) of repeats that did not meet, where known; shape (up to unmet,)
-    pool     the Spread shared with other cells; pool_before that of ``before``
+    values   at the evaluation that met; inf where none did
+    before   at the evaluation before; NaN: unknown, so that the lower end is 0
+    reached  the last step (or second) of repeats that did not meet, where known
     """
     met, reached = np.isfinite(values), known(reached)
     if met.all():
@@ -245,7 +235,10 @@ class RunCell:
     def without_apart(self, apart: Mapping[SeedKey, float]) -> RunCell:
         """The cell as estimated without the steps of these seeds, which needed so many times as many as the others."""
         own = {seed: ratio for seed, ratio in apart.items() if seed in self.samples.seeds}
-        return replace(self, apart=own, samples=self.samples.without_steps(own)) if own else self
+        out = [seed in own for seed in self.samples.seeds]
+        unknown = {name: np.where(out, np.nan, getattr(self.samples, name))
+                   for each in (STEPS, SECONDS) for name in (each, BEFORE[each])}
+        return replace(self, apart=own, samples=replace(self.samples, **unknown)) if own else self
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
@@ -272,9 +265,8 @@ class RunCell:
                            confidence=self.confidence)
         return self._estimate_to_target(STEPS, [run.last_step for run in self.runs if not run.met])
 
-    @cached_property
+    @property
     def batches(self) -> BatchSchedule:
-        """The global batch of every step."""
         return self.considered[0].batches
 
     @property
@@ -343,7 +335,9 @@ class RunCell:
         speed, steps = self.examples_per_second, self.examples
         if not speed.runs:
             return Estimate.unknown()
-        ends = quotient(steps, speed) if speed.low == speed.low else (steps.low / speed.value, steps.high / speed.value)
+        ends = steps.low / speed.value, steps.high / speed.value
+        if not np.isnan(speed.low):
+            ends = quotient(steps, speed)
         return Estimate(steps.value / speed.value, *ends, steps.runs, steps.beyond / speed.value)
 
     def _estimate_to_target(self, name: str, reached: Sequence[float]) -> Estimate:

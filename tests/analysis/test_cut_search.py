@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.best_of_n import best_of
-from hvdscale.analysis.cut_search import cut_from, is_cut
+from hvdscale.analysis.curves import cut_from, is_cut
 from hvdscale.analysis.lr_response import valley
 from hvdscale.analysis.regimes import regimes_of
 from tests.factories.curves import known_curve
