@@ -1,8 +1,5 @@
 """The best batch at a fixed budget: a valley in log2 of the batch, fitted to the best values.
 
-    valley = valley_of([64, 128, 256, 512, 1024], costs)
-    valley.best.value, valley.best.low, valley.best.high, valley.within(Tolerance(0.01, relative=True))
-
 A curve c + l (m - x)^p left of its lowest point m and c + r (x - m)^q right of it is fitted by least squares, with
 x = log2(B), l and r not below 0, p and q of POWERS: two walls of any steepness, a flat floor between, or one wall.
 
@@ -35,18 +32,16 @@ class Valley:
 
     best    the batch at its lowest point or, of a floor that is flat to what the residuals tell, in its middle; ends of
             0 and inf: it may lie at the smallest or the largest batch run, or beyond
-    lowest  the cost at its lowest point; place: where that is, log2 of a batch
     """
 
     batches: tuple[int, ...]
     best: Estimate
-    lowest: float
-    place: float
+    lowest: float               # the cost at its lowest point
+    place: float                # of that point, log2 of a batch
     walls: tuple[float, float]
     powers: tuple[float, float]
 
     def at(self, batches: np.ndarray | Sequence[float]) -> np.ndarray:
-        """The fitted costs at these batches."""
         x = np.log2(np.asarray(batches, float)) - self.place
         sides = [wall * np.maximum(side, 0) ** power
                  for wall, power, side in zip(self.walls, self.powers, (-x, x))]
@@ -88,8 +83,6 @@ def valley_of(batches: Sequence[int], costs: np.ndarray, confidence: float = CON
 
 def valley_rise(batches: Sequence[int], rows: np.ndarray) -> np.ndarray:
     """By how much a rise beyond the best batch improves the fit of each row of costs, as a share of the squares left.
-
-    rows  of shape (n, batches), at least LEAST_FITTED of these
     """
     squares, falling, _ = _curves(tuple(batches)).fit(rows.T)
     about = ((rows - rows.mean(1, keepdims=True)) ** 2).sum(1)
@@ -110,10 +103,7 @@ class _Curves:
         self.left, self.right = np.maximum(-aside, 0) ** p, np.maximum(aside, 0) ** q
 
     def fit(self, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """(squares left, those without a right wall, (left, right) walls) of each curve: shape (curves, columns).
-
-        costs  of shape (batches, columns), each fitted on its own
-        """
+        """(squares left, those without a right wall, (left, right) walls) of each curve: shape (curves, columns)."""
         costs = costs - costs.mean(0)
         left, right = (side - side.mean(1, keepdims=True) for side in (self.left, self.right))
         ll, rr, lr = ((a * b).sum(1)[:, None] for a, b in ((left, left), (right, right), (left, right)))

@@ -1,8 +1,5 @@
 """The best value of a metric under a budget of steps, epochs, examples or seconds, at each batch size.
 
-    outcomes = outcomes_under(study, "val/error", True, Budget.parse("10 epochs"))       # each trial
-    table = best_under(studies, "val/error", True, [Budget(10, "epochs"), Budget(5000, "steps")])
-
 Each trial is measured under the budget, trials that ended early are marked, and the best has an interval. The published
 table has only the best value of any number of trials.
 
@@ -58,7 +55,7 @@ class Budget:
         found = re.fullmatch(r"\s*([\d.,_]*\d[\d.,_]*(?:[eE][+-]?\d+)?)\s*([a-z]+)\s*", text)
         try:
             amount, unit = (found[1].replace(",", ""), found[2]) if found else ("", "")
-            budget = cls(float(amount), unit + "s" * (not unit.endswith("s")))
+            budget = cls(float(amount), unit.removesuffix("s") + "s")
             if budget.unit not in AXES or not 0 < budget.amount < np.inf:
                 raise ValueError
         except ValueError:
@@ -88,8 +85,12 @@ class Budget:
 def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | None]:
     """The most epochs and the most steps that some feasible trial of every study of a workload ran, rounded down to two
     digits; None where no trial ran, or where the size of an epoch is unknown."""
-    furthest = [(_find_last_step(study), study) for study in studies]
-    furthest = [(steps, study) for steps, study in furthest if steps]
+    furthest = []               # (the last step of any feasible trial, study)
+    for study in studies:
+        evaluations = study.evaluations
+        rows = evaluations.first[1:][study.feasible & (evaluations.counts > 0)] - 1
+        if steps := float(evaluations.read("step")[rows].max(initial=0)):
+            furthest.append((steps, study))
     if not furthest:
         return None, None
     train_examples = furthest[0][1].workload.train_examples
@@ -117,32 +118,19 @@ def show_ends_alone(studies: Sequence[Study]) -> bool:
         study.evaluations.read("step"), study.evaluations.first[1:-1]))
 
 
-def _find_last_step(study: Study) -> float:
-    """The last step of any feasible trial."""
-    counts = study.evaluations.counts
-    rows = np.flatnonzero(study.feasible & (counts > 0))
-    return float(study.evaluations.read("step")[study.evaluations.first[1:][rows] - 1].max(initial=0))
-
-
 def _round_down(amount: float) -> float:
-    """Rounded down to two digits."""
     size = 10.0 ** (np.floor(np.log10(amount)) - 1)
     return float(np.round(np.floor(amount / size * (1 + 1e-9)) * size, 9))
 
 
 @dataclass(frozen=True, eq=False)
 class BudgetOutcomes:
-    """Each trial of a study under a budget: arrays of shape (trials,).
-
-    value  the best value of the metric within the budget; NaN: none
-    step   of the first evaluation with it
-    kind   a TrialKind
-    """
+    """Each trial of a study under a budget: arrays of shape (trials,)."""
 
     study: Study
-    value: np.ndarray
-    step: np.ndarray
-    kind: np.ndarray
+    value: np.ndarray           # the best of the metric within the budget; NaN: none
+    step: np.ndarray            # of the first evaluation with it
+    kind: np.ndarray            # a TrialKind
 
     @cached_property
     def searched(self) -> np.ndarray:
@@ -200,20 +188,14 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BudgetPoint:
-    """One batch under one budget.
-
-    best      the median best of its feasible trials, with its interval; NaN without any
-    trial     with the best value, index into the study, the first of equals; None: none
-    value     that value
-    step      of the first evaluation with it
-    """
+    """One batch under one budget."""
 
     global_batch: int
     outcomes: BudgetOutcomes
-    best: Estimate
-    trial: int | None
-    value: float
-    step: float
+    best: Estimate              # the median best of its feasible trials; NaN without any
+    trial: int | None           # with the best value, index into the study, the first of equals
+    value: float                # that value
+    step: float                 # of the first evaluation with it
     minimizes: bool
 
     @cached_property
@@ -239,7 +221,6 @@ class BudgetPoint:
 
     @property
     def diverged(self) -> int:
-        """The number of trials that diverged."""
         return int(((self.outcomes.kind == TrialKind.DIVERGED) & ~self.outcomes.study.repeat).sum())
 
     @property
@@ -278,7 +259,6 @@ def best_under(studies: Sequence[Study], column: str, minimizes: bool, budgets: 
 
 
 def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONFIDENCE) -> BudgetPoint:
-    """The best of a study's trials under a budget."""
     rows = np.flatnonzero(outcomes.searched)
     values = outcomes.value[rows]
     if not len(rows):
@@ -289,10 +269,8 @@ def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONF
 
 
 def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFIDENCE) -> Estimate:
-    """The best value with the interval of the median best of that many trials, see best_of_n.py.
-
-    The interval is computed on a log scale if all values are above 0, else on a linear one.
-    """
+    """The best value with the interval of the median best of that many trials, see best_of_n.py; on a log scale if all
+    values are above 0."""
     value = float(values.min() if minimizes else values.max())
     if len(values) < 2:
         return Estimate(value, np.nan, np.nan, len(values))

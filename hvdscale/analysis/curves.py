@@ -18,7 +18,7 @@ import numpy as np
 from ..log.schema import Status
 from ..target import Target
 from .base_rates import effective_rate, rates_of
-from .best_of_n import best_of, best_of_more, common_trials
+from .best_of_n import best_of, common_trials
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
 from .regimes import Regimes, regimes_of
@@ -75,7 +75,6 @@ class SearchResult:
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        """The log and the id of the best trial."""
         return () if self.best is None else (self.study.key(self.best),)
 
     @property
@@ -108,17 +107,14 @@ class SearchResult:
 
     @property
     def met(self) -> int:
-        """The number of those that met the target."""
         return int((self.study.searched & self.reached.met).sum())
 
     @property
     def pruned(self) -> int:
-        """The number of those that the search stopped."""
         return int((self.study.searched & self.study.pruned).sum())
 
     @property
     def infeasible(self) -> int:
-        """The number of trials that diverged."""
         return int((self.study.infeasible & ~self.study.repeat).sum())
 
     @property
@@ -283,7 +279,5 @@ def steps_of_best(study: Study, target: Target, n: int | None = None, confidence
     reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
     if not len(feasible):
         return Estimate.unknown()
-    trials = reached.steps[feasible], reached.before[feasible], reached.last_step[feasible]
-    if n is not None and n > len(feasible):
-        return best_of_more(*trials, n, confidence)
-    return best_of(*trials, pruned=study.pruned[feasible], n=n, confidence=confidence)
+    return best_of(reached.steps[feasible], reached.before[feasible], reached.last_step[feasible],
+                   pruned=study.pruned[feasible], n=n, confidence=confidence)

@@ -20,15 +20,11 @@ LEAST_CHANGE = 0.03     # over all runs, below which nothing is said
 
 @dataclass(frozen=True)
 class Drift:
-    """A drift that the repeats show.
+    """A drift that the repeats show."""
 
-    a_run  the factor by which a step takes longer with each run
-    warm   by cell, seconds an example at the pace of the last run
-    """
-
-    a_run: Estimate
+    a_run: Estimate                 # the factor by which a step takes longer with each run
     runs: int
-    warm: tuple[Estimate, ...]
+    warm: tuple[Estimate, ...]      # by cell, seconds an example at the pace of the last run
 
 
 def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> Drift | None:

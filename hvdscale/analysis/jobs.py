@@ -41,7 +41,6 @@ class JobKey:
 
     @property
     def at_constant_batch(self) -> JobKey:
-        """The same job with a batch that does not change."""
         return replace(self, batch_schedule=())
 
     def __str__(self) -> str:

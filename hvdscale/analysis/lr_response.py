@@ -1,9 +1,5 @@
 """Steps to a target as a function of the learning rate at one batch, from all trials of a search.
 
-    found = landscape_of(np.log(rate), before, steps)
-    found.optimum(0.95)             -> the best rate, with its interval
-    found.loss(np.log(0.8), 0.95)   -> steps at rate 0.8 over steps at the best rate, with its interval
-
 Below the best rate, half the rate takes about twice the steps; above it, steps rise to a cliff. So with u =
 log(rate / best rate) the logarithm of the steps is modeled as
 
@@ -52,21 +48,14 @@ _STEEP = np.float32(60.0)   # an exponent beyond which that floor is reached
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """Posterior draws given the trials of a batch, as logarithms, of shape (DRAWS,).
+    """Posterior draws given the trials of a batch, as logarithms, of shape (DRAWS,)."""
 
-    best   the best rate
-    steps  at the best rate
-    shape  rows of l, k, r and the noise's scale: shape (4, DRAWS)
-    lowest, highest     log of the lowest and highest rate tried
-    trials number of trials
-    """
-
-    best: np.ndarray
-    steps: np.ndarray
-    shape: np.ndarray
-    lowest: float
+    best: np.ndarray            # the best rate
+    steps: np.ndarray           # at the best rate
+    shape: np.ndarray           # rows of l, k, r and the noise's scale: shape (4, DRAWS)
+    lowest: float               # log of the lowest rate tried
     highest: float
-    trials: int
+    trials: int                 # their number
 
     @property
     def bracketed(self) -> bool:
@@ -78,7 +67,6 @@ class Landscape:
         return self.lowest - 0.07 <= log_rate <= self.highest + 0.07
 
     def optimum(self, confidence: float) -> Estimate:
-        """The best rate with its interval."""
         return _estimate(np.exp(self.best), confidence, self.trials)
 
     def losses(self, log_rates: ArrayLike) -> np.ndarray:
@@ -87,7 +75,6 @@ class Landscape:
         return np.exp(np.minimum(valley(u, *np.exp(self.shape[:3])), 100))
 
     def loss(self, log_rate: float, confidence: float) -> Estimate:
-        """Steps at a rate over steps at the best rate, with its interval."""
         return _estimate(self.losses(log_rate), confidence, self.trials)
 
 
@@ -103,8 +90,6 @@ def landscapes_of(batches: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) 
 
     A first fit of each batch alone gives the prior's mean, and the spread between batches its width; then all are
     fitted again.
-
-    batches  (log_rate, before, steps) of each, see landscape_of
     """
     alone = [landscape_of(*batch, rough=True) for batch in batches]
     shapes, prior = np.array([one.shape for one in alone if one is not None]), _PRIOR
@@ -181,7 +166,6 @@ class _CensoredTrials:
         return np.array([[self.log_rate.min() - _BEYOND, self.log_rate.max() + _BEYOND], [fewest - 2, fewest + 2]])
 
     def draw_prior(self, random: np.random.Generator) -> np.ndarray:
-        """Draws of the prior."""
         lowest, highest = self.box.T
         return np.column_stack([random.uniform(lowest, highest, (_PROPOSED, 2)),
                                 self.prior[:, 0] + self.prior[:, 1] * random.standard_normal((_PROPOSED, 4))])
@@ -212,7 +196,6 @@ class _CensoredTrials:
         return np.concatenate([_log_likelihood(block, *self.columns) for block in np.array_split(points, blocks)])
 
     def posterior(self, points: np.ndarray) -> np.ndarray:
-        """The logarithm of likelihood times prior, shape (points,)."""
         inside = ((points[:, :2] >= self.box[:, 0]) & (points[:, :2] <= self.box[:, 1])).all(1)
         prior = -0.5 * (((points[:, 2:] - self.prior[:, 0]) / self.prior[:, 1]) ** 2).sum(1)
         return np.where(inside, self.likelihood(points) + prior, -np.inf)
@@ -247,7 +230,7 @@ def _log_likelihood(points: np.ndarray, log_rate: np.ndarray, low: np.ndarray, h
 
 
 def _odds(at: np.ndarray, middle: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """E at these values, see _log_likelihood."""
+    """E of _log_likelihood."""
     found = at - middle
     found *= scale
     return np.exp(np.minimum(found, _STEEP, out=found), out=found)

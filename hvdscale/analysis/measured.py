@@ -1,8 +1,5 @@
 """What logs measured beside steps and times: the model's parameters, peak memory, and the power of GPUs.
 
-    measured = measured_of(trials)
-    measured.most_local(80 * 2**30)         examples that 80 GiB hold
-
 hvdscale-scale script logs them, under ``measured`` of the plan; hvdscale's trainer logs the number of parameters.
 """
 from __future__ import annotations
@@ -20,14 +17,11 @@ from .trials import Trial, parameters_of
 
 @dataclass(frozen=True)
 class Footprint:
-    """parameters: of the model, 0: not known;  watts: of a worker's GPU, the mean over runs, NaN: not known
+    """Of a worker."""
 
-    memory  by local batch, the most bytes that a worker took
-    """
-
-    parameters: int = 0
-    memory: Mapping[int, int] = field(default_factory=dict)
-    watts: float = np.nan
+    parameters: int = 0                 # of the model, 0: not known
+    memory: Mapping[int, int] = field(default_factory=dict)     # by local batch, the most bytes that it took
+    watts: float = np.nan               # of its GPU, the mean over runs, NaN: not known
 
     def most_local(self, limit: float) -> int:
         """Examples of a worker that ``limit`` bytes hold. Memory is a line through the smallest and the largest local
@@ -48,7 +42,6 @@ class Footprint:
 
 
 def measured_of(trials: Iterable[Trial]) -> Footprint:
-    """What the logs of these trials measured."""
     memory: dict[int, int] = {}
     parameters, watts = 0, []
     for trial in trials:

@@ -1,7 +1,4 @@
-"""Which way a metric gets better, its best value, and whether a target asks for the right way.
-
-    check_direction(Target.parse("val/error>0.1"), logs)     -> UsageError: write 'val/error<0.1'
-"""
+"""Which way a metric gets better, its best value, and whether a target asks for the right way."""
 from __future__ import annotations
 
 from collections.abc import Sequence

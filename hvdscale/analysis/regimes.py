@@ -40,7 +40,6 @@ class BatchEstimate:
 
     @property
     def known(self) -> bool:
-        """Whether the spread is known."""
         return not np.isnan(self.low)
 
 

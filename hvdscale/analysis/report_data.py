@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from ..errors import UsageError
+from ..log.reader import Log
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.search_space import STEPS_TO_TARGET
@@ -22,6 +23,7 @@ from .curves import Curve, curve_of_cells
 from .defaults import Options
 from .grouping import group_by
 from .intervals import Pools
+from .jobs import versions_of
 from .noise import Noise
 from .pooled_variance import pools_of
 from .search import Search, covers, searches_of
@@ -29,10 +31,37 @@ from .slow_runs import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import SKIPPED, StepParts
 from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, first_met, run_of
-from .studies import Study
-from .trials import JobKey, SeedKey, Trial, by_workload
+from .studies import Study, studies_of
+from .trials import JobKey, SeedKey, Trial, by_workload, read_trials
 
 T = TypeVar("T")
+
+
+class Contents:
+    """The trials and studies of logs that are open, and stay so, versions of one job apart; ``notes`` say what differs
+    between versions. LogError where a plan's entries are of the wrong type."""
+
+    def __init__(self, logs: Sequence[Log]) -> None:
+        self.logs, self._versions = logs, versions_of(logs)
+        self.notes = self._versions.notes
+
+    @cached_property
+    def studies(self) -> tuple[Study, ...]:
+        """By workload and global batch."""
+        return studies_of(self.logs, self._versions)
+
+    @cached_property
+    def read(self) -> list[Trial]:
+        """Every trial, each made of its own rows."""
+        return [trial for log in self.logs for trial in read_trials(log, self._versions)]
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [trial for trial in self.read if not trial.branch]
+
+    @property
+    def branches(self) -> list[Trial]:
+        return [trial for trial in self.read if trial.branch]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +135,6 @@ class Section:
 
     @property
     def pruned(self) -> tuple[Trial, ...]:
-        """Trials that their search stopped."""
         return tuple(trial for trial in self.with_status(Status.INCOMPLETE) if trial.pruned)
 
     @cached_property
@@ -266,7 +294,6 @@ def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell]
 
 
 def _stopped_at_target(trial: Trial) -> bool:
-    """Whether a trial stopped at its own target."""
     if not trial.target or trial.measurement.get("keep_going"):
         return False
     own = Target.parse(trial.target)

@@ -215,7 +215,6 @@ class Evaluations:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """The number of evaluations of each trial."""
         return np.diff(self.first)
 
     def read(self, name: str) -> np.ndarray:

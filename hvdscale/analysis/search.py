@@ -1,8 +1,5 @@
 """What a metaparameter search at one global batch found, and whether the search was large enough.
 
-    for search in searches_of(read_trials(log)):
-        print(search.best.number, search.best.value, [bound.position for bound in search.bounds])
-
 A *study* draws points of a space until a number of its trials are feasible: finite up to their stop. A study that
 minimizes steps to a target may prune: it stops a trial at the step at which the ``prune_keep``-th best of the earlier
 draws met the target. A pruned trial is only known to need more steps than that.
@@ -34,26 +31,17 @@ ORDERED = 1.96                  # standard deviations of a rank correlation that
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """One point of a study and its trial.
-
-    kind    how it ended; BUDGET also with another objective than steps, FAILED also if it was lost with its workers or
-            has no trial in the log
-    value   steps to the target, inf: not met; with another objective the metric's best value, NaN: none
-    step    steps done at that evaluation
-    before  steps done at the one before, which did not meet; NaN: unknown, or another objective
-    trial   None: the log has none
-    """
+    """One point of a study and its trial."""
 
     number: int
-    kind: DrawEnd
-    value: float
-    step: float
-    before: float
-    trial: Trial | None
+    kind: DrawEnd           # BUDGET also with another objective than steps, FAILED also if it was lost or has no trial
+    value: float            # steps to the target, inf: not met; or the objective's best value, NaN: none
+    step: float             # steps done at that evaluation
+    before: float           # at the one before, which did not meet; NaN: unknown, or another objective
+    trial: Trial | None     # None: the log has none
 
     @property
     def feasible(self) -> bool:
-        """Whether it was finite up to its stop."""
         return self.kind in (DrawEnd.MET, DrawEnd.BUDGET, DrawEnd.PRUNED)
 
     @property
@@ -90,9 +78,8 @@ class Bound:
     @property
     def end(self) -> Any:
         """The value at the nearer end."""
-        if self.parameter.values:
-            return max(self.parameter.values) if self.upper else min(self.parameter.values)
-        return self.parameter.high if self.upper else self.parameter.low
+        ends = self.parameter.values or (self.parameter.low, self.parameter.high)
+        return max(ends) if self.upper else min(ends)
 
     @property
     def distance(self) -> float:
@@ -132,19 +119,12 @@ class Search:
     repeats: tuple[Trial, ...]
     confidence: float
 
-    @property
-    def optimizer(self) -> str:
-        """The workload's optimizer."""
-        return self.workload.optimizer
-
-    def of_kind(self, *kinds: DrawEnd) -> tuple[Draw, ...]:
-        """The draws of these kinds."""
-        return tuple(draw for draw in self.draws if draw.kind in kinds)
+    def of_kind(self, kind: DrawEnd) -> tuple[Draw, ...]:
+        return tuple(draw for draw in self.draws if draw.kind == kind)
 
     @cached_property
     def feasible(self) -> tuple[Draw, ...]:
-        """The draws that were finite up to their stop."""
-        return self.of_kind(DrawEnd.MET, DrawEnd.BUDGET, DrawEnd.PRUNED)
+        return tuple(draw for draw in self.draws if draw.feasible)
 
     @property
     def done(self) -> bool:
@@ -159,7 +139,6 @@ class Search:
 
     @property
     def diverged_share(self) -> float:
-        """The share of all draws that diverged; NaN without draws."""
         return len(self.of_kind(DrawEnd.DIVERGED)) / len(self.draws) if self.draws else math.nan
 
     @cached_property
@@ -212,13 +191,11 @@ class Search:
 
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
-        """The median best of n of its feasible trials, n = 1, 2, ..., all."""
         costs = [draw.last_step if draw.censored else self._cost(draw) for draw in self.feasible]
         return best_of_n(costs, [draw.censored for draw in self.feasible], negated=self.maximizes)
 
     @property
     def half(self) -> BestOf | None:
-        """The median best of half of its feasible trials; None where there are fewer than two."""
         return self.curve[len(self.curve) // 2 - 1] if len(self.curve) > 1 else None
 
     @property
@@ -259,7 +236,8 @@ class Search:
 
     def _cost(self, draw: Draw) -> float:
         """The quantity to minimize; inf where there is no value."""
-        return math.inf if math.isnan(draw.value) else -draw.value if self.maximizes else draw.value
+        value = -draw.value if self.maximizes else draw.value
+        return math.inf if math.isnan(value) else value
 
 
 def searches_of(trials: Sequence[Trial], target: Target | None = None, confidence: float = CONFIDENCE
@@ -302,15 +280,13 @@ def bound_of(parameter: Parameter, value: Any) -> Bound:
 def rank_deviate(values: Sequence[float], costs: Sequence[float]) -> float:
     """How strongly costs rise with values, in standard deviations under chance: Spearman's rank correlation times
     sqrt(n - 1), ties by mean rank. For two distinct values, the rank-sum test. 0 where either are all equal."""
-    ranks = np.array([_mean_ranks(values), _mean_ranks(costs)])
+    ranks = []
+    for column in (values, costs):
+        _, group, count = np.unique(np.asarray(column, float), return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(count) - (count - 1) / 2)[group])
     if (np.ptp(ranks, axis=1) == 0).any():
         return 0.0
     return float(np.corrcoef(ranks)[0, 1] * math.sqrt(len(values) - 1))
-
-
-def _mean_ranks(values: Sequence[float]) -> np.ndarray:
-    _, group, count = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count - 1) / 2)[group]
 
 
 def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -> Search:
@@ -353,7 +329,6 @@ def _read_draw(number: int, trial: Trial | None, target: Target | None, maximize
 
 
 def _classify(trial: Trial) -> DrawEnd:
-    """How a trial ended, regardless of a target."""
     if trial.status == Status.INCOMPLETE:
         return DrawEnd.PRUNED if trial.pruned else DrawEnd.FAILED
     return DrawEnd.DIVERGED if trial.status == Status.INFEASIBLE else DrawEnd.BUDGET

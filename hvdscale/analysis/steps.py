@@ -24,8 +24,7 @@ from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median,
                         mean_interval, mean_ratio, quotient)
 from .noise import Noise, NoiseSteps, noise_of
-from .rank_times import mean_of
-from .step_breakdown import NAMES, StepParts
+from .step_breakdown import NAMES, StepParts, mean_of
 from .trials import SeedKey, Trial
 
 
@@ -161,7 +160,6 @@ class Samples:
 
 
 def samples_of(runs: Sequence[RunToTarget]) -> Samples:
-    """The samples of runs of one setting."""
     by_seed = group_by(runs, lambda run: run.trial.seed_key)
     seeds = tuple(sorted(by_seed))
 
@@ -278,7 +276,6 @@ class RunCell:
 
     @cached_property
     def examples(self) -> Estimate:
-        """Training examples in the steps to target."""
         return self.steps.mapped(self.batches.examples_before)
 
     @cached_property
@@ -357,7 +354,6 @@ class RunCell:
 
     @cached_property
     def oversubscribed(self) -> bool:
-        """Whether a trial ran with more workers on a host than it has cores, which makes its times unreliable."""
         return any(trial.crowded for trial in self.considered)
 
 

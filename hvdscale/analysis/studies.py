@@ -47,7 +47,6 @@ class Study:
 
     @cached_property
     def infeasible(self) -> np.ndarray:
-        """Whether a trial diverged."""
         return self.status == Status.INFEASIBLE
 
     @cached_property
@@ -65,7 +64,6 @@ class Study:
         return self.metaparameters.get(name, np.full(len(self), np.nan))
 
     def key(self, trial: int) -> tuple[str, int]:
-        """The log and the id of a trial."""
         return self.logs[self.log[trial]], int(self.id[trial])
 
     def seed_key(self, trial: int) -> SeedKey:
@@ -129,7 +127,6 @@ def with_metric(studies: Iterable[Study], column: str) -> tuple[Study, ...]:
 
 
 def is_measured(studies: Sequence[Study], column: str) -> bool:
-    """Whether any evaluation measured a metric."""
     return any(not np.isnan(study.evaluations.read(column)).all() for study in with_metric(studies, column))
 
 

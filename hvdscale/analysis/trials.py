@@ -95,7 +95,6 @@ class Trial:
 
     @cached_property
     def batches(self) -> BatchSchedule:
-        """The global batch of every step."""
         return BatchSchedule.of_problem(self.plan.get("problem") or {}, self.global_batch)
 
     @property
@@ -118,7 +117,6 @@ class Trial:
 
     @property
     def execution(self) -> Mapping[str, Any]:
-        """The part of its plan on workers and devices."""
         return self.plan.get("execution") or {}
 
     @property
@@ -137,7 +135,6 @@ class Trial:
         return self.batches.examples_before(self.last_step) / seconds if seconds > 0 else np.nan
 
     def without_times(self) -> Trial:
-        """The trial as if nothing had been timed."""
         return replace(self, train_seconds=np.full(len(self.step), np.nan), timed_seconds=np.nan, step_parts=None)
 
     def step_seconds_by_batch(self) -> dict[int, float]:

@@ -281,7 +281,7 @@ def test_studies_are_told_apart_by_batch_optimizer_and_space():
     other = (Parameter("lr", "double", "log", 0.01, 1.0), MOMENTUM)
     made = log(drawn(0, 500), drawn(1, 500, batch=32), drawn(2, 500, optimizer="sgd"), drawn(3, 500, space=other),
                trial(9))
-    assert [(one.optimizer, one.global_batch, one.space[0].low) for one in searches_of(read_trials(made))] == [
+    assert [(one.workload.optimizer, one.global_batch, one.space[0].low) for one in searches_of(read_trials(made))] == [
         ("nesterov", 32, 0.001), ("nesterov", 256, 0.001), ("nesterov", 256, 0.01), ("sgd", 256, 0.001)]
 
 

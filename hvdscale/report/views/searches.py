@@ -28,7 +28,7 @@ FLAG = "!"              # marks what the search should be asked next
 
 def lines(search: Search) -> list[str]:
     """The study in a line: its trials and the best one; under it, indented, what the search should be asked next."""
-    return [SEARCH.say("study", optimizer=search.optimizer, batch=search.global_batch,
+    return [SEARCH.say("study", optimizer=search.workload.optimizer, batch=search.global_batch,
                        trials=describe_trials(search), best=describe_best(search)),
             *(f"  {said}" for said in hygiene(search))]
 
