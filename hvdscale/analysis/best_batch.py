@@ -28,11 +28,8 @@ PLACES = 41                 # of the lowest point that are tried, from the small
 
 @dataclass(frozen=True, eq=False)
 class Valley:
-    """A fitted valley.
-
-    best    the batch at its lowest point or, of a floor that is flat to what the residuals tell, in its middle; ends of
-            0 and inf: it may lie at the smallest or the largest batch run, or beyond
-    """
+    """A fitted valley. Its best batch is at its lowest point or, of a floor that is flat to what the residuals show, in
+    its middle; ends of 0 and inf: it may lie at the smallest or the largest batch run, or beyond."""
 
     batches: tuple[int, ...]
     best: Estimate
@@ -82,8 +79,7 @@ def valley_of(batches: Sequence[int], costs: np.ndarray, confidence: float = CON
 
 
 def valley_rise(batches: Sequence[int], rows: np.ndarray) -> np.ndarray:
-    """By how much a rise beyond the best batch improves the fit of each row of costs, as a share of the squares left.
-    """
+    """By what share of the squares left a rise beyond the best batch improves the fit of each row of costs."""
     squares, falling, _ = _curves(tuple(batches)).fit(rows.T)
     about = ((rows - rows.mean(1, keepdims=True)) ** 2).sum(1)
     improves = falling.min(0) / np.maximum(squares.min(0), 1e-12 * about + 1e-300) - 1

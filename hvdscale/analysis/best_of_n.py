@@ -99,12 +99,9 @@ def _estimate_unmet(last: np.ndarray) -> Estimate:
 
 
 def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
-    """(n, batches left out with their counts): the number of trials to compare every batch at.
-
-    The fewest steps of n trials fall with n, so comparing batches at different n would distort the curve. n is the
-    smallest count of feasible trials by batch, or the number asked for; batches with fewer are then left out. None:
-    there are no trials.
-    """
+    """(n, batches left out with their counts): the number of trials to compare every batch at. The fewest steps of n
+    trials fall with n, so comparing batches at different n would distort the curve. n is the smallest count of feasible
+    trials by batch, or the number asked for; batches with fewer are then left out. None: there are no trials."""
     if asked is not None:
         return asked, {batch: count for batch, count in counts.items() if count < asked}
     return min((count for count in counts.values() if count), default=None), {}
@@ -138,11 +135,9 @@ def _sort_trials(steps: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def middle_ranks(count: int, n: int) -> tuple[int, int]:
-    """Two ranks among ``count`` values: those around the median, over all subsets of n, of each subset's smallest.
-
-    They are equal unless the median lies midway between two values. Of the C(count, n) subsets,
-    C(count, n) - C(count - j, n) contain one of the j smallest values.
-    """
+    """Two ranks among ``count`` values: those around the median, over all subsets of n, of each subset's smallest. They
+    are equal unless the median lies midway between two values. Of the C(count, n) subsets, C(count, n) - C(count - j,
+    n) contain one of the j smallest values."""
     subsets = math.comb(count, n)
     first = next(j for j in range(count) if 2 * (subsets - math.comb(count - j - 1, n)) >= subsets)
     return first, next(j for j in range(first, count) if 2 * (subsets - math.comb(count - j - 1, n)) > subsets)
@@ -203,17 +198,14 @@ def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, 
 
 
 class _Pivot:
-    """Draws of H at the smallest trials, and the weights of a quantile that follow; arrays have one entry per draw.
-
-    between  where between two evaluations a target was met, from 0 to 1: shape (DRAWS, trials)
-    """
+    """Draws of H at the smallest trials, and the weights of a quantile that follow; arrays have one entry per draw."""
 
     def __init__(self, at_risk: tuple[int, ...], n: int) -> None:
         """at_risk  the number of trials that had not ended yet, at each of the smallest"""
         random = np.random.Generator(np.random.Philox(key=len(at_risk)))
         draws = max(DRAWS // 8, min(DRAWS, MOST_DRAWN // len(at_risk)))
         hazard = np.cumsum(random.standard_exponential((draws, len(at_risk))) / at_risk, axis=1)
-        self.between = random.random((draws, len(at_risk)))
+        self.between = random.random((draws, len(at_risk)))     # where between two evaluations a target was met
         wanted = np.log(2) / n
         root = hazard[:, :LOWEST] ** (1 / SHAPE)
         self.tail = (wanted ** (1 / SHAPE) - root[:, 0]) / (root - root[:, :1]).mean(1)

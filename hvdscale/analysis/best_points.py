@@ -67,10 +67,8 @@ def first_feasible(study: Study, count: int) -> Study:
 
 
 def split_by(studies: Sequence[Study], name: str) -> dict[float, tuple[Study, ...]]:
-    """The studies of one workload once for each value of a metaparameter, with only the trials of that value.
-
-    Empty unless the metaparameter is a choice among a few values within studies.
-    """
+    """The studies of one workload once for each value of a metaparameter, with only the trials of that value. Empty
+    unless the metaparameter is a choice among a few values within studies."""
     values = [metaparameter(study, name)[study.searched] for study in studies]
     values = [one[np.isfinite(one)] for one in values]
     distinct = np.unique(np.concatenate([np.empty(0), *values]))
@@ -99,7 +97,6 @@ def many_valued(studies: Sequence[Study]) -> tuple[str, ...]:
 
 
 def is_varied(studies: Sequence[Study], name: str) -> bool:
-    """Whether some study tried several values of a metaparameter."""
     values = [metaparameter(study, name) for study in studies]
     return any(len(np.unique(one[np.isfinite(one)])) > 1 for one in values)
 

@@ -65,7 +65,6 @@ class Budget:
 
     @property
     def axis(self) -> str:
-        """The column of /evaluations that measures it."""
         return AXES[self.unit]
 
     def limit(self, workload: JobKey) -> float:
@@ -100,11 +99,8 @@ def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | No
 
 
 def are_ends_alone(trials: Iterable[tuple[int, np.ndarray]]) -> bool:
-    """Whether a fixed budget is all that trials show, not how many steps a target takes: each was evaluated once after
-    step 0, all at the same step or after the same examples to 1 %.
-
-    trials  (global batch, steps of its evaluations) of each; some batch has two or more
-    """
+    """Whether a fixed budget is all that trials, (global batch, steps of evaluations), show, not how many steps a
+    target takes: each was evaluated once after step 0, all at the same step or after the same examples to 1 %."""
     found = [(batch, steps[steps > 0]) for batch, steps in trials]
     if len(found) <= len({batch for batch, _ in found}) or any(len(steps) != 1 for _, steps in found):
         return False
@@ -113,7 +109,6 @@ def are_ends_alone(trials: Iterable[tuple[int, np.ndarray]]) -> bool:
 
 
 def show_ends_alone(studies: Sequence[Study]) -> bool:
-    """Whether a fixed budget is all that the trials of these studies show, see are_ends_alone."""
     return are_ends_alone((study.global_batch, steps) for study in studies for steps in np.split(
         study.evaluations.read("step"), study.evaluations.first[1:-1]))
 
@@ -168,10 +163,8 @@ def outcomes_under(study: Study, column: str, minimizes: bool, budget: Budget | 
 
 
 def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
-    """Whether each trial ended before it spent the budget (None: its own, in steps); False where it has no budget.
-
-    It did if its search stopped it, or if one more evaluation at the spacing of the last two fits in the budget.
-    """
+    """Whether each trial ended before it spent the budget (None: its own, in steps); False where it has no budget. It
+    did if its search stopped it, or if one more evaluation at the spacing of the last two fits in the budget."""
     evaluations = study.evaluations
     limit = study.budget_steps if budget is None else np.full(len(study), budget.limit(study.workload))
     short = study.pruned.copy()
@@ -200,7 +193,6 @@ class BudgetPoint:
 
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
-        """The median best of n of its feasible trials, n = 1, 2, ..., all; empty without any."""
         return best_of_n(self.costs.tolist(), negated=not self.minimizes)
 
     @property
@@ -230,7 +222,6 @@ class BudgetPoint:
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        """The trials behind it, the best first."""
         rows = np.flatnonzero(self.outcomes.searched)
         return tuple(map(self.outcomes.study.key, sorted(rows.tolist(), key=lambda row: (row != self.trial, row))))
 

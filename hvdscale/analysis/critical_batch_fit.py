@@ -49,11 +49,8 @@ OVERHEAD = 0.20
 
 @dataclass(frozen=True, eq=False)
 class CriticalBatchFit:
-    """The curve that fits best.
-
-    Intervals are open, to 0 or inf, where the points do not reach. Where perfect scaling alone fits best, S_min is 0
-    and B_crit inf; where a plateau alone does, B_crit is 0.
-    """
+    """The curve that fits best. Intervals are open, to 0 or inf, where the points do not reach. Where perfect scaling
+    alone fits best, S_min is 0 and B_crit inf; where a plateau alone does, B_crit is 0."""
 
     s_min: Estimate
     b_crit: Estimate
@@ -128,18 +125,19 @@ class SettingPoint:
 
 
 def _count_before_rise(points: Sequence[SettingPoint]) -> int:
-    """The number of points, from the smallest batch on, before a significant rise; at least LEAST_POINTS.
-
-    A tail rises where its mean log S lies RISES standard errors above the level before it. That level is the last block
-    of the decreasing regression of the points before (pool adjacent violators). Of several such tails, the clearest is
-    left out with the batch before it, where the rise may begin while the curve still falls.
-    """
+    """The number of points, from the smallest batch on, before a significant rise; at least LEAST_POINTS. A tail rises
+    where its mean log S lies RISES standard errors above the level before it. That level is the last block of the
+    decreasing regression of the points before (pool adjacent violators). Of several such tails, the clearest is left
+    out with the batch before it, where the rise may begin while the curve still falls."""
     logs = np.array([point.log_steps for point in points])
     variance = float(np.mean([point.deviation ** 2 for point in points]))
-    rises = {first: (logs[first:].mean() - level) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
-             for first in range(LEAST_POINTS, len(logs)) for level, size in [_last_level(logs[:first])]}
-    rise, clearest = max(((rise, -first) for first, rise in rises.items()), default=(-np.inf, 0))
-    return max(LEAST_POINTS, -clearest - 1) if rise > RISES else len(logs)
+    most, kept = RISES, len(logs)
+    for first in range(LEAST_POINTS, len(logs)):
+        level, size = _last_level(logs[:first])
+        rise = (logs[first:].mean() - level) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
+        if rise > most:
+            most, kept = rise, max(LEAST_POINTS, first - 1)
+    return kept
 
 
 def _last_level(logs: np.ndarray) -> tuple[float, int]:
@@ -319,11 +317,9 @@ def _fit(points: Sequence[SettingPoint], weighted: bool, left_out: tuple[int, ..
 
 
 def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: float) -> np.ndarray:
-    """Draws of E_min, B_crit and p, shape (DRAWS, 3).
-
-    B_crit has the distribution whose quantiles are the ends of its profile intervals (a confidence distribution). p is
-    drawn from the likelihood given B_crit, the level from Student's t around its mean given both.
-    """
+    """Draws of E_min, B_crit and p, shape (DRAWS, 3). B_crit has the distribution whose quantiles are the ends of its
+    profile intervals (a confidence distribution). p is drawn from the likelihood given B_crit, the level from Student's
+    t around its mean given both."""
     random = np.random.Generator(np.random.Philox(key=surface.end + 1))
     deviation = np.sqrt(variance)
     wanted = deviation * scipy.special.stdtrit(freedom, random.permutation((np.arange(DRAWS) + 0.5) / DRAWS))
@@ -352,7 +348,6 @@ def _find_ends(region: _Region, roots: np.ndarray, way: int) -> np.ndarray:
 
 def _widen_over_shapes(fits: Sequence[CriticalBatchFit], hyperbola: CriticalBatchFit, shapes: np.ndarray
                        ) -> CriticalBatchFit:
-    """The hyperbola with intervals and draws over all shapes."""
     def widen(name: str) -> Estimate:
         ends = [getattr(one, name) for one in fits]
         return replace(getattr(hyperbola, name), low=min(one.low for one in ends), high=max(one.high for one in ends))

@@ -32,11 +32,7 @@ class Crossing:
 
 
 def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> Crossing | None:
-    """The lasting crossing of a run; None where no evaluation met the target.
-
-    step      float array, shape (evals,), increasing
-    measured  float array, shape (evals,), without NaN
-    """
+    """The lasting crossing of a run, arrays of shape (evals,) without NaN; None where no evaluation met the target."""
     met = target.met_by(measured)
     if not met.any():
         return None

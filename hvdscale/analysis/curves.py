@@ -58,12 +58,10 @@ class BatchPoint:
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """A study's search against a target: its feasible trials, without repeats of the winner.
-
-    The fewest steps of these trials are those of the published analysis (Shallue et al. 2019,
-    batch_science/measurement_utils.py) where nothing was pruned: of the earliest measurement beyond the goal, ties by
-    trial id. It does not count INFEASIBLE trials that met the target before they diverged.
-    """
+    """A study's search against a target: its feasible trials, without repeats of the winner. The fewest steps of these
+    trials are those of the published analysis (Shallue et al. 2019, batch_science/measurement_utils.py) where nothing
+    was pruned: of the earliest measurement beyond the goal, ties by trial id. It does not count INFEASIBLE trials that
+    met the target before they diverged."""
 
     study: Study
     reached: Outcomes
@@ -132,8 +130,7 @@ class CurvePoint(SearchResult):
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, and the regimes of the ``judged`` ones: of searches, or of repeats.
-    """
+    """The points of a workload and target by batch, of searches or repeats, and the regimes of the ``judged`` ones."""
 
     workload: JobKey
     target: Target
@@ -146,7 +143,6 @@ class Curve:
 
     @property
     def judged(self) -> tuple[CurvePoint | BatchPoint, ...]:
-        """The points below the cut."""
         return _below(self.cut, self.points)
 
     @property
@@ -155,25 +151,20 @@ class Curve:
 
     @property
     def searched(self) -> tuple[CurvePoint, ...]:
-        """The points that come from studies."""
         return tuple(point for point in self.points if isinstance(point, CurvePoint))
 
     @property
     def measured(self) -> tuple[BatchPoint, ...]:
-        """The points that come from repeats."""
         return tuple(point for point in self.points if isinstance(point, BatchPoint))
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        """(log, id) of the trial with the fewest steps at each batch that was searched."""
         return tuple(key for point in self.searched for key in point.keys)
 
 
 def curve_of(studies: Sequence[Study], target: Target, options: Options = Options()) -> Curve | None:
-    """The curve of one workload's studies; None where no study has the target's metric.
-
-    The fewest steps fall with the number of trials, so all batches use the same n, see best_of_n.common_trials.
-    """
+    """The curve of one workload's studies; None where no study has the target's metric. The fewest steps fall with the
+    number of trials, so all batches use the same n, see best_of_n.common_trials."""
     studies = with_metric(studies, target.column)
     if not studies:
         return None
@@ -192,11 +183,8 @@ def _below(cut: int | None, points: Iterable[Batched]) -> tuple[Batched, ...]:
 
 
 def is_cut(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray) -> bool | None:
-    """Whether one batch's best rate lies beyond those tried, see above; None: no trial met the target.
-
-    rates     of the feasible trials, shape (trials,), and of those that ``diverged``
-    steps     to target of the feasible ones; inf: not met
-    """
+    """Whether one batch's best rate lies beyond those of its feasible trials and of those that ``diverged``, see above;
+    None: no trial met the target."""
     if not np.isfinite(steps).any():
         return None
     best = rates[steps.argmin()]
@@ -209,10 +197,7 @@ def is_cut(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray) -> bool |
 
 
 def cut_from(batches: Sequence[int], cut: Iterable[bool | None]) -> int | None:
-    """The batch from which on most batches are cut, the largest too; None: there is none.
-
-    cut  of each batch; None: no trial met the target there
-    """
+    """The batch from which on most batches are cut, the largest too; None: there is none."""
     known = [(batch, one) for batch, one in zip(batches, cut) if one is not None]
     for at, (batch, one) in enumerate(known):
         rest = [other for _, other in known[at:]]

@@ -30,13 +30,9 @@ Ends = tuple[Any, Any]      # (low, high): numbers, or arrays where the values h
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value over repeats with its interval, both inf-aware.
-
-    value         geometric mean; with unmet runs, the median that counts them as inf. inf: most did not meet; NaN: not
-                  measured
-    extrapolated  beyond what was seen, as pruning hid the value or there were too few trials: from those that met the
-                  target soonest
-    """
+    """A value over repeats, their geometric mean, with its interval; with unmet runs, the median that counts them as
+    inf. inf: most did not meet; NaN: not measured. It is extrapolated from those that met the target soonest where
+    pruning hid it or there were too few trials."""
 
     value: float
     low: float                  # NaN where there is only one run
@@ -203,9 +199,7 @@ def mean_interval(values: ArrayLike, pool: Spread = UNKNOWN, confidence: float =
 def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE,
                    pool_below: Spread | None = None) -> Ends:
     """Ends of the interval of geometric_mean(above) / geometric_mean(below), independent samples; NaN for single ones.
-
-    Student's, with the pool's degrees of freedom, where both sides use the pooled spread; else Welch's.
-    """
+    Student's, with the pool's degrees of freedom, where both sides use the pooled spread; else Welch's."""
     samples = logarithms(above), logarithms(below)
     if min(logs.shape[-1] for logs in samples) < 2:
         return NONE
@@ -228,10 +222,8 @@ def paired_ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNK
 
 
 def quotient(above: Estimate, below: Estimate) -> tuple[float, float]:
-    """Ends of the interval of the quotient of two independent estimates; 0 and inf where theirs are open.
-
-    From the distances of each value to its own ends, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27).
-    """
+    """Ends of the interval of the quotient of two independent estimates; 0 and inf where theirs are open. From the
+    distances of each value to its own ends, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27)."""
     (a, a_low, a_high), (b, b_low, b_high) = (logarithms([one.value, one.low, one.high]) for one in (above, below))
     with np.errstate(invalid="ignore"):             # where both values are inf, as of what was not met: NaN
         return (float(np.exp(a - b - np.hypot(a - a_low, b_high - b))),
@@ -284,10 +276,8 @@ def _t_interval(centre: np.ndarray, variance: np.ndarray, freedom: float | np.nd
 
 def times(one: Estimate, other: Estimate) -> Estimate:
     """The product of independent estimates; without an interval where one of them has none. An open end stays open.
-
     Half-widths of intervals add in quadrature, on a log scale. Where the second is inf, the product is inf, with the
-    product of the known bounds as its lower bound ``beyond``.
-    """
+    product of the known bounds as its lower bound ``beyond``."""
     value = one.value * other.value
     if other.value == np.inf:
         return Estimate(value, one.low * other.low, np.inf, min(one.runs, other.runs), one.value * other.beyond)

@@ -86,7 +86,6 @@ class Versions:
     notes: tuple[str, ...] = ()
 
     def of(self, workload: JobKey, plan: Mapping[str, Any]) -> JobKey:
-        """The workload of a trial of this plan, with its version."""
         if not self.names:
             return workload
         return replace(workload, version=self.names.get((_named(workload), _digest(plan)), ""))

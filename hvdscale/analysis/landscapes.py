@@ -150,10 +150,7 @@ def laws_of(rates: Sequence[BestRate], optimizer: str = "", confidence: float = 
 
 
 def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confidence: float) -> Estimate | None:
-    """The batch of the highest best rate with its interval, see above; None: no batch on one side is surely lower.
-
-    y, variance     mean and variance of the logarithm of each best rate
-    """
+    """The batch of the highest best rate exp(y), see above; None: no batch on one side is surely lower."""
     top = int(np.argmax(y))
     quantile = scipy.special.ndtri(1 - (1 - confidence) / 2 / (len(y) - 1))
     lower = y[top] - y > quantile * np.sqrt(variance + variance[top])

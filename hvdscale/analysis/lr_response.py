@@ -86,11 +86,9 @@ def valley(u: np.ndarray, below: float | np.ndarray, above: float | np.ndarray, 
 
 
 def landscapes_of(batches: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> list[Landscape | None]:
-    """The landscapes of several batches of one workload, with a common prior on their shape: l, k, r and the noise.
-
-    A first fit of each batch alone gives the prior's mean, and the spread between batches its width; then all are
-    fitted again.
-    """
+    """The landscapes of several batches of one workload, with a common prior on their shape: l, k, r and the noise. A
+    first fit of each batch alone gives the prior's mean, and the spread between batches its width; then all are fitted
+    again."""
     alone = [landscape_of(*batch, rough=True) for batch in batches]
     shapes, prior = np.array([one.shape for one in alone if one is not None]), _PRIOR
     if len(shapes) > 1:
@@ -104,7 +102,6 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
                  start: Landscape | None = None, rough: bool = False) -> Landscape | None:
     """The landscape of the trials of one search; None where fewer than LEAST_MET met the target, or all used one rate.
 
-    log_rate  shape (trials,)
     before    steps at the last evaluation known not to have met; 0: none
     steps     at the one that met; inf: none did
     start     the landscape of the same trials under another prior, from which sampling starts
@@ -139,10 +136,7 @@ def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, bef
     farther out, one in INWARD of all trials just inside, and at least VOTES, needed more than that.
 
     The best rate's steps are the fitted ones, or the second fewest of the trials where these are more: on a wide flat
-    top and beside a cliff the fit's lowest point is too low.
-
-    rates, before, steps    as for landscape_of
-    """
+    top and beside a cliff the fit's lowest point is too low."""
     out = np.sign(log_rate - np.median(landscape.best)) * (rates - log_rate)
     voting = max(VOTES, int((out >= 0).sum()) + max(1, len(rates) // INWARD))
     least = np.where(np.isfinite(steps), steps, before)[np.argsort(-out)][:voting]
@@ -161,7 +155,6 @@ class _CensoredTrials:
 
     @cached_property
     def box(self) -> np.ndarray:
-        """The range of the best rate and of its steps: shape (2, 2)."""
         fewest = self.high.min()
         return np.array([[self.log_rate.min() - _BEYOND, self.log_rate.max() + _BEYOND], [fewest - 2, fewest + 2]])
 
@@ -204,11 +197,9 @@ class _CensoredTrials:
 def _log_likelihood(points: np.ndarray, log_rate: np.ndarray, low: np.ndarray, high: np.ndarray, met: int
                     ) -> np.ndarray:
     """The log likelihood of points, shape (points, 6), given trials, shape (trials, 1), of which the first ``met`` met.
-
     In single precision, with as few exponentials and logarithms as possible, as most of a report's time may be spent
     here. With E = exp((x - middle) / scale), the logistic distribution has 1 / (1 + E) above x. The formula of
-    ``valley`` is written as the logarithm of 1 + exp(ratio), with the ratio of its two terms.
-    """
+    ``valley`` is written as the logarithm of 1 + exp(ratio), with the ratio of its two terms."""
     best, fewest, *shape = points.T
     below, above, sharp, scale = np.exp(shape)
     constant = fewest + (np.log(below) - np.log(below + above)) / sharp - above * best

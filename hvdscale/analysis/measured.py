@@ -25,10 +25,8 @@ class Footprint:
 
     def most_local(self, limit: float) -> int:
         """Examples of a worker that ``limit`` bytes hold. Memory is a line through the smallest and the largest local
-        batch; of one alone it is taken as proportional to the examples, the most that it can be at larger ones.
-
-        Raises UsageError where no log measured memory, or one example is too many.
-        """
+        batch; of one alone it is taken as proportional to the examples, the most that it can be at larger ones. Raises
+        UsageError where no log measured memory, or one example is too many."""
         if not self.memory:
             raise UsageError("--memory: no log here measured how much memory a worker takes, as those of "
                              "hvdscale-scale script do; --max-local-batch N says how many examples it holds")

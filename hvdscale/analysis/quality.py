@@ -48,13 +48,7 @@ NO_METRIC, BATCHES, STOPPED, UNFINISHED = "no metric", "batches", "stopped", "un
 
 @dataclass(frozen=True, eq=False)
 class Quality:
-    """How the best value depends on the batch.
-
-    worse_by    the mean from ``worse_from`` on minus the mean from the best batch to it, above 0. Student's interval,
-                without the uncertainty of the batch
-    detectable  the linear rise from the smallest to the largest batch that would be found in POWER of such sweeps; NaN
-                where it improves
-    """
+    """How the best value depends on the batch."""
 
     workload: JobKey
     column: str
@@ -67,9 +61,9 @@ class Quality:
     confidence: float
     p_value: float = np.nan             # NaN: no result, for the reason ``why``
     worse_from: int | None = None       # the first batch with a penalty; None: no penalty was found
-    worse_by: Estimate = Estimate.unknown()
+    worse_by: Estimate = Estimate.unknown()     # the mean from there on minus that from the best batch to it, above 0
     improves: bool = False              # whether the metric improves with the batch, by the test in the other direction
-    detectable: float = np.nan
+    detectable: float = np.nan          # linear rise over the batches that is found in POWER of such sweeps, see split
     why: str = ""
     valley: Valley | None = None        # fitted to the medians as costs; None: too few batches, or no test
 
@@ -83,7 +77,6 @@ class Quality:
 
     @property
     def best_at(self) -> int:
-        """The index of the best batch, of those compared."""
         return int(self.best.argmin() if self.minimizes else self.best.argmax())
 
     @property
@@ -101,7 +94,6 @@ class Quality:
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Batches with too few trials."""
         return tuple(point.global_batch for at, point in enumerate(self.points) if point.feasible < LEAST_TRIALS)
 
     @property
@@ -181,7 +173,8 @@ def rise_p_value(values: np.ndarray, rise: Callable[[np.ndarray], np.ndarray] = 
 
 
 def split(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[int, Estimate]:
-    """The split into two means, the second larger, that fits best: (first index of the second, the difference)."""
+    """The split into two means, the second larger, that fits best: (first index of the second, the difference, with
+    Student's interval, without the uncertainty of the split)."""
     count = len(values)
     gains = [at * (count - at) / count * max(0.0, values[at:].mean() - values[:at].mean()) ** 2
              for at in range(1, count)]

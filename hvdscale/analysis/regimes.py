@@ -76,10 +76,8 @@ def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], options: O
 def _is_past_break(batches: Sequence[int], estimates: Sequence[Estimate], perfect: np.ndarray, tolerance: float
                    ) -> np.ndarray:
     """Whether each lies past a batch at which scaling is certainly not perfect, counted from the first perfect one.
-
     Certain: the lower end of B S is above the upper end of the smallest B S plus the tolerance. An interval from the
-    evaluation grid alone makes nothing certain.
-    """
+    evaluation grid alone makes nothing certain."""
     ends = np.array([(one.low, one.high) if one.met and one.runs > 1 else (0, np.inf) for one in estimates])
     low, high = (ends * np.asarray(batches, float)[:, None]).T
     smallest = np.argmin([one.value * batch if one.met else np.inf for batch, one in zip(batches, estimates)])
@@ -104,17 +102,14 @@ def _is_within(logs: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def _last(inside: np.ndarray) -> np.ndarray:
-    """Index of the last that is True, along the last axis."""
     return inside.shape[-1] - 1 - inside[..., ::-1].argmax(-1)
 
 
 def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float, narrower: float
                     ) -> np.ndarray | None:
-    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown.
-
-    An open side of an estimate is assumed to be as wide as the widest known side. A batch that did not meet is drawn
-    from the least that its runs reached upwards; inf where that is unknown.
-    """
+    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown. An open side of an estimate is assumed to be
+    as wide as the widest known side. A batch that did not meet is drawn from the least that its runs reached upwards;
+    inf where that is unknown."""
     ends = logarithms([(one.low, one.high) for one in estimates])
     with np.errstate(invalid="ignore"):
         wide = np.abs(ends - log_steps[:, None])

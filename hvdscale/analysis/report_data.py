@@ -158,10 +158,8 @@ class JobResults:
 
 def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Options = Options()
             ) -> tuple[JobResults, ...]:
-    """Trials grouped by workload and measured against the targets, by default each against its own.
-
-    Raises UsageError where no trial has a target's metric.
-    """
+    """Trials grouped by workload and measured against the targets, by default each against its own. Raises UsageError
+    where no trial has a target's metric."""
     trials = tuple(trials)
     refuse_unknown(targets, {name for trial in trials for name in trial.metrics})
     groups = tuple(JobResults(workload, found, tuple(_sections(workload, found, targets, options)))
@@ -173,10 +171,7 @@ def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Op
 
 def analyse_studies(studies: Iterable[Study], targets_of: Callable[[Sequence[Study]], Sequence[Target | None]],
                     options: Options = Options()) -> tuple[JobResults, ...]:
-    """Likewise of studies of which no trial is made of its own: sections of the workloads' targets without trials.
-
-    targets_of  those of a workload's studies; None: a section without a target
-    """
+    """Likewise of studies of which no trial is made of its own: sections of the workloads' targets without trials."""
     return tuple(JobResults(workload, (), tuple(Section(workload, target, options) for target in targets_of(own)))
                  for workload, own in group_by(studies, lambda study: study.workload).items())
 

@@ -30,10 +30,7 @@ SeedKey = tuple[int, str, int]
 
 
 def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:
-    """What runs are grouped and paired by: equal for those of one seed, and for no others where it is unknown.
-
-    trial   log and id
-    """
+    """What runs are grouped and paired by: equal for those of one seed, and for no others where it is unknown."""
     return (seed, *trial) if seed == UNKNOWN_SEED else (seed, "", 0)
 
 
@@ -43,13 +40,8 @@ def is_pruning(stop_reason: str) -> bool:
 
 
 class TrialRows:
-    """The rows of a log's /trials as columns, with what their plans say; plans that are alike are read once.
-
-    pruned   bool: INCOMPLETE because its search stopped it
-    repeat   bool: a search's winner under another seed
-    branch   bool: a branch of a run
-    untimed  bool: it changed its worker count partway, so that its times apply to no single count
-    """
+    """The rows of a log's /trials as columns, with what their plans say; plans that are alike are read once. Untimed
+    trials changed their worker count partway, so that their times apply to no single count."""
 
     def __init__(self, log: Log, versions: Versions = ONE_VERSION) -> None:
         table = log.trials
@@ -120,13 +112,8 @@ def _find_distinct(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ..
 
 
 class SourceRows:
-    """Where the evaluations of a study's trials are in one log.
-
-    counts  number of rows of each trial
-    untimed whether to treat each trial's seconds as not measured
-    ranges  (first, stop) of the rows to read
-    order   which of the rows read are the study's, in order of trial; None: all of them in order
-    """
+    """Where the evaluations of a study's trials are in one log: ``counts`` rows of each trial in these ``ranges`` of
+    rows to read. ``order`` are those of them that are the study's, by trial; None: all of them in order."""
 
     def __init__(self, table: LogTable, untimed: np.ndarray, trial: np.ndarray, first: np.ndarray, count: np.ndarray
                  ) -> None:
@@ -181,7 +168,6 @@ class Kept:
         self.lock = threading.Lock()
 
     def get(self, key: Hashable, read: Callable[[], np.ndarray]) -> np.ndarray:
-        """The column of the key; read unless cached."""
         with self.lock:
             if key in self.columns:
                 self.columns.move_to_end(key)
@@ -218,17 +204,11 @@ class Evaluations:
         return np.diff(self.first)
 
     def read(self, name: str) -> np.ndarray:
-        """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``.
-
-        NaN in trials of a log that has no such metric; KeyError where none has it.
-        """
+        """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``. NaN in trials
+        of a log that has no such metric; KeyError where none has it."""
         if "/" in name and name not in self.columns:
             raise KeyError(f"there is no {name}; there are {', '.join(self.columns) or 'no metrics'}")
         return self._kept.get((self, name), lambda: self._read(name))
-
-    def trial(self, rows: np.ndarray | int) -> Any:
-        """The trial of each of these rows."""
-        return np.searchsorted(self.first, rows, "right") - 1
 
     def _read(self, name: str) -> np.ndarray:
         if self._order is None and name != "step":

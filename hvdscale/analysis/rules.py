@@ -74,7 +74,6 @@ class Rule:
         return cls(name, cap)
 
     def factor(self, batch_ratio: float) -> float:
-        """The factor on the rate at ``batch_ratio`` times the base batch."""
         return scaling.lr_factor(self.name, batch_ratio, self.cap)
 
     @property
@@ -111,12 +110,9 @@ class Missing:
 
 @dataclass(frozen=True, eq=False)
 class RulePoint:
-    """One rule at one batch.
-
-    loss    its steps over those of the tuned optimum; NaN: unknown. inf: only the lower bound ``beyond`` is known. Then
-            the loss exceeds the budget of the trials, its runs did not meet the target, or the rate lies outside those
-            tried (the loss is at least that at their end)
-    """
+    """One rule at one batch. Its loss is its steps over those of the tuned optimum; NaN: unknown. inf: only the lower
+    bound ``beyond`` is known. Then the loss exceeds the budget of the trials, its runs did not meet the target, or the
+    rate lies outside those tried (the loss is at least that at their end)."""
 
     global_batch: int
     rate: float                 # by the rule
@@ -201,10 +197,8 @@ class RuleCosts:
 
 
 def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = RULE_WITHIN) -> RuleCosts | None:
-    """The cost of each rule along a curve of tuned batches; rules that scale betas are for adam and adamw alone.
-
-    None where fewer than two batches were tuned, or no rule is for their optimizer.
-    """
+    """The cost of each rule along a curve of tuned batches; rules that scale betas are for adam and adamw alone. None
+    where fewer than two batches were tuned, or no rule is for their optimizer."""
     return next(rules_along([curve], rules, tolerance))
 
 
@@ -278,7 +272,6 @@ def _fit_line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, 
 
 
 def _is_momentum_searched(curve: Curve) -> bool:
-    """Whether the momentum differs between the trials of a batch."""
     found = [point.study.metaparameter("momentum") for point in curve.searched]
     return any(len(np.unique(values[~np.isnan(values)])) > 1 for values in found)
 

@@ -72,7 +72,6 @@ class Bound:
 
     @property
     def upper(self) -> bool:
-        """Whether the upper end is nearer."""
         return self.position > 0.5
 
     @property
@@ -103,7 +102,7 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """One study. ``draws`` are those that ended, in order; ``repeats`` are the best one under other seeds."""
+    """One study. ``draws`` are those that ended, in order; ``repeats`` the best one under other seeds, none failed."""
 
     study: str
     workload: JobKey
@@ -212,15 +211,13 @@ class Search:
         return abs(self.best.value - before) / abs(before) if before else math.nan
 
     @property
-    def on_the_grid(self) -> bool:
-        """Whether that improvement is within the spacing of evaluations around the best, so that it proves nothing."""
-        return self.objective == STEPS_TO_TARGET and self.half is not None and self.best is not None and (
-            self.half.low - self.best.value <= self.best.value - np.nan_to_num(self.best.before))
-
-    @property
     def improving(self) -> bool:
-        """Whether more trials are likely to find a better best."""
-        return self.lowered > IMPROVED and not self.on_the_grid
+        """Whether more trials are likely to find a better best. An improvement within the spacing of evaluations around
+        the best proves nothing."""
+        if self.half is None or self.best is None or not self.lowered > IMPROVED:
+            return False
+        return self.objective != STEPS_TO_TARGET or (
+            self.half.low - self.best.value > self.best.value - np.nan_to_num(self.best.before))
 
     @property
     def saved_steps(self) -> float:
@@ -242,11 +239,8 @@ class Search:
 
 def searches_of(trials: Sequence[Trial], target: Target | None = None, confidence: float = CONFIDENCE
                 ) -> tuple[Search, ...]:
-    """Every study among the trials, by workload, global batch and name; trials that belong to none are skipped.
-
-    target  replaces the strictest target of studies that minimize steps; those that stop their trials too early to
-            judge it are left out, see ``covers``
-    """
+    """Every study among the trials, by workload, batch and name; trials that belong to none are skipped. A target
+    replaces the strictest one of studies that minimize steps; those that do not cover it are left out."""
     judged = [trial for trial in sorted(trials, key=lambda trial: trial.key)
               if trial.study and (target is None or covers(trial.sweep, target))]
     found = [_search(group, target, confidence) for group in group_by(judged, lambda trial: trial.study).values()]
@@ -259,8 +253,7 @@ def own_target(sweep: Mapping[str, Any]) -> Target | None:
 
 
 def covers(sweep: Mapping[str, Any], target: Target) -> bool:
-    """Whether a study can be judged by this target: where it stops trials at its own, this must be as easy or easier.
-    """
+    """Whether a study can be judged by this target: as easy as its own, where it stops trials at that, or easier."""
     own = own_target(sweep)
     if sweep["objective"] != STEPS_TO_TARGET or own is None:
         return True
@@ -280,13 +273,13 @@ def bound_of(parameter: Parameter, value: Any) -> Bound:
 def rank_deviate(values: Sequence[float], costs: Sequence[float]) -> float:
     """How strongly costs rise with values, in standard deviations under chance: Spearman's rank correlation times
     sqrt(n - 1), ties by mean rank. For two distinct values, the rank-sum test. 0 where either are all equal."""
-    ranks = []
+    ranks: list[np.ndarray] = []
     for column in (values, costs):
         _, group, count = np.unique(np.asarray(column, float), return_inverse=True, return_counts=True)
         ranks.append((np.cumsum(count) - (count - 1) / 2)[group])
     if (np.ptp(ranks, axis=1) == 0).any():
         return 0.0
-    return float(np.corrcoef(ranks)[0, 1] * math.sqrt(len(values) - 1))
+    return float(np.corrcoef(*ranks)[0, 1] * math.sqrt(len(values) - 1))
 
 
 def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -> Search:
@@ -297,7 +290,10 @@ def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -
     search = Search(sweep["study"], trials[0].workload, trials[0].global_batch,
                     tuple(map(Parameter.of, sweep["space"])), sweep["objective"], target, maximizes, wanted, max_draws,
                     sweep["prune_keep"], _find_draws(trials, target, maximizes), (), confidence)
-    return replace(search, repeats=_find_repeats(trials, search.best))
+    best = search.best.trial if search.best else None
+    repeats = {trial.seed_key: trial for trial in trials if best and trial.sweep["repeat"]
+               and trial.setting == best.setting and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}
+    return replace(search, repeats=tuple(repeats[seed] for seed in sorted(repeats)))
 
 
 def _find_draws(trials: Sequence[Trial], target: Target | None, maximizes: bool) -> tuple[Draw, ...]:
@@ -332,10 +328,3 @@ def _classify(trial: Trial) -> DrawEnd:
     if trial.status == Status.INCOMPLETE:
         return DrawEnd.PRUNED if trial.pruned else DrawEnd.FAILED
     return DrawEnd.DIVERGED if trial.status == Status.INFEASIBLE else DrawEnd.BUDGET
-
-
-def _find_repeats(trials: Sequence[Trial], best: Draw | None) -> tuple[Trial, ...]:
-    """The trials of the best draw's setting under other seeds, by seed, without failed ones."""
-    found = {trial.seed_key: trial for trial in trials if best and best.trial and trial.sweep["repeat"]
-             and trial.setting == best.trial.setting and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}
-    return tuple(found[seed] for seed in sorted(found))

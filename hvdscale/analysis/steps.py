@@ -29,11 +29,7 @@ from .trials import SeedKey, Trial
 
 
 def first_met(measured: ArrayLike, target: Target) -> int:
-    """Index of the first evaluation that meets the target; -1 if none does.
-
-    measured  float array, shape (evals,), in order of steps; NaN (not measured, or diverged) never meets
-    target    see Target.met_by, the only place where the comparison is written
-    """
+    """Index of the first evaluation that meets the target, see Target.met_by; -1 if none does. NaN never meets."""
     met = np.flatnonzero(target.met_by(np.asarray(measured, float)))
     return int(met[0]) if len(met) else -1
 
@@ -74,11 +70,7 @@ class RunToTarget:
 
 
 def run_of(trial: Trial, target: Target | None = None, crossing: str = FIRST) -> RunToTarget:
-    """One trial measured against a target; None: no target.
-
-    crossing  which evaluation counts: the first that met, or the lasting crossing, see crossing.py; where that is
-              unknown, the first
-    """
+    """One trial measured against a target, at the first evaluation that met it or, if known, its lasting crossing."""
     found = _run_of(trial, target)
     if target is None or crossing != LASTING:
         return found
@@ -142,10 +134,8 @@ BEFORE = {STEPS: "steps_before", SECONDS: "seconds_before", SPEED: SPEED}      #
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The measurements of a setting's repeats: arrays of shape (seeds,), in order of seed; NaN: not measured.
-
-    Runs of one seed are the same updates and count once, by their geometric mean over those that were measured.
-    """
+    """The measurements of a setting's repeats: arrays of shape (seeds,), in order of seed; NaN: not measured. Runs of
+    one seed are the same updates and count once, by their geometric mean over those that were measured."""
 
     seeds: tuple[SeedKey, ...]
     steps: np.ndarray
@@ -170,7 +160,6 @@ def samples_of(runs: Sequence[RunToTarget]) -> Samples:
 
 
 def known(values: ArrayLike) -> np.ndarray:
-    """The values that are not NaN."""
     values = np.asarray(values, float)
     return values[~np.isnan(values)]
 
@@ -234,9 +223,11 @@ class RunCell:
         """The cell as estimated without the steps of these seeds, which needed so many times as many as the others."""
         own = {seed: ratio for seed, ratio in apart.items() if seed in self.samples.seeds}
         out = [seed in own for seed in self.samples.seeds]
-        unknown = {name: np.where(out, np.nan, getattr(self.samples, name))
-                   for each in (STEPS, SECONDS) for name in (each, BEFORE[each])}
-        return replace(self, apart=own, samples=replace(self.samples, **unknown)) if own else self
+        steps, before, seconds, seconds_before = (np.where(out, np.nan, getattr(self.samples, name))
+                                                  for each in (STEPS, SECONDS) for name in (each, BEFORE[each]))
+        samples = replace(self.samples, steps=steps, steps_before=before, seconds=seconds,
+                          seconds_before=seconds_before)
+        return replace(self, apart=own, samples=samples) if own else self
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
@@ -358,12 +349,10 @@ class RunCell:
 
 
 def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunCell:
-    """The cell of runs at one global batch, including those that diverged; unfinished ones are ignored.
-
-    Of several settings, the best one represents the cell: the fewest steps to target or, without a target, the most
-    examples per second. Ties go to the first log and trial id. In a search, the best setting is that of the single
-    trial with the fewest steps, whatever its repeats needed.
-    """
+    """The cell of runs at one global batch, including those that diverged; unfinished ones are ignored. Of several
+    settings, the best one represents the cell: the fewest steps to target or, without a target, the most examples per
+    second. Ties go to the first log and trial id. In a search, the best setting is that of the single trial with the
+    fewest steps, whatever its repeats needed."""
     ended = sorted((run for run in runs if run.conclusive), key=lambda run: run.trial.key)
     settings = group_by(ended, lambda run: run.trial.setting)
     setting = min(settings, key=lambda setting: _rank(settings[setting]))       # min keeps the first of equals

@@ -81,11 +81,9 @@ class Study:
 
 
 def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[Study, ...]:
-    """Every study of these logs, by workload, then by global batch.
-
-    Raises LogError where the trials of a log contradict each other, or a plan's entries are of the wrong type;
-    Evaluations.read does where a trial has a step twice.
-    """
+    """Every study of these logs, by workload, then by global batch. Raises LogError where the trials of a log
+    contradict each other, or a plan's entries are of the wrong type; Evaluations.read does where a trial has a step
+    twice."""
     kept = Kept()
     found: dict[tuple[JobKey, int], list[tuple[TrialRows, np.ndarray, SourceRows]]] = {}
     for log in sorted(logs, key=lambda log: log.path):
@@ -146,10 +144,8 @@ class Outcomes:
 
 
 def outcomes(study: Study, target: Target) -> Outcomes:
-    """Each trial measured against a target, see Target.met_by: NaN never meets. KeyError without its metric.
-
-    Worked out once for each target, as many views need it.
-    """
+    """Each trial measured against a target, see Target.met_by: NaN never meets. KeyError without its metric. Worked out
+    once for each target, as many views need it."""
     evaluations = study.evaluations
     if target not in evaluations.outcomes:
         values, step = evaluations.read(target.column), evaluations.read("step")
@@ -161,11 +157,7 @@ def outcomes(study: Study, target: Target) -> Outcomes:
 
 
 def last_measured(evaluations: Evaluations, values: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """The last row of each trial, before the given one, at which a metric was measured; -1: none.
-
-    values  the metric, shape (rows,); NaN where it was not measured
-    before  int, shape (trials,); -1: no row
-    """
+    """The last row of each trial, before the given one (-1: no row), at which a metric was measured; -1: none."""
     measured = np.flatnonzero(~np.isnan(values))
     found = np.append(measured, -1)[np.searchsorted(measured, before) - 1]
     return np.where(found >= evaluations.first[:-1], found, -1)
@@ -180,10 +172,7 @@ class Best:
 
 
 def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf, along: str = "step") -> Best:
-    """The best value of each trial up to ``most`` steps, ignoring NaN. KeyError without the metric.
-
-    along   the unit of ``most``: "step", "examples" or "train_seconds"
-    """
+    """The best value of each trial up to ``most`` steps, or other units, ignoring NaN. KeyError without the metric."""
     evaluations = study.evaluations
     values = evaluations.read(column)
     if most < np.inf:

@@ -64,7 +64,6 @@ class Trial:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The log and the id, by which trials are ordered."""
         return self.log, self.id
 
     @property
@@ -103,7 +102,6 @@ class Trial:
 
     @property
     def measurement(self) -> Mapping[str, Any]:
-        """The part of its plan on evaluation and stopping."""
         return self.plan.get("measurement") or {}
 
     @cached_property
@@ -161,10 +159,8 @@ class Trial:
 
 
 def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
-    """Every trial of a log, by id.
-
-    Raises LogError where the rows contradict each other, or a plan's entries are of the wrong type.
-    """
+    """Every trial of a log, by id. Raises LogError where the rows contradict each other, or a plan's entries are of the
+    wrong type."""
     refuse_unsound(log)
     rows = TrialRows(log, versions)
     order = np.argsort(rows.id, kind="stable")

@@ -120,12 +120,6 @@ def test_steps_to_a_result_count_the_evaluations_that_measured_it_alone():
     assert "never measured" in as_text(steps_table((found[0], found[2])))
 
 
-def test_a_goal_that_is_just_reached_is_not_beyond_it():
-    study, = studies_of([log(trial(0, error=(0.9, 0.2, 0.2)))])
-    assert result_of(study, Target.parse("val/error<0.2")).best is None
-    assert result_of(study, Target.parse("val/error<=0.2")).fewest == 100
-
-
 def test_a_pruned_trial_that_met_an_easier_target_counts():
     study, = studies_of([studied(drawn(0, 700), drawn(1, easier=200, pruned=300))])
     found = result_of(study, Target.parse("val/error<0.2"))
