@@ -122,17 +122,13 @@ _curves = lru_cache(maxsize=16)(_Curves)
 def _ends(x: np.ndarray, costs: np.ndarray, allowed: float) -> tuple[float, float]:
     """Between which of x the lowest point lies, -inf and inf for beyond them: beside those that may be the lowest
     batch, where a fit that has them so leaves at most ``allowed`` more squares than the best one."""
-    squares = np.array([_squares_about(costs, at) for at in range(len(costs))])
-    may = np.flatnonzero(squares <= squares.min() + allowed)
+    squares = []        # of the two isotonic fits beside each, of which those below the value there are pooled with it
+    for at, cost in enumerate(costs):
+        beside = np.concatenate([-isotonic(-costs[None, :at])[0], isotonic(costs[None, at + 1:])[0]])
+        others, order = np.delete(costs, at), np.argsort(beside, kind="stable")
+        floors = (cost + np.append(0, np.cumsum(others[order]))) / np.arange(1, len(costs) + 1)
+        fits = np.maximum(beside, floors[:, None])
+        squares.append(float((((fits - others) ** 2).sum(1) + (floors - cost) ** 2).min()))
+    may = np.flatnonzero(np.array(squares) <= min(squares) + allowed)
     around = np.concatenate([[-np.inf], x, [np.inf]])
     return float(around[may[0]]), float(around[may[-1] + 2])
-
-
-def _squares_about(costs: np.ndarray, at: int) -> float:
-    """The squares left by the best fit that falls up to ``at`` and rises from it: the two isotonic fits beside it, and
-    of them those below the value there pooled with it."""
-    beside = np.concatenate([-isotonic(-costs[None, :at])[0], isotonic(costs[None, at + 1:])[0]])
-    others, order = np.delete(costs, at), np.argsort(beside, kind="stable")
-    floors = (costs[at] + np.append(0, np.cumsum(others[order]))) / np.arange(1, len(costs) + 1)
-    fits = np.maximum(beside, floors[:, None])
-    return float((((fits - others) ** 2).sum(1) + (floors - costs[at]) ** 2).min())

@@ -9,7 +9,7 @@ where the rates end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import TypeVar
 
@@ -57,15 +57,16 @@ class BatchPoint:
 
 
 @dataclass(frozen=True, eq=False)
-class SearchResult:
-    """A study's search against a target: its feasible trials, without repeats of the winner. The fewest steps of these
-    trials are those of the published analysis (Shallue et al. 2019, batch_science/measurement_utils.py) where nothing
-    was pruned: of the earliest measurement beyond the goal, ties by trial id. It does not count INFEASIBLE trials that
-    met the target before they diverged."""
+class CurvePoint:
+    """One global batch that was searched, against a target: its feasible trials, without repeats of the winner. The
+    fewest steps of these trials are those of the published analysis (Shallue et al. 2019, batch_science/
+    measurement_utils.py) where nothing was pruned: of the earliest measurement beyond the goal, ties by trial id. It
+    does not count INFEASIBLE trials that met the target before they diverged."""
 
     study: Study
     reached: Outcomes
     best: int | None            # index into the study of the trial with the fewest steps, the first of equals
+    steps: Estimate = Estimate.unknown()    # the median best-of-n at the curve's n, if asked for; inf: not met
 
     @property
     def global_batch(self) -> int:
@@ -119,13 +120,6 @@ class SearchResult:
     def met_before_diverging(self) -> int:
         """The number of those that had met the target before; not in any estimate."""
         return int((self.study.infeasible & ~self.study.repeat & self.reached.met).sum())
-
-
-@dataclass(frozen=True, eq=False)
-class CurvePoint(SearchResult):
-    """One global batch that was searched."""
-
-    steps: Estimate     # the median best-of-n at the curve's n, see best_of_n.best_of; inf: not met; NaN: no trial
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,17 +240,16 @@ def _regimes_of(points: Sequence[RunCell | CurvePoint | BatchPoint], options: Op
     return regimes_of([point.global_batch for point in points], [point.steps for point in points], options)
 
 
-def result_of(study: Study, target: Target) -> SearchResult:
-    """One study's search against a target; KeyError without its metric."""
+def result_of(study: Study, target: Target) -> CurvePoint:
+    """One study's search against a target, without the median best-of-n; KeyError without its metric."""
     reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
     met = feasible[reached.met[feasible]]
-    return SearchResult(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None)
+    return CurvePoint(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None)
 
 
 def point_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
     """The same with the median best of n of its trials, by default of all."""
-    found = result_of(study, target)
-    return CurvePoint(study, found.reached, found.best, steps_of_best(study, target, n, confidence))
+    return replace(result_of(study, target), steps=steps_of_best(study, target, n, confidence))
 
 
 def steps_of_best(study: Study, target: Target, n: int | None = None, confidence: float = CONFIDENCE) -> Estimate:

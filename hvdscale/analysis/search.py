@@ -279,7 +279,7 @@ def rank_deviate(values: Sequence[float], costs: Sequence[float]) -> float:
         ranks.append((np.cumsum(count) - (count - 1) / 2)[group])
     if (np.ptp(ranks, axis=1) == 0).any():
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1] * math.sqrt(len(values) - 1))
+    return float(np.corrcoef(np.array(ranks))[0, 1] * math.sqrt(len(values) - 1))
 
 
 def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -> Search:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -223,11 +224,9 @@ class RunCell:
         """The cell as estimated without the steps of these seeds, which needed so many times as many as the others."""
         own = {seed: ratio for seed, ratio in apart.items() if seed in self.samples.seeds}
         out = [seed in own for seed in self.samples.seeds]
-        steps, before, seconds, seconds_before = (np.where(out, np.nan, getattr(self.samples, name))
-                                                  for each in (STEPS, SECONDS) for name in (each, BEFORE[each]))
-        samples = replace(self.samples, steps=steps, steps_before=before, seconds=seconds,
-                          seconds_before=seconds_before)
-        return replace(self, apart=own, samples=samples) if own else self
+        unknown: dict[str, Any] = {name: np.where(out, np.nan, getattr(self.samples, name))
+                                   for each in (STEPS, SECONDS) for name in (each, BEFORE[each])}
+        return replace(self, apart=own, samples=replace(self.samples, **unknown)) if own else self
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
