@@ -8,7 +8,6 @@ A larger batch takes fewer steps per epoch. What it loses under a budget of epoc
 """
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -17,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import UsageError
+from ..plan import lengths
 from .best_of_n import BestOf, best_of_n, smallest_interval
 from .intervals import CONFIDENCE, Estimate
 from .studies import Study, best_metric, with_metric
@@ -52,16 +52,12 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """The budget written as ``10 epochs`` or ``5000steps``; UsageError for anything else."""
-        found = re.fullmatch(r"\s*([\d.,_]*\d[\d.,_]*(?:[eE][+-]?\d+)?)\s*([a-z]+)\s*", text)
-        try:
-            amount, unit = (found[1].replace(",", ""), found[2]) if found else ("", "")
-            budget = cls(float(amount), unit.removesuffix("s") + "s")
-            if budget.unit not in AXES or not 0 < budget.amount < np.inf:
-                raise ValueError
-        except ValueError:
+        found = lengths.read(text.replace(",", "").replace("_", ""))
+        if not found or found.unit not in AXES or type(found.amount) not in (int, float) or not (
+                0 < found.amount < np.inf):
             raise UsageError(f"budget {text!r} is not a number above 0 and one of {', '.join(AXES)}, such as "
-                             "'10 epochs'") from None
-        return budget
+                             "'10 epochs'")
+        return cls(float(found.amount), found.unit)
 
     @property
     def axis(self) -> str:

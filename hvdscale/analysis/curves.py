@@ -58,10 +58,11 @@ class BatchPoint:
 
 @dataclass(frozen=True, eq=False)
 class CurvePoint:
-    """One global batch that was searched, against a target: its feasible trials, without repeats of the winner. The
-    fewest steps of these trials are those of the published analysis (Shallue et al. 2019, batch_science/
-    measurement_utils.py) where nothing was pruned: of the earliest measurement beyond the goal, ties by trial id. It
-    does not count INFEASIBLE trials that met the target before they diverged."""
+    """One global batch that was searched, against a target: its feasible trials, without repeats of the winner.
+
+    The fewest steps of these trials are those of the published analysis (batch_science/measurement_utils.py of Shallue
+    et al. 2019) where nothing was pruned: of the earliest measurement beyond the goal, ties by trial id. INFEASIBLE
+    trials that met the target before they diverged do not count."""
 
     study: Study
     reached: Outcomes

@@ -59,8 +59,8 @@ class TrialRows:
         self._plans = [plan_at(log.path, number, row[-1]) for number, row in zip(first.tolist(), rows)]
         self.repeat = np.array([(plan.get("sweep") or {}).get("repeat") for plan in self._plans], bool)[self._alike]
         self.branch = np.array([bool(plan.get("branch")) for plan in self._plans], bool)[self._alike]
-        counts = np.unique([log.restarts["trial"], log.restarts["workers"]], axis=1)[0]     # of each trial, once each
-        self.untimed = np.isin(self.id, counts[1:][counts[1:] == counts[:-1]])
+        trial = np.unique([log.restarts["trial"], log.restarts["workers"]], axis=1)[0]      # once for each worker count
+        self.untimed = np.isin(self.id, trial[1:][trial[1:] == trial[:-1]])
         numbers: dict[JobKey, int] = {}
         known = [numbers.setdefault(versions.of(workload_of(dataset, model, optimizer, plan), plan), len(numbers))
                  for (dataset, model, optimizer, _), plan in zip(rows, self._plans)]

@@ -54,13 +54,10 @@ def test_pruning_all_but_the_best_five_changes_nothing_below():
     assert (found.value, found.low) == (whole.value, pytest.approx(whole.low, rel=0.05))
 
 
-def test_the_interval_scales_with_the_steps():
+def test_the_interval_scales_with_steps_and_coarser_evaluations_widen_it():
     small = best_of(*trials(100, 130, 170, 180, 240, INF))
     large = best_of(*(1000 * values for values in trials(100, 130, 170, 180, 240, INF)))
     assert large.low == pytest.approx(1000 * small.low) and large.high == pytest.approx(1000 * small.high)
-
-
-def test_coarser_evaluations_widen_it_downwards():
     steps = (400, 480, 560, 600, 640, 800, 880)
     fine, coarse = (best_of(*trials(*steps, every=every)) for every in (1, 80))
     assert coarse.low < fine.low and coarse.high == fine.high

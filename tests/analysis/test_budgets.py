@@ -47,13 +47,13 @@ def study(*trials):
     ("10 epochs", 10, "epochs", "10 epochs"), ("1 epoch", 1, "epochs", "1 epoch"),
     ("5,000steps", 5000, "steps", "5,000 steps"),
     ("2.5 epochs", 2.5, "epochs", "2.5 epochs"), ("1e6 examples", 1e6, "examples", "1,000,000 examples"),
-    (" 60 seconds ", 60, "seconds", "60 seconds")])
+    (" 60 seconds ", 60, "seconds", "60 seconds"), ("2 h", 7200, "seconds", "7,200 seconds")])
 def test_a_budget_is_read_and_written(text, amount, unit, said):
     budget = Budget.parse(text)
     assert (budget.amount, budget.unit, str(budget)) == (amount, unit, said)
 
 
-@pytest.mark.parametrize("text", ["", "10", "epochs", "10 minutes", "0 steps", "-1 epochs", "nan steps", "1e999 steps",
+@pytest.mark.parametrize("text", ["", "10", "epochs", "10 tokens", "0 steps", "-1 epochs", "nan steps", "1e999 steps",
                                   "1..2 steps"])
 def test_what_is_no_budget_is_refused(text):
     with pytest.raises(UsageError, match="such as '10 epochs'"):
@@ -175,7 +175,7 @@ def test_where_nothing_is_known_nothing_is_claimed(trials):
     assert "inf" not in as_text(budgets_table(found)) and sentences_of(find_budgets(found))
 
 
-def test_one_trial_has_no_interval_and_without_the_metric_or_a_budget_there_is_nothing():
+def test_one_trial_has_no_interval_and_no_budget_no_table():
     found = table_of(falling(0, 0.2))
     assert math.isnan(found.rows[0][0].best.low) and "n/a" not in as_text(budgets_table(found))
     assert best_under(studies(falling(0, 0.1)), "test/error", True, [None]) is None

@@ -100,7 +100,7 @@ def test_steps_are_taken_midway_between_the_evaluations():
 
 
 @pytest.mark.parametrize("value, low, high, moved", [(10, 0, INF, 1e-6), (3, 0.1, 30, 0.05)])
-def test_a_point_that_is_little_known_counts_little_and_one_that_is_unknown_takes_no_part(value, low, high, moved):
+def test_a_point_counts_as_little_as_it_is_known(value, low, high, moved):
     estimates = within(curve(BATCHES))
     steps = estimates[3].value
     estimates[3] = Estimate(value * steps, low * steps, high * steps, 5)

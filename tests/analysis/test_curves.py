@@ -130,11 +130,8 @@ def test_a_median_best_that_pruning_hid_is_extrapolated_and_said_to_be():
     assert "Pruning hid the median best of 2 trials at batch 64" in " ".join(curve_said(found))
 
 
-def test_a_metric_that_no_log_has_makes_no_curve():
+def test_options_reach_the_regimes_and_a_metric_that_no_log_has_makes_no_curve():
     assert curve(*sweep(), target=Target.parse("test/error<0.1")) is None
-
-
-def test_options_reach_the_regimes():
     assert curve(*sweep()).regimes.maximum_useful.value == 256
     strict = curve(*sweep(), options=Options(useful_within=0.1, confidence=0.8))
     assert (strict.regimes.maximum_useful.value, strict.confidence) == (512, 0.8)
@@ -142,23 +139,12 @@ def test_options_reach_the_regimes():
     assert wide.low < strict.points[0].steps.low < strict.points[0].steps.high < wide.high
 
 
-def test_the_regimes_of_a_curve_are_put_in_words():
-    said = curve_said(curve(*sweep()))
-    assert said[0].startswith("Perfect scaling up to batch 128 (")
-    assert said[1].startswith("Maximum useful batch: 256 (") and "(500, at batch 512)" in said[1]
-
-
 def test_a_section_tells_of_a_search_as_its_curve_does():
-    made = [*sweep(), drawn(6, 2500, batch=64, pruned=2000), drawn(0, 1500, batch=64, repeat=1)]
+    made = [*sweep(), drawn(6, 2500, batch=64, pruned=2000), drawn(0, 1500, batch=64, repeat=1),
+            drawn(0, batch=64, repeat=2)]
     found, points = section(*made), curve(*made).points
     assert [point.cell.steps for point in found.batches.points] == [point.steps for point in points]
     assert found.batches.regimes.maximum_useful == curve(*made).regimes.maximum_useful
-
-
-def test_repeats_of_the_winner_do_not_move_the_fewest_steps():
-    plain, repeated = (section(*sweep(), *more).batches.points[0].cell.steps
-                       for more in ((), [drawn(0, 3000, batch=64, repeat=1), drawn(0, batch=64, repeat=2)]))
-    assert plain == repeated and plain.value == 1600
 
 
 def test_seconds_and_ratios_inherit_the_interval_of_the_fewest_steps():

@@ -114,7 +114,7 @@ def test_rates_without_a_peak_are_described_by_laws_or_none(rates, optimizer, de
     assert laws.described_by == described and laws.peak is None
 
 
-def test_a_batch_without_a_best_rate_takes_no_part_and_without_costs_of_rules_there_are_no_landscapes():
+def test_a_batch_without_a_best_rate_takes_no_part():
     rates = best_rates({8: 0.1, 32: 0.2, 128: 0.4, 512: 0.8})
     rates[1] = replace(rates[1], landscape=None)
     assert laws_of(rates).exponent.batches == (8, 128, 512) and rate_landscapes(None, None) is None

@@ -268,7 +268,7 @@ def test_the_coverage_of_intervals_is_printed_as_tables(options, row):
 @pytest.mark.parametrize("made", [{"count": 4}, {"count": 6}, {"count": 10}, {"slope": 0.5}, {"slope": 1.0}], ids=str)
 @pytest.mark.parametrize("sweep", [*(partial(searched, n=n) for n in (8, 20, 50)), partial(repeated, seeds=3)],
                          ids=named)
-def test_intervals_of_500_sweeps_hold_what_they_are_of_and_where_a_tail_was_left_out(sweep, made, shape):
+def test_intervals_of_500_sweeps_hold_what_they_are_of_with_a_tail_or_without(sweep, made, shape):
     assert too_low(coverage(sweep, 500, shape=shape, **made), 0.90) == {}
 
 

@@ -114,7 +114,7 @@ def test_steps_to_a_result_count_the_evaluations_that_measured_it_alone():
     assert "never measured" in as_text(steps_table((found[0], found[2])))
 
 
-def test_a_pruned_trial_that_met_an_easier_target_counts_and_repeats_of_a_winner_do_not():
+def test_pruned_trials_that_met_an_easier_target_count_and_repeats_do_not():
     study, = studies_of([studied(drawn(0, 700), drawn(1, easier=200, pruned=300), drawn(0, 100, repeat=1))])
     found = result_of(study, Target.parse("val/error<0.2"))
     assert (found.fewest, found.before, found.trials, found.pruned) == (200, 100, 2, 1)

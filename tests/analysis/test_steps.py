@@ -40,7 +40,7 @@ def test_the_paper_s_strict_comparison_does_not_count_the_value_itself():
 
 
 @pytest.mark.parametrize("error, last", [(np.nan, 100), (0.7, 250)])
-def test_a_trial_that_never_meets_is_censored_where_its_metric_was_last_measured(error, last):
+def test_a_trial_that_never_meets_is_censored_at_its_last_measurement(error, last):
     run = run_of_one(trial(steps=(0, 100, 250), error=(0.9, 0.8, error)))
     assert (run.steps, run.last_step, run.last_seconds, run.met) == (np.inf, last, last / 100, False)
     assert run.examples_per_second == pytest.approx(32 * 250 / 2.5)
@@ -77,9 +77,8 @@ def test_repeats_give_the_geometric_mean_and_time_is_steps_by_speed():
 
 
 def test_the_evaluation_before_widens_the_lower_end_only():
-    repeats = [trial(id=seed, seed=seed, steps=(0, 100, 200), error=(0.9, 0.5, 0.1)) for seed in range(3)]
-    assert cell(*repeats).steps.low == pytest.approx(100)
-    assert cell(*repeats).steps.high == pytest.approx(200)
+    found = cell(*(trial(id=seed, seed=seed) for seed in range(3))).steps
+    assert (found.low, found.high) == pytest.approx((100, 200))
 
 
 def test_a_target_met_before_the_first_step_takes_none():
@@ -174,14 +173,10 @@ def test_a_run_of_several_worker_counts_tells_of_steps_and_not_of_times():
     assert found.seconds.high / found.seconds.low == pytest.approx(timed.seconds.high / timed.seconds.low)
 
 
-def test_a_probe_of_several_worker_counts_has_no_speed_and_no_parts():
-    found = cell(trial(steps=(), error=(), step_seconds=[0.1] * 50, communication_share=0.5, worker_counts=(2, 1)),
-                 target=None)
+def test_a_probe_of_several_worker_counts_gives_way_to_one_that_was_timed():
+    fast = trial(id=1, steps=(), error=(), step_seconds=[0.1] * 50, communication_share=0.5, worker_counts=(2, 1))
+    found = cell(fast, target=None)
     assert np.isnan(found.examples_per_second.value) and found.runs[0].last_step == 50 and found.parts is None
-
-
-def test_of_two_settings_of_a_probe_the_one_that_was_timed_stands_for_the_cell():
-    fast = trial(id=1, steps=(), error=(), step_seconds=[0.1] * 50, worker_counts=(2, 1))
     slow = trial(id=2, steps=(), error=(), step_seconds=[0.2] * 50, peak_lr=0.2)
     assert [run.trial.id for run in cell(fast, slow, target=None).runs] == [2]
 

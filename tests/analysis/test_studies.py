@@ -163,7 +163,7 @@ def test_metaparameters_that_a_log_lacks_are_nan():
     np.testing.assert_array_equal(study.metaparameters["momentum"], [np.nan, 0.9])
 
 
-def test_a_log_without_trials_has_no_study_and_a_study_without_evaluations_meets_nothing():
+def test_without_trials_there_is_no_study_and_without_evaluations_none_meets():
     assert studies_of([log()]) == studies_of([]) == ()
     study, = studies_of([log(trial(0, (), ()))])
     found = outcomes(study, Target.parse("val/error<1"))
