@@ -50,8 +50,7 @@ class BaseRates:
 
 
 def both_readings(studies: Sequence[Study], column: str, minimizes: bool) -> tuple[BaseRates | None, BaseRates | None]:
-    """The map of the studies of one workload under the most epochs, and the most steps, that some trial of every batch
-    ran."""
+    """The maps of one workload under the most epochs, and the most steps, that some trial of every batch ran."""
     epochs, steps = (base_rates_of(studies, column, minimizes, budget) if budget else None
                      for budget in common_budgets(studies))
     return epochs, steps

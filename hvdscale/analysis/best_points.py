@@ -61,8 +61,7 @@ def among(study: Study, chosen: np.ndarray) -> Study:
 
 
 def first_feasible(study: Study, count: int) -> Study:
-    """The study with the first ``count`` of its feasible trials, by log and id, and all that diverged, like the
-    published analysis."""
+    """The study with its first ``count`` feasible trials, by log and id, and all that diverged, as published."""
     return among(study, study.infeasible | study.feasible & (np.cumsum(study.feasible) <= count))
 
 

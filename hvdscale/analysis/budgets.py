@@ -256,8 +256,7 @@ def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONF
 
 
 def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFIDENCE) -> Estimate:
-    """The best value with the interval of the median best of that many trials, see best_of_n.py; on a log scale if all
-    values are above 0."""
+    """The best value with the interval of the median best of as many trials, on a log scale if all are above 0."""
     value = float(values.min() if minimizes else values.max())
     if len(values) < 2:
         return Estimate(value, np.nan, np.nan, len(values))

@@ -87,8 +87,7 @@ def steps_at(batch: ArrayLike, least_examples: ArrayLike, b_crit: ArrayLike, sha
 
 def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], confidence: float = CONFIDENCE,
                        shapes: Sequence[float] = SHAPES) -> CriticalBatchFit | None:
-    """The curve fitted to estimates of steps at global batches, smallest first, with p of ``shapes``; None: fewer than
-    LEAST_POINTS met."""
+    """The curve fitted to steps at global batches, smallest first, with p of ``shapes``; None: few points met."""
     return _fit_points(tuple(batches), tuple(estimates), confidence, tuple(shapes))
 
 

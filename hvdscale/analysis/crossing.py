@@ -63,8 +63,7 @@ def _improving(measured: np.ndarray, target: Target) -> np.ndarray:
 
 
 def _power_crossing(step: np.ndarray, measured: np.ndarray, target: Target, first: float) -> float:
-    """Where log(metric), a line in log(steps), meets the target; NaN where evaluations are too few or do not
-    improve."""
+    """Where log(metric), a line in log(steps), meets the target; NaN: evaluations are too few or do not improve."""
     use = (step >= SINCE * first) & (step > 0) & np.isfinite(measured) & (measured > 0)
     if use.sum() < LEAST or target.value <= 0:
         return np.nan

@@ -158,8 +158,7 @@ class Curve:
 
 
 def curve_of(studies: Sequence[Study], target: Target, options: Options = Options()) -> Curve | None:
-    """The curve of one workload's studies; None where no study has the target's metric. The fewest steps fall with the
-    number of trials, so all batches use the same n, see best_of_n.common_trials."""
+    """The curve of one workload's studies, all at one n, see common_trials; None: no study has the target's metric."""
     studies = with_metric(studies, target.column)
     if not studies:
         return None

@@ -118,8 +118,7 @@ def pooled_paired(tables: Iterable[ArrayLike]) -> Spread:
 
 
 def _residual_squares(logs: np.ndarray) -> tuple[np.ndarray, int]:
-    """Of tables of shape (..., samples, seeds): the sum of squares without the means of samples and of seeds, and its
-    degrees of freedom."""
+    """(sum of squares without the means of samples and of seeds, its freedom) of shape (..., samples, seeds)."""
     with np.errstate(invalid="ignore"):
         means = logs.mean(-1, keepdims=True) + logs.mean(-2, keepdims=True) - logs.mean((-2, -1), keepdims=True)
         return ((logs - means) ** 2).sum((-2, -1)), (logs.shape[-2] - 1) * (logs.shape[-1] - 1)
@@ -187,8 +186,7 @@ def geometric_median(values: ArrayLike) -> float:
 
 
 def mean_interval(values: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Ends:
-    """Ends of the t interval of the geometric mean over the last axis; NaN for fewer than two values. The pool's spread
-    is for fewer than OWN_FROM."""
+    """Ends of the t interval of the geometric mean over the last axis; NaN for fewer than two values."""
     logs = logarithms(values)
     if logs.shape[-1] < 2:
         return NONE

@@ -165,8 +165,7 @@ class _CensoredTrials:
 
     def draw_around(self, points: np.ndarray, log_weight: np.ndarray, number: int, count: int
                     ) -> tuple[np.ndarray, np.ndarray]:
-        """``count`` new points around the weighted ones, by Student's t, and the logarithms of their weights, in round
-        ``number``."""
+        """``count`` new points around the weighted ones, by Student's t, and the logarithms of their weights."""
         weight = _temper(log_weight)
         mean = weight @ points
         centered = points - mean

@@ -188,8 +188,7 @@ def split(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[int, Esti
 
 @lru_cache
 def detectable_rise(count: int) -> float:
-    """The linear rise over ``count`` batches that is found in POWER of sweeps, in standard deviations of the best at
-    one batch, assumed normal."""
+    """The linear rise over the batches that is found in POWER of sweeps, in standard deviations of the best at one."""
     random = np.random.Generator(np.random.Philox(key=count))
     noise = random.standard_normal((SIMULATED, count))
     bound = np.quantile(rise_share(noise), 1 - LEVEL)

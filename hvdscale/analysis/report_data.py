@@ -158,8 +158,7 @@ class JobResults:
 
 def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Options = Options()
             ) -> tuple[JobResults, ...]:
-    """Trials grouped by workload and measured against the targets, by default each against its own. Raises UsageError
-    where no trial has a target's metric."""
+    """Trials by workload, against the targets, by default each its own; UsageError where none has a target's metric."""
     trials = tuple(trials)
     refuse_unknown(targets, {name for trial in trials for name in trial.metrics})
     groups = tuple(JobResults(workload, found, tuple(_sections(workload, found, targets, options)))

@@ -458,11 +458,11 @@ def _read_rule(plan: Mapping[str, Any]) -> Rule | None:
     """The rule that a run used; None for a search's trial, and where the plan does not have it."""
     problem = plan.get("problem") or {}
     name, batch, base = (problem.get(key) for key in ("lr_rule", "global_batch", "base_batch"))
-    if plan.get("sweep") or not isinstance(name, str) or name == scaling.TUNED or not (batch and base):
+    if plan.get("sweep") or not isinstance(name, str) or name == scaling.TUNED or not (batch and base) or batch <= base:
         return None
     try:
         full = scaling.lr_factor(name, batch / base)
     except UsageError:
         return None
     factor = problem.get("lr_factor") or full
-    return Rule(name, factor if factor < full * 0.999 else None) if batch > base else None
+    return Rule(name, factor if factor < full * 0.999 else None)

@@ -93,8 +93,7 @@ class Bound:
 
     @property
     def near(self) -> bool:
-        """Whether the space may limit the best point: it is nearly on a bound, or it is the last of ordered values and
-        values do better towards it."""
+        """Whether the space may limit the best point: nearly on a bound, or the last of values that do better there."""
         if math.isnan(self.position) or self.final:
             return False
         return self.distance == 0 and self.matters if self.parameter.values else self.distance < NEAR

@@ -100,8 +100,7 @@ SKIPPED = StepParts(0, np.nan, np.nan, np.nan, np.nan)      # more steps than MO
 
 
 def read_parts(log: Log) -> dict[int, StepParts]:
-    """The parts of every trial of a log whose steps were timed in parts, by trial id; {} where none was. In a log with
-    more than MOST_ROWS steps, every trial is SKIPPED."""
+    """The parts of every trial whose steps were timed in parts, by id; all SKIPPED where a log has over MOST_ROWS."""
     table = log.steps
     if not table.rows or STEP_PARTS[-1] not in table.columns:
         return {}

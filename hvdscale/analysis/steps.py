@@ -60,8 +60,7 @@ class RunToTarget:
 
     @property
     def ended(self) -> bool:
-        """Whether it reached its budget or its target, with the metric measured; if its search pruned it, whether it
-        had met this target."""
+        """Whether it reached its budget or target, with the metric measured, or was pruned after it met this one."""
         return self.trial.status == Status.COMPLETE and self.measured or self.trial.pruned and self.met
 
     @property

@@ -81,9 +81,8 @@ class Study:
 
 
 def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[Study, ...]:
-    """Every study of these logs, by workload, then by global batch. Raises LogError where the trials of a log
-    contradict each other, or a plan's entries are of the wrong type; Evaluations.read does where a trial has a step
-    twice."""
+    """Every study of these logs, by workload, then by global batch; LogError where the trials of a log contradict each
+    other or a plan's entries are mistyped. Evaluations.read raises it where a trial has a step twice."""
     kept = Kept()
     found: dict[tuple[JobKey, int], list[tuple[TrialRows, np.ndarray, SourceRows]]] = {}
     for log in sorted(logs, key=lambda log: log.path):

@@ -129,7 +129,8 @@ class Trial:
     @property
     def examples_per_second(self) -> float:
         """Over all its steps; NaN where none was timed."""
-        seconds = self.timed_seconds if self.timed_steps else self.train_seconds[-1] if len(self.step) else np.nan
+        evaluated = self.train_seconds[-1] if len(self.step) else np.nan
+        seconds = self.timed_seconds if self.timed_steps else evaluated
         return self.batches.examples_before(self.last_step) / seconds if seconds > 0 else np.nan
 
     def without_times(self) -> Trial:
@@ -159,8 +160,7 @@ class Trial:
 
 
 def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
-    """Every trial of a log, by id. Raises LogError where the rows contradict each other, or a plan's entries are of the
-    wrong type."""
+    """Every trial of a log, by id; LogError where rows contradict each other or a plan's entries are mistyped."""
     refuse_unsound(log)
     rows = TrialRows(log, versions)
     order = np.argsort(rows.id, kind="stable")
