@@ -1,9 +1,6 @@
 """The map of Masters & Luschi: a metric over the batch size m and the base rate, the learning rate per example eta / m
 (2018, arXiv 1804.07612, section 2).
 
-    epochs, steps = both_readings(studies, "val/error", True)
-    epochs.global_batch, epochs.rate, epochs.value          # of each trial; epochs.best: of each batch
-
 They give every batch the same epochs and find batches of 2 to 32 best. At the same number of steps, larger batches
 catch up (Shallue et al. 2019, section 4.7). Both readings come from one log.
 """
@@ -24,48 +21,36 @@ POOR = 0.75                 # the share of values with a color of their own; wor
 
 @dataclass(frozen=True, eq=False)
 class BaseRates:
-    """Every trial of a workload on the map: arrays of shape (trials,), by batch, then in the study's order.
-
-    effective     whether the rate is eta / (1 - momentum), else eta, per example
-    study, trial  index into studies, and into that study
-    rate          per example, above 0
-    value         the best of the metric at any evaluation within the budget; NaN: none
-    kind          MEASURED, SHORT (ended before it spent the budget), DIVERGED
-    best          the index of the best value of each batch among MEASURED and SHORT; batches without any are left out
-    """
+    """Every trial of a workload on the map: arrays of shape (trials,), by batch, then in the study's order."""
 
     workload: JobKey
     column: str
     minimizes: bool
     budget: Budget | None
-    effective: bool
+    effective: bool             # whether the rate is eta / (1 - momentum), else eta, per example
     studies: tuple[Study, ...]
-    study: np.ndarray
-    trial: np.ndarray
+    study: np.ndarray           # index into studies
+    trial: np.ndarray           # and into that study
     global_batch: np.ndarray
-    rate: np.ndarray
-    value: np.ndarray
-    kind: np.ndarray
-    best: tuple[int, ...]
+    rate: np.ndarray            # per example, above 0
+    value: np.ndarray           # the best of the metric at any evaluation within the budget; NaN: none
+    kind: np.ndarray            # MEASURED, SHORT (ended before it spent the budget), DIVERGED
+    best: tuple[int, ...]       # index of the best value of each batch among MEASURED and SHORT, where there is any
 
     @property
     def log2_rate(self) -> np.ndarray:
-        """log2(rate)."""
         return np.log2(self.rate)
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The global batches that have trials, smallest first."""
         return tuple(np.unique(self.global_batch).tolist())
 
     def key(self, point: int) -> tuple[str, int]:
-        """The log and id of a point's trial."""
         return self.studies[self.study[point]].key(self.trial[point])
 
 
 def both_readings(studies: Sequence[Study], column: str, minimizes: bool) -> tuple[BaseRates | None, BaseRates | None]:
-    """The map of the studies of one workload under the most epochs, and the most steps, that some trial of every batch
-    ran."""
+    """The maps of one workload under the most epochs, and the most steps, that some trial of every batch ran."""
     epochs, steps = (base_rates_of(studies, column, minimizes, budget) if budget else None
                      for budget in common_budgets(studies))
     return epochs, steps
@@ -73,10 +58,7 @@ def both_readings(studies: Sequence[Study], column: str, minimizes: bool) -> tup
 
 def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None
                   ) -> BaseRates | None:
-    """The map of the studies of one workload; None where no trial has a learning rate and the metric.
-
-    budget  None: each trial under its own
-    """
+    """The map of the studies of one workload; None where no trial has a learning rate and the metric."""
     studies = with_metric(studies, column)
     effective = any(scales_with_momentum(study) for study in studies)
     parts = [_place(at, study, column, minimizes, budget) for at, study in enumerate(studies)]

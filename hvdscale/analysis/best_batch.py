@@ -1,8 +1,5 @@
 """The best batch at a fixed budget: a valley in log2 of the batch, fitted to the best values.
 
-    valley = valley_of([64, 128, 256, 512, 1024], costs)
-    valley.best.value, valley.best.low, valley.best.high, valley.within(Tolerance(0.01, relative=True))
-
 A curve c + l (m - x)^p left of its lowest point m and c + r (x - m)^q right of it is fitted by least squares, with
 x = log2(B), l and r not below 0, p and q of POWERS: two walls of any steepness, a flat floor between, or one wall.
 
@@ -31,22 +28,17 @@ PLACES = 41                 # of the lowest point that are tried, from the small
 
 @dataclass(frozen=True, eq=False)
 class Valley:
-    """A fitted valley.
-
-    best    the batch at its lowest point or, of a floor that is flat to what the residuals tell, in its middle; ends of
-            0 and inf: it may lie at the smallest or the largest batch run, or beyond
-    lowest  the cost at its lowest point; place: where that is, log2 of a batch
-    """
+    """A fitted valley. Its best batch is at its lowest point or, of a floor that is flat to what the residuals show, in
+    its middle; ends of 0 and inf: it may lie at the smallest or the largest batch run, or beyond."""
 
     batches: tuple[int, ...]
     best: Estimate
-    lowest: float
-    place: float
+    lowest: float               # the cost at its lowest point
+    place: float                # of that point, log2 of a batch
     walls: tuple[float, float]
     powers: tuple[float, float]
 
     def at(self, batches: np.ndarray | Sequence[float]) -> np.ndarray:
-        """The fitted costs at these batches."""
         x = np.log2(np.asarray(batches, float)) - self.place
         sides = [wall * np.maximum(side, 0) ** power
                  for wall, power, side in zip(self.walls, self.powers, (-x, x))]
@@ -87,10 +79,7 @@ def valley_of(batches: Sequence[int], costs: np.ndarray, confidence: float = CON
 
 
 def valley_rise(batches: Sequence[int], rows: np.ndarray) -> np.ndarray:
-    """By how much a rise beyond the best batch improves the fit of each row of costs, as a share of the squares left.
-
-    rows  of shape (n, batches), at least LEAST_FITTED of these
-    """
+    """By what share of the squares left a rise beyond the best batch improves the fit of each row of costs."""
     squares, falling, _ = _curves(tuple(batches)).fit(rows.T)
     about = ((rows - rows.mean(1, keepdims=True)) ** 2).sum(1)
     improves = falling.min(0) / np.maximum(squares.min(0), 1e-12 * about + 1e-300) - 1
@@ -110,10 +99,7 @@ class _Curves:
         self.left, self.right = np.maximum(-aside, 0) ** p, np.maximum(aside, 0) ** q
 
     def fit(self, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """(squares left, those without a right wall, (left, right) walls) of each curve: shape (curves, columns).
-
-        costs  of shape (batches, columns), each fitted on its own
-        """
+        """(squares left, those without a right wall, (left, right) walls) of each curve: shape (curves, columns)."""
         costs = costs - costs.mean(0)
         left, right = (side - side.mean(1, keepdims=True) for side in (self.left, self.right))
         ll, rr, lr = ((a * b).sum(1)[:, None] for a, b in ((left, left), (right, right), (left, right)))
@@ -136,17 +122,13 @@ _curves = lru_cache(maxsize=16)(_Curves)
 def _ends(x: np.ndarray, costs: np.ndarray, allowed: float) -> tuple[float, float]:
     """Between which of x the lowest point lies, -inf and inf for beyond them: beside those that may be the lowest
     batch, where a fit that has them so leaves at most ``allowed`` more squares than the best one."""
-    squares = np.array([_squares_about(costs, at) for at in range(len(costs))])
-    may = np.flatnonzero(squares <= squares.min() + allowed)
+    squares = []        # of the two isotonic fits beside each, of which those below the value there are pooled with it
+    for at, cost in enumerate(costs):
+        beside = np.concatenate([-isotonic(-costs[None, :at])[0], isotonic(costs[None, at + 1:])[0]])
+        others, order = np.delete(costs, at), np.argsort(beside, kind="stable")
+        floors = (cost + np.append(0, np.cumsum(others[order]))) / np.arange(1, len(costs) + 1)
+        fits = np.maximum(beside, floors[:, None])
+        squares.append(float((((fits - others) ** 2).sum(1) + (floors - cost) ** 2).min()))
+    may = np.flatnonzero(np.array(squares) <= min(squares) + allowed)
     around = np.concatenate([[-np.inf], x, [np.inf]])
     return float(around[may[0]]), float(around[may[-1] + 2])
-
-
-def _squares_about(costs: np.ndarray, at: int) -> float:
-    """The squares left by the best fit that falls up to ``at`` and rises from it: the two isotonic fits beside it, and
-    of them those below the value there pooled with it."""
-    beside = np.concatenate([-isotonic(-costs[None, :at])[0], isotonic(costs[None, at + 1:])[0]])
-    others, order = np.delete(costs, at), np.argsort(beside, kind="stable")
-    floors = (costs[at] + np.append(0, np.cumsum(others[order]))) / np.arange(1, len(costs) + 1)
-    fits = np.maximum(beside, floors[:, None])
-    return float((((fits - others) ** 2).sum(1) + (floors - costs[at]) ** 2).min())

@@ -49,13 +49,13 @@ MOST_DRAWN = 400_000   # trials over all draws; with more trials, fewer draws
 
 def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: ArrayLike | None = None,
             n: int | None = None, confidence: float = CONFIDENCE) -> Estimate:
-    """The median best-of-n of one search's trials: steps to target.
+    """The median best-of-n of one search's trials, arrays of shape (trials,): steps to target.
 
-    steps   float array, shape (trials,): at the evaluation that met; inf: never
-    before  float array, shape (trials,): at the evaluation before, NaN where it is unknown; ignored where never met
-    last    float array, shape (trials,): the last step of a trial that did not meet, pruned or not; NaN: not measured
-    pruned  bool array, shape (trials,): whether the search stopped it, so that it might have met later; default: none
-    n       number of trials, at most as many as there are; default: all
+    steps   at the evaluation that met; inf: never
+    before  at the evaluation before, NaN where it is unknown; ignored where never met
+    last    the last step of a trial that did not meet, pruned or not; NaN: not measured
+    pruned  whether the search stopped it, so that it might have met later; default: none
+    n       number of trials; default: all. Of more than there are: extrapolated on the tail below the smallest ones
 
     The value is the median over all subsets of n, so the smallest where n is all; inf: not met. If only one trial met,
     the interval is 0 to inf. The lower end is at least one spacing of evaluations, where known, as no target is
@@ -63,17 +63,20 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
     """
     steps, before, last = (np.asarray(values, float) for values in (steps, before, last))
     n = len(steps) if n is None else n
-    if not 1 <= n <= len(steps):
-        raise ValueError(f"best of {n} of {len(steps)} trials: give a number from 1 to {len(steps)}")
+    if n < 1:
+        raise ValueError(f"best of {n} of {len(steps)} trials: give a number from 1 on")
     met = np.isfinite(steps)
     if not met.any():
         return _estimate_unmet(last)
     reached, last = last, np.where(np.isnan(last), 0.0, last)
     pruned = np.zeros(len(steps), bool) if pruned is None else np.asarray(pruned, bool) & ~met
-    ends, middle = _interval(steps, before, last, n, confidence, _log)
+    ends, middle = _interval(steps, before, last, n, confidence, lambda values: np.log(np.maximum(values, 0.5)))
     low, high = np.exp(ends)
+    if n > len(steps):
+        value = float(np.exp(min(middle, ends[1])))
+        return Estimate(value, float(low) if low >= 1 else 0.0, float(high), len(steps), extrapolated=True)
     value = _median_best(steps, n)
-    earlier = _median_best(np.where(met & np.isnan(before), steps, np.where(met, before, np.inf)), n)
+    earlier = _median_best(np.where(met & ~np.isnan(before), before, steps), n)
     extrapolated = False
     if value != _median_best(np.where(pruned, last, steps), n):
         value, earlier = _product_limit(steps, before, last, n)
@@ -89,23 +92,6 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
                     earlier if earlier < value < np.inf else np.nan, extrapolated)
 
 
-def best_of_more(steps: ArrayLike, before: ArrayLike, last: ArrayLike, n: int,
-                 confidence: float = CONFIDENCE) -> Estimate:
-    """The median best-of-n of a search with fewer than n trials, extrapolated on the tail below its smallest trials.
-
-    Arguments as in ``best_of``. Not met, if no trial met; if only one did, the interval is 0 to inf.
-    """
-    steps, before, last = (np.asarray(values, float) for values in (steps, before, last))
-    if n < len(steps):
-        raise ValueError(f"best of {n} of {len(steps)} trials needs no extrapolation")
-    met = np.isfinite(steps)
-    if not met.any():
-        return _estimate_unmet(last)
-    ends, middle = _interval(steps, before, np.where(np.isnan(last), 0.0, last), n, confidence, _log)
-    low, value, high = np.exp([ends[0], min(middle, ends[1]), ends[1]])
-    return Estimate(float(value), float(low) if low >= 1 else 0.0, float(high), len(steps), extrapolated=True)
-
-
 def _estimate_unmet(last: np.ndarray) -> Estimate:
     """Of trials that did not meet the target; known from below where any of them measured the metric."""
     beyond = float(last[~np.isnan(last)].min(initial=np.inf))
@@ -113,21 +99,16 @@ def _estimate_unmet(last: np.ndarray) -> Estimate:
 
 
 def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
-    """(n, batches left out with their counts): the number of trials to compare every batch at.
-
-    The fewest steps of n trials fall with n, so comparing batches at different n would distort the curve. n is the
-    smallest count, or the number asked for; batches with fewer are then left out. None: there are no trials.
-
-    counts  feasible trials by global batch; batches without any are ignored
-    """
+    """(n, batches left out with their counts): the number of trials to compare every batch at. The fewest steps of n
+    trials fall with n, so comparing batches at different n would distort the curve. n is the smallest count of feasible
+    trials by batch, or the number asked for; batches with fewer are then left out. None: there are no trials."""
     if asked is not None:
         return asked, {batch: count for batch, count in counts.items() if count < asked}
     return min((count for count in counts.values() if count), default=None), {}
 
 
 def smallest_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Ends of the interval of the median best of all of at least two uncensored values of any sign, on a linear scale.
-    """
+    """Of the median best of all of at least two uncensored values of any sign, on a linear scale."""
     (low, high), _ = _interval(values, values, values, len(values), confidence, np.asarray)
     return float(min(low, values.min())), float(max(high, values.min()))
 
@@ -154,11 +135,9 @@ def _sort_trials(steps: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def middle_ranks(count: int, n: int) -> tuple[int, int]:
-    """Two ranks among ``count`` values: those around the median, over all subsets of n, of each subset's smallest.
-
-    They are equal unless the median lies midway between two values. Of the C(count, n) subsets,
-    C(count, n) - C(count - j, n) contain one of the j smallest values.
-    """
+    """Two ranks among ``count`` values: those around the median, over all subsets of n, of each subset's smallest. They
+    are equal unless the median lies midway between two values. Of the C(count, n) subsets, C(count, n) - C(count - j,
+    n) contain one of the j smallest values."""
     subsets = math.comb(count, n)
     first = next(j for j in range(count) if 2 * (subsets - math.comb(count - j - 1, n)) >= subsets)
     return first, next(j for j in range(first, count) if 2 * (subsets - math.comb(count - j - 1, n)) > subsets)
@@ -171,8 +150,7 @@ def midway(ordered: Sequence[float] | np.ndarray, first: int, second: int) -> fl
 
 @dataclass(frozen=True)
 class BestOf:
-    """The median over all subsets of ``n`` trials of the best in each: between low and high, equal where it is known.
-    """
+    """The median over all subsets of ``n`` trials of the best in each: between low and high, as pruning leaves it."""
 
     n: int
     low: float
@@ -180,31 +158,24 @@ class BestOf:
 
     @property
     def known(self) -> bool:
-        """Whether pruning leaves it known exactly."""
         return self.low == self.high
 
 
 def best_of_n(costs: Sequence[float], censored: Sequence[bool] = (), sizes: Sequence[int] | None = None,
               negated: bool = False) -> tuple[BestOf, ...]:
-    """The median over all subsets of n of the smallest cost in each, for n = 1, 2, ..., all.
+    """The median over all subsets of n of the smallest cost in each, by default for n = 1, 2, ..., all; middle_ranks.
 
-    costs     shape (trials,): inf for a trial without a value
-    censored  shape (trials,): whether the given cost is only a lower bound; default: none
-    sizes     the values of n; by default all
+    censored  whether the given cost is only a lower bound: it bounds the median as given from below, as inf from above
     negated   whether costs are negated values, so that the curve is of the values
-
-    See middle_ranks. Censored costs bound the median: as given from below, as inf from above.
     """
     low = high = sorted(costs)
     if any(censored):
         high = sorted(math.inf if cut else cost for cost, cut in zip(costs, censored))
-    ends = [(n, midway(low, *middle), midway(high, *middle))
-            for n in sizes or range(1, len(low) + 1) for middle in [middle_ranks(len(low), n)]]
-    return tuple(BestOf(n, -above, -below) if negated else BestOf(n, below, above) for n, below, above in ends)
-
-
-def _log(steps: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(steps, 0.5))
+    found = []
+    for n in sizes or range(1, len(low) + 1):
+        below, above = (midway(ordered, *middle_ranks(len(low), n)) for ordered in (low, high))
+        found.append(BestOf(n, -above, -below) if negated else BestOf(n, below, above))
+    return tuple(found)
 
 
 def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, confidence: float,
@@ -227,17 +198,14 @@ def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, 
 
 
 class _Pivot:
-    """Draws of H at the smallest trials, and the weights of a quantile that follow; arrays have one entry per draw.
-
-    at_risk  the number of trials that had not ended yet, at each of the smallest
-    between  where between two evaluations a target was met, from 0 to 1: shape (DRAWS, trials)
-    """
+    """Draws of H at the smallest trials, and the weights of a quantile that follow; arrays have one entry per draw."""
 
     def __init__(self, at_risk: tuple[int, ...], n: int) -> None:
+        """at_risk  the number of trials that had not ended yet, at each of the smallest"""
         random = np.random.Generator(np.random.Philox(key=len(at_risk)))
         draws = max(DRAWS // 8, min(DRAWS, MOST_DRAWN // len(at_risk)))
         hazard = np.cumsum(random.standard_exponential((draws, len(at_risk))) / at_risk, axis=1)
-        self.between = random.random((draws, len(at_risk)))
+        self.between = random.random((draws, len(at_risk)))     # where between two evaluations a target was met
         wanted = np.log(2) / n
         root = hazard[:, :LOWEST] ** (1 / SHAPE)
         self.tail = (wanted ** (1 / SHAPE) - root[:, 0]) / (root - root[:, :1]).mean(1)

@@ -1,8 +1,4 @@
-"""What was tried and what was best: the data of figures of best metaparameters and of trials in their space.
-
-    best_points(curve, "learning_rate")         -> (BestPoint(global_batch=64, value=0.12, low=0.06, ...), ...)
-    split_by(studies, "label_smoothing")        -> {0.0: (Study, ...), 0.1: (Study, ...)}
-"""
+"""What was tried and what was best: the data of figures of best metaparameters and of trials in their space."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,10 +10,10 @@ from ..log.schema import Status
 from ..target import Target
 from .base_rates import rates_of, scales_with_momentum
 from .best_of_n import BestOf, best_of_n
-from .curves import Curve, CurvePoint, steps_of_best
+from .curves import Curve, steps_of_best
 from .defaults import USEFUL_WITHIN
 from .intervals import CONFIDENCE, Estimate
-from .studies import Outcomes, Study, outcomes
+from .studies import Study, outcomes
 
 LEARNING_RATE, MOMENTUM, EFFECTIVE = "learning_rate", "momentum", "effective_lr"
 MOST_VALUES = 8             # of a metaparameter that splits studies into a family of curves
@@ -28,36 +24,27 @@ REACHED, MISSED, STOPPED, DIVERGED = range(4)       # kinds of trials in their s
 
 @dataclass(frozen=True, eq=False)
 class BestPoint:
-    """A metaparameter of the trial with the fewest steps to the target at one batch.
-
-    low, high   its range over the trials within a share USEFUL_WITHIN of the fewest steps
-    keys        these trials, the best first
-    """
+    """A metaparameter of the trial with the fewest steps to the target at one batch."""
 
     global_batch: int
     value: float
-    low: float
+    low: float                              # of its range over the trials within USEFUL_WITHIN of the fewest steps
     high: float
-    keys: tuple[tuple[str, int], ...]
+    keys: tuple[tuple[str, int], ...]       # these trials, the best first
 
 
 def best_points(curve: Curve, name: str) -> tuple[BestPoint, ...]:
-    """The best value of a metaparameter at each batch of a curve that met the target.
-
-    name  a metaparameter, or EFFECTIVE; batches whose best trial does not have it are left out
-    """
-    found = [(point, metaparameter(point.study, name)) for point in curve.searched if point.best is not None]
-    return tuple(_best_point(point, values, outcomes(point.study, curve.target))
-                 for point, values in found if np.isfinite(values[point.best]))
-
-
-def _best_point(point: CurvePoint, values: np.ndarray, reached: Outcomes) -> BestPoint:
-    study, best = point.study, point.best
-    enough = study.searched & (reached.steps <= (1 + USEFUL_WITHIN) * reached.steps[best])
-    near = np.flatnonzero(enough & np.isfinite(values))
-    near = near[np.argsort(near != best, kind="stable")]
-    return BestPoint(point.global_batch, float(values[best]), float(values[near].min()), float(values[near].max()),
-                     tuple(map(study.key, near.tolist())))
+    """The best value of a metaparameter, or EFFECTIVE, at each batch of a curve that met the target and that has it."""
+    found = []
+    for point in curve.searched:
+        study, best, values = point.study, point.best, metaparameter(point.study, name)
+        if best is not None and np.isfinite(values[best]):
+            enough = study.searched & (point.reached.steps <= (1 + USEFUL_WITHIN) * point.fewest)
+            near = np.flatnonzero(enough & np.isfinite(values))
+            near = near[np.argsort(near != best, kind="stable")]
+            found.append(BestPoint(point.global_batch, float(values[best]), float(values[near].min()),
+                                   float(values[near].max()), tuple(map(study.key, near.tolist()))))
+    return tuple(found)
 
 
 def metaparameter(study: Study, name: str) -> np.ndarray:
@@ -68,25 +55,19 @@ def metaparameter(study: Study, name: str) -> np.ndarray:
 
 
 def among(study: Study, chosen: np.ndarray) -> Study:
-    """The study with its other trials marked as RUNNING, so that they are ignored.
-
-    chosen  bool, shape (trials,)
-    """
+    """The study with its other trials marked as RUNNING, so that they are ignored."""
     status = np.where(chosen, study.status, np.int8(Status.RUNNING)).astype(np.int8)
     return replace(study, status=status, pruned=study.pruned & chosen)
 
 
 def first_feasible(study: Study, count: int) -> Study:
-    """The study with the first ``count`` of its feasible trials, by log and id, and all that diverged, like the
-    published analysis."""
+    """The study with its first ``count`` feasible trials, by log and id, and all that diverged, as published."""
     return among(study, study.infeasible | study.feasible & (np.cumsum(study.feasible) <= count))
 
 
 def split_by(studies: Sequence[Study], name: str) -> dict[float, tuple[Study, ...]]:
-    """The studies of one workload once for each value of a metaparameter, with only the trials of that value.
-
-    Empty unless the metaparameter is a choice among a few values within studies.
-    """
+    """The studies of one workload once for each value of a metaparameter, with only the trials of that value. Empty
+    unless the metaparameter is a choice among a few values within studies."""
     values = [metaparameter(study, name)[study.searched] for study in studies]
     values = [one[np.isfinite(one)] for one in values]
     distinct = np.unique(np.concatenate([np.empty(0), *values]))
@@ -115,34 +96,24 @@ def many_valued(studies: Sequence[Study]) -> tuple[str, ...]:
 
 
 def is_varied(studies: Sequence[Study], name: str) -> bool:
-    """Whether some study tried several values of a metaparameter."""
     values = [metaparameter(study, name) for study in studies]
     return any(len(np.unique(one[np.isfinite(one)])) > 1 for one in values)
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Trials of one study in the space of their metaparameters: arrays of shape (trials,) except ``best``.
-
-    kind    REACHED: met the target within the budget; MISSED: did not; STOPPED: pruned before it spent the budget;
-            DIVERGED
-    steps   to the target; for trials that did not meet it the last step, at most the budget
-    best    index of the trial with the fewest steps; None: none met it
-    """
+    """Trials of one study in the space of their metaparameters: arrays of shape (trials,)."""
 
     x: np.ndarray
     y: np.ndarray
-    kind: np.ndarray
-    steps: np.ndarray
-    best: int | None
+    kind: np.ndarray            # REACHED: met the target within the budget; MISSED; STOPPED: pruned before; DIVERGED
+    steps: np.ndarray           # to the target; the last step, at most the budget, of trials that did not meet it
+    best: int | None            # index of the trial with the fewest steps; None: none met it
     keys: tuple[tuple[str, int], ...]
 
 
 def space_of(study: Study, target: Target, x: str, y: str, most_steps: float = np.inf) -> Space:
-    """The trials of a study by two metaparameters, measured against a target under a budget of steps.
-
-    Trials without one of these, repeats of a winner and unfinished trials are left out.
-    """
+    """The trials of a study by two metaparameters, without repeats of a winner, under a budget of steps."""
     reached = outcomes(study, target)
     met = study.feasible & (reached.steps <= most_steps) & reached.met
     last_step = np.nan_to_num(reached.last_step)

@@ -1,8 +1,5 @@
 """The best value of a metric under a budget of steps, epochs, examples or seconds, at each batch size.
 
-    outcomes = outcomes_under(study, "val/error", True, Budget.parse("10 epochs"))       # each trial
-    table = best_under(studies, "val/error", True, [Budget(10, "epochs"), Budget(5000, "steps")])
-
 Each trial is measured under the budget, trials that ended early are marked, and the best has an interval. The published
 table has only the best value of any number of trials.
 
@@ -11,7 +8,6 @@ A larger batch takes fewer steps per epoch. What it loses under a budget of epoc
 """
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -20,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import UsageError
+from ..plan import lengths
 from .best_of_n import BestOf, best_of_n, smallest_interval
 from .intervals import CONFIDENCE, Estimate
 from .studies import Study, best_metric, with_metric
@@ -55,20 +52,15 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """The budget written as ``10 epochs`` or ``5000steps``; UsageError for anything else."""
-        found = re.fullmatch(r"\s*([\d.,_]*\d[\d.,_]*(?:[eE][+-]?\d+)?)\s*([a-z]+)\s*", text)
-        try:
-            amount, unit = (found[1].replace(",", ""), found[2]) if found else ("", "")
-            budget = cls(float(amount), unit + "s" * (not unit.endswith("s")))
-            if budget.unit not in AXES or not 0 < budget.amount < np.inf:
-                raise ValueError
-        except ValueError:
+        found = lengths.read(text.replace(",", "").replace("_", ""))
+        if not found or found.unit not in AXES or type(found.amount) not in (int, float) or not (
+                0 < found.amount < np.inf):
             raise UsageError(f"budget {text!r} is not a number above 0 and one of {', '.join(AXES)}, such as "
-                             "'10 epochs'") from None
-        return budget
+                             "'10 epochs'")
+        return cls(float(found.amount), found.unit)
 
     @property
     def axis(self) -> str:
-        """The column of /evaluations that measures it."""
         return AXES[self.unit]
 
     def limit(self, workload: JobKey) -> float:
@@ -88,8 +80,12 @@ class Budget:
 def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | None]:
     """The most epochs and the most steps that some feasible trial of every study of a workload ran, rounded down to two
     digits; None where no trial ran, or where the size of an epoch is unknown."""
-    furthest = [(_find_last_step(study), study) for study in studies]
-    furthest = [(steps, study) for steps, study in furthest if steps]
+    furthest = []               # (the last step of any feasible trial, study)
+    for study in studies:
+        evaluations = study.evaluations
+        rows = evaluations.first[1:][study.feasible & (evaluations.counts > 0)] - 1
+        if steps := float(evaluations.read("step")[rows].max(initial=0)):
+            furthest.append((steps, study))
     if not furthest:
         return None, None
     train_examples = furthest[0][1].workload.train_examples
@@ -99,11 +95,8 @@ def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | No
 
 
 def are_ends_alone(trials: Iterable[tuple[int, np.ndarray]]) -> bool:
-    """Whether a fixed budget is all that trials show, not how many steps a target takes: each was evaluated once after
-    step 0, all at the same step or after the same examples to 1 %.
-
-    trials  (global batch, steps of its evaluations) of each; some batch has two or more
-    """
+    """Whether a fixed budget is all that trials, (global batch, steps of evaluations), show, not how many steps a
+    target takes: each was evaluated once after step 0, all at the same step or after the same examples to 1 %."""
     found = [(batch, steps[steps > 0]) for batch, steps in trials]
     if len(found) <= len({batch for batch, _ in found}) or any(len(steps) != 1 for _, steps in found):
         return False
@@ -112,37 +105,23 @@ def are_ends_alone(trials: Iterable[tuple[int, np.ndarray]]) -> bool:
 
 
 def show_ends_alone(studies: Sequence[Study]) -> bool:
-    """Whether a fixed budget is all that the trials of these studies show, see are_ends_alone."""
     return are_ends_alone((study.global_batch, steps) for study in studies for steps in np.split(
         study.evaluations.read("step"), study.evaluations.first[1:-1]))
 
 
-def _find_last_step(study: Study) -> float:
-    """The last step of any feasible trial."""
-    counts = study.evaluations.counts
-    rows = np.flatnonzero(study.feasible & (counts > 0))
-    return float(study.evaluations.read("step")[study.evaluations.first[1:][rows] - 1].max(initial=0))
-
-
 def _round_down(amount: float) -> float:
-    """Rounded down to two digits."""
     size = 10.0 ** (np.floor(np.log10(amount)) - 1)
     return float(np.round(np.floor(amount / size * (1 + 1e-9)) * size, 9))
 
 
 @dataclass(frozen=True, eq=False)
 class BudgetOutcomes:
-    """Each trial of a study under a budget: arrays of shape (trials,).
-
-    value  the best value of the metric within the budget; NaN: none
-    step   of the first evaluation with it
-    kind   a TrialKind
-    """
+    """Each trial of a study under a budget: arrays of shape (trials,)."""
 
     study: Study
-    value: np.ndarray
-    step: np.ndarray
-    kind: np.ndarray
+    value: np.ndarray           # the best of the metric within the budget; NaN: none
+    step: np.ndarray            # of the first evaluation with it
+    kind: np.ndarray            # a TrialKind
 
     @cached_property
     def searched(self) -> np.ndarray:
@@ -180,10 +159,8 @@ def outcomes_under(study: Study, column: str, minimizes: bool, budget: Budget | 
 
 
 def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
-    """Whether each trial ended before it spent the budget (None: its own, in steps); False where it has no budget.
-
-    It did if its search stopped it, or if one more evaluation at the spacing of the last two fits in the budget.
-    """
+    """Whether each trial ended before it spent the budget (None: its own, in steps); False where it has no budget. It
+    did if its search stopped it, or if one more evaluation at the spacing of the last two fits in the budget."""
     evaluations = study.evaluations
     limit = study.budget_steps if budget is None else np.full(len(study), budget.limit(study.workload))
     short = study.pruned.copy()
@@ -200,25 +177,18 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BudgetPoint:
-    """One batch under one budget.
-
-    best      the median best of its feasible trials, with its interval; NaN without any
-    trial     with the best value, index into the study, the first of equals; None: none
-    value     that value
-    step      of the first evaluation with it
-    """
+    """One batch under one budget."""
 
     global_batch: int
     outcomes: BudgetOutcomes
-    best: Estimate
-    trial: int | None
-    value: float
-    step: float
+    best: Estimate              # the median best of its feasible trials; NaN without any
+    trial: int | None           # with the best value, index into the study, the first of equals
+    value: float                # that value
+    step: float                 # of the first evaluation with it
     minimizes: bool
 
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
-        """The median best of n of its feasible trials, n = 1, 2, ..., all; empty without any."""
         return best_of_n(self.costs.tolist(), negated=not self.minimizes)
 
     @property
@@ -239,7 +209,6 @@ class BudgetPoint:
 
     @property
     def diverged(self) -> int:
-        """The number of trials that diverged."""
         return int(((self.outcomes.kind == TrialKind.DIVERGED) & ~self.outcomes.study.repeat).sum())
 
     @property
@@ -249,7 +218,6 @@ class BudgetPoint:
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        """The trials behind it, the best first."""
         rows = np.flatnonzero(self.outcomes.searched)
         return tuple(map(self.outcomes.study.key, sorted(rows.tolist(), key=lambda row: (row != self.trial, row))))
 
@@ -278,7 +246,6 @@ def best_under(studies: Sequence[Study], column: str, minimizes: bool, budgets: 
 
 
 def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONFIDENCE) -> BudgetPoint:
-    """The best of a study's trials under a budget."""
     rows = np.flatnonzero(outcomes.searched)
     values = outcomes.value[rows]
     if not len(rows):
@@ -289,10 +256,7 @@ def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONF
 
 
 def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFIDENCE) -> Estimate:
-    """The best value with the interval of the median best of that many trials, see best_of_n.py.
-
-    The interval is computed on a log scale if all values are above 0, else on a linear one.
-    """
+    """The best value with the interval of the median best of as many trials, on a log scale if all are above 0."""
     value = float(values.min() if minimizes else values.max())
     if len(values) < 2:
         return Estimate(value, np.nan, np.nan, len(values))

@@ -49,38 +49,25 @@ OVERHEAD = 0.20
 
 @dataclass(frozen=True, eq=False)
 class CriticalBatchFit:
-    """The curve that fits best.
-
-    s_min, b_crit   intervals are open, to 0 or inf, where the points do not reach. Where perfect scaling alone fits
-                    best, S_min is 0 and B_crit inf; where a plateau alone does, B_crit is 0
-    half_efficient  the batch at which B S = 2 E_min;  overhead  that at which B S = 1.2 E_min
-    shape           p; its value is 1 where it was not fitted
-    rms_log2        of log2(S / curve) over the points
-    spread          standard deviation around the curve, relative to that of the points' own intervals; NaN: unknown
-    lack_of_fit     p-value of the residuals against the points' own intervals (F test); NaN: unknown
-    points          number of batches in the fit
-    left_out        batches of a rising tail, not in the fit
-    make_draws      computes ``draws``
-    """
+    """The curve that fits best. Intervals are open, to 0 or inf, where the points do not reach. Where perfect scaling
+    alone fits best, S_min is 0 and B_crit inf; where a plateau alone does, B_crit is 0."""
 
     s_min: Estimate
     b_crit: Estimate
-    half_efficient: Estimate
-    overhead: Estimate
-    shape: Estimate
-    rms_log2: float
-    points: int
-    spread: float
-    lack_of_fit: float
-    left_out: tuple[int, ...]
+    half_efficient: Estimate        # the batch at which B S = 2 E_min
+    overhead: Estimate              # the batch at which B S = 1.2 E_min
+    shape: Estimate                 # p; its value is 1 where it was not fitted
+    rms_log2: float                 # of log2(S / curve) over the points
+    points: int                     # number of batches in the fit
+    spread: float                   # deviation around the curve, relative to that of the points' own intervals, or NaN
+    lack_of_fit: float              # p-value of the residuals against the points' own intervals (F test), or NaN
+    left_out: tuple[int, ...]       # batches of a rising tail, not in the fit
     make_draws: Callable[[], np.ndarray] = field(repr=False)
 
     @cached_property
     def draws(self) -> np.ndarray:
-        """Draws of E_min = S_min B_crit (in examples), B_crit and p that represent their uncertainty: shape (DRAWS, 3).
-
-        B_crit is inf as often as its intervals are open above.
-        """
+        """Draws of E_min = S_min B_crit (in examples), B_crit and p that represent their uncertainty: shape (DRAWS, 3);
+        B_crit is inf as often as its intervals are open above."""
         return self.make_draws()
 
     def steps(self, batch: ArrayLike) -> Any:
@@ -100,10 +87,7 @@ def steps_at(batch: ArrayLike, least_examples: ArrayLike, b_crit: ArrayLike, sha
 
 def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], confidence: float = CONFIDENCE,
                        shapes: Sequence[float] = SHAPES) -> CriticalBatchFit | None:
-    """The curve fitted to estimates of steps at global batches, smallest first; None: fewer than LEAST_POINTS met.
-
-    shapes  the grid of p to choose from; (HYPERBOLA,) fixes p = 1
-    """
+    """The curve fitted to steps at global batches, smallest first, with p of ``shapes``; None: few points met."""
     return _fit_points(tuple(batches), tuple(estimates), confidence, tuple(shapes))
 
 
@@ -140,18 +124,19 @@ class SettingPoint:
 
 
 def _count_before_rise(points: Sequence[SettingPoint]) -> int:
-    """The number of points, from the smallest batch on, before a significant rise; at least LEAST_POINTS.
-
-    A tail rises where its mean log S lies RISES standard errors above the level before it. That level is the last block
-    of the decreasing regression of the points before (pool adjacent violators). Of several such tails, the clearest is
-    left out with the batch before it, where the rise may begin while the curve still falls.
-    """
+    """The number of points, from the smallest batch on, before a significant rise; at least LEAST_POINTS. A tail rises
+    where its mean log S lies RISES standard errors above the level before it. That level is the last block of the
+    decreasing regression of the points before (pool adjacent violators). Of several such tails, the clearest is left
+    out with the batch before it, where the rise may begin while the curve still falls."""
     logs = np.array([point.log_steps for point in points])
     variance = float(np.mean([point.deviation ** 2 for point in points]))
-    rises = {first: (logs[first:].mean() - level) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
-             for first in range(LEAST_POINTS, len(logs)) for level, size in [_last_level(logs[:first])]}
-    rise, clearest = max(((rise, -first) for first, rise in rises.items()), default=(-np.inf, 0))
-    return max(LEAST_POINTS, -clearest - 1) if rise > RISES else len(logs)
+    most, kept = RISES, len(logs)
+    for first in range(LEAST_POINTS, len(logs)):
+        level, size = _last_level(logs[:first])
+        rise = (logs[first:].mean() - level) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
+        if rise > most:
+            most, kept = rise, max(LEAST_POINTS, first - 1)
+    return kept
 
 
 def _last_level(logs: np.ndarray) -> tuple[float, int]:
@@ -174,10 +159,8 @@ def weigh(deviations: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def count_own(freedom: int, ratio: float) -> int:
-    """Degrees of freedom that the points' own intervals count as: one where the residuals refute them.
-
-    ratio  of the residuals' variance, of so many degrees of freedom, to that of the intervals
-    """
+    """Degrees of freedom that the points' own intervals count as: one where the residuals refute them, by the ratio of
+    their variance, of so many degrees of freedom, to that of the intervals."""
     return OWN_FREEDOM if scipy.special.fdtrc(freedom, OWN_FREEDOM, ratio) > REFUTED else 1
 
 
@@ -203,10 +186,9 @@ class _Surface:
         self.squares = squares
         row, column = map(int, np.unravel_index(squares.argmin(), squares.shape))
         ends = squares[[0, -1]].min(1) <= squares.min() + 1e-12         # perfect scaling or a plateau fits as well
-        self.end = -1 if ends[0] else 1 if ends[1] else 0
-        self.best = self._refine(row, column)
-        if self.end:
-            row = 0 if self.end < 0 else GRID - 1
+        self.end, self.best = 0, self._refine(row, column)
+        if ends.any():
+            self.end, row = (-1, 0) if ends[0] else (1, GRID - 1)
             self.best = float(self.x[row]), float(shapes[squares[row].argmin()])
         self.level, self.least = (float(one) for one in self.at(*self.best))
 
@@ -258,14 +240,11 @@ class _Region:
                                             for at in (0, -1))
 
     def b_crit(self) -> Estimate:
-        """The interval of B_crit."""
         return self._interval_of_x(0.0, 0.0, 0.0)
 
     def of_excess(self, share: float) -> Estimate:
-        """The interval of the batch at which B S = (1 + share) E_min: B_crit ((1 + share)^p - 1)^(1/p).
-
-        The largest shape includes a sharp knee, where it is (1 + share) B_crit.
-        """
+        """The interval of the batch at which B S = (1 + share) E_min: B_crit ((1 + share)^p - 1)^(1/p). The largest
+        shape includes a sharp knee, where it is (1 + share) B_crit."""
         def shift(shape: float | np.ndarray) -> Any:
             return np.log((1 + share) ** shape - 1) / shape
         upper = np.where(np.isclose(self.shapes, SHAPES[-1]), np.log1p(share), shift(self.shapes))
@@ -287,7 +266,6 @@ class _Region:
                               -_least(-levels - self.half - above, -level - above))
 
     def shape(self) -> Estimate:
-        """The interval of p."""
         found = np.where(self.inside.any(0), np.log(self.shapes), np.nan)
         best = np.log(self.surface.best[1])
         return self._estimate(best, _least(found, best), -_least(-found, -best))
@@ -338,11 +316,9 @@ def _fit(points: Sequence[SettingPoint], weighted: bool, left_out: tuple[int, ..
 
 
 def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: float) -> np.ndarray:
-    """Draws of E_min, B_crit and p, shape (DRAWS, 3).
-
-    B_crit has the distribution whose quantiles are the ends of its profile intervals (a confidence distribution). p is
-    drawn from the likelihood given B_crit, the level from Student's t around its mean given both.
-    """
+    """Draws of E_min, B_crit and p, shape (DRAWS, 3). B_crit has the distribution whose quantiles are the ends of its
+    profile intervals (a confidence distribution). p is drawn from the likelihood given B_crit, the level from Student's
+    t around its mean given both."""
     random = np.random.Generator(np.random.Philox(key=surface.end + 1))
     deviation = np.sqrt(variance)
     wanted = deviation * scipy.special.stdtrit(freedom, random.permutation((np.arange(DRAWS) + 0.5) / DRAWS))
@@ -371,7 +347,6 @@ def _find_ends(region: _Region, roots: np.ndarray, way: int) -> np.ndarray:
 
 def _widen_over_shapes(fits: Sequence[CriticalBatchFit], hyperbola: CriticalBatchFit, shapes: np.ndarray
                        ) -> CriticalBatchFit:
-    """The hyperbola with intervals and draws over all shapes."""
     def widen(name: str) -> Estimate:
         ends = [getattr(one, name) for one in fits]
         return replace(getattr(hyperbola, name), low=min(one.low for one in ends), high=max(one.high for one in ends))

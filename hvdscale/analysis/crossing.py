@@ -1,8 +1,5 @@
 """Where a run's metric crosses a target for good, beside the first evaluation that meets it.
 
-    crossing = lasting_crossing(step, measured, target)
-    crossing.steps, crossing.modelled       -> 4200.0, False
-
 Noise in the metric makes the first evaluation that meets a target early: the more evaluations, the earlier. Where the
 run went on to PAST times those steps, the curve that only improves and fits best (isotonic.py, of the logarithm where
 the metric is positive) is held against the target. Elsewhere a power of the steps, fitted to the evaluations up to
@@ -35,11 +32,7 @@ class Crossing:
 
 
 def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> Crossing | None:
-    """The lasting crossing of a run; None where no evaluation met the target.
-
-    step      float array, shape (evals,), increasing
-    measured  float array, shape (evals,), without NaN
-    """
+    """The lasting crossing of a run, arrays of shape (evals,) without NaN; None where no evaluation met the target."""
     met = target.met_by(measured)
     if not met.any():
         return None
@@ -70,8 +63,7 @@ def _improving(measured: np.ndarray, target: Target) -> np.ndarray:
 
 
 def _power_crossing(step: np.ndarray, measured: np.ndarray, target: Target, first: float) -> float:
-    """Where log(metric), a line in log(steps), meets the target; NaN where evaluations are too few or do not
-    improve."""
+    """Where log(metric), a line in log(steps), meets the target; NaN: evaluations are too few or do not improve."""
     use = (step >= SINCE * first) & (step > 0) & np.isfinite(measured) & (measured > 0)
     if use.sum() < LEAST or target.value <= 0:
         return np.nan

@@ -1,12 +1,15 @@
 """Steps to a target by global batch, from studies or from repeats: one curve per workload and target.
 
-    curve = curve_of(studies, Target.parse("val/error<0.01"))
-    [(point.global_batch, point.steps.value) for point in curve.points], curve.regimes.maximum_useful
+A search may be cut off by the rates that it tried: the best rate of a batch lies beyond all of them. Steps fall towards
+the best rate, about as its inverse. So where a batch's steps still fall over the upper (or lower) half of the rates
+tried, by a rank correlation that chance exceeds once in ten times, and at most BEYOND trials lie beyond the best one,
+more would be found farther out, and the batch's steps are too many. Trials that diverged count as beyond: they show
+where the rates end.
 """
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import TypeVar
 
@@ -15,17 +18,19 @@ import numpy as np
 from ..log.schema import Status
 from ..target import Target
 from .base_rates import effective_rate, rates_of
-from .best_of_n import best_of, best_of_more, common_trials
-from .cut_search import cut_from, is_cut
+from .best_of_n import best_of, common_trials
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
 from .regimes import Regimes, regimes_of
+from .search import rank_deviate
 from .speedup import divide
 from .steps import STEPS, RunCell
 from .studies import Outcomes, Study, outcomes, with_metric
 from .trials import JobKey, Trial
 
-
+BEYOND = 2                  # the trials beyond the best one, at most, of a search that is cut off
+FALLS = 1.28                # standard deviations of the rank correlation
+LEAST = 5                   # trials in a half
 Batched = TypeVar("Batched", bound="RunCell | CurvePoint | BatchPoint")
 
 
@@ -52,28 +57,24 @@ class BatchPoint:
 
 
 @dataclass(frozen=True, eq=False)
-class SearchResult:
-    """A study's search against a target: its feasible trials, without repeats of the winner.
+class CurvePoint:
+    """One global batch that was searched, against a target: its feasible trials, without repeats of the winner.
 
-    The fewest steps of these trials are those of the published analysis (Shallue et al. 2019,
-    batch_science/measurement_utils.py) where nothing was pruned: of the earliest measurement beyond the goal, ties by
-    trial id. It does not count INFEASIBLE trials that met the target before they diverged.
-
-    best   index into the study of the trial with the fewest steps, the first of equals; None: none met
-    """
+    The fewest steps of these trials are those of the published analysis (batch_science/measurement_utils.py of Shallue
+    et al. 2019) where nothing was pruned: of the earliest measurement beyond the goal, ties by trial id. INFEASIBLE
+    trials that met the target before they diverged do not count."""
 
     study: Study
     reached: Outcomes
-    best: int | None
+    best: int | None            # index into the study of the trial with the fewest steps, the first of equals
+    steps: Estimate = Estimate.unknown()    # the median best-of-n at the curve's n, if asked for; inf: not met
 
     @property
     def global_batch(self) -> int:
-        """B."""
         return self.study.global_batch
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        """The log and the id of the best trial."""
         return () if self.best is None else (self.study.key(self.best),)
 
     @property
@@ -106,17 +107,14 @@ class SearchResult:
 
     @property
     def met(self) -> int:
-        """The number of those that met the target."""
         return int((self.study.searched & self.reached.met).sum())
 
     @property
     def pruned(self) -> int:
-        """The number of those that the search stopped."""
         return int((self.study.searched & self.study.pruned).sum())
 
     @property
     def infeasible(self) -> int:
-        """The number of trials that diverged."""
         return int((self.study.infeasible & ~self.study.repeat).sum())
 
     @property
@@ -126,21 +124,8 @@ class SearchResult:
 
 
 @dataclass(frozen=True, eq=False)
-class CurvePoint(SearchResult):
-    """One global batch that was searched.
-
-    steps  the median best-of-n at the curve's n, see best_of_n.best_of; inf: not met; NaN: no trial
-    """
-
-    steps: Estimate
-
-
-@dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, and the regimes of the ``judged`` ones: of searches, or of repeats.
-
-    cut     the batch from which on the best rates lie beyond those tried, see cut_search; None: none is
-    """
+    """The points of a workload and target by batch, of searches or repeats, and the regimes of the ``judged`` ones."""
 
     workload: JobKey
     target: Target
@@ -149,39 +134,31 @@ class Curve:
     confidence: float
     n: int | None = None                            # trials that each batch's steps are the best of; None: repeats
     left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than asked for
-    cut: int | None = None
+    cut: int | None = None                          # the batch from which on searches are cut off; None: none is
 
     @property
     def judged(self) -> tuple[CurvePoint | BatchPoint, ...]:
-        """The points below the cut."""
         return _below(self.cut, self.points)
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The global batches, smallest first."""
         return tuple(point.global_batch for point in self.points)
 
     @property
     def searched(self) -> tuple[CurvePoint, ...]:
-        """The points that come from studies."""
         return tuple(point for point in self.points if isinstance(point, CurvePoint))
 
     @property
     def measured(self) -> tuple[BatchPoint, ...]:
-        """The points that come from repeats."""
         return tuple(point for point in self.points if isinstance(point, BatchPoint))
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        """(log, id) of the trial with the fewest steps at each batch that was searched."""
         return tuple(key for point in self.searched for key in point.keys)
 
 
 def curve_of(studies: Sequence[Study], target: Target, options: Options = Options()) -> Curve | None:
-    """The curve of one workload's studies; None where no study has the target's metric.
-
-    The fewest steps fall with the number of trials, so all batches use the same n, see best_of_n.common_trials.
-    """
+    """The curve of one workload's studies, all at one n, see common_trials; None: no study has the target's metric."""
     studies = with_metric(studies, target.column)
     if not studies:
         return None
@@ -189,7 +166,7 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     n, left_out = common_trials(counts, options.trials)
     points = tuple(point_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
-    cut = cut_from([point.global_batch for point in points], map(_is_cut, points))
+    cut = cut_from([point.global_batch for point in points], map(_is_point_cut, points))
     return Curve(studies[0].workload, target, points, _regimes_of(_below(cut, points), options), options.confidence, n,
                  tuple(left_out.items()), cut)
 
@@ -199,7 +176,31 @@ def _below(cut: int | None, points: Iterable[Batched]) -> tuple[Batched, ...]:
     return tuple(point for point in points if cut is None or point.global_batch < cut)
 
 
-def _is_cut(point: CurvePoint) -> bool | None:
+def is_cut(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray) -> bool | None:
+    """Whether one batch's best rate lies beyond those of its feasible trials and of those that ``diverged``, see above;
+    None: no trial met the target."""
+    if not np.isfinite(steps).any():
+        return None
+    best = rates[steps.argmin()]
+    for way in (1, -1):
+        beyond = np.count_nonzero(way * np.append(rates, diverged) > way * best)
+        half = way * rates >= way * np.median(rates)
+        if beyond <= BEYOND and half.sum() >= LEAST and rank_deviate(way * rates[half], steps[half]) < -FALLS:
+            return True
+    return False
+
+
+def cut_from(batches: Sequence[int], cut: Iterable[bool | None]) -> int | None:
+    """The batch from which on most batches are cut, the largest too; None: there is none."""
+    known = [(batch, one) for batch, one in zip(batches, cut) if one is not None]
+    for at, (batch, one) in enumerate(known):
+        rest = [other for _, other in known[at:]]
+        if one and rest[-1] and sum(rest) > len(rest) / 2:
+            return batch
+    return None
+
+
+def _is_point_cut(point: CurvePoint) -> bool | None:
     study, rates = point.study, np.log(rates_of(point.study))
     searched, diverged = (one & ~study.repeat & ~np.isnan(rates) for one in (study.feasible, study.infeasible))
     return is_cut(rates[searched], point.reached.steps[searched], rates[diverged])
@@ -239,17 +240,16 @@ def _regimes_of(points: Sequence[RunCell | CurvePoint | BatchPoint], options: Op
     return regimes_of([point.global_batch for point in points], [point.steps for point in points], options)
 
 
-def result_of(study: Study, target: Target) -> SearchResult:
-    """One study's search against a target; KeyError without its metric."""
+def result_of(study: Study, target: Target) -> CurvePoint:
+    """One study's search against a target, without the median best-of-n; KeyError without its metric."""
     reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
     met = feasible[reached.met[feasible]]
-    return SearchResult(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None)
+    return CurvePoint(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None)
 
 
 def point_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
     """The same with the median best of n of its trials, by default of all."""
-    found = result_of(study, target)
-    return CurvePoint(study, found.reached, found.best, steps_of_best(study, target, n, confidence))
+    return replace(result_of(study, target), steps=steps_of_best(study, target, n, confidence))
 
 
 def steps_of_best(study: Study, target: Target, n: int | None = None, confidence: float = CONFIDENCE) -> Estimate:
@@ -257,7 +257,5 @@ def steps_of_best(study: Study, target: Target, n: int | None = None, confidence
     reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
     if not len(feasible):
         return Estimate.unknown()
-    trials = reached.steps[feasible], reached.before[feasible], reached.last_step[feasible]
-    if n is not None and n > len(feasible):
-        return best_of_more(*trials, n, confidence)
-    return best_of(*trials, pruned=study.pruned[feasible], n=n, confidence=confidence)
+    return best_of(reached.steps[feasible], reached.before[feasible], reached.last_step[feasible],
+                   pruned=study.pruned[feasible], n=n, confidence=confidence)

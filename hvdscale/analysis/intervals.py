@@ -30,37 +30,25 @@ Ends = tuple[Any, Any]      # (low, high): numbers, or arrays where the values h
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value over repeats with its interval, both inf-aware.
-
-    value  geometric mean; with unmet runs, the median that counts them as inf. inf: most did not meet; NaN: not
-           measured
-    low    lower end of the interval; NaN where there is only one run
-    high   upper end; inf where a run did not meet
-    runs   independent repeats: seeds
-    beyond a lower bound on a value that was not met: the least that an unmet run reached; else NaN
-    before the value at the evaluation before, so that the target was met between the two; NaN: unknown
-    extrapolated    beyond what was seen, as pruning hid the value or there were too few trials: from those that met
-                    the target soonest
-    shared half-width, on the logarithm, of what the luck of the seeds shifts all batches by
-    """
+    """A value over repeats, their geometric mean, with its interval; with unmet runs, the median that counts them as
+    inf. inf: most did not meet; NaN: not measured. It is extrapolated from those that met the target soonest where
+    pruning hid it or there were too few trials."""
 
     value: float
-    low: float
-    high: float
-    runs: int
-    beyond: float = np.nan
-    before: float = np.nan
+    low: float                  # NaN where there is only one run
+    high: float                 # inf where a run did not meet
+    runs: int                   # independent repeats: seeds
+    beyond: float = np.nan      # lower bound on a value that was not met: the least that an unmet run reached
+    before: float = np.nan      # at the evaluation before, so that the target was met between the two; NaN: unknown
     extrapolated: bool = False
-    shared: float = 0.0
+    shared: float = 0.0         # half-width, on the logarithm, of what the luck of the seeds shifts all batches by
 
     @classmethod
     def unknown(cls, runs: int = 0) -> Estimate:
-        """NaN, without an interval."""
         return cls(np.nan, *NONE, runs)
 
     @property
     def met(self) -> bool:
-        """Whether the value is finite."""
         return bool(np.isfinite(self.value))
 
     def mapped(self, grow: Callable[[float], float]) -> Estimate:
@@ -69,23 +57,18 @@ class Estimate:
                         grow(self.before), self.extrapolated, self.shared)
 
     def scaled(self, factor: float) -> Estimate:
-        """The estimate of ``factor`` times the quantity."""
         return self.mapped(lambda end: end * factor)
 
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Variance of logarithms, a number or an array over the samples' leading axes, and its degrees of freedom.
-
-    growth  the power of the batch that the variance goes with; it is that of batch ``base``
-    shared  the part that a seed's luck adds to all samples alike, and its degrees of freedom
-    """
+    """Variance of logarithms, a number or an array over the samples' leading axes, and its degrees of freedom."""
 
     variance: float | np.ndarray
     freedom: float              # 0: unknown
-    growth: float = 0.0
-    base: float = 1.0
-    shared: tuple[float, int] = (0.0, 0)
+    growth: float = 0.0         # the power of the batch that the variance goes with
+    base: float = 1.0           # the batch that it is of
+    shared: tuple[float, int] = (0.0, 0)    # the part that a seed's luck adds to all samples, its degrees of freedom
 
     def half_shared(self, seeds: int, confidence: float) -> float:
         """Half-width, on the logarithm, of what the luck of so many seeds shifts all samples by."""
@@ -93,13 +76,11 @@ class Spread:
         return float(student_quantile(freedom, confidence) * np.sqrt(variance / seeds)) if variance else 0.0
 
     def at(self, batch: float) -> Spread:
-        """The spread at a batch."""
         return replace(self, variance=self.variance * (batch / self.base) ** self.growth, base=batch
                        ) if self.growth else self
 
     @property
     def deviation(self) -> float | np.ndarray:
-        """The standard deviation of the logarithms."""
         return np.sqrt(self.variance)
 
 
@@ -123,41 +104,30 @@ class Pools:
 
 
 def pooled(samples: Iterable[ArrayLike], batches: Sequence[float] = ()) -> Spread:
-    """The spread within samples: their sums of squares over the sum of their (n - 1).
-
-    samples  arrays of shape (..., n); one with a single repeat, or with a value that is not positive, is left out
-    batches  of each sample, if the spread may grow with them
-    """
+    """The spread within samples of shape (..., n): their sums of squares over the sum of their (n - 1), without those
+    of a single repeat, or with a value that is not positive. With ``batches`` it may grow with them."""
     with np.errstate(invalid="ignore"):
         return joined([(logs.var(-1) * logs.shape[-1], logs.shape[-1] - 1)
                        if logs.shape[-1] else (0.0, 0) for logs in map(logarithms, samples)], batches)
 
 
 def pooled_paired(tables: Iterable[ArrayLike]) -> Spread:
-    """The spread of the ratio of two samples of one table: twice the residual variance of a two-way layout.
-
-    tables  arrays of shape (..., samples, seeds): one seed per column. Sums of squares after removing the means of
-            samples and of seeds, over (samples - 1)(seeds - 1). For two samples it is the paired t's own variance.
-    """
+    """The spread of the ratio of two samples of one table of shape (..., samples, seeds): twice the residual variance
+    of a two-way layout. For two samples it is the paired t's own variance."""
     return joined((2 * squares, freedom) for squares, freedom in map(_residual_squares, map(logarithms, tables)))
 
 
 def _residual_squares(logs: np.ndarray) -> tuple[np.ndarray, int]:
-    """Of tables of shape (..., samples, seeds): the sum of squares without the means of samples and of seeds, and its
-    degrees of freedom."""
+    """(sum of squares without the means of samples and of seeds, its freedom) of shape (..., samples, seeds)."""
     with np.errstate(invalid="ignore"):
         means = logs.mean(-1, keepdims=True) + logs.mean(-2, keepdims=True) - logs.mean((-2, -1), keepdims=True)
         return ((logs - means) ** 2).sum((-2, -1)), (logs.shape[-2] - 1) * (logs.shape[-1] - 1)
 
 
 def crossed(spread: Spread, samples: Sequence[np.ndarray], batches: Sequence[float]) -> Spread:
-    """A pooled spread where the samples are of the same seeds, in the same order, whose luck they may share.
-
-    samples  each of shape (seeds,)
-
-    Where an F test shows that they do, the mean squares of a two-way layout give the variance of a run, and its degrees
-    of freedom (Satterthwaite 1946).
-    """
+    """A pooled spread where the samples are of the same seeds, in the same order, whose luck they may share. Where an F
+    test shows that they do, the mean squares of a two-way layout give the variance of a run, and its degrees of freedom
+    (Satterthwaite 1946)."""
     logs = logarithms(samples)
     logs = logs[:, np.isfinite(logs).all(0)]
     count, seeds = logs.shape
@@ -206,7 +176,6 @@ def geometric_mean(values: ArrayLike) -> np.ndarray:
 
 
 def mean_ratio(above: ArrayLike, below: ArrayLike) -> float:
-    """The ratio of the geometric means of two samples, each of shape (n,)."""
     return float(geometric_mean(above) / geometric_mean(below))
 
 
@@ -217,10 +186,7 @@ def geometric_median(values: ArrayLike) -> float:
 
 
 def mean_interval(values: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Ends:
-    """Ends (low, high) of the t interval of the geometric mean over the last axis; NaN for fewer than two values.
-
-    pool  the spread to use where there are fewer than OWN_FROM values
-    """
+    """Ends of the t interval of the geometric mean over the last axis; NaN for fewer than two values."""
     logs = logarithms(values)
     if logs.shape[-1] < 2:
         return NONE
@@ -231,9 +197,7 @@ def mean_interval(values: ArrayLike, pool: Spread = UNKNOWN, confidence: float =
 def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE,
                    pool_below: Spread | None = None) -> Ends:
     """Ends of the interval of geometric_mean(above) / geometric_mean(below), independent samples; NaN for single ones.
-
-    Student's, with the pool's degrees of freedom, where both sides use the pooled spread; else Welch's.
-    """
+    Student's, with the pool's degrees of freedom, where both sides use the pooled spread; else Welch's."""
     samples = logarithms(above), logarithms(below)
     if min(logs.shape[-1] for logs in samples) < 2:
         return NONE
@@ -256,10 +220,8 @@ def paired_ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNK
 
 
 def quotient(above: Estimate, below: Estimate) -> tuple[float, float]:
-    """Ends of the interval of the quotient of two independent estimates; 0 and inf where theirs are open.
-
-    From the distances of each value to its own ends, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27).
-    """
+    """Ends of the interval of the quotient of two independent estimates; 0 and inf where theirs are open. From the
+    distances of each value to its own ends, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27)."""
     (a, a_low, a_high), (b, b_low, b_high) = (logarithms([one.value, one.low, one.high]) for one in (above, below))
     with np.errstate(invalid="ignore"):             # where both values are inf, as of what was not met: NaN
         return (float(np.exp(a - b - np.hypot(a - a_low, b_high - b))),
@@ -276,11 +238,8 @@ def hull(*intervals: Ends) -> tuple[float, float]:
 
 def hull_over_grid(above: np.ndarray, below: np.ndarray, interval: Callable[[np.ndarray, np.ndarray, int], Ends]
                    ) -> tuple[float, float]:
-    """The interval of a ratio, widened for the spacing of evaluations: either side may be as low as at the one before.
-
-    above, below  rows of values and of those at the evaluation before, shape (2, n)
-    interval      of a ratio of the given samples; the last argument is 1 where one of them is at the evaluation before
-    """
+    """The interval of a ratio, widened for the spacing of evaluations: either side may be as low as at the one before,
+    its second row. The last argument of ``interval`` is 1 where a sample is at the evaluation before."""
     (a, a_before), (b, b_before) = above, below
     return hull(interval(a, b, 0), interval(a_before, b, 1) if a_before.min() > 0 else (0.0, 0.0),
                 interval(a, b_before, 1) if b_before.min() > 0 else (np.inf, np.inf))
@@ -315,10 +274,8 @@ def _t_interval(centre: np.ndarray, variance: np.ndarray, freedom: float | np.nd
 
 def times(one: Estimate, other: Estimate) -> Estimate:
     """The product of independent estimates; without an interval where one of them has none. An open end stays open.
-
     Half-widths of intervals add in quadrature, on a log scale. Where the second is inf, the product is inf, with the
-    product of the known bounds as its lower bound ``beyond``.
-    """
+    product of the known bounds as its lower bound ``beyond``."""
     value = one.value * other.value
     if other.value == np.inf:
         return Estimate(value, one.low * other.low, np.inf, min(one.runs, other.runs), one.value * other.beyond)

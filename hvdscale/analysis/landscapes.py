@@ -1,10 +1,5 @@
 """Learning-rate landscapes: steps and loss against the rate at each batch, and how the best rate grows with the batch.
 
-    found = rate_landscapes(curve, rules_of(curve))
-    found.batches[0].rate.best              -> the best rate at the smallest batch, with its interval
-    found.laws.described_by                 -> ("sqrt",): what the best rates agree with
-    found.laws.peak                         -> the batch of the largest best rate, where they rise and fall again
-
 The landscape of a batch is that of lr_response.py, with the other metaparameters as the search drew them. At the best
 others the steps at a rate are the steps of the tuned optimum times the landscape's loss there. That holds if the others
 add to the logarithm of the steps alike at every rate.
@@ -44,22 +39,15 @@ POINTS = 60                         # rates along a landscape
 
 @dataclass(frozen=True, eq=False)
 class RateLandscape:
-    """Steps against the rate at one batch.
+    """Steps against the rate at one batch."""
 
-    rate    the best rate, tried and fitted
-    steps   of the tuned optimum
-    space   the trials: x is the rate
-    values  the best value of the target's metric in each of them
-    """
-
-    rate: BestRate
-    steps: Estimate
-    space: Space
-    values: np.ndarray
+    rate: BestRate              # tried and fitted
+    steps: Estimate             # of the tuned optimum
+    space: Space                # the trials: x is the rate
+    values: np.ndarray          # the best value of the target's metric in each of them
 
     @property
     def global_batch(self) -> int:
-        """B."""
         return self.rate.global_batch
 
     def rates(self) -> np.ndarray:
@@ -84,17 +72,12 @@ class RateLandscape:
 
 @dataclass(frozen=True)
 class RateLaw:
-    """How the best rate would follow the batch.
-
-    power       of the batch, with its interval where it is fitted
-    deviation   weighted root mean square of log(best rate / law), as a factor
-    describes   whether the best rates agree with it, and show no peak
-    """
+    """How the best rate would follow the batch."""
 
     name: str
-    power: Exponent
-    deviation: float
-    describes: bool
+    power: Exponent             # of the batch, with its interval where it is fitted
+    deviation: float            # weighted root mean square of log(best rate / law), as a factor
+    describes: bool             # whether the best rates agree with it, and show no peak
 
 
 @dataclass(frozen=True)
@@ -167,11 +150,7 @@ def laws_of(rates: Sequence[BestRate], optimizer: str = "", confidence: float = 
 
 
 def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confidence: float) -> Estimate | None:
-    """The batch of the highest best rate with its interval, see the module's docstring; None: no batch on one side is
-    surely lower.
-
-    y, variance     mean and variance of the logarithm of each best rate
-    """
+    """The batch of the highest best rate exp(y), see above; None: no batch on one side is surely lower."""
     top = int(np.argmax(y))
     quantile = scipy.special.ndtri(1 - (1 - confidence) / 2 / (len(y) - 1))
     lower = y[top] - y > quantile * np.sqrt(variance + variance[top])
@@ -179,11 +158,7 @@ def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confide
     if not len(before) or not len(behind):
         return None
     low, high = batches[before[-1]], batches[top + 1 + behind[0]]
-    return Estimate(float(np.clip(_vertex(np.log(batches), y, top), low, high)), float(low), float(high), len(y))
-
-
-def _vertex(x: np.ndarray, y: np.ndarray, top: int) -> float:
-    """exp of the vertex of the parabola through the highest point and its neighbors."""
-    rows = slice(top - 1, top + 2)
-    curvature, slope, _ = np.polyfit(x[rows], y[rows], 2)
-    return float(np.exp(-slope / (2 * curvature)))
+    around = slice(top - 1, top + 2)        # the peak is the vertex of the parabola through these
+    curvature, slope, _ = np.polyfit(np.log(batches[around]), y[around], 2)
+    vertex = np.exp(-slope / (2 * curvature))
+    return Estimate(float(np.clip(vertex, low, high)), float(low), float(high), len(y))

@@ -22,13 +22,11 @@ class LossCourse:
 
     @property
     def fell(self) -> bool:
-        """Whether the last steps have a lower loss than the first."""
         return self.last < self.first
 
 
 def course_of(loss: np.ndarray) -> LossCourse | None:
-    """The course of a run's losses, shape (steps,), in order; those that are not finite are passed over. None: too few.
-    """
+    """The course of a run's finite losses, shape (steps,), in order; None: too few."""
     loss = loss[np.isfinite(loss)]
     tenth = len(loss) // 10
     if len(loss) < LEAST_STEPS:
@@ -37,8 +35,7 @@ def course_of(loss: np.ndarray) -> LossCourse | None:
 
 
 def read_courses(log: Log) -> dict[int, LossCourse]:
-    """The course of every trial of a log, by trial id; without those of too few steps, and {} where a log has more than
-    MOST_ROWS."""
+    """The course of every trial of a log, by id; without those of too few steps, {} for more than MOST_ROWS."""
     table = log.steps
     if not 0 < table.rows <= MOST_ROWS:
         return {}

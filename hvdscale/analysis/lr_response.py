@@ -1,9 +1,5 @@
 """Steps to a target as a function of the learning rate at one batch, from all trials of a search.
 
-    found = landscape_of(np.log(rate), before, steps)
-    found.optimum(0.95)             -> the best rate, with its interval
-    found.loss(np.log(0.8), 0.95)   -> steps at rate 0.8 over steps at the best rate, with its interval
-
 Below the best rate, half the rate takes about twice the steps; above it, steps rise to a cliff. So with u =
 log(rate / best rate) the logarithm of the steps is modeled as
 
@@ -52,21 +48,14 @@ _STEEP = np.float32(60.0)   # an exponent beyond which that floor is reached
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """Posterior draws given the trials of a batch, as logarithms, of shape (DRAWS,).
+    """Posterior draws given the trials of a batch, as logarithms, of shape (DRAWS,)."""
 
-    best   the best rate
-    steps  at the best rate
-    shape  rows of l, k, r and the noise's scale: shape (4, DRAWS)
-    lowest, highest     log of the lowest and highest rate tried
-    trials number of trials
-    """
-
-    best: np.ndarray
-    steps: np.ndarray
-    shape: np.ndarray
-    lowest: float
+    best: np.ndarray            # the best rate
+    steps: np.ndarray           # at the best rate
+    shape: np.ndarray           # rows of l, k, r and the noise's scale: shape (4, DRAWS)
+    lowest: float               # log of the lowest rate tried
     highest: float
-    trials: int
+    trials: int                 # their number
 
     @property
     def bracketed(self) -> bool:
@@ -78,7 +67,6 @@ class Landscape:
         return self.lowest - 0.07 <= log_rate <= self.highest + 0.07
 
     def optimum(self, confidence: float) -> Estimate:
-        """The best rate with its interval."""
         return _estimate(np.exp(self.best), confidence, self.trials)
 
     def losses(self, log_rates: ArrayLike) -> np.ndarray:
@@ -87,7 +75,6 @@ class Landscape:
         return np.exp(np.minimum(valley(u, *np.exp(self.shape[:3])), 100))
 
     def loss(self, log_rate: float, confidence: float) -> Estimate:
-        """Steps at a rate over steps at the best rate, with its interval."""
         return _estimate(self.losses(log_rate), confidence, self.trials)
 
 
@@ -99,13 +86,9 @@ def valley(u: np.ndarray, below: float | np.ndarray, above: float | np.ndarray, 
 
 
 def landscapes_of(batches: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> list[Landscape | None]:
-    """The landscapes of several batches of one workload, with a common prior on their shape: l, k, r and the noise.
-
-    A first fit of each batch alone gives the prior's mean, and the spread between batches its width; then all are
-    fitted again.
-
-    batches  (log_rate, before, steps) of each, see landscape_of
-    """
+    """The landscapes of several batches of one workload, with a common prior on their shape: l, k, r and the noise. A
+    first fit of each batch alone gives the prior's mean, and the spread between batches its width; then all are fitted
+    again."""
     alone = [landscape_of(*batch, rough=True) for batch in batches]
     shapes, prior = np.array([one.shape for one in alone if one is not None]), _PRIOR
     if len(shapes) > 1:
@@ -119,7 +102,6 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
                  start: Landscape | None = None, rough: bool = False) -> Landscape | None:
     """The landscape of the trials of one search; None where fewer than LEAST_MET met the target, or all used one rate.
 
-    log_rate  shape (trials,)
     before    steps at the last evaluation known not to have met; 0: none
     steps     at the one that met; inf: none did
     start     the landscape of the same trials under another prior, from which sampling starts
@@ -154,10 +136,7 @@ def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, bef
     farther out, one in INWARD of all trials just inside, and at least VOTES, needed more than that.
 
     The best rate's steps are the fitted ones, or the second fewest of the trials where these are more: on a wide flat
-    top and beside a cliff the fit's lowest point is too low.
-
-    rates, before, steps    as for landscape_of
-    """
+    top and beside a cliff the fit's lowest point is too low."""
     out = np.sign(log_rate - np.median(landscape.best)) * (rates - log_rate)
     voting = max(VOTES, int((out >= 0).sum()) + max(1, len(rates) // INWARD))
     least = np.where(np.isfinite(steps), steps, before)[np.argsort(-out)][:voting]
@@ -176,20 +155,17 @@ class _CensoredTrials:
 
     @cached_property
     def box(self) -> np.ndarray:
-        """The range of the best rate and of its steps: shape (2, 2)."""
         fewest = self.high.min()
         return np.array([[self.log_rate.min() - _BEYOND, self.log_rate.max() + _BEYOND], [fewest - 2, fewest + 2]])
 
     def draw_prior(self, random: np.random.Generator) -> np.ndarray:
-        """Draws of the prior."""
         lowest, highest = self.box.T
         return np.column_stack([random.uniform(lowest, highest, (_PROPOSED, 2)),
                                 self.prior[:, 0] + self.prior[:, 1] * random.standard_normal((_PROPOSED, 4))])
 
     def draw_around(self, points: np.ndarray, log_weight: np.ndarray, number: int, count: int
                     ) -> tuple[np.ndarray, np.ndarray]:
-        """``count`` new points around the weighted ones, by Student's t, and the logarithms of their weights, in round
-        ``number``."""
+        """``count`` new points around the weighted ones, by Student's t, and the logarithms of their weights."""
         weight = _temper(log_weight)
         mean = weight @ points
         centered = points - mean
@@ -212,7 +188,6 @@ class _CensoredTrials:
         return np.concatenate([_log_likelihood(block, *self.columns) for block in np.array_split(points, blocks)])
 
     def posterior(self, points: np.ndarray) -> np.ndarray:
-        """The logarithm of likelihood times prior, shape (points,)."""
         inside = ((points[:, :2] >= self.box[:, 0]) & (points[:, :2] <= self.box[:, 1])).all(1)
         prior = -0.5 * (((points[:, 2:] - self.prior[:, 0]) / self.prior[:, 1]) ** 2).sum(1)
         return np.where(inside, self.likelihood(points) + prior, -np.inf)
@@ -221,11 +196,9 @@ class _CensoredTrials:
 def _log_likelihood(points: np.ndarray, log_rate: np.ndarray, low: np.ndarray, high: np.ndarray, met: int
                     ) -> np.ndarray:
     """The log likelihood of points, shape (points, 6), given trials, shape (trials, 1), of which the first ``met`` met.
-
     In single precision, with as few exponentials and logarithms as possible, as most of a report's time may be spent
     here. With E = exp((x - middle) / scale), the logistic distribution has 1 / (1 + E) above x. The formula of
-    ``valley`` is written as the logarithm of 1 + exp(ratio), with the ratio of its two terms.
-    """
+    ``valley`` is written as the logarithm of 1 + exp(ratio), with the ratio of its two terms."""
     best, fewest, *shape = points.T
     below, above, sharp, scale = np.exp(shape)
     constant = fewest + (np.log(below) - np.log(below + above)) / sharp - above * best
@@ -247,7 +220,7 @@ def _log_likelihood(points: np.ndarray, log_rate: np.ndarray, low: np.ndarray, h
 
 
 def _odds(at: np.ndarray, middle: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """E at these values, see _log_likelihood."""
+    """E of _log_likelihood."""
     found = at - middle
     found *= scale
     return np.exp(np.minimum(found, _STEEP, out=found), out=found)

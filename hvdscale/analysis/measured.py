@@ -1,8 +1,5 @@
 """What logs measured beside steps and times: the model's parameters, peak memory, and the power of GPUs.
 
-    measured = measured_of(trials)
-    measured.most_local(80 * 2**30)         examples that 80 GiB hold
-
 hvdscale-scale script logs them, under ``measured`` of the plan; hvdscale's trainer logs the number of parameters.
 """
 from __future__ import annotations
@@ -20,21 +17,16 @@ from .trials import Trial, parameters_of
 
 @dataclass(frozen=True)
 class Footprint:
-    """parameters: of the model, 0: not known;  watts: of a worker's GPU, the mean over runs, NaN: not known
+    """Of a worker."""
 
-    memory  by local batch, the most bytes that a worker took
-    """
-
-    parameters: int = 0
-    memory: Mapping[int, int] = field(default_factory=dict)
-    watts: float = np.nan
+    parameters: int = 0                 # of the model, 0: not known
+    memory: Mapping[int, int] = field(default_factory=dict)     # by local batch, the most bytes that it took
+    watts: float = np.nan               # of its GPU, the mean over runs, NaN: not known
 
     def most_local(self, limit: float) -> int:
         """Examples of a worker that ``limit`` bytes hold. Memory is a line through the smallest and the largest local
-        batch; of one alone it is taken as proportional to the examples, the most that it can be at larger ones.
-
-        Raises UsageError where no log measured memory, or one example is too many.
-        """
+        batch; of one alone it is taken as proportional to the examples, the most that it can be at larger ones. Raises
+        UsageError where no log measured memory, or one example is too many."""
         if not self.memory:
             raise UsageError("--memory: no log here measured how much memory a worker takes, as those of "
                              "hvdscale-scale script do; --max-local-batch N says how many examples it holds")
@@ -48,7 +40,6 @@ class Footprint:
 
 
 def measured_of(trials: Iterable[Trial]) -> Footprint:
-    """What the logs of these trials measured."""
     memory: dict[int, int] = {}
     parameters, watts = 0, []
     for trial in trials:

@@ -1,7 +1,4 @@
-"""Which way a metric gets better, its best value, and whether a target asks for the right way.
-
-    check_direction(Target.parse("val/error>0.1"), logs)     -> UsageError: write 'val/error<0.1'
-"""
+"""Which way a metric gets better, its best value, and whether a target asks for the right way."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,7 +28,8 @@ def better(column: str, sources: Sequence[Log | Study]) -> str:
 def best_value(values: np.ndarray, minimizes: bool) -> float:
     """The best of the finite values; NaN where there are none."""
     finite = values[np.isfinite(values)]
-    return float(finite.min() if minimizes else finite.max()) if len(finite) else np.nan
+    best = finite.min(initial=np.inf) if minimizes else finite.max(initial=-np.inf)
+    return float(best) if len(finite) else np.nan
 
 
 def check_direction(target: Target, logs: Sequence[Log]) -> None:

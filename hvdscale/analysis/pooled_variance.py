@@ -23,11 +23,7 @@ OF_SECONDS = SECONDS, BEFORE[SECONDS]
 
 
 def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pools:
-    """The pools of a section.
-
-    cells     of one worker count each
-    by_batch  cells by global batch, over all worker counts
-    """
+    """The pools of a section's cells, of one worker count each; ``by_batch`` are those over all worker counts."""
     cell = {name: _pool_batches(by_batch, name) for name in OF_STEPS}
     cell |= {name: _pool_settings(cells, name) for name in OF_SECONDS}
     cell[SPEED] = pooled(_measured(cells, SPEED))

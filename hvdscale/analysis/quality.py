@@ -1,8 +1,5 @@
 """Do larger batches reach a worse solution, given enough training? A test for a large-batch penalty.
 
-    found = quality_of(studies, "val/error", True, Budget(50000, "steps"))
-    found.p_value, found.worse_from, found.worse_by.value
-
 It compares the best value of the metric within a budget, taken over the same number of trials at every batch. Where a
 batch has more trials, that is the median over all subsets of that size. Shallue et al. 2019 (sections 4.6 and 4.7) do
 so by eye.
@@ -51,50 +48,35 @@ NO_METRIC, BATCHES, STOPPED, UNFINISHED = "no metric", "batches", "stopped", "un
 
 @dataclass(frozen=True, eq=False)
 class Quality:
-    """How the best value depends on the batch.
-
-    points      every batch, with its own interval
-    compared    indices of those that are compared, n trials each
-    best        their medians best of n: shape (compared,)
-    p_value     NaN: no result, for the reason ``why``
-    worse_from  the first batch with a penalty; None: no penalty was found
-    worse_by    the mean from that batch on minus the mean from the best batch to it, above 0. Student's interval,
-                without the uncertainty of the batch. As a share: worse_share
-    improves     whether the metric improves with the batch, by the same test in the other direction
-    detectable  the linear rise from the smallest to the largest batch that would be found in POWER of such sweeps; NaN
-                where it improves
-    """
+    """How the best value depends on the batch."""
 
     workload: JobKey
     column: str
     minimizes: bool
     budget: Budget | None
-    points: tuple[BudgetPoint, ...]
-    compared: tuple[int, ...]
+    points: tuple[BudgetPoint, ...]     # every batch, with its own interval
+    compared: tuple[int, ...]           # indices of those that are compared, n trials each
     n: int
-    best: np.ndarray
+    best: np.ndarray                    # their medians best of n: shape (compared,)
     confidence: float
-    p_value: float = np.nan
-    worse_from: int | None = None
-    worse_by: Estimate = Estimate.unknown()
-    improves: bool = False
-    detectable: float = np.nan
+    p_value: float = np.nan             # NaN: no result, for the reason ``why``
+    worse_from: int | None = None       # the first batch with a penalty; None: no penalty was found
+    worse_by: Estimate = Estimate.unknown()     # the mean from there on minus that from the best batch to it, above 0
+    improves: bool = False              # whether the metric improves with the batch, by the test in the other direction
+    detectable: float = np.nan          # linear rise over the batches that is found in POWER of such sweeps, see split
     why: str = ""
     valley: Valley | None = None        # fitted to the medians as costs; None: too few batches, or no test
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The batches compared."""
         return tuple(self.points[at].global_batch for at in self.compared)
 
     @property
     def penalty(self) -> bool:
-        """Whether a penalty was found."""
         return self.p_value <= LEVEL
 
     @property
     def best_at(self) -> int:
-        """The index of the best batch, of those compared."""
         return int(self.best.argmin() if self.minimizes else self.best.argmax())
 
     @property
@@ -105,7 +87,6 @@ class Quality:
 
     @property
     def worse_share(self) -> float:
-        """The penalty as a share of the mean best before it."""
         if not self.worse_from:
             return np.nan
         before = self.best[_find_lowest(self.valley):self.batches.index(self.worse_from)].mean()
@@ -113,7 +94,6 @@ class Quality:
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Batches with too few trials."""
         return tuple(point.global_batch for at, point in enumerate(self.points) if point.feasible < LEAST_TRIALS)
 
     @property
@@ -131,10 +111,7 @@ class Quality:
 
 def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None,
                confidence: float = CONFIDENCE) -> Quality | None:
-    """The test on the studies of one workload; None where none has the metric.
-
-    budget  None: each trial under its own
-    """
+    """The test on the studies of one workload; None where none has the metric. budget: None: each trial's own."""
     found = best_under(studies, column, minimizes, [budget], confidence)
     if found is None:
         return None
@@ -150,9 +127,11 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
     if none.short:
         return replace(none, why=STOPPED)
     batches = none.batches
-    whole = replace(none, valley=valley_of(batches, costs, confidence), p_value=_p_value(costs, batches))
-    improves = whole.p_value > LEVEL and rise_p_value(-costs) <= LEVEL
-    if improves:
+    p_value = rise_p_value(costs)
+    if p_value > LEVEL and len(batches) >= LEAST_FITTED:
+        p_value = min(p_value, 2 * rise_p_value(costs, partial(valley_rise, batches)))
+    whole = replace(none, valley=valley_of(batches, costs, confidence), p_value=p_value)
+    if p_value > LEVEL and rise_p_value(-costs) <= LEVEL:
         smallest, largest = points[compared[0]], points[compared[-1]]
         seen, most = (point.global_batch * _last_step(point, column, budget) for point in (smallest, largest))
         if seen < LATE * most and _is_unfinished(smallest, column, budget):
@@ -179,19 +158,8 @@ def rise_share(values: np.ndarray) -> np.ndarray:
     return np.divide(explained, about, out=np.zeros(len(values)), where=about > 1e-24 * (values ** 2).sum(1))
 
 
-def _p_value(costs: np.ndarray, batches: Sequence[int]) -> float:
-    """Of a rise over all batches, or beyond the best of them; see above."""
-    over_all = rise_p_value(costs)
-    if len(batches) < LEAST_FITTED or over_all <= LEVEL:
-        return over_all
-    return min(over_all, 2 * rise_p_value(costs, partial(valley_rise, batches)))
-
-
 def rise_p_value(values: np.ndarray, rise: Callable[[np.ndarray], np.ndarray] = rise_share) -> float:
-    """The share of the orders of the values in which they rise at least as much as in their own.
-
-    rise  the statistic of each row of values
-    """
+    """The share of the orders of the values in which they rise at least as much as in their own."""
     count = len(values)
     if count <= ENUMERATED:
         orders = np.array(list(permutations(range(count))))         # the first is their own
@@ -205,8 +173,8 @@ def rise_p_value(values: np.ndarray, rise: Callable[[np.ndarray], np.ndarray] = 
 
 
 def split(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[int, Estimate]:
-    """The split into two means, the second larger, that fits best: (first index of the second, the difference);
-    its interval is unknown of two values."""
+    """The split into two means, the second larger, that fits best: (first index of the second, the difference, with
+    Student's interval, without the uncertainty of the split)."""
     count = len(values)
     gains = [at * (count - at) / count * max(0.0, values[at:].mean() - values[:at].mean()) ** 2
              for at in range(1, count)]
@@ -220,8 +188,7 @@ def split(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[int, Esti
 
 @lru_cache
 def detectable_rise(count: int) -> float:
-    """The linear rise over ``count`` batches that is found in POWER of sweeps, in standard deviations of the best at
-    one batch, assumed normal."""
+    """The linear rise over the batches that is found in POWER of sweeps, in standard deviations of the best at one."""
     random = np.random.Generator(np.random.Philox(key=count))
     noise = random.standard_normal((SIMULATED, count))
     bound = np.quantile(rise_share(noise), 1 - LEVEL)

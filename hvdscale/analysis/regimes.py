@@ -32,21 +32,15 @@ DRAWS = 2000
 
 @dataclass(frozen=True)
 class BatchEstimate:
-    """One of the global batches that were run, with its interval.
+    """One of the global batches that were run, with its interval."""
 
-    value  None: no batch met the target
-    low    lower end of the interval; NaN: the spread is unknown
-    high   upper end; inf where it may be the largest batch that was run, or a larger one
-    """
-
-    value: int | None
-    low: float = np.nan
-    high: float = np.nan
+    value: int | None           # None: no batch met the target
+    low: float = np.nan         # NaN: the spread is unknown
+    high: float = np.nan        # inf where it may be the largest batch that was run, or a larger one
 
     @property
     def known(self) -> bool:
-        """Whether the spread is known."""
-        return self.low == self.low
+        return not np.isnan(self.low)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +62,12 @@ def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], options: O
     if not perfect.any():
         return Regimes(BatchEstimate(None), BatchEstimate(None), fit, tuple(perfect.tolist()), options)
     until = int(_last(perfect & ~_is_past_break(batches, estimates, perfect, options.perfect_within)))
-    useful = max(until, int(_first(_is_within(steps, options.useful_within))))
+    useful = max(until, int(_is_within(steps, options.useful_within).argmax()))
     drawn = _draw_log_steps(steps, estimates, options.confidence, float(np.fmin(1.0, fit.spread)) if fit else 1.0)
     until_drawn = useful_drawn = None
     if drawn is not None:
         until_drawn = _last(_is_within(drawn + examples, options.perfect_within))
-        useful_drawn = np.maximum(until_drawn, _first(_is_within(drawn, options.useful_within)))
+        useful_drawn = np.maximum(until_drawn, _is_within(drawn, options.useful_within).argmax(1))
     return Regimes(_estimate_batch(batches, until, until_drawn, options.confidence),
                    _estimate_batch(batches, useful, useful_drawn, options.confidence), fit, tuple(perfect.tolist()),
                    options)
@@ -82,15 +76,13 @@ def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], options: O
 def _is_past_break(batches: Sequence[int], estimates: Sequence[Estimate], perfect: np.ndarray, tolerance: float
                    ) -> np.ndarray:
     """Whether each lies past a batch at which scaling is certainly not perfect, counted from the first perfect one.
-
     Certain: the lower end of B S is above the upper end of the smallest B S plus the tolerance. An interval from the
-    evaluation grid alone makes nothing certain.
-    """
+    evaluation grid alone makes nothing certain."""
     ends = np.array([(one.low, one.high) if one.met and one.runs > 1 else (0, np.inf) for one in estimates])
     low, high = (ends * np.asarray(batches, float)[:, None]).T
     smallest = np.argmin([one.value * batch if one.met else np.inf for batch, one in zip(batches, estimates)])
     certainly_not = low > high[smallest] * (1 + tolerance)
-    return np.logical_or.accumulate(certainly_not & (np.arange(len(perfect)) > _first(perfect)))
+    return np.logical_or.accumulate(certainly_not & (np.arange(len(perfect)) > perfect.argmax()))
 
 
 def _estimate_batch(batches: Sequence[int], chosen: int, drawn: np.ndarray | None, confidence: float) -> BatchEstimate:
@@ -109,23 +101,15 @@ def _is_within(logs: np.ndarray, tolerance: float) -> np.ndarray:
     return np.isfinite(logs) & (logs <= logs.min(-1, keepdims=True, initial=np.inf) + np.log1p(tolerance) + 1e-12)
 
 
-def _first(inside: np.ndarray) -> np.ndarray:
-    """Index of the first that is True, along the last axis."""
-    return inside.argmax(-1)
-
-
 def _last(inside: np.ndarray) -> np.ndarray:
-    """Index of the last that is True, along the last axis."""
     return inside.shape[-1] - 1 - inside[..., ::-1].argmax(-1)
 
 
 def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float, narrower: float
                     ) -> np.ndarray | None:
-    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown.
-
-    An open side of an estimate is assumed to be as wide as the widest known side. A batch that did not meet is drawn
-    from the least that its runs reached upwards; inf where that is unknown.
-    """
+    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown. An open side of an estimate is assumed to be
+    as wide as the widest known side. A batch that did not meet is drawn from the least that its runs reached upwards;
+    inf where that is unknown."""
     ends = logarithms([(one.low, one.high) for one in estimates])
     with np.errstate(invalid="ignore"):
         wide = np.abs(ends - log_steps[:, None])
@@ -135,7 +119,7 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
         return None
     wide = narrower * np.where(known, wide, wide[known].max()) / normal_quantile(confidence)
     deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
-    beyond = logarithms([one.beyond if one.beyond == one.beyond else np.inf for one in estimates])
+    beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
     unmet = np.isinf(log_steps)
     return np.where(unmet, beyond + np.abs(deviate) * wide.max(), log_steps + deviate * np.where(
         deviate < 0, wide[:, 0], wide[:, 1]))

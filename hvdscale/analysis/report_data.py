@@ -1,8 +1,5 @@
 """All numbers of a report: trials in, one group of sections per workload out.
 
-    for group in analyse(trials, targets=[Target.parse("val/error<0.01")]):
-        for section in group.sections: ...
-
 A section has one target, or none: then it is about throughput only.
 """
 from __future__ import annotations
@@ -15,6 +12,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from ..errors import UsageError
+from ..log.reader import Log
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.search_space import STEPS_TO_TARGET
@@ -25,6 +23,7 @@ from .curves import Curve, curve_of_cells
 from .defaults import Options
 from .grouping import group_by
 from .intervals import Pools
+from .jobs import versions_of
 from .noise import Noise
 from .pooled_variance import pools_of
 from .search import Search, covers, searches_of
@@ -32,10 +31,37 @@ from .slow_runs import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import SKIPPED, StepParts
 from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, first_met, run_of
-from .studies import Study
-from .trials import JobKey, SeedKey, Trial, by_workload
+from .studies import Study, studies_of
+from .trials import JobKey, SeedKey, Trial, by_workload, read_trials
 
 T = TypeVar("T")
+
+
+class Contents:
+    """The trials and studies of logs that are open, and stay so, versions of one job apart; ``notes`` say what differs
+    between versions. LogError where a plan's entries are of the wrong type."""
+
+    def __init__(self, logs: Sequence[Log]) -> None:
+        self.logs, self._versions = logs, versions_of(logs)
+        self.notes = self._versions.notes
+
+    @cached_property
+    def studies(self) -> tuple[Study, ...]:
+        """By workload and global batch."""
+        return studies_of(self.logs, self._versions)
+
+    @cached_property
+    def read(self) -> list[Trial]:
+        """Every trial, each made of its own rows."""
+        return [trial for log in self.logs for trial in read_trials(log, self._versions)]
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [trial for trial in self.read if not trial.branch]
+
+    @property
+    def branches(self) -> list[Trial]:
+        return [trial for trial in self.read if trial.branch]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +95,6 @@ class Section:
         return any(run.trial.step_parts is SKIPPED for cell in self.cells for run in cell.runs)
 
     def with_status(self, status: Status) -> tuple[Trial, ...]:
-        """The trials of one status."""
         return tuple(trial for trial in self.trials if trial.status == status)
 
     @cached_property
@@ -110,7 +135,6 @@ class Section:
 
     @property
     def pruned(self) -> tuple[Trial, ...]:
-        """Trials that their search stopped."""
         return tuple(trial for trial in self.with_status(Status.INCOMPLETE) if trial.pruned)
 
     @cached_property
@@ -134,10 +158,7 @@ class JobResults:
 
 def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Options = Options()
             ) -> tuple[JobResults, ...]:
-    """Trials grouped by workload and measured against the targets, by default each against its own.
-
-    Raises UsageError where no trial has a target's metric.
-    """
+    """Trials by workload, against the targets, by default each its own; UsageError where none has a target's metric."""
     trials = tuple(trials)
     refuse_unknown(targets, {name for trial in trials for name in trial.metrics})
     groups = tuple(JobResults(workload, found, tuple(_sections(workload, found, targets, options)))
@@ -149,10 +170,7 @@ def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Op
 
 def analyse_studies(studies: Iterable[Study], targets_of: Callable[[Sequence[Study]], Sequence[Target | None]],
                     options: Options = Options()) -> tuple[JobResults, ...]:
-    """Likewise of studies of which no trial is made of its own: sections of the workloads' targets without trials.
-
-    targets_of  those of a workload's studies; None: a section without a target
-    """
+    """Likewise of studies of which no trial is made of its own: sections of the workloads' targets without trials."""
     return tuple(JobResults(workload, (), tuple(Section(workload, target, options) for target in targets_of(own)))
                  for workload, own in group_by(studies, lambda study: study.workload).items())
 
@@ -176,34 +194,25 @@ def refuse_unknown(targets: Iterable[Target], known: Collection[str]) -> None:
 
 def _sections(workload: JobKey, trials: Sequence[Trial], targets: Sequence[Target], options: Options
               ) -> Iterator[Section]:
+    """One for each given target, or else for each target in the trials' own plans, of the trials that have its metric
+    and were evaluated or may still be; none where no trial shows how many steps a target takes. One of all others."""
     used: set[tuple[str, int]] = set()
     shown: set[Hashable] = set()                # by earlier sections of the group
-    for target, about in _by_target(trials, targets):
-        used.update(trial.key for trial in about)
-        yield _section(workload, target, about, options, shown)
-    rest = tuple(trial for trial in trials if trial.key not in used)
-    if rest:
-        yield _section(workload, None, rest, options, shown)
-
-
-def _by_target(trials: Sequence[Trial], targets: Sequence[Target]) -> Iterator[tuple[Target, tuple[Trial, ...]]]:
-    """(target, its trials) for each given target, or else for each target in the trials' own plans; none where no trial
-    shows how many steps a target takes."""
     pairs: Mapping[Target, Sequence[Trial]] = dict.fromkeys(targets, trials)
     if not targets:
         parse = lru_cache(None)(Target.parse)
         pairs = group_by((trial for trial in trials if trial.target), lambda trial: parse(trial.target))
     if are_ends_alone((trial.global_batch, trial.step) for trial in trials):
-        return
+        pairs = {}
     for target, found in pairs.items():
-        about = tuple(trial for trial in found if _is_relevant(trial, target))
+        about = tuple(trial for trial in found if target.column in trial.metrics
+                      and (len(trial.step) or trial.status != Status.COMPLETE))
         if about:
-            yield target, about
-
-
-def _is_relevant(trial: Trial, target: Target) -> bool:
-    """Whether a trial has the target's metric, and was evaluated or may still be."""
-    return target.column in trial.metrics and (len(trial.step) > 0 or trial.status != Status.COMPLETE)
+            used.update(trial.key for trial in about)
+            yield _section(workload, target, about, options, shown)
+    rest = tuple(trial for trial in trials if trial.key not in used)
+    if rest:
+        yield _section(workload, None, rest, options, shown)
 
 
 def _find_slow(cells: Iterable[RunCell]) -> list[tuple[RunToTarget, float]]:
@@ -242,7 +251,7 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     pools = pools_of(cells, by_batch)
     n, left_out = common_trials({cell.global_batch: len(cell.draws) for cell in by_batch if cell.searched},
                                 options.trials)
-    cells, by_batch = ([replace(cell, pools=pools, best_of_n=n and min(n, len(cell.draws)) or None) for cell in found]
+    cells, by_batch = ([replace(cell, pools=pools, best_of_n=min(n or 0, len(cell.draws)) or None) for cell in found]
                        for found in (cells, by_batch))
     series, batches = series_of(cells, options.confidence), None
     if target is not None and not workload.batch_schedule:
@@ -279,7 +288,6 @@ def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell]
 
 
 def _stopped_at_target(trial: Trial) -> bool:
-    """Whether a trial stopped at its own target."""
     if not trial.target or trial.measurement.get("keep_going"):
         return False
     own = Target.parse(trial.target)

@@ -1,19 +1,13 @@
 """The rows of logs, read once for trials and studies alike: trials as columns, and the evaluations of groups of them.
 
-    rows = TrialRows(log)
-    [evaluations] = rows.evaluations_of([np.argsort(rows.id)])
-    evaluations.read("val/error")[evaluations.first[0]:evaluations.first[1]]        of the first trial
-
 Evaluations are ordered by trial and read lazily, a column at a time. So this works for one trial and for 200,000 alike;
 the logs must stay open meanwhile.
 """
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,67 +17,21 @@ from ..errors import LogError
 from ..log.plan_text import plan_at
 from ..log.reader import Log, LogTable
 from ..log.schema import PRUNED, UNKNOWN_SEED, Status
-from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
+from .jobs import ONE_VERSION, JobKey, Versions, workload_of
 
 BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where trials begin
 GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
 KEPT_BYTES = 64 << 20       # cached columns, over all studies of one call of studies_of
 KEPT_COLUMNS = 3            # cached however large they are
 METAPARAMETER = "metaparameters/"
-_ENCODER = json.JSONEncoder(sort_keys=True)
 
 SeedKey = tuple[int, str, int]
 
 
 def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:
-    """What runs are grouped and paired by: equal for those of one seed, and for no others where it is unknown.
-
-    trial   log and id
-    """
+    """What runs are grouped and paired by: equal for those of one seed, and for no others where it is unknown."""
     return (seed, *trial) if seed == UNKNOWN_SEED else (seed, "", 0)
-
-
-@dataclass(frozen=True, order=True)
-class JobKey:
-    """What two trials of the same job have in common."""
-
-    dataset: str
-    model: str
-    model_args: str             # JSON; "": none
-    optimizer: str
-    train_examples: int         # 0: unknown
-    batch_schedule: tuple[tuple[int, int], ...] = ()    # (first step, batch); empty where the batch is constant
-    version: str = ""           # of the job; "" where there is only one, see versions.py
-
-    @property
-    def at_constant_batch(self) -> JobKey:
-        """The same job with a batch that does not change."""
-        return replace(self, batch_schedule=())
-
-    def __str__(self) -> str:
-        batch = f", batch {BatchSchedule.of_pairs(self.batch_schedule)}" if self.batch_schedule else ""
-        size = f", {self.train_examples:,} training examples" if self.train_examples else ""
-        version = f", version {self.version}" if self.version else ""
-        args = json.loads(self.model_args or "{}")
-        if isinstance(args, dict):
-            args = ", ".join(f"{name}={value}" for name, value in args.items())
-        return f"{self.dataset}/{self.model}{f' ({args})' * bool(args)}, {self.optimizer}{size}{batch}{version}"
-
-
-AsVersion = Callable[[JobKey, Mapping[str, Any]], JobKey]      # a workload as that of a trial of this plan
-
-
-def only_version(workload: JobKey, plan: Mapping[str, Any]) -> JobKey:
-    """The workload, where versions of its job are not kept apart."""
-    return workload
-
-
-def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> JobKey:
-    """The workload of a trial, without the model arguments that its study searches."""
-    problem = plan.get("problem") or {}
-    return JobKey(dataset, model, as_json_text(_fixed_args(problem.get("model_args"), plan.get("sweep"))), optimizer,
-                  int(problem.get("train_examples") or 0), tuple(map(tuple, problem.get("batch_schedule") or ())))
 
 
 def is_pruning(stop_reason: str) -> bool:
@@ -91,29 +39,11 @@ def is_pruning(stop_reason: str) -> bool:
     return stop_reason.startswith(PRUNED)
 
 
-def _fixed_args(model_args: Any, sweep: Mapping[str, Any] | None) -> Any:
-    """The model's arguments without those that a study searches."""
-    if not sweep or not isinstance(model_args, Mapping):
-        return model_args
-    searched = {parameter["name"] for parameter in sweep["space"]}
-    return {name: value for name, value in model_args.items() if f"model_args.{name}" not in searched}
-
-
-def as_json_text(value: Any) -> str:
-    return _ENCODER.encode(value) if value else ""
-
-
 class TrialRows:
-    """The rows of a log's /trials as columns, with what their plans say; plans that are alike are read once.
+    """The rows of a log's /trials as columns, with what their plans say; plans that are alike are read once. Untimed
+    trials changed their worker count partway, so that their times apply to no single count."""
 
-    pruned   bool: INCOMPLETE because its search stopped it
-    repeat   bool: a search's winner under another seed
-    branch   bool: a branch of a run
-    untimed  bool: it changed its worker count partway, so that its times apply to no single count
-    """
-
-    def __init__(self, log: Log, as_version: AsVersion = only_version) -> None:
-        """as_version  see versions.py; by default runs of one name are of one workload"""
+    def __init__(self, log: Log, versions: Versions = ONE_VERSION) -> None:
         table = log.trials
         self.path, self.table, self._evaluations = log.path, table, log.evaluations
         self.id, self.seed, self.budget_steps, self.global_batch = (
@@ -127,17 +57,16 @@ class TrialRows:
         self._alike, rows = _find_distinct(*(table[name] for name in ("dataset", "model", "optimizer", "plan")))
         first = self.id[np.unique(self._alike, return_index=True)[1]]
         self._plans = [plan_at(log.path, number, row[-1]) for number, row in zip(first.tolist(), rows)]
-        self.repeat, self.branch = (
-            np.array([bool(mark(plan)) for plan in self._plans], bool)[self._alike]
-            for mark in (lambda plan: (plan.get("sweep") or {}).get("repeat"), lambda plan: plan.get("branch")))
-        self.untimed = np.isin(self.id, _find_changed_workers(log.restarts))
+        self.repeat = np.array([(plan.get("sweep") or {}).get("repeat") for plan in self._plans], bool)[self._alike]
+        self.branch = np.array([bool(plan.get("branch")) for plan in self._plans], bool)[self._alike]
+        trial = np.unique([log.restarts["trial"], log.restarts["workers"]], axis=1)[0]      # once for each worker count
+        self.untimed = np.isin(self.id, trial[1:][trial[1:] == trial[:-1]])
         numbers: dict[JobKey, int] = {}
-        known = [numbers.setdefault(as_version(workload_of(dataset, model, optimizer, plan), plan), len(numbers))
+        known = [numbers.setdefault(versions.of(workload_of(dataset, model, optimizer, plan), plan), len(numbers))
                  for (dataset, model, optimizer, _), plan in zip(rows, self._plans)]
         self.workloads, self._workload = list(numbers), np.array(known, np.int64)[self._alike]
 
     def plan(self, row: int) -> Mapping[str, Any]:
-        """The plan of a trial."""
         return self._plans[self._alike[row]]
 
     def workload(self, row: int) -> JobKey:
@@ -157,11 +86,6 @@ class TrialRows:
         changes = np.diff(self._workload[order]).astype(bool) | np.diff(self.global_batch[order]).astype(bool)
         return np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
 
-    def evaluations_of(self, groups: Sequence[np.ndarray]) -> list[Evaluations]:
-        """The evaluations of each group of rows."""
-        return [Evaluations([source], [(self.path, self.id[own])], Kept())
-                for own, source in zip(groups, self.sources_of(groups))]
-
     def sources_of(self, groups: Sequence[np.ndarray]) -> list[SourceRows]:
         """For each group of rows, where its evaluations are."""
         group, place = np.full(len(self.id), -1), np.zeros(len(self.id), np.int64)
@@ -180,16 +104,6 @@ class TrialRows:
                 for own, begin, end in zip(groups, ends[:-1], ends[1:])]
 
 
-def _find_changed_workers(restarts: LogTable) -> np.ndarray:
-    """The ids of trials that changed their worker count partway, so that their times apply to no single count."""
-    if not restarts.rows:
-        return np.empty(0, np.int64)
-    trial, workers = restarts["trial"], restarts["workers"]
-    order = np.lexsort((workers, trial))
-    same = trial[order][1:] == trial[order][:-1]
-    return trial[order][1:][same & (workers[order][1:] != workers[order][:-1])]
-
-
 def _find_distinct(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
     """(index, distinct rows): the distinct rows of text columns, and for each row its index among them."""
     known: dict[tuple[str, ...], int] = {}
@@ -198,13 +112,8 @@ def _find_distinct(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ..
 
 
 class SourceRows:
-    """Where the evaluations of a study's trials are in one log.
-
-    counts  number of rows of each trial
-    untimed whether to treat each trial's seconds as not measured
-    ranges  (first, stop) of the rows to read
-    order   which of the rows read are the study's, in order of trial; None: all of them in order
-    """
+    """Where the evaluations of a study's trials are in one log: ``counts`` rows of each trial in these ``ranges`` of
+    rows to read. ``order`` are those of them that are the study's, by trial; None: all of them in order."""
 
     def __init__(self, table: LogTable, untimed: np.ndarray, trial: np.ndarray, first: np.ndarray, count: np.ndarray
                  ) -> None:
@@ -259,7 +168,6 @@ class Kept:
         self.lock = threading.Lock()
 
     def get(self, key: Hashable, read: Callable[[], np.ndarray]) -> np.ndarray:
-        """The column of the key; read unless cached."""
         with self.lock:
             if key in self.columns:
                 self.columns.move_to_end(key)
@@ -291,28 +199,16 @@ class Evaluations:
         self._sources, self._names, self._kept = sources, names, kept
         self._order: slice | np.ndarray | None = None       # sorts the rows of each trial by step, once known
 
-    @property
-    def rows(self) -> int:
-        """The number of evaluations."""
-        return int(self.first[-1])
-
     @cached_property
     def counts(self) -> np.ndarray:
-        """The number of evaluations of each trial."""
         return np.diff(self.first)
 
     def read(self, name: str) -> np.ndarray:
-        """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``.
-
-        NaN in trials of a log that has no such metric; KeyError where none has it.
-        """
+        """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``. NaN in trials
+        of a log that has no such metric; KeyError where none has it."""
         if "/" in name and name not in self.columns:
             raise KeyError(f"there is no {name}; there are {', '.join(self.columns) or 'no metrics'}")
         return self._kept.get((self, name), lambda: self._read(name))
-
-    def trial(self, rows: np.ndarray | int) -> Any:
-        """The trial of each of these rows."""
-        return np.searchsorted(self.first, rows, "right") - 1
 
     def _read(self, name: str) -> np.ndarray:
         if self._order is None and name != "step":
@@ -326,7 +222,7 @@ class Evaluations:
 
     def _sort(self, step: np.ndarray) -> np.ndarray:
         """The order of rows by trial and step; LogError where a trial has a step twice."""
-        trial = self.trial(np.arange(self.rows))
+        trial = np.repeat(np.arange(len(self.counts)), self.counts)
         order = np.lexsort((step, trial))
         twice = np.flatnonzero((trial[order][1:] == trial[order][:-1]) & (step[order][1:] == step[order][:-1]))
         if len(twice):

@@ -1,11 +1,6 @@
 """The cost of a learning-rate scaling rule: steps under the rule, scaled from the tuned optimum of a small batch, over
 steps at the tuned optimum of each batch (Shallue et al. 2019, section 4.7; Goyal et al. 2017 for linear scaling).
 
-    found = rules_of(curve)
-    found.costs[0].points[3].loss       -> linear: steps over the tuned optimum's, with an interval
-    found.costs[0].first_lost           -> the batch at which that first passes 1.2
-    found.exponent                      -> of the best rate as a power of the batch
-
 The rule scales the effective learning rate eta / (1 - momentum) where the momentum was searched too, else eta.
 
 Steps under a rule come from runs made with it, where the logs have any that start near the tuned optimum. Their repeats
@@ -79,17 +74,11 @@ class Rule:
         return cls(name, cap)
 
     def factor(self, batch_ratio: float) -> float:
-        """The factor on the rate at ``batch_ratio`` times the base batch."""
         return scaling.lr_factor(self.name, batch_ratio, self.cap)
 
     @property
     def scales_betas(self) -> tuple[str, ...]:
-        """The betas that it scales."""
         return scaling.SCALED_BETAS.get(self.name, ())
-
-    def same_at(self, batch_ratio: float, other: Rule) -> bool:
-        """Whether both give the same updates there: the same factor on the rate, and the same betas."""
-        return self.scales_betas == other.scales_betas and self.factor(batch_ratio) == other.factor(batch_ratio)
 
     def __str__(self) -> str:
         return self.name if self.cap is None else f"{self.name}<={self.cap:g}"
@@ -100,55 +89,40 @@ RULES = tuple(map(Rule.parse, defaults.RULES))
 
 @dataclass(frozen=True)
 class Near:
-    """The search's trials near a rate: their number, how many met the target, the fewest steps (inf: none), the trials.
-    """
+    """The search's trials near a rate: their number, and how many met the target."""
 
     trials: int
     met: int
-    fewest: float
+    fewest: float               # steps; inf: none met
     keys: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Missing:
-    """A run that would measure a loss: the base's metaparameters at another batch, with the rate scaled by the rule.
-
-    rate    as scaled;  values  by metaparameter, including learning_rate
-    asked   the settings of such a run, by key of hvdscale.plan.settings; empty where the logs do not have them
-    """
+    """A run that would measure a loss: the base's metaparameters at another batch, with the rate scaled by the rule."""
 
     rule: Rule
     global_batch: int
     rate: float
-    values: Mapping[str, float]
-    asked: Mapping[str, Any]
+    values: Mapping[str, float]     # by metaparameter, including learning_rate
+    asked: Mapping[str, Any]        # the run's settings by key of hvdscale.plan.settings; empty where no log has them
 
 
 @dataclass(frozen=True, eq=False)
 class RulePoint:
-    """One rule at one batch.
-
-    rate     by the rule
-    loss     its steps over those of the tuned optimum, with an interval; NaN: unknown. inf: only the lower bound
-             ``beyond`` is known. Then the loss exceeds the budget of the trials, its runs did not meet the target, or
-             the rate lies outside those tried (the loss is at least that at their end)
-    how      BASE, RUNS or FITTED; FEW, OPEN, UNTRIED, BEYOND: why the loss is unknown; OUTSIDE: at most a bound is
-             known
-    verdict  LOST: certainly more than the tolerance; KEPT: certainly not; else UNKNOWN
-    steps    of the tuned optimum times the loss; a lower bound where the loss is
-    keys     the trials behind it
-    missing  the run that would decide it, where the verdict is UNKNOWN and there can be one
-    """
+    """One rule at one batch. Its loss is its steps over those of the tuned optimum; NaN: unknown. inf: only the lower
+    bound ``beyond`` is known. Then the loss exceeds the budget of the trials, its runs did not meet the target, or the
+    rate lies outside those tried (the loss is at least that at their end)."""
 
     global_batch: int
-    rate: float
+    rate: float                 # by the rule
     loss: Estimate
-    how: str
-    verdict: str
-    steps: Estimate
+    how: str                    # BASE, RUNS, FITTED; OUTSIDE: at most a bound is known; else why the loss is unknown
+    verdict: str                # LOST: certainly more than the tolerance; KEPT: certainly not; else UNKNOWN
+    steps: Estimate             # of the tuned optimum times the loss; a lower bound where the loss is
     near: Near
     keys: tuple[tuple[str, int], ...]
-    missing: Missing | None
+    missing: Missing | None     # the run that would decide it, where the verdict is UNKNOWN and there can be one
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,12 +137,10 @@ class RuleCost:
     def first_lost(self) -> BatchEstimate:
         """The smallest batch at which it loses more than the tolerance (None: at none tried), between the first at
         which that is not excluded and the first at which it is certain (inf: at none)."""
-        above = [point for point in self.points if point.loss.value > 1 + self.tolerance]
-        open_from = [point for point in self.points if point.verdict != KEPT]
-        certain = [point for point in self.points if point.verdict == LOST]
-        return BatchEstimate(above[0].global_batch if above else None,
-                             open_from[0].global_batch if open_from else np.inf,
-                             certain[0].global_batch if certain else np.inf)
+        return BatchEstimate(
+            next((one.global_batch for one in self.points if one.loss.value > 1 + self.tolerance), None),
+            next((one.global_batch for one in self.points if one.verdict != KEPT), np.inf),
+            next((one.global_batch for one in self.points if one.verdict == LOST), np.inf))
 
     @property
     def missing(self) -> tuple[Missing, ...]:
@@ -202,64 +174,50 @@ class Exponent:
 
 @dataclass(frozen=True, eq=False)
 class RuleCosts:
-    """The costs of rules for one workload and target.
-
-    effective    whether the rate is eta / (1 - momentum)
-    base         the study of the smallest tuned batch; base_trial its best trial, base_rate that trial's rate
-    costs_from_fitted   as ``costs``, but scaled from the fitted best rate of the base, where base_rate lies outside its
-                 interval; else empty
-    exponent     over all batches;  exponent_perfect  over those of perfect scaling; None: unknown
-    """
+    """The costs of rules for one workload and target."""
 
     workload: JobKey
     target: Target
-    effective: bool
+    effective: bool                         # whether the rate is eta / (1 - momentum)
     tolerance: float
     confidence: float
-    base: Study = field(repr=False)
-    base_trial: int
+    base: Study = field(repr=False)         # of the smallest tuned batch
+    base_trial: int                         # its best one
     base_rate: float
     costs: tuple[RuleCost, ...]
-    costs_from_fitted: tuple[RuleCost, ...]
+    costs_from_fitted: tuple[RuleCost, ...]     # of the base's fitted rate, where base_rate is outside its interval
     rates: tuple[BestRate, ...]             # by tuned batch, as the points of each rule
     tuned_steps: tuple[Estimate, ...]       # of the tuned optimum, likewise
-    exponent: Exponent
-    exponent_perfect: Exponent | None
+    exponent: Exponent                      # over all batches
+    exponent_perfect: Exponent | None       # over those of perfect scaling; None: unknown
 
     @property
     def base_batch(self) -> int:
-        """The smallest tuned batch."""
         return self.base.global_batch
 
 
 def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = RULE_WITHIN) -> RuleCosts | None:
-    """The cost of each rule along a curve of tuned batches; rules that scale betas are for adam and adamw alone.
-
-    None where fewer than two batches were tuned, or no rule is for their optimizer.
-    """
-    [found] = rules_along([curve], rules, tolerance)
-    return found
+    """The cost of each rule along a curve of tuned batches; rules that scale betas are for adam and adamw alone. None
+    where fewer than two batches were tuned, or no rule is for their optimizer."""
+    return next(rules_along([curve], rules, tolerance))
 
 
 def rules_along(curves: Sequence[Curve], rules: Sequence[Rule] = RULES, tolerance: float = RULE_WITHIN
                 ) -> Iterator[RuleCosts | None]:
     """The same of each of several curves; all cores fit the landscapes of those that follow."""
-    tuned = [_tuned_batches(curve) if any(_suits(rule, curve) for rule in rules) else [] for curve in curves]
+    suited = [[rule for rule in rules if not rule.scales_betas or curve.workload.optimizer in OF_ADAM]
+              for curve in curves]
+    tuned = [_tuned_batches(curve) if own else [] for curve, own in zip(curves, suited)]
     fitted = map_on_cores(landscapes_of, [[batch.intervals for batch in batches] for batches in tuned])
-    for curve, batches, landscapes in zip(curves, tuned, fitted):
-        yield _costs_along(curve, batches, landscapes, [rule for rule in rules if _suits(rule, curve)],
-                           tolerance) if batches else None
-
-
-def _suits(rule: Rule, curve: Curve) -> bool:
-    return not rule.scales_betas or curve.workload.optimizer in OF_ADAM
+    for curve, own, batches, landscapes in zip(curves, suited, tuned, fitted):
+        yield _costs_along(curve, batches, landscapes, own, tolerance) if batches else None
 
 
 def _tuned_batches(curve: Curve) -> list[_Batch]:
     """The batches with an optimum; [] where there are fewer than two."""
     effective = _is_momentum_searched(curve)
-    tuned = [batch for point in curve.searched if len(point.study)
-             for batch in [_Batch(point, curve, effective)] if batch.tuned]
+    batches = [_Batch(point, curve, effective) for point in curve.searched if len(point.study)]
+    tuned = [batch for batch in batches if batch.tuned]
     return tuned if len(tuned) > 1 else []
 
 
@@ -284,12 +242,9 @@ def _costs_along(curve: Curve, tuned: Sequence[_Batch], landscapes: Iterable[Lan
 
 
 def exponent_of(rates: Sequence[BestRate], until: float = np.inf, confidence: float = CONFIDENCE) -> Exponent:
-    """The slope of log best rate over log batch, for batches up to ``until``.
-
-    Batches are weighted by the variance of their own best rate plus that of the scatter around the line beyond it
-    (DerSimonian & Laird 1986). The interval is Hartung & Knapp's (2001): Student's t with batches - 2 degrees of
-    freedom.
-    """
+    """The slope of log best rate over log batch, for batches up to ``until``, weighted by the variance of their own
+    rate plus that of the scatter around the line beyond it (DerSimonian & Laird 1986). The interval is Hartung &
+    Knapp's (2001): Student's t with batches - 2 degrees of freedom."""
     known = [(one.global_batch, one.landscape.best) for one in rates
              if one.landscape and one.global_batch <= until and np.isfinite(one.best.value)]
     batches = tuple(batch for batch, _ in known)
@@ -317,7 +272,6 @@ def _fit_line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, 
 
 
 def _is_momentum_searched(curve: Curve) -> bool:
-    """Whether the momentum differs between the trials of a batch."""
     found = [point.study.metaparameter("momentum") for point in curve.searched]
     return any(len(np.unique(values[~np.isnan(values)])) > 1 for values in found)
 
@@ -345,12 +299,11 @@ class _Batch:
 
     @property
     def budget(self) -> float:
-        """The most steps that a trial ran or was allowed."""
+        """The most steps that a trial took or was allowed."""
         return float(max(self.study.budget_steps.max(initial=0), *known(self.reached.last_step), 0))
 
     @property
     def intervals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(log_rate, before, steps) of its trials, see landscape_of."""
         rows = self.searched[:MOST_TRIALS]
         steps = np.where(self.study.infeasible[rows], np.inf, self.reached.steps[rows])
         beyond = np.where(self.study.infeasible[rows], self.budget, self.reached.last_step[rows])
@@ -359,11 +312,11 @@ class _Batch:
 
     @property
     def why(self) -> str:
-        """Why its best rate is unknown; else empty."""
-        return FEW if self.landscape is None else "" if self.landscape.bracketed else OPEN
+        if self.landscape is None:
+            return FEW
+        return "" if self.landscape.bracketed else OPEN
 
     def best_rate(self) -> BestRate:
-        """The best rate at this batch."""
         best = Estimate.unknown(len(self.searched))
         if self.landscape and not self.why:
             best = self.landscape.optimum(self.confidence)
@@ -378,7 +331,9 @@ class _Batch:
             return RulePoint(self.study.global_batch, rate, Estimate(1.0, 1.0, 1.0, 1), BASE, KEPT, self.point.steps,
                              self._find_near(rate), (self.study.key(self.best),), None)
         loss, how, keys = self._find_loss(rule, base, rate, tolerance)
-        verdict = LOST if loss.low > 1 + tolerance else KEPT if loss.high <= 1 + tolerance else UNKNOWN
+        verdict = KEPT if loss.high <= 1 + tolerance else UNKNOWN
+        if loss.low > 1 + tolerance:
+            verdict = LOST
         steps = times(self.point.steps, loss)
         return RulePoint(self.study.global_batch, rate, loss, how, verdict, steps, self._find_near(rate), keys,
                          self._name_missing(rule, rate, base, start) if verdict == UNKNOWN and how != BEYOND else None)
@@ -387,8 +342,9 @@ class _Batch:
                    ) -> tuple[Estimate, str, tuple[tuple[str, int], ...]]:
         """(loss, how it is known or why not, trials)."""
         ratio = self.study.global_batch / base.study.global_batch       # rules may agree below their caps
-        runs = [trial for trial, made in self.made_by.items() if made.same_at(ratio, rule)
-                and abs(np.log(self.rate[trial] / rate)) <= np.log(NEAR) and self.study.feasible[trial]]
+        runs = [trial for trial, made in self.made_by.items() if made.scales_betas == rule.scales_betas
+                and made.factor(ratio) == rule.factor(ratio) and self.study.feasible[trial]
+                and abs(np.log(self.rate[trial] / rate)) <= np.log(NEAR)]
         if runs:
             tuned = [row for row in np.flatnonzero(self._same_point()).tolist() if row not in self.made_by]
             known = self._estimate_steps(tuned) if tuned else self.point.steps  # a rule's own run may be the best
@@ -494,18 +450,19 @@ def _find_rules(study: Study) -> dict[int, Rule]:
     if len(first) > MOST_PLANS:
         return {}
     rules = {text: _read_rule(study.plan(trial)) for text, trial in first.items()}
-    return {trial: rule for trial, text in enumerate(study.plan_texts) for rule in [rules[text]] if rule is not None}
+    made_by = {trial: rules[text] for trial, text in enumerate(study.plan_texts)}
+    return {trial: rule for trial, rule in made_by.items() if rule is not None}
 
 
 def _read_rule(plan: Mapping[str, Any]) -> Rule | None:
     """The rule that a run used; None for a search's trial, and where the plan does not have it."""
     problem = plan.get("problem") or {}
     name, batch, base = (problem.get(key) for key in ("lr_rule", "global_batch", "base_batch"))
-    if plan.get("sweep") or not isinstance(name, str) or name == scaling.TUNED or not (batch and base):
+    if plan.get("sweep") or not isinstance(name, str) or name == scaling.TUNED or not (batch and base) or batch <= base:
         return None
     try:
         full = scaling.lr_factor(name, batch / base)
     except UsageError:
         return None
     factor = problem.get("lr_factor") or full
-    return Rule(name, factor if factor < full * 0.999 else None) if batch > base else None
+    return Rule(name, factor if factor < full * 0.999 else None)

@@ -1,8 +1,5 @@
 """What a metaparameter search at one global batch found, and whether the search was large enough.
 
-    for search in searches_of(read_trials(log)):
-        print(search.best.number, search.best.value, [bound.position for bound in search.bounds])
-
 A *study* draws points of a space until a number of its trials are feasible: finite up to their stop. A study that
 minimizes steps to a target may prune: it stops a trial at the step at which the ``prune_keep``-th best of the earlier
 draws met the target. A pruned trial is only known to need more steps than that.
@@ -34,26 +31,17 @@ ORDERED = 1.96                  # standard deviations of a rank correlation that
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """One point of a study and its trial.
-
-    kind    how it ended; BUDGET also with another objective than steps, FAILED also if it was lost with its workers or
-            has no trial in the log
-    value   steps to the target, inf: not met; with another objective the metric's best value, NaN: none
-    step    steps done at that evaluation
-    before  steps done at the one before, which did not meet; NaN: unknown, or another objective
-    trial   None: the log has none
-    """
+    """One point of a study and its trial."""
 
     number: int
-    kind: DrawEnd
-    value: float
-    step: float
-    before: float
-    trial: Trial | None
+    kind: DrawEnd           # BUDGET also with another objective than steps, FAILED also if it was lost or has no trial
+    value: float            # steps to the target, inf: not met; or the objective's best value, NaN: none
+    step: float             # steps done at that evaluation
+    before: float           # at the one before, which did not meet; NaN: unknown, or another objective
+    trial: Trial | None     # None: the log has none
 
     @property
     def feasible(self) -> bool:
-        """Whether it was finite up to its stop."""
         return self.kind in (DrawEnd.MET, DrawEnd.BUDGET, DrawEnd.PRUNED)
 
     @property
@@ -84,15 +72,13 @@ class Bound:
 
     @property
     def upper(self) -> bool:
-        """Whether the upper end is nearer."""
         return self.position > 0.5
 
     @property
     def end(self) -> Any:
         """The value at the nearer end."""
-        if self.parameter.values:
-            return max(self.parameter.values) if self.upper else min(self.parameter.values)
-        return self.parameter.high if self.upper else self.parameter.low
+        ends = self.parameter.values or (self.parameter.low, self.parameter.high)
+        return max(ends) if self.upper else min(ends)
 
     @property
     def distance(self) -> float:
@@ -107,8 +93,7 @@ class Bound:
 
     @property
     def near(self) -> bool:
-        """Whether the space may limit the best point: it is nearly on a bound, or it is the last of ordered values and
-        values do better towards it."""
+        """Whether the space may limit the best point: nearly on a bound, or the last of values that do better there."""
         if math.isnan(self.position) or self.final:
             return False
         return self.distance == 0 and self.matters if self.parameter.values else self.distance < NEAR
@@ -116,7 +101,7 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """One study. ``draws`` are those that ended, in order; ``repeats`` are the best one under other seeds."""
+    """One study. ``draws`` are those that ended, in order; ``repeats`` the best one under other seeds, none failed."""
 
     study: str
     workload: JobKey
@@ -132,19 +117,12 @@ class Search:
     repeats: tuple[Trial, ...]
     confidence: float
 
-    @property
-    def optimizer(self) -> str:
-        """The workload's optimizer."""
-        return self.workload.optimizer
-
-    def of_kind(self, *kinds: DrawEnd) -> tuple[Draw, ...]:
-        """The draws of these kinds."""
-        return tuple(draw for draw in self.draws if draw.kind in kinds)
+    def of_kind(self, kind: DrawEnd) -> tuple[Draw, ...]:
+        return tuple(draw for draw in self.draws if draw.kind == kind)
 
     @cached_property
     def feasible(self) -> tuple[Draw, ...]:
-        """The draws that were finite up to their stop."""
-        return self.of_kind(DrawEnd.MET, DrawEnd.BUDGET, DrawEnd.PRUNED)
+        return tuple(draw for draw in self.draws if draw.feasible)
 
     @property
     def done(self) -> bool:
@@ -159,7 +137,6 @@ class Search:
 
     @property
     def diverged_share(self) -> float:
-        """The share of all draws that diverged; NaN without draws."""
         return len(self.of_kind(DrawEnd.DIVERGED)) / len(self.draws) if self.draws else math.nan
 
     @cached_property
@@ -212,13 +189,11 @@ class Search:
 
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
-        """The median best of n of its feasible trials, n = 1, 2, ..., all."""
         costs = [draw.last_step if draw.censored else self._cost(draw) for draw in self.feasible]
         return best_of_n(costs, [draw.censored for draw in self.feasible], negated=self.maximizes)
 
     @property
     def half(self) -> BestOf | None:
-        """The median best of half of its feasible trials; None where there are fewer than two."""
         return self.curve[len(self.curve) // 2 - 1] if len(self.curve) > 1 else None
 
     @property
@@ -235,15 +210,13 @@ class Search:
         return abs(self.best.value - before) / abs(before) if before else math.nan
 
     @property
-    def on_the_grid(self) -> bool:
-        """Whether that improvement is within the spacing of evaluations around the best, so that it proves nothing."""
-        return self.objective == STEPS_TO_TARGET and self.half is not None and self.best is not None and (
-            self.half.low - self.best.value <= self.best.value - np.nan_to_num(self.best.before))
-
-    @property
     def improving(self) -> bool:
-        """Whether more trials are likely to find a better best."""
-        return self.lowered > IMPROVED and not self.on_the_grid
+        """Whether more trials are likely to find a better best. An improvement within the spacing of evaluations around
+        the best proves nothing."""
+        if self.half is None or self.best is None or not self.lowered > IMPROVED:
+            return False
+        return self.objective != STEPS_TO_TARGET or (
+            self.half.low - self.best.value > self.best.value - np.nan_to_num(self.best.before))
 
     @property
     def saved_steps(self) -> float:
@@ -259,16 +232,14 @@ class Search:
 
     def _cost(self, draw: Draw) -> float:
         """The quantity to minimize; inf where there is no value."""
-        return math.inf if math.isnan(draw.value) else -draw.value if self.maximizes else draw.value
+        value = -draw.value if self.maximizes else draw.value
+        return math.inf if math.isnan(value) else value
 
 
 def searches_of(trials: Sequence[Trial], target: Target | None = None, confidence: float = CONFIDENCE
                 ) -> tuple[Search, ...]:
-    """Every study among the trials, by workload, global batch and name; trials that belong to none are skipped.
-
-    target  replaces the strictest target of studies that minimize steps; those that stop their trials too early to
-            judge it are left out, see ``covers``
-    """
+    """Every study among the trials, by workload, batch and name; trials that belong to none are skipped. A target
+    replaces the strictest one of studies that minimize steps; those that do not cover it are left out."""
     judged = [trial for trial in sorted(trials, key=lambda trial: trial.key)
               if trial.study and (target is None or covers(trial.sweep, target))]
     found = [_search(group, target, confidence) for group in group_by(judged, lambda trial: trial.study).values()]
@@ -281,8 +252,7 @@ def own_target(sweep: Mapping[str, Any]) -> Target | None:
 
 
 def covers(sweep: Mapping[str, Any], target: Target) -> bool:
-    """Whether a study can be judged by this target: where it stops trials at its own, this must be as easy or easier.
-    """
+    """Whether a study can be judged by this target: as easy as its own, where it stops trials at that, or easier."""
     own = own_target(sweep)
     if sweep["objective"] != STEPS_TO_TARGET or own is None:
         return True
@@ -302,15 +272,13 @@ def bound_of(parameter: Parameter, value: Any) -> Bound:
 def rank_deviate(values: Sequence[float], costs: Sequence[float]) -> float:
     """How strongly costs rise with values, in standard deviations under chance: Spearman's rank correlation times
     sqrt(n - 1), ties by mean rank. For two distinct values, the rank-sum test. 0 where either are all equal."""
-    ranks = np.array([_mean_ranks(values), _mean_ranks(costs)])
+    ranks: list[np.ndarray] = []
+    for column in (values, costs):
+        _, group, count = np.unique(np.asarray(column, float), return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(count) - (count - 1) / 2)[group])
     if (np.ptp(ranks, axis=1) == 0).any():
         return 0.0
-    return float(np.corrcoef(ranks)[0, 1] * math.sqrt(len(values) - 1))
-
-
-def _mean_ranks(values: Sequence[float]) -> np.ndarray:
-    _, group, count = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count - 1) / 2)[group]
+    return float(np.corrcoef(np.array(ranks))[0, 1] * math.sqrt(len(values) - 1))
 
 
 def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -> Search:
@@ -321,7 +289,10 @@ def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -
     search = Search(sweep["study"], trials[0].workload, trials[0].global_batch,
                     tuple(map(Parameter.of, sweep["space"])), sweep["objective"], target, maximizes, wanted, max_draws,
                     sweep["prune_keep"], _find_draws(trials, target, maximizes), (), confidence)
-    return replace(search, repeats=_find_repeats(trials, search.best))
+    best = search.best.trial if search.best else None
+    repeats = {trial.seed_key: trial for trial in trials if best and trial.sweep["repeat"]
+               and trial.setting == best.setting and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}
+    return replace(search, repeats=tuple(repeats[seed] for seed in sorted(repeats)))
 
 
 def _find_draws(trials: Sequence[Trial], target: Target | None, maximizes: bool) -> tuple[Draw, ...]:
@@ -353,14 +324,6 @@ def _read_draw(number: int, trial: Trial | None, target: Target | None, maximize
 
 
 def _classify(trial: Trial) -> DrawEnd:
-    """How a trial ended, regardless of a target."""
     if trial.status == Status.INCOMPLETE:
         return DrawEnd.PRUNED if trial.pruned else DrawEnd.FAILED
     return DrawEnd.DIVERGED if trial.status == Status.INFEASIBLE else DrawEnd.BUDGET
-
-
-def _find_repeats(trials: Sequence[Trial], best: Draw | None) -> tuple[Trial, ...]:
-    """The trials of the best draw's setting under other seeds, by seed, without failed ones."""
-    found = {trial.seed_key: trial for trial in trials if best and best.trial and trial.sweep["repeat"]
-             and trial.setting == best.trial.setting and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}
-    return tuple(found[seed] for seed in sorted(found))

@@ -49,7 +49,6 @@ class Tolerance:
         return cls(amount)
 
     def at(self, loss: float) -> float:
-        """The tolerance beside a loss."""
         return self.amount * abs(loss) if self.relative else self.amount
 
     def __str__(self) -> str:

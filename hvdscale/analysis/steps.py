@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,17 +25,12 @@ from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median,
                         mean_interval, mean_ratio, quotient)
 from .noise import Noise, NoiseSteps, noise_of
-from .rank_times import mean_of
-from .step_breakdown import NAMES, StepParts
+from .step_breakdown import NAMES, StepParts, mean_of
 from .trials import SeedKey, Trial
 
 
 def first_met(measured: ArrayLike, target: Target) -> int:
-    """Index of the first evaluation that meets the target; -1 if none does.
-
-    measured  float array, shape (evals,), in order of steps; NaN (not measured, or diverged) never meets
-    target    see Target.met_by, the only place where the comparison is written
-    """
+    """Index of the first evaluation that meets the target, see Target.met_by; -1 if none does. NaN never meets."""
     met = np.flatnonzero(target.met_by(np.asarray(measured, float)))
     return int(met[0]) if len(met) else -1
 
@@ -55,7 +51,6 @@ class RunToTarget:
 
     @property
     def met(self) -> bool:
-        """Whether it met the target."""
         return bool(np.isfinite(self.steps))
 
     @property
@@ -65,8 +60,7 @@ class RunToTarget:
 
     @property
     def ended(self) -> bool:
-        """Whether it reached its budget or its target, with the metric measured; if its search pruned it, whether it
-        had met this target."""
+        """Whether it reached its budget or target, with the metric measured, or was pruned after it met this one."""
         return self.trial.status == Status.COMPLETE and self.measured or self.trial.pruned and self.met
 
     @property
@@ -76,11 +70,7 @@ class RunToTarget:
 
 
 def run_of(trial: Trial, target: Target | None = None, crossing: str = FIRST) -> RunToTarget:
-    """One trial measured against a target; None: no target.
-
-    crossing  which evaluation counts: the first that met, or the lasting crossing, see crossing.py; where that is
-              unknown, the first
-    """
+    """One trial measured against a target, at the first evaluation that met it or, if known, its lasting crossing."""
     found = _run_of(trial, target)
     if target is None or crossing != LASTING:
         return found
@@ -107,7 +97,7 @@ def _at_crossing(run: RunToTarget, lasting: Crossing, target: Target) -> RunToTa
     seconds *= beyond
     speed = trial.batches.examples_before(lasting.steps) / seconds if seconds > 0 else run.examples_per_second
     return replace(run, steps=lasting.steps, steps_before=lasting.before, seconds=float(seconds),
-                   seconds_before=float(before) if lasting.before == lasting.before else np.nan,
+                   seconds_before=float(before) if not np.isnan(lasting.before) else np.nan,
                    examples_per_second=float(speed))
 
 
@@ -144,11 +134,8 @@ BEFORE = {STEPS: "steps_before", SECONDS: "seconds_before", SPEED: SPEED}      #
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The measurements of a setting's repeats: arrays of shape (seeds,), in order of seed.
-
-    Runs of one seed are the same updates and count once: each entry is their geometric mean, or a run of unknown seed.
-    Seconds and speeds are averaged over the runs that were timed; NaN where none was.
-    """
+    """The measurements of a setting's repeats: arrays of shape (seeds,), in order of seed; NaN: not measured. Runs of
+    one seed are the same updates and count once, by their geometric mean over those that were measured."""
 
     seeds: tuple[SeedKey, ...]
     steps: np.ndarray
@@ -161,16 +148,8 @@ class Samples:
         """A measurement and that at the evaluation before: shape (2, seeds)."""
         return np.array([getattr(self, name), getattr(self, BEFORE[name])])
 
-    def without_steps(self, seeds: Iterable[SeedKey]) -> Samples:
-        """The same with unknown steps and seconds of these seeds."""
-        out = np.isin(np.arange(len(self.seeds)), [self.seeds.index(seed) for seed in seeds])
-        steps, before, seconds, seconds_before = (np.where(out, np.nan, one) for one in (
-            self.steps, self.steps_before, self.seconds, self.seconds_before))
-        return replace(self, steps=steps, steps_before=before, seconds=seconds, seconds_before=seconds_before)
-
 
 def samples_of(runs: Sequence[RunToTarget]) -> Samples:
-    """The samples of runs of one setting."""
     by_seed = group_by(runs, lambda run: run.trial.seed_key)
     seeds = tuple(sorted(by_seed))
 
@@ -181,7 +160,6 @@ def samples_of(runs: Sequence[RunToTarget]) -> Samples:
 
 
 def known(values: ArrayLike) -> np.ndarray:
-    """The values that are not NaN."""
     values = np.asarray(values, float)
     return values[~np.isnan(values)]
 
@@ -193,12 +171,11 @@ def _mean_of_known(values: ArrayLike) -> float:
 
 def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | np.ndarray, pool: Spread = UNKNOWN,
              pool_before: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Estimate:
-    """Estimate of steps (or seconds) to target from repeats.
+    """Estimate of steps (or seconds) to target from repeats, arrays of shape (repeats,).
 
-    values   float array, shape (repeats,): at the evaluation that met; inf where none did
-    before   float array, shape (repeats,): at the evaluation before; NaN: unknown, so that the lower end is 0
-    reached  the last step (or second) of repeats that did not meet, where known; shape (up to unmet,)
-    pool     the Spread shared with other cells; pool_before that of ``before``
+    values   at the evaluation that met; inf where none did
+    before   at the evaluation before; NaN: unknown, so that the lower end is 0
+    reached  the last step (or second) of repeats that did not meet, where known
     """
     met, reached = np.isfinite(values), known(reached)
     if met.all():
@@ -245,7 +222,10 @@ class RunCell:
     def without_apart(self, apart: Mapping[SeedKey, float]) -> RunCell:
         """The cell as estimated without the steps of these seeds, which needed so many times as many as the others."""
         own = {seed: ratio for seed, ratio in apart.items() if seed in self.samples.seeds}
-        return replace(self, apart=own, samples=self.samples.without_steps(own)) if own else self
+        out = [seed in own for seed in self.samples.seeds]
+        unknown: dict[str, Any] = {name: np.where(out, np.nan, getattr(self.samples, name))
+                                   for each in (STEPS, SECONDS) for name in (each, BEFORE[each])}
+        return replace(self, apart=own, samples=replace(self.samples, **unknown)) if own else self
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
@@ -272,9 +252,8 @@ class RunCell:
                            confidence=self.confidence)
         return self._estimate_to_target(STEPS, [run.last_step for run in self.runs if not run.met])
 
-    @cached_property
+    @property
     def batches(self) -> BatchSchedule:
-        """The global batch of every step."""
         return self.considered[0].batches
 
     @property
@@ -286,7 +265,6 @@ class RunCell:
 
     @cached_property
     def examples(self) -> Estimate:
-        """Training examples in the steps to target."""
         return self.steps.mapped(self.batches.examples_before)
 
     @cached_property
@@ -343,7 +321,9 @@ class RunCell:
         speed, steps = self.examples_per_second, self.examples
         if not speed.runs:
             return Estimate.unknown()
-        ends = quotient(steps, speed) if speed.low == speed.low else (steps.low / speed.value, steps.high / speed.value)
+        ends = steps.low / speed.value, steps.high / speed.value
+        if not np.isnan(speed.low):
+            ends = quotient(steps, speed)
         return Estimate(steps.value / speed.value, *ends, steps.runs, steps.beyond / speed.value)
 
     def _estimate_to_target(self, name: str, reached: Sequence[float]) -> Estimate:
@@ -363,17 +343,14 @@ class RunCell:
 
     @cached_property
     def oversubscribed(self) -> bool:
-        """Whether a trial ran with more workers on a host than it has cores, which makes its times unreliable."""
         return any(trial.crowded for trial in self.considered)
 
 
 def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunCell:
-    """The cell of runs at one global batch, including those that diverged; unfinished ones are ignored.
-
-    Of several settings, the best one represents the cell: the fewest steps to target or, without a target, the most
-    examples per second. Ties go to the first log and trial id. In a search, the best setting is that of the single
-    trial with the fewest steps, whatever its repeats needed.
-    """
+    """The cell of runs at one global batch, including those that diverged; unfinished ones are ignored. Of several
+    settings, the best one represents the cell: the fewest steps to target or, without a target, the most examples per
+    second. Ties go to the first log and trial id. In a search, the best setting is that of the single trial with the
+    fewest steps, whatever its repeats needed."""
     ended = sorted((run for run in runs if run.conclusive), key=lambda run: run.trial.key)
     settings = group_by(ended, lambda run: run.trial.setting)
     setting = min(settings, key=lambda setting: _rank(settings[setting]))       # min keeps the first of equals

@@ -1,9 +1,5 @@
 """Studies as columns: the trials of one workload at one global batch, from one or more logs.
 
-    for study in studies_of([read_log("sweeps/mnist/nesterov-b64.h5")]):
-        reached = outcomes(study, Target.parse("val/error<0.01"))
-        reached.steps[study.feasible].min()
-
 A study has one entry per trial. Its evaluations are ordered by trial and read lazily, a column at a time. So it works
 for one trial and for 200,000 alike; the logs must stay open while it is used.
 """
@@ -22,7 +18,8 @@ from ..log.plan_text import OF_SEARCH, read_plan
 from ..log.reader import Log
 from ..log.schema import Status
 from ..target import Target
-from .rows import AsVersion, Evaluations, JobKey, Kept, SeedKey, SourceRows, TrialRows, only_version, seed_key
+from .jobs import ONE_VERSION, JobKey, Versions
+from .rows import Evaluations, Kept, SeedKey, SourceRows, TrialRows, seed_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +47,6 @@ class Study:
 
     @cached_property
     def infeasible(self) -> np.ndarray:
-        """Whether a trial diverged."""
         return self.status == Status.INFEASIBLE
 
     @cached_property
@@ -64,15 +60,13 @@ class Study:
         return self.feasible & ~self.repeat
 
     def metaparameter(self, name: str) -> np.ndarray:
-        """A metaparameter of each trial; NaN: it has none."""
+        """Of each trial; NaN: it has none."""
         return self.metaparameters.get(name, np.full(len(self), np.nan))
 
     def key(self, trial: int) -> tuple[str, int]:
-        """The log and the id of a trial."""
         return self.logs[self.log[trial]], int(self.id[trial])
 
     def seed_key(self, trial: int) -> SeedKey:
-        """Equal for trials of one seed, see trials.seed_key."""
         return seed_key(int(self.seed[trial]), self.key(trial))
 
     def plan(self, trial: int) -> Mapping[str, Any]:
@@ -86,19 +80,14 @@ class Study:
         return f"{self.workload}, batch {self.global_batch:,}"
 
 
-def studies_of(logs: Iterable[Log], as_version: AsVersion = only_version) -> tuple[Study, ...]:
-    """Every study of these logs, by workload, then by global batch.
-
-    logs        must stay open while the studies are used
-    as_version  see versions.py; by default runs of one name are of one workload
-    Raises LogError where the trials of a log contradict each other, or a plan's entries are of the wrong type;
-    Evaluations.read does where a trial has a step twice.
-    """
+def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[Study, ...]:
+    """Every study of these logs, by workload, then by global batch; LogError where the trials of a log contradict each
+    other or a plan's entries are mistyped. Evaluations.read raises it where a trial has a step twice."""
     kept = Kept()
     found: dict[tuple[JobKey, int], list[tuple[TrialRows, np.ndarray, SourceRows]]] = {}
     for log in sorted(logs, key=lambda log: log.path):
         refuse_unsound_trials(log)
-        rows = TrialRows(log, as_version)
+        rows = TrialRows(log, versions)
         groups = rows.by_study()
         for own, source in zip(groups, rows.sources_of(groups)):
             key = rows.workload(own[0]), int(rows.global_batch[own[0]])
@@ -109,18 +98,18 @@ def studies_of(logs: Iterable[Log], as_version: AsVersion = only_version) -> tup
 def _study(workload: JobKey, global_batch: int, parts: Sequence[tuple[TrialRows, np.ndarray, SourceRows]], kept: Kept
            ) -> Study:
     """parts     the trials of each log: all its rows, those of the study, and where their evaluations are"""
-    names = sorted({name for rows, *_ in parts for name in rows.metaparameters})
-
     def concatenate(values: Callable[[TrialRows], np.ndarray]) -> np.ndarray:
         return np.concatenate([values(rows)[own] for rows, own, _ in parts])
+    names = sorted({name for rows, *_ in parts for name in rows.metaparameters})
+    columns = {name: concatenate(attrgetter(name)) for name in (
+        "id", "status", "pruned", "repeat", "seed", "budget_steps")}
     return Study(
         workload, global_batch, tuple(rows.path for rows, *_ in parts),
-        np.repeat(np.arange(len(parts)), [len(own) for _, own, _ in parts]),
-        concatenate(attrgetter("id")), concatenate(attrgetter("status")), concatenate(attrgetter("pruned")),
-        concatenate(attrgetter("repeat")), concatenate(attrgetter("seed")), concatenate(attrgetter("budget_steps")),
-        {name: concatenate(methodcaller("metaparameter", name)) for name in names},
-        Evaluations([source for *_, source in parts], [(rows.path, rows.id[own]) for rows, own, _ in parts], kept),
-        concatenate(lambda rows: rows.table["plan"]))
+        np.repeat(np.arange(len(parts)), [len(own) for _, own, _ in parts]), **columns,
+        metaparameters={name: concatenate(methodcaller("metaparameter", name)) for name in names},
+        evaluations=Evaluations([source for *_, source in parts], [(rows.path, rows.id[own]) for rows, own, _ in parts],
+                                kept),
+        plan_texts=concatenate(lambda rows: rows.table["plan"]))
 
 
 def are_searched(studies: Sequence[Study]) -> bool:
@@ -135,57 +124,39 @@ def with_metric(studies: Iterable[Study], column: str) -> tuple[Study, ...]:
 
 
 def is_measured(studies: Sequence[Study], column: str) -> bool:
-    """Whether any evaluation measured a metric."""
     return any(not np.isnan(study.evaluations.read(column)).all() for study in with_metric(studies, column))
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Each trial of a study measured against a target: arrays of shape (trials,).
-
-    steps      done at the first evaluation that meets it; inf: never (censored at last_step)
-    before     steps at the last evaluation before that measured the metric; NaN: unknown, or never met
-    last_step  at the trial's last evaluation that measured the metric; NaN: there was none
-    row        of the evaluation that meets it; -1: never
-    """
+    """Each trial of a study measured against a target: arrays of shape (trials,)."""
 
     target: Target
-    steps: np.ndarray
-    before: np.ndarray
-    last_step: np.ndarray
-    row: np.ndarray
+    steps: np.ndarray           # done at the first evaluation that meets it; inf: never (censored at last_step)
+    before: np.ndarray          # at the last evaluation before that measured the metric; NaN: unknown, or never met
+    last_step: np.ndarray       # at the last evaluation that measured the metric; NaN: there was none
+    row: np.ndarray             # of the evaluation that meets it; -1: never
 
     @property
     def met(self) -> np.ndarray:
-        """Whether each trial met the target."""
         return self.row >= 0
 
 
 def outcomes(study: Study, target: Target) -> Outcomes:
-    """Each trial measured against a target, see Target.met_by: NaN never meets. KeyError without its metric.
-
-    Worked out once for each target, as many views need it.
-    """
-    known: dict[Target, Outcomes] = study.evaluations.outcomes
-    if target not in known:
-        known[target] = _measure(study.evaluations, target)
-    return known[target]
-
-
-def _measure(evaluations: Evaluations, target: Target) -> Outcomes:
-    values, step = evaluations.read(target.column), evaluations.read("step")
-    row = _first_in_trial(target.met_by(values), evaluations.first)
-    steps, before = _take(step, row, np.inf), _take(step, last_measured(evaluations, values, row))
-    last = _take(step, last_measured(evaluations, values, evaluations.first[1:]))
-    return Outcomes(target, steps, np.where(steps == 0, 0.0, before), last, row)
+    """Each trial measured against a target, see Target.met_by: NaN never meets. KeyError without its metric. Worked out
+    once for each target, as many views need it."""
+    evaluations = study.evaluations
+    if target not in evaluations.outcomes:
+        values, step = evaluations.read(target.column), evaluations.read("step")
+        row = _first_in_trial(target.met_by(values), evaluations.first)
+        steps, before = _take(step, row, np.inf), _take(step, last_measured(evaluations, values, row))
+        last = _take(step, last_measured(evaluations, values, evaluations.first[1:]))
+        evaluations.outcomes[target] = Outcomes(target, steps, np.where(steps == 0, 0.0, before), last, row)
+    return evaluations.outcomes[target]
 
 
 def last_measured(evaluations: Evaluations, values: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """The last row of each trial, before the given one, at which a metric was measured; -1: none.
-
-    values  the metric, shape (rows,); NaN where it was not measured
-    before  int, shape (trials,); -1: no row
-    """
+    """The last row of each trial, before the given one (-1: no row), at which a metric was measured; -1: none."""
     measured = np.flatnonzero(~np.isnan(values))
     found = np.append(measured, -1)[np.searchsorted(measured, before) - 1]
     return np.where(found >= evaluations.first[:-1], found, -1)
@@ -200,10 +171,7 @@ class Best:
 
 
 def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf, along: str = "step") -> Best:
-    """The best value of each trial up to ``most`` steps, ignoring NaN. KeyError without the metric.
-
-    along   the unit of ``most``: "step", "examples" or "train_seconds"
-    """
+    """The best value of each trial up to ``most`` steps, or other units, ignoring NaN. KeyError without the metric."""
     evaluations = study.evaluations
     values = evaluations.read(column)
     if most < np.inf:

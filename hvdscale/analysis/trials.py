@@ -1,7 +1,4 @@
-"""Trials read from logs, and which of them are comparable.
-
-    trials = read_trials(read_log("runs/w8.h5"))
-    by_workload(trials)   -> {JobKey: (Trial, ...)}: mixed workloads are grouped, never mixed
+"""Trials read from logs, and which of them are comparable: by_workload groups them and never mixes two workloads.
 
 Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
 
@@ -28,9 +25,10 @@ from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
 from .grouping import group_by, rows_of_each
+from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
 from .learning import LossCourse, read_courses
 from .noise import NoiseSteps, read_noise
-from .rows import METAPARAMETER, AsVersion, JobKey, SeedKey, TrialRows, as_json_text, is_pruning, only_version, seed_key
+from .rows import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruning, seed_key
 from .step_breakdown import StepParts, read_parts
 
 NO_ROWS = np.empty(0, np.int64)
@@ -66,12 +64,10 @@ class Trial:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The log and the id, by which trials are ordered."""
         return self.log, self.id
 
     @property
     def seed_key(self) -> SeedKey:
-        """Equal for trials of one seed, see the function."""
         return seed_key(self.seed, self.key)
 
     @property
@@ -98,17 +94,14 @@ class Trial:
 
     @cached_property
     def batches(self) -> BatchSchedule:
-        """The global batch of every step."""
         return BatchSchedule.of_problem(self.plan.get("problem") or {}, self.global_batch)
 
     @property
     def pruned(self) -> bool:
-        """Whether its study stopped it."""
         return self.status == Status.INCOMPLETE and is_pruning(self.stop_reason)
 
     @property
     def measurement(self) -> Mapping[str, Any]:
-        """The part of its plan on evaluation and stopping."""
         return self.plan.get("measurement") or {}
 
     @cached_property
@@ -122,7 +115,6 @@ class Trial:
 
     @property
     def execution(self) -> Mapping[str, Any]:
-        """The part of its plan on workers and devices."""
         return self.plan.get("execution") or {}
 
     @property
@@ -132,17 +124,16 @@ class Trial:
 
     @cached_property
     def last_step(self) -> int:
-        """The last step that its log has."""
         return max(int(self.step[-1]) if len(self.step) else 0, self.timed_steps)
 
     @property
     def examples_per_second(self) -> float:
         """Over all its steps; NaN where none was timed."""
-        seconds = self.timed_seconds if self.timed_steps else self.train_seconds[-1] if len(self.step) else np.nan
+        evaluated = self.train_seconds[-1] if len(self.step) else np.nan
+        seconds = self.timed_seconds if self.timed_steps else evaluated
         return self.batches.examples_before(self.last_step) / seconds if seconds > 0 else np.nan
 
     def without_times(self) -> Trial:
-        """The trial as if nothing had been timed."""
         return replace(self, train_seconds=np.full(len(self.step), np.nan), timed_seconds=np.nan, step_parts=None)
 
     def step_seconds_by_batch(self) -> dict[int, float]:
@@ -168,16 +159,13 @@ class Trial:
         return fewest_passes(batch, ghost_batch, self.workers, most, accumulate)
 
 
-def read_trials(log: Log, as_version: AsVersion = only_version) -> list[Trial]:
-    """Every trial of a log, by id.
-
-    as_version  see versions.py; by default runs of one name are of one workload
-    Raises LogError where the rows contradict each other, or a plan's entries are of the wrong type.
-    """
+def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
+    """Every trial of a log, by id; LogError where rows contradict each other or a plan's entries are mistyped."""
     refuse_unsound(log)
-    rows = TrialRows(log, as_version)
+    rows = TrialRows(log, versions)
     order = np.argsort(rows.id, kind="stable")
-    ids, evaluations = rows.id[order], rows.evaluations_of([order])[0]
+    ids = rows.id[order]
+    evaluations = Evaluations(rows.sources_of([order]), [(log.path, ids)], Kept())
     step, seconds = evaluations.read("step").astype(int), evaluations.read("train_seconds")
     metrics = {name: evaluations.read(name) for name in evaluations.columns}
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..analysis.budgets import show_ends_alone
-from ..analysis.contents import Contents
 from ..analysis.defaults import LASTING, Options
 from ..analysis.metric_direction import better, check_direction
-from ..analysis.report_data import analyse, analyse_studies, refuse_unknown
+from ..analysis.report_data import Contents, analyse, analyse_studies, refuse_unknown
 from ..analysis.studies import Study, best_metric, is_measured
 from ..errors import LogError
 from ..exchange.csv_tables import is_tables

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..analysis.rank_times import times_of
+from ..analysis.step_breakdown import times_of
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen, time_left
 from ..plan.plan import Plan

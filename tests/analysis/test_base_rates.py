@@ -11,7 +11,7 @@ from hvdscale.log.schema import Status
 from hvdscale.report.views.budgets import base_rates_table
 from hvdscale.report.table import as_text
 from tests.factories.landscapes import logged
-from tests.factories.logs import trial
+from tests.factories.logs import log, trial
 
 EXAMPLES = 1000
 COLUMN = "val/error"
@@ -31,11 +31,11 @@ def mapped(*trials, **given):
 
 def test_each_trial_has_its_rate_per_example_and_each_batch_its_best():
     found = mapped(ran(0, 10, 0.1, [0.9, 0.3]), ran(1, 10, 0.4, [0.9, 0.2]), ran(2, 20, 0.1, [0.9, 0.4]),
-                   ran(3, 20, 6.4, [0.9, 0.9], status=Status.INFEASIBLE))
-    assert found.global_batch.tolist() == [10, 10, 20, 20] and found.batches == (10, 20)
-    assert found.rate == pytest.approx([0.01, 0.04, 0.005, 0.32])
+                   *(ran(id, batch, 6.4, [0.9, 0.9], status=Status.INFEASIBLE) for id, batch in ((3, 20), (4, 40))))
+    assert found.global_batch.tolist() == [10, 10, 20, 20, 40] and found.batches == (10, 20, 40)
+    assert found.rate == pytest.approx([0.01, 0.04, 0.005, 0.32, 0.16])
     assert found.log2_rate == pytest.approx(np.log2(found.rate)) and not found.effective
-    assert found.kind.tolist() == [TrialKind.MEASURED] * 3 + [TrialKind.DIVERGED] and math.isnan(found.value[3])
+    assert found.kind.tolist() == [TrialKind.MEASURED] * 3 + [TrialKind.DIVERGED] * 2 and math.isnan(found.value[3])
     assert found.best == (1, 2) and [found.key(at) for at in found.best] == [("made.h5", 1), ("made.h5", 2)]
 
 
@@ -79,22 +79,13 @@ def test_without_rates_metrics_or_trials_there_is_no_map():
     assert base_rates_table(None, None) is None
 
 
-def test_a_batch_where_all_diverged_has_no_best():
-    lost = [ran(id, 20, 0.1, [0.9, np.nan], status=Status.INFEASIBLE) for id in (1, 2)]
-    found = mapped(ran(0, 10, 0.1, [0.9, 0.3]), *lost)
-    assert found.best == (0,) and found.batches == (10, 20)
-
-
 def test_without_the_size_of_an_epoch_only_the_reading_by_steps_is_there():
-    made = trial(0, [0, 10], [0.9, 0.3], batch=10, train_examples=0)
-    made.momentum = math.nan
-    epochs, steps = both_readings(studies_of([logged(made)]), COLUMN, True)
+    epochs, steps = both_readings(studies_of([log(trial(0, [0, 10], [0.9, 0.3], train_examples=0))]), COLUMN, True)
     assert epochs is None and steps.value == pytest.approx([0.3])
 
 
 def test_the_best_value_of_maps_and_the_worst_that_is_told_apart():
-    found = mapped(*[ran(id, 10, 0.1, [0.9, error]) for id, error in enumerate((0.1, 0.2, 0.3, 0.4, 0.8))])
-    assert value_range([found]) == value_range([found, found]) == pytest.approx((0.1, 0.4))
-    found = base_rates_of(studies_of([logged(*[ran(id, 10, 0.1, [0.0, one]) for id, one in enumerate(
-        (0.1, 0.2, 0.3, 0.4, 0.8))])]), COLUMN, False)
-    assert value_range([found]) == pytest.approx((0.8, 0.2))
+    for minimizes, first, found in ((True, 0.9, (0.1, 0.4)), (False, 0.0, (0.8, 0.2))):
+        trials = [ran(id, 10, 0.1, [first, last]) for id, last in enumerate((0.1, 0.2, 0.3, 0.4, 0.8))]
+        made = base_rates_of(studies_of([logged(*trials)]), COLUMN, minimizes)
+        assert value_range([made]) == value_range([made, made]) == pytest.approx(found)

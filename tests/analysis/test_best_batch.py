@@ -60,9 +60,6 @@ def test_losses_that_only_rise_have_their_best_batch_at_the_smallest_or_below():
     found = valley_of(BATCHES, 2.0 + 0.1 * np.arange(7.0) ** 3)
     assert found.best.low == 0 and found.best.value < 64 and math.isfinite(found.best.high)
     assert valley_of(BATCHES, -0.1 * np.arange(7.0)).best.high == math.inf
-
-
-def test_few_batches_have_no_valley():
     assert valley_of(BATCHES[:LEAST_FITTED - 1], np.arange(LEAST_FITTED - 1.0)) is None
 
 

@@ -47,13 +47,13 @@ def study(*trials):
     ("10 epochs", 10, "epochs", "10 epochs"), ("1 epoch", 1, "epochs", "1 epoch"),
     ("5,000steps", 5000, "steps", "5,000 steps"),
     ("2.5 epochs", 2.5, "epochs", "2.5 epochs"), ("1e6 examples", 1e6, "examples", "1,000,000 examples"),
-    (" 60 seconds ", 60, "seconds", "60 seconds")])
+    (" 60 seconds ", 60, "seconds", "60 seconds"), ("2 h", 7200, "seconds", "7,200 seconds")])
 def test_a_budget_is_read_and_written(text, amount, unit, said):
     budget = Budget.parse(text)
     assert (budget.amount, budget.unit, str(budget)) == (amount, unit, said)
 
 
-@pytest.mark.parametrize("text", ["", "10", "epochs", "10 minutes", "0 steps", "-1 epochs", "nan steps", "1e999 steps",
+@pytest.mark.parametrize("text", ["", "10", "epochs", "10 tokens", "0 steps", "-1 epochs", "nan steps", "1e999 steps",
                                   "1..2 steps"])
 def test_what_is_no_budget_is_refused(text):
     with pytest.raises(UsageError, match="such as '10 epochs'"):
@@ -156,18 +156,14 @@ def test_it_is_said_how_a_best_trial_ended_before_the_budget(trials, said):
     assert len(ways) == 1 and ways[0] in said
 
 
-def test_a_trial_that_had_no_target_is_not_said_to_have_ended_at_one():
-    found = table_of(falling(0, 0.3, target=None), ran(7, [0.9, 0.05], target=None))
-    assert "at the end of its own budget" in [one.named["how"] for one in find_budgets(found)]
-
-
-def test_without_a_step_budget_the_plans_target_explains_the_end():
-    for target, said in ((None, "at the end of its own budget"),
-                         ("val/error<0.1", "at its target or at the end of its own budget")):
-        made = falling(0, 0.05, target=target)
-        made.row["budget_steps"] = 0
-        [finding] = find_budgets(table_of(made, budgets=(Budget(10 * BUDGET, "steps"),)))
-        assert finding.named["how"] == said
+@pytest.mark.parametrize("steps, target, said", [
+    (BUDGET, None, "at the end of its own budget"), (0, None, "at the end of its own budget"),
+    (0, "val/error<0.1", "at its target or at the end of its own budget")])
+def test_the_plans_target_explains_an_end_without_a_step_budget(steps, target, said):
+    made = falling(0, 0.05, target=target)
+    made.row["budget_steps"] = steps
+    [finding] = find_budgets(table_of(made, budgets=(Budget(10 * BUDGET, "steps"),)))
+    assert finding.named["how"] == said
 
 
 @pytest.mark.parametrize("trials", [
@@ -179,20 +175,16 @@ def test_where_nothing_is_known_nothing_is_claimed(trials):
     assert "inf" not in as_text(budgets_table(found)) and sentences_of(find_budgets(found))
 
 
-def test_one_trial_has_no_interval():
-    [[point], *_] = table_of(falling(0, 0.2)).rows
-    assert math.isnan(point.best.low) and "n/a" not in as_text(budgets_table(table_of(falling(0, 0.2))))
-
-
-def test_without_the_metric_or_a_budget_there_is_nothing():
+def test_one_trial_has_no_interval_and_no_budget_no_table():
+    found = table_of(falling(0, 0.2))
+    assert math.isnan(found.rows[0][0].best.low) and "n/a" not in as_text(budgets_table(found))
     assert best_under(studies(falling(0, 0.1)), "test/error", True, [None]) is None
     assert best_under(studies(falling(0, 0.1)), COLUMN, True, []) is None
 
 
 def test_each_row_names_its_trials():
     found = table_of(*[falling(id, 0.1 + 0.01 * id, batch=10 * 2 ** (id % 2)) for id in range(6)])
-    table = budgets_table(found)
-    assert [len(row.trials) for row in table.rows] == [3, 3]
+    assert [len(row.trials) for row in budgets_table(found).rows] == [3, 3]
     assert trials_table(found).rows[0].trials[0] == ("made.h5", 0)
 
 

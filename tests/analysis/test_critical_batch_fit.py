@@ -71,17 +71,14 @@ def test_points_that_scale_perfectly_bound_the_critical_batch_from_below():
     found = fit_critical_batch([16, 32, 64], within(1e5 / np.array([16, 32, 64])))
     assert found.b_crit.high == INF and found.s_min.low == 0
     assert 16 < found.b_crit.low < INF and found.s_min.high < 1.2 * 1e5 / 64       # a knee may lie at the last batch
+    found = fit_critical_batch([16, 32, 64, 128], single(1e5 / np.array([16, 32, 64, 128])))
+    assert (found.b_crit.value, found.s_min.value) == (INF, 0) and math.isnan(found.steps(32))
 
 
 def test_points_of_a_plateau_bound_the_critical_batch_from_above():
     found = fit_critical_batch([1024, 2048, 4096], within([200.0, 201.0, 199.0]))
     assert found.b_crit.low == 0 and 0 < found.b_crit.high < 4096
     assert found.s_min.low < 200 < found.s_min.high
-
-
-def test_perfect_scaling_throughout_has_no_steps_of_its_own():
-    found = fit_critical_batch([16, 32, 64, 128], single(1e5 / np.array([16, 32, 64, 128])))
-    assert (found.b_crit.value, found.s_min.value) == (INF, 0) and math.isnan(found.steps(32))
 
 
 def test_an_unknown_evaluation_before_is_not_step_0():
@@ -102,16 +99,12 @@ def test_steps_are_taken_midway_between_the_evaluations():
     assert fit_critical_batch(BATCHES, read).s_min.value == pytest.approx(164)
 
 
-def test_a_point_of_which_nothing_is_known_takes_no_part():
+@pytest.mark.parametrize("value, low, high, moved", [(10, 0, INF, 1e-6), (3, 0.1, 30, 0.05)])
+def test_a_point_counts_as_little_as_it_is_known(value, low, high, moved):
     estimates = within(curve(BATCHES))
-    estimates[3] = Estimate(10 * estimates[3].value, 0.0, INF, 5)
-    assert fit_critical_batch(BATCHES, estimates).b_crit.value == pytest.approx(437)
-
-
-def test_a_point_that_is_little_known_counts_little():
-    estimates = within(curve(BATCHES))
-    estimates[3] = Estimate(3 * estimates[3].value, estimates[3].value / 10, estimates[3].value * 30, 5)
-    assert fit_critical_batch(BATCHES, estimates).b_crit.value == pytest.approx(437, rel=0.05)
+    steps = estimates[3].value
+    estimates[3] = Estimate(value * steps, low * steps, high * steps, 5)
+    assert fit_critical_batch(BATCHES, estimates).b_crit.value == pytest.approx(437, rel=moved)
 
 
 def test_equal_points_are_fitted_once_and_draws_are_made_where_they_are_read():

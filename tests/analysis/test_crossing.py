@@ -42,6 +42,8 @@ def test_a_metric_that_is_to_rise_crosses_alike():
 def test_a_target_met_once_and_never_again_is_not_met_for_good():
     found = lasting_crossing(STEPS[:6], LUCKY[:6], TARGET)
     assert found.steps == np.inf and (found.after, found.met_after) == (3, 0)
+    infinite = lasting_crossing(np.array([10.0, 20, 300]), np.full(3, -np.inf), TARGET)
+    assert (infinite.steps, infinite.after, infinite.met_after) == (10, 2, 2)
 
 
 def test_no_power_is_fitted_to_few_evaluations_or_to_a_curve_that_worsens():
@@ -86,8 +88,3 @@ def test_a_target_met_early_by_runs_that_end_there_is_a_finding_too():
 def test_another_crossing_is_refused_by_name():
     with pytest.raises(UsageError, match="crossing last.*first or lasting"):
         request_of(crossing="last")
-
-
-def test_values_that_are_all_infinite_meet_where_they_first_do():
-    found = lasting_crossing(np.array([10.0, 20, 300]), np.full(3, -np.inf), Target.parse("val/error<0.1"))
-    assert (found.steps, found.after, found.met_after) == (10, 2, 2)

@@ -7,18 +7,20 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.best_of_n import best_of
-from hvdscale.analysis.curves import curve_of, point_of
+from hvdscale.analysis.curves import curve_of, cut_from, is_cut
+from hvdscale.analysis.lr_response import valley
+from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.log.schema import Status
 from hvdscale.report.document import sentences_of
 from hvdscale.report.views.batches import curve_findings, fit_table
 from hvdscale.report.table import as_csv
 from hvdscale.target import Target
-from tests.factories.logs import log, trial
+from tests.factories.curves import known_curve
+from tests.factories.logs import log
 from tests.factories.shown import summary, tables_of
-from tests.factories.studies import EVERY, drawn, studied
+from tests.factories.studies import EVERY, drawn
 
 EASY, STRICT = (Target.parse(f"val/error<{value}") for value in ("0.2", "0.1"))
 INF = math.inf
@@ -48,32 +50,14 @@ def expected(steps, last=()):
     return best_of(steps, steps - EVERY, np.array([*steps[:len(steps) - len(last)], *last], float))
 
 
-def test_a_point_is_the_fewest_steps_of_the_searchs_trials():
-    [point] = curve(drawn(0, 900), drawn(1, 600), drawn(2, 600), drawn(3), drawn(4, 1200)).points
-    assert point.steps == expected([900, 600, 600, 1200], [3000])
-    assert (point.best, point.trials, point.met, point.global_batch) == (1, 5, 4, 256)     # the first of equals
-    assert point.study.key(point.best) == ("made.h5", 1)
-
-
-def test_pruned_trials_are_censored_where_they_were_stopped():
-    [point] = curve(drawn(0, 600), drawn(1, 700), drawn(2, 2000, pruned=700)).points
-    assert point.steps == expected([600, 700], [700]) and (point.trials, point.met) == (3, 2)
-
-
-def test_repeats_of_the_winner_are_no_trials_of_the_search():
-    [point] = curve(drawn(0, 600), drawn(1, 700), drawn(0, 500, repeat=1)).points
-    assert point.steps == expected([600, 700]) and point.trials == 2
-
-
-def test_failed_trials_are_none_and_diverged_ones_are_counted_apart():
-    [point] = curve(drawn(0, 600), drawn(1, 900), drawn(2, failed=True), drawn(3, diverged=True)).points
-    assert (point.trials, point.infeasible, point.met_before_diverging) == (2, 1, 0)
-
-
-def test_trials_that_met_before_diverging_are_counted_apart():
-    lost = trial(9, (0, 100, 200), (1, 0.05, 0.5), batch=256, status=Status.INFEASIBLE)
-    point = point_of(studies_of([log(lost)])[0], STRICT)
-    assert (point.infeasible, point.met_before_diverging, point.best) == (1, 1, None)
+@pytest.mark.parametrize("made, steps, counts", [
+    ([drawn(0, 900), drawn(1, 600), drawn(2, 600), drawn(3), drawn(4, 800)], ([900, 600, 600, 800], [3000]), (5, 4, 0)),
+    ([drawn(0, 600), drawn(1, 700), drawn(2, 2000, pruned=700)], ([600, 700], [700]), (3, 2, 0)),
+    ([drawn(0, 600), drawn(1, 700), drawn(0, 500, repeat=1)], ([600, 700],), (2, 2, 0)),
+    ([drawn(0, 600), drawn(1, 900), drawn(2, failed=True), drawn(3, diverged=True)], ([600, 900],), (2, 2, 1))])
+def test_a_point_is_the_fewest_steps_of_the_searchs_feasible_trials(made, steps, counts):
+    [point] = curve(*made).points
+    assert point.steps == expected(*steps) and (point.trials, point.met, point.infeasible) == counts
 
 
 def test_batches_of_which_all_trials_diverged_are_points_that_are_not_met():
@@ -146,11 +130,8 @@ def test_a_median_best_that_pruning_hid_is_extrapolated_and_said_to_be():
     assert "Pruning hid the median best of 2 trials at batch 64" in " ".join(curve_said(found))
 
 
-def test_a_metric_that_no_log_has_makes_no_curve():
+def test_options_reach_the_regimes_and_a_metric_that_no_log_has_makes_no_curve():
     assert curve(*sweep(), target=Target.parse("test/error<0.1")) is None
-
-
-def test_options_reach_the_regimes():
     assert curve(*sweep()).regimes.maximum_useful.value == 256
     strict = curve(*sweep(), options=Options(useful_within=0.1, confidence=0.8))
     assert (strict.regimes.maximum_useful.value, strict.confidence) == (512, 0.8)
@@ -158,23 +139,12 @@ def test_options_reach_the_regimes():
     assert wide.low < strict.points[0].steps.low < strict.points[0].steps.high < wide.high
 
 
-def test_the_regimes_of_a_curve_are_put_in_words():
-    said = curve_said(curve(*sweep()))
-    assert said[0].startswith("Perfect scaling up to batch 128 (")
-    assert said[1].startswith("Maximum useful batch: 256 (") and "(500, at batch 512)" in said[1]
-
-
 def test_a_section_tells_of_a_search_as_its_curve_does():
-    made = [*sweep(), drawn(6, 2500, batch=64, pruned=2000), drawn(0, 1500, batch=64, repeat=1)]
+    made = [*sweep(), drawn(6, 2500, batch=64, pruned=2000), drawn(0, 1500, batch=64, repeat=1),
+            drawn(0, batch=64, repeat=2)]
     found, points = section(*made), curve(*made).points
     assert [point.cell.steps for point in found.batches.points] == [point.steps for point in points]
     assert found.batches.regimes.maximum_useful == curve(*made).regimes.maximum_useful
-
-
-def test_repeats_of_the_winner_do_not_move_the_fewest_steps():
-    plain, repeated = (section(*sweep(), *more).batches.points[0].cell.steps
-                       for more in ((), [drawn(0, 3000, batch=64, repeat=1), drawn(0, batch=64, repeat=2)]))
-    assert plain == repeated and plain.value == 1600
 
 
 def test_seconds_and_ratios_inherit_the_interval_of_the_fewest_steps():
@@ -189,12 +159,6 @@ def test_seconds_and_ratios_inherit_the_interval_of_the_fewest_steps():
     assert ratio.low < ends[0] < ratio.value < ends[1] < ratio.high
 
 
-def test_repeats_under_several_seeds_are_no_search():
-    made = [trial(seed, (0, 100, 200 + 10 * seed), (1, 0.5, 0.05), batch=64, seed=seed) for seed in range(3)]
-    [point] = section(*made).batches.points
-    assert not point.cell.searched and point.cell.steps.value == pytest.approx(np.exp(np.log([200, 210, 220]).mean()))
-
-
 def test_the_table_says_what_the_interval_of_a_search_is_of():
     found = section(*sweep())
     [table] = [table for table in tables_of(found) if table.name == "batches"]
@@ -204,6 +168,63 @@ def test_the_table_says_what_the_interval_of_a_search_is_of():
     assert any(said.startswith("S = S_min") or "critical batch" in said.lower() for said in summary(found))
 
 
-def test_a_study_read_from_its_own_log_is_the_same():
-    one = curve_of(studies_of([studied(*sweep(((256, 600),)))]), STRICT).points[0]
-    assert one.steps == expected([600 + EVERY * number for number in range(6)])
+# searches that are cut off
+
+def steps_at(steps, best, rates, random):
+    """(steps of trials at these rates, whether each diverged) where the best rate needs these steps."""
+    u = np.log(rates / best)
+    found = steps * np.exp(valley(u, 1.0, 2.0) + 0.4 * random.exponential(size=len(u))
+                           + 0.1 * random.standard_normal(len(u)))
+    every = 0.02 * steps
+    found = np.ceil(found / every) * every
+    return np.where(found > 4 * steps, np.inf, found), u > np.log(6)
+
+
+def cut_sweeps(beyond, count):
+    """Sweeps of 20 trials a batch whose best rate at the largest batch lies ``beyond`` times the highest tried."""
+    random = np.random.default_rng(1)
+    for _ in range(count):
+        known = known_curve(random)
+        best = np.minimum(known.batches, known.b_crit) / min(known.batches[-1], known.b_crit)
+        low = np.log(min(best[0] / 3, 1 / beyond / 30))
+        estimates, cut = [], []
+        for steps, rate in zip(known.steps, best):
+            rates = np.exp(random.uniform(low, -np.log(beyond), 20))
+            found, diverged = steps_at(steps, rate, rates, random)
+            kept = found[~diverged]
+            cut.append(is_cut(np.log(rates[~diverged]), kept, np.log(rates[diverged])))
+            estimates.append(best_of(kept, np.where(np.isinf(kept), np.nan, kept - 0.02 * steps),
+                                     np.full(len(kept), 4 * steps)))
+        batches = known.batches.tolist()
+        end = cut_from(batches, cut)
+        yield known, [regimes_of(batches[:at], estimates[:at]).fit for at in (
+            len(batches), batches.index(end) if end else len(batches))], end
+
+
+def test_the_critical_batch_of_a_search_that_is_cut_off_is_covered_or_not_stated():
+    for beyond in (2, 8):
+        found = list(cut_sweeps(beyond, 25))
+        held = [[fit is None or fit.b_crit.low <= known.b_crit <= fit.b_crit.high for fit in fits]
+                for known, fits, _ in found]
+        whole, before = np.mean(held, 0)
+        assert before > 0.9 and whole < (0.8 if beyond == 2 else 1)
+        assert np.mean([end is not None for *_, end in found]) > 0.6
+
+
+def test_a_search_whose_rates_hold_the_best_is_seldom_called_cut_off():
+    found = list(cut_sweeps(1 / 3, 25))
+    assert np.mean([end is not None for *_, end in found]) < 0.3
+    assert all(fits[1].b_crit.low <= known.b_crit <= fits[1].b_crit.high for known, fits, _ in found)
+
+
+@pytest.mark.parametrize("cut, end", [
+    ([False, False, True, True], 4), ([False, True, False, True], 2), ([True, True, True, False], None),
+    ([False, True, None, None], 2), ([None, None, None, None], None), ([True, False, True, True], 1)])
+def test_a_search_is_cut_from_where_most_batches_are(cut, end):
+    assert cut_from([1, 2, 4, 8], cut) == end
+
+
+def test_trials_that_diverged_show_where_the_rates_end():
+    rates, steps = np.arange(10.0), np.arange(100.0, 0, -10)
+    assert is_cut(rates, steps, np.array([])) and not is_cut(rates, steps, np.array([10.0, 11.0, 12.0]))
+    assert is_cut(rates, np.full(10, np.inf), np.array([])) is None

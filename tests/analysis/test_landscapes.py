@@ -92,11 +92,6 @@ def best_rates(values, spread=0.05):
     return made
 
 
-def test_a_rise_to_a_plateau_is_no_power_and_no_peak():
-    laws = laws_of(best_rates({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52}))
-    assert laws.described_by == () and laws.peak is None
-
-
 def test_a_peak_lies_between_the_nearest_batches_that_are_surely_lower():
     laws = laws_of(best_rates({8: 0.1, 32: 0.2, 128: 0.4, 512: 0.41, 2048: 0.2}))
     assert laws.described_by == (PEAK,) and (laws.peak.low, laws.peak.high) == (32, 2048)
@@ -110,28 +105,22 @@ def test_what_only_rises_or_falls_has_no_peak(rates):
     assert laws_of(best_rates(rates)).peak is None
 
 
-def test_two_batches_tell_nothing_of_laws():
-    laws = laws_of(best_rates({8: 0.1, 32: 0.2}))
-    assert laws.laws == () == laws.described_by and laws.peak is None
-
-
-def test_adams_rule_stands_beside_the_square_root_for_adam_alone():
-    rates = best_rates({8: 0.1, 32: 0.2, 128: 0.4})
-    assert laws_of(rates, "adamw").described_by == ("sqrt", ADAM)
-    assert laws_of(rates, "nesterov").described_by == ("sqrt",)
+@pytest.mark.parametrize("rates, optimizer, described", [
+    ({8: 0.1, 32: 0.2, 128: 0.4}, "adamw", ("sqrt", ADAM)), ({8: 0.1, 32: 0.2, 128: 0.4}, "nesterov", ("sqrt",)),
+    ({8: 0.1, 32: 0.2}, "adamw", ()), ({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52}, "", ())],
+    ids=["adam's rule beside the square root", "for adam alone", "two batches", "a rise to a plateau"])
+def test_rates_without_a_peak_are_described_by_laws_or_none(rates, optimizer, described):
+    laws = laws_of(best_rates(rates), optimizer)
+    assert laws.described_by == described and laws.peak is None
 
 
 def test_a_batch_without_a_best_rate_takes_no_part():
     rates = best_rates({8: 0.1, 32: 0.2, 128: 0.4, 512: 0.8})
     rates[1] = replace(rates[1], landscape=None)
-    assert laws_of(rates).exponent.batches == (8, 128, 512)
+    assert laws_of(rates).exponent.batches == (8, 128, 512) and rate_landscapes(None, None) is None
 
 
 # in words, tables and figures
-
-def test_without_a_cost_of_rules_there_are_no_landscapes():
-    assert rate_landscapes(None, None) is None
-
 
 def test_a_sentence_names_what_describes_the_rates(found):
     [said] = sentences_of(find_law(found))

@@ -19,12 +19,9 @@ def test_a_course_is_the_mean_of_the_first_and_of_the_last_tenth():
     assert course_of(loss).fell and not course_of(loss[::-1]).fell and not course_of(np.full(40, 2.3)).fell
 
 
-def test_losses_that_are_not_finite_are_passed_over():
+def test_losses_that_are_not_finite_or_too_few_say_nothing():
     loss = np.concatenate([[np.nan, np.inf], np.linspace(2, 1, 40), [np.nan]])
     assert course_of(loss) == course_of(np.linspace(2, 1, 40))
-
-
-def test_nothing_is_said_of_few_steps():
     assert course_of(np.ones(LEAST_STEPS - 1)) is None and course_of(np.full(100, np.nan)) is None
     assert course_of(np.ones(LEAST_STEPS)) is not None
 
@@ -53,14 +50,10 @@ def test_trials_that_learned_or_met_their_target_or_diverged_are_not_named(made)
     assert not section.unlearned and not said
 
 
-def test_without_a_target_a_flat_loss_is_named_too():
-    section, said = found(run(2, FLAT, target=None))
-    assert len(section.unlearned) == len(said) == 1
-
-
-def test_a_probe_is_not_expected_to_learn():
-    trials = read_trials(log(trial(steps=(), error=(), target=None, step_seconds=[0.1] * 40, losses=FLAT)))
-    assert not [one for group in analyse(trials) for section in group.sections for one in section.unlearned]
+@pytest.mark.parametrize("changes, named", [({}, 1), ({"steps": (), "error": ()}, 0)], ids=["untargeted", "a probe"])
+def test_without_a_target_a_flat_loss_is_named_unless_it_is_of_a_probe(changes, named):
+    section, said = found(run(2, FLAT, target=None, **changes))
+    assert len(section.unlearned) == len(said) == named
 
 
 def test_interleaved_trials_have_losses_of_their_own():

@@ -1,6 +1,5 @@
 """What learning-rate rules cost: on sweeps whose best rate and steps are known, and where little is known."""
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -109,13 +108,9 @@ def test_where_a_rule_first_loses_lies_in_its_interval_and_what_is_sure_is_so(fo
         assert point.rate == pytest.approx(found.base_rate * (point.global_batch / 4) ** power)
         assert point.verdict != LOST or truth[point.global_batch] > 1.2
         assert point.verdict != KEPT or truth[point.global_batch] <= 1.2
-
-
-def test_a_rule_that_surely_loses_says_by_how_much(found):
-    last = cost(found, "linear").points[-1]
-    truth = math.exp(valley(math.log(last.rate / best_rate(128)), 1.0, 3.0))
-    assert last.verdict == LOST
-    assert last.loss.low <= truth and (last.loss.high >= truth or math.isinf(last.loss.value))
+    if name == "linear":
+        assert point.verdict == LOST and point.loss.low <= truth[128]
+        assert point.loss.high >= truth[128] or math.isinf(point.loss.value)
 
 
 def test_every_number_names_trials_that_are_in_the_logs(found):
@@ -127,20 +122,12 @@ def test_every_number_names_trials_that_are_in_the_logs(found):
 
 def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
     said = " ".join(sentences_of(find_rules(found)))
-    names = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
-             "linear<=8": "linear scaling up to 8 times"}
-    assert said.startswith("Learning-rate rules from the best of batch 4, beside tuning every batch: ")
-    lost = {str(one.rule): one.first_lost for one in found.costs if one.first_lost.high < math.inf}
-    assert len(lost) > 1
-    for rule, first in lost.items():
-        perhaps = re.escape(f" (perhaps from {first.low:.0f})" if first.low < first.high else "")
-        first_said = f"surely needs? over 20% more steps from batch {first.high:.0f}{perhaps}"
-        assert re.search(f"{names[rule]}[^(;]* {first_said}", said)
-    assert all(name in said for name in names.values())
+    assert all(name in said for name in ("linear scaling", "square-root scaling", "a constant rate",
+                                         "linear scaling up to 8 times"))
+    lost = [one.first_lost for one in found.costs if one.first_lost.high < math.inf]
+    assert len(lost) > 1 and all(f"steps from batch {first.high:.0f}" in said for first in lost)
     assert f"The best learning rate grows as batch^{found.exponent.value:.2f} (" in said
-    assert "effective" not in said and "nan" not in said
-    notes = " ".join(rules_table(found).notes)
-    assert "b4.h5:" in notes and "would show more" in notes
+    assert "effective" not in said and "nan" not in said and "b4.h5:" in " ".join(rules_table(found).notes)
 
 
 @pytest.mark.parametrize("lost, said", [
@@ -237,6 +224,9 @@ def test_with_one_momentum_the_rate_itself_is_scaled():
 
 # runs made with a rule
 
+MADE = (2000 * 2010 * 2020) ** (1 / 3)      # steps of the three seeds
+
+
 def with_runs(steps, seeds=3, **how):
     base, large = (searched(batch, best_rate(batch), fewest(batch)) for batch in (4, 64))
     tuned = rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, path="b64.h5")))
@@ -246,20 +236,13 @@ def with_runs(steps, seeds=3, **how):
     return rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, *direct, path="b64.h5")), **how)
 
 
-def test_runs_made_with_a_rule_are_used_as_they_are():
-    point = cost(with_runs(2000), "sqrt").points[-1]
-    assert point.how == RUNS and {trial for log, trial in point.keys if log == "b64.h5"} >= {100, 101, 102}
-    found = with_runs(2000)
-    tuned = found.tuned_steps[-1].value
-    assert point.loss.value == pytest.approx((2000 * 2010 * 2020) ** (1 / 3) / tuned)
-    assert point.verdict == LOST and cost(found, "linear").points[-1].how != RUNS
-
-
-def test_a_rules_run_may_be_the_best_of_its_batch():
-    found = with_runs(60)
+@pytest.mark.parametrize("steps, mean", [(2000, MADE), (60, (60 * 70 * 80) ** (1 / 3))], ids=["lost", "the best"])
+def test_runs_made_with_a_rule_are_used_as_they_are(steps, mean):
+    found = with_runs(steps)
     point = cost(found, "sqrt").points[-1]
-    assert point.how == RUNS and point.verdict != LOST
-    assert point.loss.value == pytest.approx((60 * 70 * 80) ** (1 / 3) / found.tuned_steps[-1].value)
+    assert point.how == RUNS and {trial for log, trial in point.keys if log == "b64.h5"} >= {100, 101, 102}
+    assert point.loss.value == pytest.approx(mean / found.tuned_steps[-1].value)
+    assert (point.verdict == LOST) == (steps == 2000) and cost(found, "linear").points[-1].how != RUNS
 
 
 def test_a_rules_runs_count_for_its_capped_form_below_the_cap():
@@ -323,7 +306,7 @@ def test_runs_made_with_adam_sqrt_count_for_it_and_not_for_sqrt(made, other):
     found = of_adam(made, (2000, 2010, 2020), rules=(made, other))
     point = cost(found, made).points[-1]
     assert point.how == RUNS and {trial for log, trial in point.keys if log == "b32.h5"} >= {100, 101, 102}
-    assert point.loss.value == pytest.approx((2000 * 2010 * 2020) ** (1 / 3) / found.tuned_steps[-1].value)
+    assert point.loss.value == pytest.approx(MADE / found.tuned_steps[-1].value)
     assert point.verdict == LOST and cost(found, other).points[-1].how != RUNS
 
 
@@ -387,12 +370,10 @@ def test_the_steps_of_a_schedule_are_scaled_with_the_budget():
 
 
 def test_without_plans_the_missing_values_are_said_and_no_command():
-    runs = [*searched(4, 0.04, 400, width=1.0), *searched(8, 0.08, 200, width=0.6)]
-    for one in runs:
+    runs = {4: searched(4, 0.04, 400, width=1.0), 8: searched(8, 0.08, 200, width=0.6)}
+    for one in (*runs[4], *runs[8]):
         one.row["plan"] = ""
-    found = rules_of(curve_of(logged(*[one for one in runs if one.row["global_batch"] == 4], path="b4.h5"),
-                              logged(*[one for one in runs if one.row["global_batch"] == 8], path="b8.h5")),
-                     [Rule("power:4")])
+    found = rules_of(curve_of(*[logged(*runs[batch], path=f"b{batch}.h5") for batch in runs]), [Rule("power:4")])
     [missing] = found.costs[0].missing
     assert command_of(missing) == "" and missing_table(found).rows[0].cells[-1].shown == "n/a"
     assert missing.values["learning_rate"] == pytest.approx(missing.rate)
@@ -402,15 +383,9 @@ def test_without_plans_the_missing_values_are_said_and_no_command():
 
 def test_one_tuned_batch_or_none_gives_nothing():
     assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"))) is None
-    never = [run(id, 8, math.inf, every=10, budget=100, lr=0.1 + id) for id in range(8)]
-    assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"), logged(*never, path="b8.h5"))) is None
-
-
-def test_a_batch_where_all_diverged_is_left_out():
-    lost = [run(id, 16, math.inf, every=10, budget=100, lr=0.1 + id, diverged=True) for id in range(8)]
-    logs = [logged(*searched(batch, best_rate(batch), fewest(batch)), path=f"b{batch}.h5") for batch in (4, 8)]
-    found = rules_of(curve_of(*logs, logged(*lost, path="b16.h5")))
-    assert [point.global_batch for point in found.costs[0].points] == [4, 8]
+    for diverged in (False, True):
+        lost = [run(id, 8, math.inf, every=10, budget=100, lr=0.1 + id, diverged=diverged) for id in range(8)]
+        assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"), logged(*lost, path="b8.h5"))) is None
 
 
 def test_where_few_met_the_target_nothing_is_claimed():
@@ -447,6 +422,8 @@ def test_trials_that_never_met_or_diverged_count():
     assert found.optimum(0.95).low <= 1 <= found.optimum(0.95).high and found.bracketed
     met = steps < 300
     assert landscape_of(log_rate[met], steps[met] - 1, steps[met]).loss(1.5, 0.95).low < found.loss(1.5, 0.95).low
+    assert landscape_of(log_rate[met][:3], steps[met][:3] - 1, steps[met][:3]) is None      # too few met
+    assert landscape_of(np.zeros(6), np.full(6, 90.0), np.full(6, 100.0)) is None           # one rate
 
 
 def test_pruned_trials_hardly_change_what_is_found():
@@ -454,12 +431,6 @@ def test_pruned_trials_hardly_change_what_is_found():
                              path=f"b{batch}.h5") for batch in (4, 8, 16)] for keep in (None, 5))
     for one, other in zip(rules_of(curve_of(*whole)).rates, rules_of(curve_of(*pruned)).rates):
         assert other.best.low < one.best.value < other.best.high
-
-
-def test_a_landscape_needs_trials_that_met_and_more_than_one_rate():
-    steps = np.array([100.0, 120, 140, np.inf])
-    assert landscape_of(np.arange(4.0), steps - 10, steps) is None
-    assert landscape_of(np.zeros(6), np.full(6, 90.0), np.full(6, 100.0)) is None
 
 
 def test_the_valley_is_0_at_its_minimum_with_slopes_on_either_side():
@@ -481,9 +452,6 @@ def test_the_exponent_of_a_power_is_recovered_and_scatter_widens_its_interval():
     assert straight.value == pytest.approx(0.7, abs=0.01) and straight.low <= 0.7 <= straight.high
     scattered = exponent_of([known_rate(2 ** k, 0.1 * 2 ** (0.7 * k + (-1) ** k), 0.01) for k in range(8)])
     assert scattered.high - scattered.low > 10 * (straight.high - straight.low)
-
-
-def test_an_exponent_needs_three_batches():
     two = exponent_of([known_rate(2, 0.1, 0.01), known_rate(4, 0.2, 0.01)])
     assert math.isnan(two.value) and two.batches == (2, 4)
 

@@ -9,13 +9,13 @@ from hvdscale.analysis.budgets import Budget, best_under
 from hvdscale.analysis.curves import result_of
 from hvdscale.analysis.metric_direction import better, check_direction
 from hvdscale.analysis.studies import studies_of
-from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.exchange import imported
 from hvdscale.log.schema import Status, metric_column
 from hvdscale.report.views.searches import steps_table
 from hvdscale.report.table import as_csv, as_text, as_values
 from hvdscale.target import Target
+from tests.analysis.test_studies import with_trials
 from tests.factories.logs import log, trial
 from tests.factories.studies import drawn, studied
 
@@ -70,18 +70,12 @@ def with_first(study, count):
     return study if count is None else first_feasible(study, count)
 
 
-def with_trials(made):
-    """Each study with its trials one by one."""
-    trials = {one.key: one for one in read_trials(made)}
-    return [(study, [trials[study.key(at)] for at in range(len(study))]) for study in studies_of([made])]
-
-
 @pytest.mark.parametrize("target", [BELOW, ABOVE], ids=str)
 @pytest.mark.parametrize("num_trials", [None, 3])
 def test_steps_to_result_are_the_published_ones(target, num_trials):
     shown = set()
     for seed in range(6):
-        for study, trials in with_trials(made_log(seed)):
+        for study, trials in with_trials([made_log(seed)]):
             found = result_of(with_first(study, num_trials), target)
             expected = published_steps(chosen(trials, num_trials), target.value, not target.minimizes)
             if expected is None:
@@ -96,7 +90,7 @@ def test_steps_to_result_are_the_published_ones(target, num_trials):
 @pytest.mark.parametrize("num_trials", [None, 3])
 @pytest.mark.parametrize("budget", BUDGETS, ids=str)
 def test_the_best_under_a_budget_is_a_published_one(budget, num_trials, minimizes):
-    for study, trials in [pair for seed in range(4) for pair in with_trials(made_log(seed))]:
+    for study, trials in [pair for seed in range(4) for pair in with_trials([made_log(seed)])]:
         [[found]] = best_under([with_first(study, num_trials)], "val/error", minimizes, [budget]).rows
         allowed = {None: lambda step, seconds: True, "steps": lambda step, seconds: step <= budget.amount,
                    "examples": lambda step, seconds: step * study.global_batch <= budget.amount,
@@ -120,21 +114,10 @@ def test_steps_to_a_result_count_the_evaluations_that_measured_it_alone():
     assert "never measured" in as_text(steps_table((found[0], found[2])))
 
 
-def test_a_goal_that_is_just_reached_is_not_beyond_it():
-    study, = studies_of([log(trial(0, error=(0.9, 0.2, 0.2)))])
-    assert result_of(study, Target.parse("val/error<0.2")).best is None
-    assert result_of(study, Target.parse("val/error<=0.2")).fewest == 100
-
-
-def test_a_pruned_trial_that_met_an_easier_target_counts():
-    study, = studies_of([studied(drawn(0, 700), drawn(1, easier=200, pruned=300))])
+def test_pruned_trials_that_met_an_easier_target_count_and_repeats_do_not():
+    study, = studies_of([studied(drawn(0, 700), drawn(1, easier=200, pruned=300), drawn(0, 100, repeat=1))])
     found = result_of(study, Target.parse("val/error<0.2"))
     assert (found.fewest, found.before, found.trials, found.pruned) == (200, 100, 2, 1)
-
-
-def test_repeats_of_a_winner_are_no_part_of_the_search():
-    study, = studies_of([studied(drawn(0, 700), drawn(0, 300, repeat=1))])
-    assert result_of(study, Target.parse("val/error<0.1")).fewest == 700
     [[found]] = best_under([study], "val/error", True, [None]).rows
     assert found.step == 700
 

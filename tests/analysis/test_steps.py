@@ -24,9 +24,14 @@ def run_of_one(made):
     return run_of(found, TARGET)
 
 
-def test_steps_to_target_are_those_of_the_first_evaluation_that_meets():
-    run = run_of_one(trial(steps=(0, 10, 20, 30), error=(0.9, 0.1, 0.5, 0.1), seconds=(0, 1, 2, 3)))
-    assert (run.steps, run.steps_before, run.seconds, run.seconds_before) == (10, 0, 1, 0)
+@pytest.mark.parametrize("steps, error, met, before", [
+    ((0, 10, 20, 30), (0.9, 0.1, 0.5, 0.1), 10, 0),
+    ((0, 68, 99, 136, 137), (0.9, 0.5, np.nan, np.nan, 0.1), 137, 68),      # of the metric alone
+    ((10, 20, 30), (np.nan, np.nan, 0.1), 30, np.nan), ((30, 40), (0.1, 0.1), 30, np.nan),       # before the first
+    ((0, 30), (0.9, 0.1), 30, 0), ((0, 30), (0.1, 0.1), 0, 0)])
+def test_steps_to_target_are_those_of_the_first_evaluation_that_meets(steps, error, met, before):
+    run = run_of_one(trial(steps=steps, error=error, seconds=steps))
+    np.testing.assert_equal([run.steps, run.steps_before, run.seconds, run.seconds_before], [met, before] * 2)
 
 
 def test_the_paper_s_strict_comparison_does_not_count_the_value_itself():
@@ -34,23 +39,11 @@ def test_the_paper_s_strict_comparison_does_not_count_the_value_itself():
     assert first_met([0.2], Target.parse("val/error<=0.2")) == 0
 
 
-def test_an_evaluation_without_the_metric_is_none_of_it():
-    run = run_of_one(trial(steps=(0, 68, 99, 136, 137), error=(0.9, 0.5, np.nan, np.nan, 0.1),
-                           seconds=(0, 6, 9, 13, 14)))
-    assert (run.steps, run.steps_before, run.seconds, run.seconds_before) == (137, 68, 14, 6)
-
-
-def test_the_evaluation_before_the_first_is_unknown_unless_it_is_at_step_0():
-    for steps, error in (((10, 20, 30), (np.nan, np.nan, 0.1)), ((30, 40), (0.1, 0.1))):
-        run = run_of_one(trial(steps=steps, error=error, seconds=steps))
-        assert run.steps == 30 and np.isnan([run.steps_before, run.seconds_before]).all()
-    assert run_of_one(trial(steps=(0, 30), error=(0.9, 0.1))).steps_before == 0
-    assert run_of_one(trial(steps=(0, 30), error=(0.1, 0.1))).steps_before == 0
-
-
-def test_a_trial_is_censored_where_its_metric_was_last_measured():
-    run = run_of_one(trial(steps=(0, 100, 250), error=(0.9, 0.8, np.nan), seconds=(0, 1, 3)))
-    assert (run.steps, run.last_step, run.last_seconds) == (np.inf, 100, 1)
+@pytest.mark.parametrize("error, last", [(np.nan, 100), (0.7, 250)])
+def test_a_trial_that_never_meets_is_censored_at_its_last_measurement(error, last):
+    run = run_of_one(trial(steps=(0, 100, 250), error=(0.9, 0.8, error)))
+    assert (run.steps, run.last_step, run.last_seconds, run.met) == (np.inf, last, last / 100, False)
+    assert run.examples_per_second == pytest.approx(32 * 250 / 2.5)
 
 
 def test_a_trial_whose_metric_was_never_measured_is_in_no_estimate():
@@ -58,12 +51,6 @@ def test_a_trial_whose_metric_was_never_measured_is_in_no_estimate():
     found = cell(never, trial(id=2, seed=2, steps=(0, 100, 200), error=(0.9, 0.5, 0.1)))
     assert (found.met, len(found.samples.seeds), found.steps.value) == (1, 1, pytest.approx(200))
     assert not run_of_one(never).measured and not run_of_one(never).ended
-
-
-def test_a_trial_that_never_meets_is_censored_at_its_last_step():
-    run = run_of_one(trial(steps=(0, 100, 250), error=(0.9, 0.8, 0.7)))
-    assert (run.steps, run.last_step, run.met) == (np.inf, 250, False)
-    assert run.examples_per_second == pytest.approx(32 * 250 / 2.5)
 
 
 def test_one_run_has_no_interval_and_its_evaluation_before_is_known():
@@ -90,9 +77,8 @@ def test_repeats_give_the_geometric_mean_and_time_is_steps_by_speed():
 
 
 def test_the_evaluation_before_widens_the_lower_end_only():
-    repeats = [trial(id=seed, seed=seed, steps=(0, 100, 200), error=(0.9, 0.5, 0.1)) for seed in range(3)]
-    assert cell(*repeats).steps.low == pytest.approx(100)
-    assert cell(*repeats).steps.high == pytest.approx(200)
+    found = cell(*(trial(id=seed, seed=seed) for seed in range(3))).steps
+    assert (found.low, found.high) == pytest.approx((100, 200))
 
 
 def test_a_target_met_before_the_first_step_takes_none():
@@ -129,16 +115,14 @@ def test_without_a_met_target_the_estimate_is_above_the_last_step():
     assert found.seconds.beyond == pytest.approx(5.0)
 
 
-def test_ties_between_settings_go_to_the_first_trial_id():
-    found = cell(trial(id=5, peak_lr=0.1), trial(id=3, peak_lr=0.2), trial(id=4, peak_lr=0.3))
-    assert ([run.trial.id for run in found.runs], found.settings) == ([3], 3)
-
-
-def test_the_setting_with_the_fewest_steps_stands_for_its_cell():
-    slow = [trial(id=seed, seed=seed, peak_lr=0.1, steps=(0, 300), error=(1, 0.1)) for seed in (1, 2)]
-    fast = [trial(id=seed, seed=seed, peak_lr=0.2, steps=(0, 200), error=(1, 0.1)) for seed in (3, 4)]
-    unmet = [trial(id=5, peak_lr=0.3, steps=(0, 200), error=(1, 1))]
-    assert [run.trial.id for run in cell(*slow, *fast, *unmet).runs] == [3, 4]
+@pytest.mark.parametrize("made, settings, chosen", [
+    ([trial(id=5, peak_lr=0.1), trial(id=3, peak_lr=0.2), trial(id=4, peak_lr=0.3)], 3, [3]),      # ties: the first id
+    ([trial(id=number, seed=number, peak_lr=lr, steps=(0, steps), error=(1, error)) for number, lr, steps, error in (
+        (1, 0.1, 300, 0.1), (2, 0.1, 300, 0.1), (3, 0.2, 200, 0.1), (4, 0.2, 200, 0.1), (5, 0.3, 200, 1))], 3, [3, 4]),
+    ([trial(id=1), trial(id=2, seed=1, status=Status.RUNNING), trial(id=3, seed=2, status=Status.INCOMPLETE)], 1, [1])])
+def test_the_setting_with_the_fewest_steps_stands_for_its_cell(made, settings, chosen):
+    found = cell(*made)
+    assert ([run.trial.id for run in found.runs], found.settings) == (chosen, settings)
 
 
 def test_runs_of_one_seed_count_once_whatever_their_worker_count():
@@ -156,11 +140,6 @@ def test_a_run_of_unknown_seed_never_merges_with_another_and_known_ones_do():
     assert len({updates(found), updates(cell(trial(seed=UNKNOWN_SEED))), updates(cell(trial(seed=7)))}) == 3
 
 
-def test_runs_of_unknown_seed_that_met_and_did_not_are_two_runs():
-    found = cell(trial(id=1, seed=UNKNOWN_SEED), trial(id=2, seed=UNKNOWN_SEED, error=(1, 1, 1)))
-    assert (found.met, len(found.samples.seeds)) == (1, 2)
-
-
 def test_infeasible_trials_take_no_part_and_are_counted_with_their_setting():
     found = cell(trial(id=1, seed=1), trial(id=2, seed=2, status=Status.INFEASIBLE),
                  trial(id=3, peak_lr=9.0, status=Status.INFEASIBLE))
@@ -170,11 +149,6 @@ def test_infeasible_trials_take_no_part_and_are_counted_with_their_setting():
 def test_a_cell_where_all_diverged_has_no_estimate():
     found = cell(trial(status=Status.INFEASIBLE))
     assert np.isnan(found.steps.value) and not found.runs and len(found.diverged) == 1
-
-
-def test_unfinished_trials_take_no_part():
-    found = cell(trial(id=1), trial(id=2, seed=1, status=Status.RUNNING), trial(id=3, seed=2, status=Status.INCOMPLETE))
-    assert [run.trial.id for run in found.runs] == [1]
 
 
 def test_a_probe_without_evaluations_is_timed_by_its_steps():
@@ -199,20 +173,12 @@ def test_a_run_of_several_worker_counts_tells_of_steps_and_not_of_times():
     assert found.seconds.high / found.seconds.low == pytest.approx(timed.seconds.high / timed.seconds.low)
 
 
-def test_a_probe_of_several_worker_counts_has_no_speed_and_no_parts():
-    found = cell(trial(steps=(), error=(), step_seconds=[0.1] * 50, communication_share=0.5, worker_counts=(2, 1)),
-                 target=None)
+def test_a_probe_of_several_worker_counts_gives_way_to_one_that_was_timed():
+    fast = trial(id=1, steps=(), error=(), step_seconds=[0.1] * 50, communication_share=0.5, worker_counts=(2, 1))
+    found = cell(fast, target=None)
     assert np.isnan(found.examples_per_second.value) and found.runs[0].last_step == 50 and found.parts is None
-
-
-def test_of_two_settings_of_a_probe_the_one_that_was_timed_stands_for_the_cell():
-    fast = trial(id=1, steps=(), error=(), step_seconds=[0.1] * 50, worker_counts=(2, 1))
     slow = trial(id=2, steps=(), error=(), step_seconds=[0.2] * 50, peak_lr=0.2)
     assert [run.trial.id for run in cell(fast, slow, target=None).runs] == [2]
-
-
-def test_an_empty_log_has_no_trials():
-    assert read_trials(log()) == []
 
 
 def test_mixed_workloads_are_never_one_group():
@@ -254,7 +220,7 @@ def test_steps_without_parts_leave_none():
     assert timed() is None
     one, other = read_trials(log(trial(id=1, step_seconds=[0.1], communication_share=0.5),
                                  trial(id=2, step_seconds=[0.1])))
-    assert one.step_parts and other.step_parts is None
+    assert one.step_parts and other.step_parts is None and read_trials(log()) == []
 
 
 def test_the_parts_of_a_cell_are_the_mean_of_its_runs():

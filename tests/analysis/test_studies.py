@@ -37,20 +37,16 @@ def made_logs(seed, count=2):
     return logs
 
 
-def in_order_of_trials(made):
-    """The same log with the rows of each trial together, as those of one writer lie."""
-    order = np.lexsort((made.evaluations["step"], made.evaluations["trial"]))
+def in_order_of_trials(made, order=None):
+    """The same log with the rows of each trial together, as those of one writer lie, or in another order."""
+    order = np.lexsort((made.evaluations["step"], made.evaluations["trial"])) if order is None else order
     for name, values in made.evaluations.items():
         made.evaluations[name] = values[order]
     return made
 
 
 def shuffled(made):
-    """The same log with rows in no order of steps."""
-    order = np.random.default_rng(0).permutation(made.evaluations.rows)
-    for name, values in made.evaluations.items():
-        made.evaluations[name] = values[order]
-    return made
+    return in_order_of_trials(made, np.random.default_rng(0).permutation(made.evaluations.rows))
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +58,8 @@ def paths(tmp_path_factory):
 
 @pytest.fixture(params=["interleaved", "together", "shuffled", "files"])
 def logs(request, paths, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_ROWS", 7)
-    monkeypatch.setattr(module, "GAP_ROWS", 3)
-    monkeypatch.setattr(module, "KEPT_BYTES", 1000)
-    monkeypatch.setattr(module, "KEPT_COLUMNS", 1)
+    for name, value in (("BLOCK_ROWS", 7), ("GAP_ROWS", 3), ("KEPT_BYTES", 1000), ("KEPT_COLUMNS", 1)):
+        monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(reader, "SMALL", 0)
     if request.param == "files":                # read by rows
         with read_log(paths[0]) as first, read_log(paths[1]) as second:
@@ -137,18 +131,6 @@ def test_the_best_of_each_trial_is_its_first_best_within_the_steps(logs, minimiz
             assert (found.value[at], found.step[at]) == (value, min(step for of, step in measured if of == value))
 
 
-def test_the_evaluation_before_is_the_last_that_was_measured():
-    study, = studies_of([log(trial(0, (5, 10, 20, 30), (0.9, np.nan, np.nan, 0.1)),
-                             trial(1, (10, 20), (np.nan, 0.1)), trial(2, (10, 20), (0.1, 0.1)),
-                             trial(3, (0, 20), (0.9, 0.1)), trial(4, (0, 20), (0.1, 0.1)))])
-    np.testing.assert_equal(outcomes(study, Target.parse("val/error<0.2")).before, [5, np.nan, np.nan, 0, 0])
-
-
-def test_a_trial_is_censored_where_its_metric_was_last_measured():
-    study, = studies_of([log(trial(0, (5, 10, 20), (0.9, 0.8, np.nan)), trial(1, (10, 20), (np.nan, np.nan)))])
-    np.testing.assert_equal(outcomes(study, Target.parse("val/error<0.2")).last_step, [10, np.nan])
-
-
 def test_what_a_search_did_is_told_from_its_plans():
     trials = [drawn(0, 300), drawn(1, pruned=200), drawn(2, diverged=True), drawn(3, failed=True),
               drawn(0, 400, repeat=1)]
@@ -181,12 +163,8 @@ def test_metaparameters_that_a_log_lacks_are_nan():
     np.testing.assert_array_equal(study.metaparameters["momentum"], [np.nan, 0.9])
 
 
-def test_a_log_without_trials_has_no_study():
-    assert studies_of([log()]) == ()
-    assert studies_of([]) == ()
-
-
-def test_a_study_without_evaluations_meets_nothing():
+def test_without_trials_there_is_no_study_and_without_evaluations_none_meets():
+    assert studies_of([log()]) == studies_of([]) == ()
     study, = studies_of([log(trial(0, (), ()))])
     found = outcomes(study, Target.parse("val/error<1"))
     assert found.steps.tolist() == [np.inf] and np.isnan(found.last_step).all()

@@ -12,7 +12,7 @@ from hvdscale.analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, M
 from hvdscale.analysis.budgets import Budget, best_under
 from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.best_of_n import best_of_n
-from hvdscale.analysis.studies import Evaluations, Study, outcomes
+from hvdscale.analysis.studies import Study, outcomes
 from hvdscale.analysis.trials import JobKey
 from hvdscale.formatting.numbers import number as written
 from hvdscale.log.schema import Status
@@ -45,12 +45,10 @@ class Made:
         step = np.concatenate([np.empty(0), *(steps for steps, _ in trials)]).astype(float)
         error = np.concatenate([np.empty(0), *(errors for _, errors in trials)]).astype(float)
         self.values = {"step": step, "examples": step * batch, "train_seconds": step / 100, "val/error": error}
-        self.rows, self.outcomes = len(step), {}
+        self.outcomes = {}
 
     def read(self, name):
         return self.values[name]
-
-    trial = Evaluations.trial
 
 
 def study(batch, trials, workload=NET):

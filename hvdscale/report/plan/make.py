@@ -12,12 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from ... import __version__
-from ...analysis.contents import Contents
 from ...analysis.curves import curve_of
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.next_runs import next_runs
-from ...analysis.report_data import JobResults, Options, Section, analyse
+from ...analysis.report_data import Contents, JobResults, Options, Section, analyse
 from ...analysis.step_time import Links, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study

@@ -11,9 +11,8 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from ...analysis.contents import Contents
 from ...analysis.intervals import Estimate
-from ...analysis.report_data import Options, analyse
+from ...analysis.report_data import Contents, Options, analyse
 from ...analysis.size.laws import QUANTITIES, laws_of
 from ...analysis.size.power_law import REACH, WIDEST, PowerLaw, SizePrediction
 from ...analysis.size.sizes import Size

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ...analysis.best_points import BestOfTrials
-from ...analysis.curves import SearchResult, result_of
+from ...analysis.curves import CurvePoint, result_of
 from ...analysis.grouping import group_by
 from ...analysis.search import IMPROVED, NEAR, Bound, Search
 from ...analysis.steps import run_of
@@ -28,7 +28,7 @@ FLAG = "!"              # marks what the search should be asked next
 
 def lines(search: Search) -> list[str]:
     """The study in a line: its trials and the best one; under it, indented, what the search should be asked next."""
-    return [SEARCH.say("study", optimizer=search.optimizer, batch=search.global_batch,
+    return [SEARCH.say("study", optimizer=search.workload.optimizer, batch=search.global_batch,
                        trials=describe_trials(search), best=describe_best(search)),
             *(f"  {said}" for said in hygiene(search))]
 
@@ -369,7 +369,7 @@ def results(subject: Subject) -> Iterator[Part]:
                            if subject.target.column in study.evaluations.columns])
 
 
-def steps_table(rows: Sequence[SearchResult]) -> Table:
+def steps_table(rows: Sequence[CurvePoint]) -> Table:
     """Steps to one target, of the studies of one workload."""
     target, workload = rows[0].reached.target, rows[0].study.workload
     pruned = any(row.pruned for row in rows)
@@ -386,12 +386,12 @@ def steps_table(rows: Sequence[SearchResult]) -> Table:
         warnings=[SEARCH.say("met_then_diverged") if any(row.met_before_diverging for row in rows) else ""])
 
 
-def _trial_cell(row: SearchResult) -> Cell:
+def _trial_cell(row: CurvePoint) -> Cell:
     [(_, number)] = row.keys or [("", None)]
     return Cell("none" if number is None else f"{number}", number)
 
 
-def _fewest_cell(row: SearchResult) -> Cell:
+def _fewest_cell(row: CurvePoint) -> Cell:
     if row.best is not None:
         return Cell(f"{row.fewest:,.0f}", row.fewest, row.before, row.fewest, not_by(row.before))
     if not row.trials:

@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from ...analysis.rank_times import ELSEWHERE, NAMES, SHARE, WORK, RankTimes
 from ...analysis.report_data import Section
 from ...analysis.speedup import Series
+from ...analysis.step_breakdown import ELSEWHERE, SHARE, WORK, RankTimes, StepParts
 from ...analysis.step_breakdown import NAMES as STEP_PARTS
-from ...analysis.step_breakdown import StepParts
+from ...analysis.step_breakdown import RANK_NAMES as NAMES
 from ...analysis.steps import RunCell
 from ...formatting.numbers import counted, number, percent
 from ..document import Figures, Finding, Part

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...analysis.drift import drift_of
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Section
+from ...analysis.slow_runs import drift_of
 from ...analysis.step_breakdown import MOST_ROWS
 from ...analysis.steps import RunToTarget, run_of
 from ...analysis.trials import Trial

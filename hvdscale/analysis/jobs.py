@@ -1,7 +1,8 @@
-"""Which runs of one name are of one version of their job, by the digests in their plans; see plan/job.py.
+"""The job that trials are of, and which runs of one name are of one version of it, by the digests in their plans; see
+plan/job.py.
 
     versions = versions_of(logs)
-    read_trials(log, versions.of)       trials of two versions are of two workloads
+    read_trials(log, versions)          trials of two versions are of two workloads
     versions.notes                      what differs, in words
 
 Changes that were accepted join two versions. Runs without digests are of the only version that there is, or of none.
@@ -9,6 +10,7 @@ Changes that were accepted join two versions. Runs without digests are of the on
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,12 +18,55 @@ from typing import Any
 from ..formatting.numbers import list_first
 from ..log.plan_text import plan_at
 from ..log.reader import Log
+from ..plan.batch_schedule import BatchSchedule
 from ..plan.job import changes_of, key_of
-from .rows import JobKey, workload_of
 
 DIGITS = 6              # of a version's name
 LONGEST = 300           # characters of what differs
 MOST_LOGS = 3           # that a note names
+_ENCODER = json.JSONEncoder(sort_keys=True)
+
+
+@dataclass(frozen=True, order=True)
+class JobKey:
+    """What two trials of the same job have in common."""
+
+    dataset: str
+    model: str
+    model_args: str             # JSON; "": none
+    optimizer: str
+    train_examples: int         # 0: unknown
+    batch_schedule: tuple[tuple[int, int], ...] = ()    # (first step, batch); empty where the batch is constant
+    version: str = ""           # of the job; "" where there is only one, see Versions
+
+    @property
+    def at_constant_batch(self) -> JobKey:
+        return replace(self, batch_schedule=())
+
+    def __str__(self) -> str:
+        batch = f", batch {BatchSchedule.of_pairs(self.batch_schedule)}" if self.batch_schedule else ""
+        size = f", {self.train_examples:,} training examples" if self.train_examples else ""
+        version = f", version {self.version}" if self.version else ""
+        args = json.loads(self.model_args or "{}")
+        if isinstance(args, dict):
+            args = ", ".join(f"{name}={value}" for name, value in args.items())
+        args = f" ({args})" if args else ""
+        return f"{self.dataset}/{self.model}{args}, {self.optimizer}{size}{batch}{version}"
+
+
+def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> JobKey:
+    """The workload of a trial, without the model arguments that its study searches."""
+    problem, sweep = plan.get("problem") or {}, plan.get("sweep")
+    args = problem.get("model_args")
+    if sweep and isinstance(args, Mapping):
+        searched = {parameter["name"] for parameter in sweep["space"]}
+        args = {name: value for name, value in args.items() if f"model_args.{name}" not in searched}
+    return JobKey(dataset, model, as_json_text(args), optimizer, int(problem.get("train_examples") or 0),
+                  tuple(map(tuple, problem.get("batch_schedule") or ())))
+
+
+def as_json_text(value: Any) -> str:
+    return _ENCODER.encode(value) if value else ""
 
 
 @dataclass(eq=False)
@@ -37,14 +82,16 @@ class _Job:
 class Versions:
     """The name of each version, by workload and digest, where a workload has several; and what differs."""
 
-    names: Mapping[tuple[JobKey, str], str]
-    notes: tuple[str, ...]
+    names: Mapping[tuple[JobKey, str], str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def of(self, workload: JobKey, plan: Mapping[str, Any]) -> JobKey:
-        """The workload of a trial of this plan, with its version."""
         if not self.names:
             return workload
         return replace(workload, version=self.names.get((_named(workload), _digest(plan)), ""))
+
+
+ONE_VERSION = Versions()        # of runs of one name, whatever their digests
 
 
 def versions_of(logs: Iterable[Log]) -> Versions:

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis.rank_times import ELSEWHERE, WORK, mean_of, times_of
+from hvdscale.analysis.step_breakdown import ELSEWHERE, WORK, mean_of, times_of
 from hvdscale.log.schema import RANK_PARTS
 
 
