@@ -79,6 +79,18 @@ def unpacked(file: BinaryIO) -> BinaryIO:
     return lzma.LZMAFile(file) if magic == XZ else file
 
 
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """The raw file and its uncompressed content; errors become DataErrors that name the file."""
+    try:
+        with open(path, "rb") as raw:
+            yield raw, unpacked(raw)
+    except DAMAGED as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{path}: its compressed data ends early or is damaged ({error}); fetch it again") from None
+
+
 def read_file(path: Path) -> Found:
     """The file, unpacked if its first bytes are those of gzip or xz; raises DataError if it cannot be read."""
     with reading(path):

@@ -139,6 +139,7 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
     pillow()
     folder = Path(data_dir)
     classes = read_classes(folder)
+    count = 1 + max(classes.values())
     splits, digest = {}, hashlib.sha256()
     record: dict = {"missing": [], "without_positive": [], "unused_files": []}
     for part in PARTS:
@@ -150,15 +151,15 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
         if machine is not None and part == "train":
             guessed = read_labels(find_labels(folder, part, "machine"), classes, machine)
         images, labels, counts = _labelled(folder, part, human, guessed, allow_missing, negatives == "verified")
-        for name, count in counts.items():
-            record[name] += [f"{counted(count, 'image')} of {part}"] if count else []
-        splits[part] = LabelledImages(images, *labels, len(classes), NEGATIVES[negatives], centre_crop, side)
+        for name, number in counts.items():
+            record[name] += [f"{counted(number, 'image')} of {part}"] if number else []
+        splits[part] = LabelledImages(images, *labels, count, NEGATIVES[negatives], centre_crop, side)
         _update(digest, images, labels)
     train = MapSplit(replace(splits["train"], crop=random_crop))
     train_eval, val, test = (MapSplit(splits[part]) if part in splits else None for part in PARTS)
     notes = [f"trains without {', '.join(record['missing'])} (--allow-missing)"] if record["missing"] else []
     record = {**{name: found for name, found in record.items() if found}, "examples_sha256": digest.hexdigest()[:16]}
-    return Data(train, val, test, train_eval, {"classes": len(classes)}, record, tuple(notes))
+    return Data(train, val, test, train_eval, {"classes": count}, record, tuple(notes))
 
 
 def _is_there(folder: Path, part: str) -> bool:

@@ -104,7 +104,8 @@ def test_labels_come_back_as_they_stand_in_the_file(published):
         found = {int(number): bool(shown) for number, shown in zip(*labels.of(np.uint64(int(image, 16))))}
         assert found == {numbers[name]: shown == 1 for name, shown in expected.items() if name in numbers}
     assert [len(part) for part in labels.of(np.uint64(12345))] == [0, 0]
-    assert len(classes) == 3
+    trained = {name.encode(): number for name, number in numbers.items()}
+    assert classes == {**dict.fromkeys(map(str.encode, made.DESCRIBED), -1), **trained}
 
 
 @pytest.mark.parametrize("chunk", [100, 137, 4096])
@@ -207,7 +208,7 @@ def test_many_lines_are_read_in_little_memory(tmp_path):
     np.testing.assert_array_equal(found.images, images[trained.any(1)])
     np.testing.assert_array_equal(found.classes, labels[trained] // 2)
     np.testing.assert_array_equal(found.positive, shown[trained] == 1)
-    assert held < 3.1 * len(found.classes) + 16.1 * n + 1e5
+    assert held < 3.1 * len(found.classes) + 16.1 * n + 2e5
     assert peak < 30 * reader.CHUNK
 
 

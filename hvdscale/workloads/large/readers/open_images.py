@@ -20,47 +20,38 @@ established: that no pair of image and label occurs twice.
 """
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from ....errors import DataError
-from ...files import GZIP, reading
+from ...files import opened, reading
 
 HEADER, DESCRIPTION_HEADER = b"ImageID,Source,LabelName,Confidence", b"LabelName,DisplayName"
-SOURCES = {"human": (b"verification", b"crowdsource-verification"), "machine": (b"machine",)}
-DIGITS, SOURCE_WIDTH, CONFIDENCE_WIDTH = 16, 24, 8         # of an image's name; widest fields
 MOST_CLASSES = 2**16
 CHUNK = 1 << 20                 # bytes parsed at once
 BLOCK = 1 << 18                 # images whose labels are counted at once
+NEWLINE = b"\n"
 IMAGE_FILE = re.compile(r"([0-9a-f]{16})\.jpg")
-NEWLINE, COMMA = 10, 44
-
-NIBBLES = np.full(256, 255, np.uint8)       # character -> the hexadecimal digit's value
-NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
-@dataclass(frozen=True)
-class Classes:
-    """Label names, and which of them are trainable.
+def _fields(source: bytes, sources: str, confidence: bytes, which: str) -> tuple[tuple[bytes, str], ...]:
+    """The pattern of each field of a line, and what is wrong with one that does not match."""
+    return ((rb"([0-9a-f]{16})", "the image's name is not 16 hexadecimal digits, 0-9 and a-f"),
+            (source, f"the source is not {sources}; is it another of the data set's files?"),
+            (rb"([^,\n]*)", ""), (confidence, f"the confidence {which}"))
 
-    names    (n,) bytes, sorted: all described names
-    numbers  (n,) int32: the class, its index in classes-trainable.txt; -1 for a name that is not trainable
-    """
 
-    names: np.ndarray
-    numbers: np.ndarray
-
-    def __len__(self) -> int:
-        return int((self.numbers >= 0).sum())
+FIELDS = {"human": _fields(rb"(?:crowdsource-)?verification", "verification or crowdsource-verification",
+                           rb"([01](?:\.0+)?)", "of a label by people is not 0 or 1"),
+          "machine": _fields(rb"machine", "machine", rb"(0(?:\.\d+)?|1(?:\.0+)?)", "is not a number of 0 .. 1")}
+LINES = {kind: re.compile(rb"^" + b",".join(pattern for pattern, _ in fields) + rb"$", re.MULTILINE)
+         for kind, fields in FIELDS.items()}
 
 
 @dataclass(frozen=True)
@@ -119,7 +110,7 @@ class Images:
     folders: tuple[Path, ...]
 
     def path(self, index: int) -> Path:
-        return self.folders[self.where[index]] / f"{self.names[index]:0{DIGITS}x}.jpg"
+        return self.folders[self.where[index]] / f"{self.names[index]:016x}.jpg"
 
     def only(self, images: np.ndarray) -> Images:
         """The files of these images, which must exist; increasing names."""
@@ -151,8 +142,11 @@ def _find(folder: Path, name: str, places: list[Path]) -> Path:
     raise DataError(f"{folder}: has no {name} or {name}.gz{beside}{missing}")
 
 
-def read_classes(folder: Path) -> Classes:
-    """The trainable classes, in the order of classes-trainable.txt; raises DataError naming file and line."""
+def read_classes(folder: Path) -> dict[bytes, int]:
+    """The class of each described label name: its index in classes-trainable.txt, -1 where it is not trainable.
+
+    Raises DataError naming file and line.
+    """
     described = _read_names(_find(folder, "class-descriptions.csv", [folder]), DESCRIPTION_HEADER)
     path = _find(folder, "classes-trainable.txt", [folder])
     trained = _read_names(path, None)
@@ -162,10 +156,7 @@ def read_classes(folder: Path) -> Classes:
                             "the files of one version?")
     if len(trained) > MOST_CLASSES:
         raise DataError(f"{path}: has {len(trained)} classes; at most {MOST_CLASSES} can be trained")
-    names = np.array(sorted(described))
-    numbers = np.full(len(names), -1, np.int32)
-    numbers[np.searchsorted(names, np.array(list(trained)))] = np.arange(len(trained))
-    return Classes(names, numbers)
+    return {**dict.fromkeys(described, -1), **{name: number for number, name in enumerate(trained)}}
 
 
 def _read_names(path: Path, header: bytes | None) -> dict[bytes, int]:
@@ -185,7 +176,7 @@ def _read_names(path: Path, header: bytes | None) -> dict[bytes, int]:
     return names
 
 
-def read_labels(path: Path, classes: Classes, least: float | None = None) -> Labels:
+def read_labels(path: Path, classes: Mapping[bytes, int], least: float | None = None) -> Labels:
     """The labels of trainable classes in a file.
 
     least  None: labels by people, 0 or 1. Else machine labels: positive from this confidence on, otherwise ignored
@@ -205,7 +196,7 @@ def read_labels(path: Path, classes: Classes, least: float | None = None) -> Lab
             first = 2
         if not text:
             continue
-        images, numbers, confidence = _Piece(path, first, text).read(kind, classes)
+        images, numbers, confidence = _parse(path, first, text, kind, classes)
         seen = True
         rows = numbers >= 0 if least is None else (numbers >= 0) & (confidence >= least)
         images, bounds = images[rows], _firsts(images[rows])
@@ -243,63 +234,30 @@ def _starts(counts: np.ndarray) -> np.ndarray:
     return starts
 
 
-class _Piece:
-    """Whole lines of a label file, parsed into columns all at once.
+def _parse(path: Path, first: int, text: bytes, kind: str,
+           classes: Mapping[bytes, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each line's image (uint64), class or -1 (int32) and confidence (float64), of whole lines from this number on."""
+    def refuse(line: int, why: str) -> None:
+        raise DataError(f"{path}: line {first + line}: {_quote(text.split(NEWLINE)[line])}: {why}")
 
-    first  the line number of the first one
-    """
-
-    def __init__(self, path: Path, first: int, text: bytes):
-        self._path, self._first, self._text = path, first, text
-        self._bytes = np.frombuffer(text + bytes(64), np.uint8)     # padded, so that every field has a window
-        self._ends = np.flatnonzero(self._bytes == NEWLINE)
-        self._starts = np.concatenate([[0], self._ends[:-1] + 1])
-
-    def read(self, kind: str, classes: Classes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Each line's image (uint64), class or -1 (int32) and confidence (float64)."""
-        commas = np.flatnonzero(self._bytes == COMMA)
-        self._refuse(np.searchsorted(commas, self._ends) != 3 * np.arange(1, len(self._ends) + 1),
-                     "has not the four fields ImageID,Source,LabelName,Confidence")
-        image_end, source_end, label_end = commas.reshape(-1, 3).T
-        images, sources = self._images(image_end), self._column(image_end, source_end, SOURCE_WIDTH)
-        self._refuse(~np.isin(sources, SOURCES[kind]), f"the source is not {b' or '.join(SOURCES[kind]).decode()}; is "
-                                                       "it another of the data set's files?")
-        names = self._column(source_end, label_end, classes.names.itemsize + 1)
-        at = np.minimum(np.searchsorted(classes.names, names), len(classes.names) - 1)
-        self._refuse(classes.names[at] != names, "the label name is not one of class-descriptions.csv")
-        confidence = self._confidence(self._column(label_end, self._ends, CONFIDENCE_WIDTH), kind)
-        return images, classes.numbers[at], confidence
-
-    def _images(self, ends: np.ndarray) -> np.ndarray:
-        digits = NIBBLES[sliding_window_view(self._bytes, DIGITS)[self._starts]]
-        self._refuse((ends - self._starts != DIGITS) | (digits == 255).any(1),
-                     f"the image's name is not {DIGITS} hexadecimal digits, 0-9 and a-f")
-        return (digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8")[:, 0].astype(np.uint64)
-
-    def _column(self, before: np.ndarray, end: np.ndarray, width: int) -> np.ndarray:
-        """The fields between two separators, as bytes of fixed width; longer ones are cut."""
-        fields = sliding_window_view(self._bytes, width)[before + 1]
-        fields[np.arange(width) >= (end - before - 1)[:, None]] = 0
-        return fields.view(f"S{width}")[:, 0]
-
-    def _confidence(self, fields: np.ndarray, kind: str) -> np.ndarray:
-        known, where = np.unique(fields.view(np.uint64), return_inverse=True)
-        values = np.array([_number(field) for field in known.view(fields.dtype)])[where]
-        if kind == "human":
-            self._refuse((values != 0) & (values != 1), "the confidence of a label by people is not 0 or 1")
-        self._refuse(~((values >= 0) & (values <= 1)), "the confidence is not a number of 0 .. 1")
-        return values
-
-    def _refuse(self, wrong: np.ndarray, why: str) -> None:
-        if wrong.any():
-            line = int(wrong.argmax())
-            text = self._text[self._starts[line]:self._ends[line]]
-            raise DataError(f"{self._path}: line {self._first + line}: {_quote(text)}: {why}")
+    found = LINES[kind].findall(text)
+    if len(found) < text.count(NEWLINE):
+        wrong = next(at for at, line in enumerate(text.split(NEWLINE)) if not LINES[kind].fullmatch(line))
+        refuse(wrong, _explain(text.split(NEWLINE)[wrong], kind))
+    images, names, confidence = zip(*found)
+    numbers = [classes.get(name) for name in names]
+    if None in numbers:
+        refuse(numbers.index(None), "the label name is not one of class-descriptions.csv")
+    return (np.frombuffer(bytes.fromhex(b"".join(images).decode()), ">u8").astype(np.uint64),
+            np.array(numbers, np.int32), np.array(confidence).astype(float))
 
 
-def _number(field: bytes) -> float:
-    """The field's number; NaN if it is none."""
-    return float(field) if re.fullmatch(rb"\d(\.\d+)?", field) else float("nan")
+def _explain(line: bytes, kind: str) -> str:
+    """What is wrong with a line that does not match."""
+    fields = line.split(b",")
+    if len(fields) != len(FIELDS[kind]):
+        return f"has not the four fields {HEADER.decode()}"
+    return next(why for field, (pattern, why) in zip(fields, FIELDS[kind]) if not re.fullmatch(pattern, field))
 
 
 def _quote(text: bytes) -> str:
@@ -313,22 +271,15 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
     or ends within a line.
     """
     rest, line = b"", 1
-    try:
-        with reading(path), path.open("rb") as raw:
-            file = gzip.GzipFile(fileobj=raw) if raw.peek(2).startswith(GZIP) else raw
-            while piece := file.read(CHUNK):
-                whole, newline, rest = (rest + piece).rpartition(b"\n")
-                if not newline and len(rest) > CHUNK:
-                    raise DataError(f"{path}: line {line} does not end within {CHUNK} bytes; it is not a text file")
-                text = whole + newline
-                if b"\r" in text:
-                    text = text.replace(b"\r\n", b"\n")
-                if text:
-                    yield line, text
-                line += text.count(b"\n")
-    except (EOFError, zlib.error) as error:
-        raise DataError(f"{path}: its gzip data ends early or is damaged, after line {line - 1} ({error}); fetch it "
-                        "again") from None
+    with opened(path) as (_, file):
+        while piece := file.read(CHUNK):
+            whole, newline, rest = (rest + piece).rpartition(NEWLINE)
+            if not newline and len(rest) > CHUNK:
+                raise DataError(f"{path}: line {line} does not end within {CHUNK} bytes; it is not a text file")
+            if whole or newline:
+                text = (whole + newline).replace(b"\r\n", NEWLINE)
+                yield line, text
+                line += text.count(NEWLINE)
     if rest:
         raise DataError(f"{path}: line {line}: {_quote(rest)}: the file ends within a line; it is truncated, fetch it "
                         "again (or, if it is whole, end its last line)")

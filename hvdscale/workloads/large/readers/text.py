@@ -5,18 +5,14 @@
 """
 from __future__ import annotations
 
-import gzip
-import lzma
 import os
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from ....errors import DataError
-from ...files import unpacked
+from ...files import opened
 
 CHUNK = 2**20               # bytes read at once; longer lines are split
 BYTE_ORDER_MARK = "\ufeff"
@@ -46,8 +42,8 @@ class Text:
         Lines end in LF or CR LF. Lines of more than CHUNK bytes are split at a space. Raises DataError naming the file,
         and the line if known, for text that cannot be read, is not UTF-8, contains NUL bytes or is empty.
         """
-        with _reading(self.path) as (raw, file):
-            _skip(file, self.start)
+        with opened(self.path) as (raw, file):
+            file.seek(self.start)
             at, tail, seen = self.start, b"", raw.tell()
             left = None if self.stop is None else self.stop - self.start
             while True:
@@ -68,7 +64,7 @@ class Text:
     @property
     def stored_bytes(self) -> int:
         """Approximate number of bytes that ``chunks`` reads from disk."""
-        with _reading(self.path) as (raw, file):
+        with opened(self.path) as (raw, file):
             size = os.fstat(raw.fileno()).st_size
         if raw is not file:
             return size
@@ -92,7 +88,7 @@ class Text:
     def _line(self, at: int) -> str:
         """``FILE: line 12``, the line of this byte."""
         line = 1
-        with _reading(self.path) as (_, file):
+        with opened(self.path) as (_, file):
             while at > 0:
                 block = file.read(min(CHUNK, at))
                 if not block:
@@ -107,8 +103,8 @@ def cut_in_order(path: Path, *shares: float) -> list[Text]:
 
     By default training, validation and test parts; the last two have 5 % each, at most 8 MiB.
     """
-    with _reading(path) as (raw, file):             # bytes of the uncompressed content
-        size = _skip(file, None) if raw is not file else os.fstat(raw.fileno()).st_size
+    with opened(path) as (_, file):
+        size = file.seek(0, os.SEEK_END)            # of the uncompressed content
     held_out = [int(size * share) for share in shares] or [min(int(size * HELD_OUT_SHARE), HELD_OUT_MOST)] * 2
     bounds, at = [], size
     for part in reversed(held_out):
@@ -136,8 +132,8 @@ def _line_start(path: Path, at: int) -> int:
     """The first line start at or after this byte; in a very long line, the next space or character boundary."""
     if at <= 0:
         return 0
-    with _reading(path) as (_, file):
-        _skip(file, at - 1)
+    with opened(path) as (_, file):
+        file.seek(at - 1)
         data = file.read(CHUNK)
     end = data.find(b"\n")
     if end < 0 and len(data) == CHUNK:
@@ -145,34 +141,3 @@ def _line_start(path: Path, at: int) -> int:
         if end < 0:
             return at - 1 + _whole_lines(data)
     return at + end if end >= 0 else at - 1 + len(data)
-
-
-def _skip(file: BinaryIO, wanted: int | None) -> int:
-    """Skip to this byte, None: to the end; returns the position."""
-    if wanted is not None and not isinstance(file, (gzip.GzipFile, lzma.LZMAFile)):
-        return file.seek(wanted)
-    at = 0
-    while wanted is None or at < wanted:
-        block = file.read(CHUNK if wanted is None else min(CHUNK, wanted - at))
-        if not block:
-            break
-        at += len(block)
-    return at
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The raw file and its uncompressed content; errors become DataErrors that name the file."""
-    try:
-        with open(path, "rb") as raw:
-            yield raw, unpacked(raw)
-    except OSError as error:
-        if error.strerror is None:
-            raise _damaged(path, error) from None
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _damaged(path, error) from None
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: its compressed data ends early or is damaged ({error}); fetch it again")
