@@ -31,11 +31,7 @@ DAMAGED = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, tarfile.Ta
 
 @dataclass(frozen=True)
 class Found:
-    """A file of a data set.
-
-    where    its path, or archive and member, for messages
-    content  its bytes, unpacked
-    """
+    """A file of a data set: ``where`` it is, path or archive and member, for messages; its ``content``, unpacked."""
 
     where: str
     content: bytes
@@ -43,9 +39,8 @@ class Found:
 
 def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
             archives: Iterable[str] = ()) -> dict[str, Found]:
-    """The existing files among these names, with any of ENDINGS, from the folder, else a sub-folder, else an archive.
-    Raises DataError naming a file that cannot be read.
-    """
+    """The existing files of these names, with any of ENDINGS, from the folder, else a sub-folder, else an archive;
+    raises DataError naming a file that cannot be read."""
     found = {}
     places = [folder, *(folder / name for name in subfolders)]
     for name in names:
@@ -137,12 +132,9 @@ def _members(archive: Path, names: set[str]) -> dict[str, Found]:
 
 def check_digests(found: Mapping[str, Found], published: Mapping[str, Mapping[str, str]], dataset: str,
                   algorithm: str) -> dict[str, str]:
-    """The hexadecimal digest of each file's content.
+    """The hexadecimal digest of each file's content; ``published``: data set -> file name -> digest.
 
-    Raises DataError for a file that cannot be what its name says: its digest is that of another published file, or of
-    another file here.
-
-    published  data set -> file name -> digest
+    Raises DataError for a file whose digest is that of another published file, or of another file here.
     """
     owners = {digest: (owner, name) for owner, files in published.items() for name, digest in files.items()}
     digests, holders = {}, {}
@@ -163,9 +155,8 @@ def describe_files(digests: Mapping[str, str], published: Mapping[str, str], mis
                    algorithm: str) -> tuple[dict, tuple[str, ...]]:
     """The ``record`` and ``notes`` of Data on its files.
 
-    The record lists missing files and has one digest of all files, which identifies this copy of the data set: the
-    first 12 digits of ``sha1sum FILES | sha1sum`` (or md5sum), of unpacked files sorted by name. Files without a
-    published digest are not compared with one.
+    The record lists missing files and identifies this copy of the data set: the first 12 digits of ``sha1sum FILES |
+    sha1sum`` (or md5sum), of unpacked files sorted by name.
     """
     listed = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
     record = {f"files_{algorithm}": hashlib.new(algorithm, listed.encode(), usedforsecurity=False).hexdigest()[:12]}

@@ -49,11 +49,8 @@ def example(name: str) -> str:
 
 
 def counts(workload: Workload) -> tuple[int, int]:
-    """The model's trainable parameters, and the operations of the forward pass and loss of one example.
-
-    A multiply-add is two operations; only matrix products, convolutions and attention count. Nothing is computed: model
-    and example are on the meta device.
-    """
+    """The model's trainable parameters, and the operations of the forward pass and loss of one example, a multiply-add
+    counted as two; nothing is computed, on the meta device."""
     with torch.device("meta"):
         model = build_model(workload, workload.card.model_args).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as operations:

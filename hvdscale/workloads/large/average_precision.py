@@ -26,10 +26,7 @@ COUNTS = 2 * LEVELS
 def score_counts(logits: Tensor, targets: Tensor) -> Tensor:
     """Histograms of the scores, from the lowest: of the positive pairs, then of all pairs; (COUNTS,) float64.
 
-    All NaN if any logit is NaN, as after divergence.
-
-    logits   of any shape
-    targets  the same shape: 1 for a positive pair, 0 for a negative one, -1 for one that is ignored
+    All NaN if any logit is NaN. targets: 1 for a positive pair, 0 for a negative one, -1 for one that is ignored
     """
     counts = torch.full((COUNTS,), torch.nan, dtype=torch.float64)
     if not logits.isnan().any():

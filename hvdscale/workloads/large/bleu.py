@@ -26,8 +26,7 @@ TOKENIZER, SMOOTHING = "13a", "exp"
 def bleu_counts(translations: Sequence[str], references: Sequence[str]) -> Tensor:
     """Counts over these sentences, (10,) float64: integers, so sums are exact in any order.
 
-    For n = 1 .. 4 the n-grams that match the reference, then the n-grams of the translations, then the words of the
-    translations and of the references. Raises DataError if sacrebleu is missing.
+    For n = 1 .. 4 the n-grams that match, then the n-grams of the translations, then the words of both.
     """
     if not translations:
         return torch.zeros(COUNTS, dtype=torch.float64)

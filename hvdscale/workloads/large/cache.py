@@ -27,10 +27,8 @@ def cache_folder(cache_dir: str | None) -> Path:
 
 @contextmanager
 def alone(place: Path) -> Iterator[None]:
-    """Lock this path against other processes of the host; the kernel releases the lock when the process dies.
-
-    Raises DataError if the file system does not support locks, OSError if the lock file cannot be written.
-    """
+    """Lock this path against other processes of the host, until the process dies; raises DataError, or OSError if the
+    lock file cannot be written."""
     with open(f"{place}.lock", "w") as file:
         refusal = flock(file.fileno(), wait=True)
         if refusal is not None:

@@ -35,8 +35,7 @@ from ...workload import Card, Classification, Data, MapSplit
 from ..models.resnet import ImageNetResNet
 from ..pixels import meta_images, standardised
 from .models.vgg import VGG
-from .readers.damage import damaged
-from .readers.folders import Crops, Pictures, class_folders, index_pictures
+from .readers.folders import Crops, Pictures, class_folders, damaged, index_pictures
 from .readers.images import centre_crop, pillow, random_crop
 
 HALF_IMAGES, HALF_CLASSES = "imagenet_half_images", "imagenet_half_classes"
@@ -72,7 +71,7 @@ def workload(dataset: str, model: str) -> Classification | None:
 
 
 def card(dataset: str) -> Card:
-    """The published sizes; half of the classes are taken as half of the pictures, as classes differ little in size."""
+    """The published sizes; half of the classes are taken as half of the pictures."""
     train, val, classes = TRAIN - HELD_OUT, HELD_OUT, CLASSES
     if dataset != "imagenet":
         train //= 2
@@ -103,9 +102,13 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
     notes += [f"{part.others[0]} files in {part.directory} have no picture's name and are left out, such as "
               f"{part.others[1]}" for part in (pictures, tests) if part is not None and part.others[0]]
     if skip_broken:
-        splits, record["skipped"], found = _skip_damaged(splits, cache_dir)
-        notes += found
-    record["examples_sha256"] = _digest(splits)
+        examples, splits = sum(map(len, splits)), [_without_damaged(split, cache_dir, notes) for split in splits]
+        record["skipped"] = examples - sum(map(len, splits))
+    digest = hashlib.sha256()               # of the names and the order of the pictures in all splits
+    for split in splits:
+        digest.update(split.pictures.fingerprint().encode())
+        digest.update(split.order.astype("<i4"))
+    record["examples_sha256"] = digest.hexdigest()[:16]
     as_evaluated = MapSplit(replace(splits[0], crop=centre_crop))
     return Data(*map(MapSplit, splits), train_eval=as_evaluated, model_args={"classes": len(pictures.classes)},
                 record=record, notes=tuple(notes))
@@ -166,22 +169,10 @@ def _split(dataset: str, pictures: Pictures, tests: Pictures | None, validation:
     return splits
 
 
-def _skip_damaged(splits: list[Crops], cache_dir: str | None) -> tuple[list[Crops], int, list[str]]:
-    """The splits without pictures that fail to decode, the number left out, and notes on them."""
-    sound, notes = [], []
-    for split in splits:
-        found, kept_in = damaged(split.pictures, cache_dir)
-        sound.append(replace(split, order=split.order[~np.isin(split.order, list(found))]))
-        note = f"{len(found)} pictures of {split.pictures.directory} do not decode and are left out: see {kept_in}"
-        if found and note not in notes:
-            notes.append(note)
-    return sound, sum(map(len, splits)) - sum(map(len, sound)), notes
-
-
-def _digest(splits: list[Crops]) -> str:
-    """16 hexadecimal digits that identify the names and order of the pictures in all splits."""
-    digest = hashlib.sha256()
-    for split in splits:
-        digest.update(split.pictures.fingerprint().encode())
-        digest.update(split.order.astype("<i4"))
-    return digest.hexdigest()[:16]
+def _without_damaged(split: Crops, cache_dir: str | None, notes: list[str]) -> Crops:
+    """The split without pictures that fail to decode, and a note on them added."""
+    found, kept_in = damaged(split.pictures, cache_dir)
+    note = f"{len(found)} pictures of {split.pictures.directory} do not decode and are left out: see {kept_in}"
+    if found and note not in notes:
+        notes.append(note)
+    return replace(split, order=split.order[~np.isin(split.order, list(found))])

@@ -121,7 +121,6 @@ class LanguageModel(Workload):
         return split
 
     def _record(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int) -> dict:
-        """What the log records of the text."""
         record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
                   "text_sha256": cache.text_sha256, "sequence": sequence,
                   "tokens": {part: len(text.tokens) for part, text in cache.parts.items()},
@@ -163,11 +162,7 @@ def workload(dataset: str, model: str) -> LanguageModel | None:
         defaults = {**DEFAULTS, **PUBLISHED, "lr": LSTM_LR if model == "lstm" else LR[dataset]}
     if goal:
         defaults["target"] = f"val/cross_entropy<{goal:g}"
-    card = Card(LM1B_TRAIN, LM1B_VAL, _meta_batch, {"vocabulary": 2**15}) if dataset == "lm1b" else None
+    card = Card(LM1B_TRAIN, LM1B_VAL, lambda: Batch(*torch.empty(2, 1, SEQUENCE, dtype=torch.int64, device="meta")),
+                {"vocabulary": 2**15}) if dataset == "lm1b" else None
     return LanguageModel(dataset, model, FIND[dataset], dataset == "lm1b", VOCABULARIES[dataset], SEQUENCE, build,
                          defaults, card)
-
-
-def _meta_batch() -> Batch:
-    tokens = torch.empty(1, SEQUENCE, dtype=torch.int64, device="meta")
-    return Batch(tokens, tokens)

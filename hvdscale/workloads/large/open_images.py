@@ -42,6 +42,7 @@ from ...formatting.numbers import counted
 from ...plan.values import check_value, none_of
 from ...workload import Card, Data, MapSplit, Workload
 from ..models.resnet import ImageNetResNet
+from ..pixels import meta_images
 from .average_precision import COUNTS, average_precision, score_counts
 from .imagenet import SIDE, prepare
 from .readers.images import centre_crop, pillow, random_crop
@@ -61,13 +62,8 @@ def workload(dataset: str, model: str) -> MultiLabel | None:
     """open_images_v4/resnet_50; None for another name."""
     if model not in MODELS.get(dataset, ()):
         return None
-    return MultiLabel(dataset, model, load, ImageNetResNet, DEFAULTS,
-                      Card(TRAIN, VALIDATION, _meta_batch, {"classes": CLASSES}))
-
-
-def _meta_batch() -> tuple[Tensor, Tensor]:
-    return (torch.empty(1, 3, SIDE, SIDE, dtype=torch.uint8, device="meta"),
-            torch.empty(1, CLASSES, dtype=torch.int8, device="meta"))
+    return MultiLabel(dataset, model, load, ImageNetResNet, DEFAULTS, Card(TRAIN, VALIDATION, lambda: (
+        meta_images(3, SIDE).inputs, torch.empty(1, CLASSES, dtype=torch.int8, device="meta")), {"classes": CLASSES}))
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,6 @@ class MultiLabel(Workload):
         return sigmoid_cross_entropy(logits, targets), len(targets)
 
     def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor, int] | Tensor]:
-        """cross_entropy, as in the loss, and the histograms of the scores."""
         images, targets = batch
         logits = _logits(model, images).double()
         return {"cross_entropy": (sigmoid_cross_entropy(logits, targets), len(targets)),
@@ -122,8 +117,9 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
          allow_missing: bool = False) -> Data:
     """The three splits; raises DataError naming file and line that are wrong, UsageError for a data argument.
 
-    Data.model_args has the number of classes. The record identifies the data, and says how many labelled images are
-    missing, how many were left out since they show no trainable class, and how many image files are not used.
+    The record identifies the data, and counts labelled images that are missing, those left out since they show no
+    trainable
+    class, and image files that are not used.
 
     allow_missing  leave out labelled images without a file; the test part may be missing altogether
     """
@@ -196,7 +192,6 @@ def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, al
 
 
 def _update(digest, images: Images, labels: tuple[Labels | None, ...]) -> None:
-    """Update the digest with what identifies images and labels, independent of their paths."""
     digest.update(images.names)
     for known in filter(None, labels):
         for array in (known.images, known.starts, known.classes, known.positive):

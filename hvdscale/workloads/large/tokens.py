@@ -50,9 +50,9 @@ EVERY_SECONDS = 5.0         # between lines of progress
 
 
 class Mapped:
-    """A one-dimensional array in a file, mapped into memory by each process on first use.
+    """A one-dimensional array in a file, mapped by each process on first use.
 
-    Pages are released from time to time: they stay in the system's file cache but do not count as the process's memory.
+    Pages are released at times: they stay in the system's file cache but do not count as the process's memory.
     """
 
     def __init__(self, path: Path, dtype: np.dtype, length: int):
@@ -120,9 +120,7 @@ class Encoded:
         return np.where(np.arange(width) < counts[:, None], ids, fill)
 
     def of_lines(self, lines: np.ndarray, width: int, fill: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first tokens of these lines, rows filled up: int64 (n, width); and each line's length with ``eos``: int64
-        (n,).
-        """
+        """The first tokens of these lines, (n, width), rows filled up; and each line's length with ``eos``, (n,)."""
         bounds = self.starts.rows(lines, 2)
         counts = bounds[:, 1] - bounds[:, 0]
         return self.at(bounds[:, 0], counts, width, fill), counts
@@ -171,26 +169,22 @@ class _TokenSplit:
         return self._all_examples() if self.examples is None else self.examples
 
     def first(self, examples: int) -> _TokenSplit:
-        """Only the first examples."""
         return replace(self, examples=min(examples, len(self)))
 
 
 class StreamSplit(_TokenSplit):
     """Sequences of T tokens cut from a text as one stream, which starts after an ``eos``.
 
-    Example i predicts tokens i T .. i T + T - 1 from those before them in the sequence and the one before it. The last
-    sequence is padded with ignored labels.
+    Example i predicts tokens i T .. i T + T - 1; the last sequence is padded with ignored labels.
     """
 
     def _all_examples(self) -> int:
         return -(-len(self.text.tokens) // self.sequence)
 
     def count_tokens(self) -> int:
-        """The labels that are not ignored."""
         return min(len(self.text.tokens), len(self) * self.sequence)
 
     def take(self, visits: Visits) -> Batch:
-        """The visited sequences: inputs and labels, int64 (n, T)."""
         starts = visits.indices * self.sequence
         labels = self.text.at(starts, len(self.text.tokens) - starts, self.sequence, IGNORED)
         before = self.text.at(starts - 1, np.ones_like(starts), 1, IGNORED)[:, 0]
@@ -205,11 +199,9 @@ class SentenceSplit(_TokenSplit):
         return self.text.lines
 
     def count_tokens(self) -> int:
-        """The labels that are not ignored."""
         return self.text.count_tokens(self.sequence, slice(len(self)))
 
     def take(self, visits: Visits) -> Batch:
-        """The visited sentences: inputs and labels, int64 (n, T); labels are IGNORED beyond the sentence."""
         labels, _ = self.text.of_lines(visits.indices, self.sequence, IGNORED)
         inputs = shift_right(labels, self.text.special["bos"], self.text.special["pad"])
         return Batch(*map(torch.from_numpy, (inputs, labels)))
@@ -225,16 +217,13 @@ def shift_right(labels: np.ndarray, first: np.ndarray | int, pad: int) -> np.nda
 
 def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from: Sequence[str] = ("train",),
                cache_dir: str | None = None, blank_lines: bool = True) -> Cache:
-    """The texts as tokens, from the cache, or encoded and stored there.
+    """The texts as tokens, from the cache, or encoded and stored there; raises DataError or UsageError.
 
     parts        name -> files, or parts of files, in order
     vocabulary   as for vocabulary.learn, or a file for vocabulary.read
     learn_from   the parts from which it is learned
-    cache_dir    parent of the tokens caches; None: hvdscale in $XDG_CACHE_HOME or ~/.cache
+    cache_dir    parent of the tokens caches; None: see cache_folder
     blank_lines  False: blank lines are left out
-
-    Raises DataError for files that cannot be read or are invalid, and if the folder cannot be written or the disk is
-    full; UsageError for an invalid vocabulary.
     """
     given = None if is_learned(vocabulary) else read(Path(os.path.expanduser(vocabulary)))
     files = {name: [_identity(text) for text in texts] for name, texts in parts.items()}

@@ -16,7 +16,7 @@ from hvdscale.errors import DataError, UsageError
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.shards import Visits
 from hvdscale.workloads.large import imagenet
-from hvdscale.workloads.large.readers import damage, folders
+from hvdscale.workloads.large.readers import folders
 from hvdscale.workloads.large.readers.folders import class_folders, index_pictures
 from tests.conftest import DATA
 
@@ -367,7 +367,7 @@ def test_nothing_broken_is_counted_as_none(folder, tmp_path):
 def test_every_file_is_decoded_once_for_all_later_runs(folder, tmp_path, monkeypatch):
     spoil(folder / "train" / CLASSES[0] / f"{CLASSES[0]}_2.JPEG")
     first = load(folder, skip_broken=True, cache_dir=str(tmp_path / "cache"))
-    monkeypatch.setattr(damage, "undecodable", None)
+    monkeypatch.setattr(folders, "undecodable", None)
     again = load(folder, "imagenet_half_images", skip_broken=True, cache_dir=str(tmp_path / "cache"))
     assert again.val.dataset.order.tolist() == first.val.dataset.order.tolist()
     (folder / "train" / CLASSES[0] / f"{CLASSES[0]}_2.JPEG").unlink()           # another set of names: decoded anew

@@ -67,20 +67,17 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocabulary, width).normal_(std=width**-0.5))
 
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """start  the position of the first column"""
         vectors = functional.embedding(tokens, self.weight)
         width = vectors.shape[2]
         return vectors * math.sqrt(width) + sinusoids(start, tokens.shape[1], width, vectors)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The product of x with each token's vector: (n, T, width) -> (n, T, vocabulary)."""
         return functional.linear(x, self.weight)
 
 
 def sinusoids(start: int, positions: int, width: int, like: Tensor) -> Tensor:
-    """Sines, then cosines, of position / 10000^(2i / width), shape (positions, width) (Vaswani et al., section 3.5).
-
-    like  a tensor of the wanted type and device
+    """Sines, then cosines, of position / 10000^(2i / width), shape (positions, width) (Vaswani et al., section 3.5), of
+    the type and device of ``like``.
     """
     waves = (width + 1) // 2
     place = torch.arange(start, start + positions, dtype=like.dtype, device=like.device)
@@ -90,10 +87,7 @@ def sinusoids(start: int, positions: int, width: int, like: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Self-attention, where wanted attention to a memory, and a feed-forward of two layers, each added to its input.
-
-    (n, T, width) -> (n, T, width)
-    """
+    """Self-attention, attention to a memory where wanted, and a feed-forward of two layers, each added to its input."""
 
     def __init__(self, width: int, hidden: int, heads: int, dropout: float, with_memory: bool = False):
         super().__init__()
@@ -109,10 +103,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None, memory: KeysValues | None = None,
                 memory_mask: Tensor | None = None, past: Past | None = None) -> Tensor:
-        """causal             positions do not attend to later ones
+        """causal       positions do not attend to later ones
         mask, memory_mask  bool, True for visible positions, (n, 1, 1, positions); None: all
-        memory             keys and values from ``memory_attention.keys_values``
-        past               keys and values of earlier positions; those of x are appended
+        memory, past  keys and values: from ``memory_attention.keys_values``; of earlier positions, to add those of x
         """
         normal = self.attention_norm(x)
         seen = self.attention.keys_values(normal)
@@ -136,7 +129,6 @@ class Past:
         return self.seen
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, (m,) int64, in this order."""
         self.seen = tuple(part[rows] for part in self.seen)
 
 
@@ -153,7 +145,6 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.mix = (xavier(nn.Linear(width, width, bias=False)) for _ in range(4))
 
     def keys_values(self, x: Tensor) -> KeysValues:
-        """Keys and values of x (n, S, width), by head."""
         return self._by_head(self.key(x)), self._by_head(self.value(x))
 
     def forward(self, x: Tensor, seen: KeysValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:

@@ -57,8 +57,7 @@ class TextFiles:
 def find_lm1b(folder: Path, allow_missing: bool) -> TextFiles:
     """The shards of LM1B, in the folder itself or laid out as in the published archive.
 
-    Validation uses the first held-out shard, testing the second. Without held-out shards, each uses half of the last
-    training shard.
+    Validation is on the first held-out shard, testing on the second; without them each is on half of the last shard.
     """
     if folder.is_file():
         raise DataError(f"{folder}: is a file; give {ASKED['lm1b']}")
@@ -82,9 +81,8 @@ def find_lm1b(folder: Path, allow_missing: bool) -> TextFiles:
 
 
 def find_text(folder: Path, allow_missing: bool) -> TextFiles:
-    """The files of a text: one file, which is cut; a folder with files named train, valid (val, dev) and test; or a
-    folder of other text files, of which the last is held out.
-    """
+    """One file, which is cut; files named train, valid (val, dev) and test; or others, of which the last is held
+    out."""
     if folder.is_file():
         return _cut(folder)
     files = [path for path in _list_files(folder) if TEXT.fullmatch(path.name)]
@@ -105,7 +103,12 @@ def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> T
     for part in PARTS:
         if part not in named:
             files[part] = [path for path in others if NAMED[part].fullmatch(path.name)]
-    _refuse_shared(files)
+    parts: dict[Path, str] = {}
+    for part in PARTS:
+        for path in files[part]:
+            if (other := parts.setdefault(path.resolve(), part)) != part:       # or as train_val.txt
+                raise DataError(f"{path}: would be in both the {other} and the {part} split; name another file with "
+                                f"--data-arg {part}=FILE")
     for part, known in (("train", "train.txt"), ("val", "valid.txt")):
         if not files[part]:
             raise DataError(f"{folder}: has no file for the {part} split, such as {known}; name one with --data-arg "
@@ -113,16 +116,6 @@ def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> T
     found = {part: complete(files[part], allow_missing) for part in PARTS}
     return TextFiles(*([Text(path) for path in found[part][0]] for part in PARTS),
                      tuple(name for part in PARTS for name in found[part][1]))
-
-
-def _refuse_shared(files: Mapping[str, Sequence[Path]]) -> None:
-    """Raise DataError for a file in two splits: named twice, or with an ambiguous name such as train_val.txt."""
-    parts: dict[Path, str] = {}
-    for part in PARTS:
-        for path in files[part]:
-            if parts.setdefault(path.resolve(), part) != part:
-                raise DataError(f"{path}: would be in both the {parts[path.resolve()]} and the {part} split; name "
-                                f"another file with --data-arg {part}=FILE")
 
 
 def _find_named(folder: Path, part: str, name: str) -> list[Path]:
@@ -139,14 +132,17 @@ def _find_named(folder: Path, part: str, name: str) -> list[Path]:
 
 
 def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tuple[list[Path], tuple[str, ...]]:
-    """The files in order, and the names of missing files of a numbered set (NAME-00003-of-00100), counted from
-    ``first``.
+    """The files in order, and the missing ones of a numbered set (NAME-00003-of-00100), counted from ``first``.
 
     Raises DataError naming missing files, unless they are allowed, and files of different sets.
     """
     matches = [NUMBERED.fullmatch(path.name) for path in files]
     if not all(matches):
-        _refuse_twins(files)
+        known: dict[Path, Path] = {}
+        for path in files:
+            other = known.setdefault(path.with_name(re.sub(PACKED + "$", "", path.name)), path)
+            if other is not path:
+                raise DataError(f"{path}: is the same text as {other.name}, as its name says; leave one of them there")
         return sorted(files), ()
     found, sets = {}, {}
     for path, match in zip(files, matches):
@@ -163,15 +159,6 @@ def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tupl
         raise DataError(f"{files[0].parent}: lacks {list_first(missing, SHOWN)}; place what is missing there, or train "
                         "without it: --allow-missing")
     return [found[key] for key in sorted(found)], missing
-
-
-def _refuse_twins(files: Sequence[Path]) -> None:
-    """Raise DataError if a file is present both plain and compressed: its text would be read twice."""
-    known: dict[Path, Path] = {}
-    for path in files:
-        other = known.setdefault(path.with_name(re.sub(PACKED + "$", "", path.name)), path)
-        if other is not path:
-            raise DataError(f"{path}: is the same text as {other.name}, as its name says; leave one of them there")
 
 
 def hold_out_last(files: Sequence[Path]) -> TextFiles:

@@ -4,6 +4,7 @@
     pictures = index_pictures(directory, classes)
     pictures.path(i), pictures.labels[i]            sorted by class and name
     Crops(pictures, order, random_crop, 224)[i]     a map-style data set: (uint8 (3, 224, 224), label)
+    found, list_file = damaged(pictures, cache_dir)     which fail to decode: {4: "DIR/CLASS/PICTURE: cannot be ..."}
 
 A million pictures of ImageNet take 28 MB and a few seconds. Pictures are recognised by EXTENSIONS, in any case; links
 are followed, hidden files ignored.
@@ -11,6 +12,7 @@ are followed, hidden files ignored.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +23,11 @@ import numpy as np
 from torch import Tensor
 
 from ....errors import DataError
+from ....system.cores import usable_cores
+from ....system.files import write_whole
 from ...files import reading
-from .images import EXTENSIONS
+from ..cache import alone, cache_folder
+from .images import EXTENSIONS, undecodable
 
 SYNSET = re.compile(rb"n\d{8}$")
 Name = bytes        # raw file names, so that sorting does not depend on the locale
@@ -81,7 +86,7 @@ def class_folders(directory: Path) -> list[str]:
 
 
 def index_pictures(directory: Path, classes: Sequence[str]) -> Pictures:
-    """The pictures in these folders; raises DataError for a folder without pictures or one that cannot be read."""
+    """The pictures in these folders; raises DataError for one without pictures or that cannot be read."""
     names, lengths, counts, others = [], [], [], []
     for label in classes:
         found, more = _pictures_in(directory / label)
@@ -156,3 +161,38 @@ class Crops:
             return self.crop(self.pictures.path(i), self.side), int(self.pictures.labels[i])
         except DataError as error:
             raise DataError(f"{error}. --data-arg skip_broken=true leaves out what cannot be decoded") from None
+
+
+def damaged(pictures: Pictures, cache_dir: str | None) -> tuple[dict[int, str], Path]:
+    """The pictures that fail to decode, by index, with the reason, and the file in the cache folder that keeps this
+    list.
+
+    Every file is read once, by one process per host, in about a millisecond per picture and core. Pictures restored or
+    damaged later go unnoticed until the list is deleted. Raises DataError.
+    """
+    key = hashlib.sha256(os.fsencode(pictures.directory.absolute()) + pictures.fingerprint().encode())
+    path = cache_folder(cache_dir) / f"damaged-{key.hexdigest()[:16]}.json"
+    if path.exists():
+        return _read(path, pictures), path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with alone(path):
+            if not path.exists():
+                found = undecodable(pictures.path, len(pictures), len(usable_cores()))
+                text = json.dumps([[i, pictures.name(i), why] for i, why in found.items()], indent=1)
+                write_whole(path, text + "\n")
+    except OSError as error:
+        raise DataError(f"{path}: the list of damaged pictures cannot be kept: {error.strerror or error}; name "
+                        "another folder: --set cache_dir=DIR") from None
+    return _read(path, pictures), path
+
+
+def _read(path: Path, pictures: Pictures) -> dict[int, str]:
+    try:
+        found = {int(i): str(why) for i, _, why in json.loads(path.read_text(encoding="ascii"))}
+        if all(0 <= i < len(pictures) for i in found):
+            return found
+        reason = "it names pictures that are not there"
+    except (OSError, ValueError, TypeError) as error:
+        reason = str(error)
+    raise DataError(f"{path}: is not a list of damaged pictures ({reason}); delete it, and it is made again")

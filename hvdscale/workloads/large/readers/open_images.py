@@ -181,8 +181,7 @@ def read_labels(path: Path, classes: Mapping[bytes, int], least: float | None = 
 
     least  None: labels by people, 0 or 1. Else machine labels: positive from this confidence on, otherwise ignored
 
-    The file is read in chunks; the arrays take 3 bytes per label and 16 per image. Raises DataError naming file and
-    line for anything not as published.
+    The arrays take 3 bytes per label and 16 per image. Raises DataError naming file and line.
     """
     kind = "human" if least is None else "machine"
     columns = [array(code) for code in "QIHB"]          # image, count, class, positive: arrays that grow in place
@@ -267,9 +266,7 @@ def _quote(text: bytes) -> str:
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The file in chunks of whole lines, each with its first line number; raises DataError if the file cannot be read
-    or ends within a line.
-    """
+    """The file in chunks of whole lines, each with its first line number; DataError if it ends within a line."""
     rest, line = b"", 1
     with opened(path) as (_, file):
         while piece := file.read(CHUNK):
@@ -289,8 +286,7 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def find_images(folder: Path, part: str) -> Images:
     """The image files of a part: in its folder, in folders below it, or in train_0, train_1, ... beside it, as
-    unpacked. Raises DataError if there are none.
-    """
+    unpacked. Raises DataError if there are none."""
     found: list[tuple[Path, np.ndarray]] = []
     for place in [folder / part, *sorted(folder.glob(f"{part}_*"))]:
         if place.is_dir():

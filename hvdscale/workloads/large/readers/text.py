@@ -37,10 +37,9 @@ class Text:
     stop: int | None = None
 
     def chunks(self) -> Iterator[Chunk]:
-        """The lines in order, about CHUNK bytes at a time.
+        """The lines in order, about CHUNK bytes at a time; longer lines are split at a space. They end in LF or CR LF.
 
-        Lines end in LF or CR LF. Lines of more than CHUNK bytes are split at a space. Raises DataError naming the file,
-        and the line if known, for text that cannot be read, is not UTF-8, contains NUL bytes or is empty.
+        Raises DataError naming the file, and the line if known, for text that is not UTF-8, has NUL bytes or is empty.
         """
         with opened(self.path) as (raw, file):
             file.seek(self.start)
@@ -98,11 +97,8 @@ class Text:
 
 
 def cut_in_order(path: Path, *shares: float) -> list[Text]:
-    """Consecutive parts of the file, cut at line ends: the first part, then one part for each of these shares of its
-    bytes.
-
-    By default training, validation and test parts; the last two have 5 % each, at most 8 MiB.
-    """
+    """Consecutive parts of the file, cut at line ends: the first, then one for each of these shares of its bytes, by
+    default for validation and test, 5 % each, at most 8 MiB."""
     with opened(path) as (_, file):
         size = file.seek(0, os.SEEK_END)            # of the uncompressed content
     held_out = [int(size * share) for share in shares] or [min(int(size * HELD_OUT_SHARE), HELD_OUT_MOST)] * 2
