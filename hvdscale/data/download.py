@@ -60,10 +60,9 @@ def download(file: PublishedFile, folder: Path, progress: Progress, timeout: flo
              wait: Callable[[float], None] = time.sleep) -> Path:
     """Download the file into the folder, which is created if missing; resumes a partial download.
 
-    Raises DownloadError if no address has the whole file with the published checksum, and DataError if the disk is
-    full or another process is fetching the same file.
-
-    timeout  seconds without a byte after which a connection counts as broken
+    Raises DownloadError if no address has the whole file with the published checksum, and DataError if the disk is full
+    or
+    another process is fetching the same file. timeout: seconds without a byte after which a connection counts as broken
     """
     part = _PartialFile(folder / f"{file.name}.part")
     try:
@@ -114,13 +113,11 @@ class _PartialFile:
             return ""
 
     def start(self, version: str) -> None:
-        """Restart with a file of this version."""
         self.discard()
         with writing(self.path):
             write_whole(self._version_path, version)
 
     def append(self, chunk: bytes) -> None:
-        """Append to the partial file."""
         with writing(self.path):
             while chunk:
                 written = self._file.write(chunk)
@@ -128,12 +125,10 @@ class _PartialFile:
                 chunk = chunk[written:]
 
     def discard(self) -> None:
-        """Discard all bytes."""
         self._file.truncate(0)
         self.size = 0
 
     def finish(self, target: Path) -> Path:
-        """Rename the partial file to its final name."""
         with writing(self.path):
             os.fsync(self._file.fileno())
             os.replace(self.path, target)
@@ -258,7 +253,6 @@ def _version(response: http.client.HTTPResponse) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """A network error in words."""
     error = getattr(error, "reason", error) if isinstance(error, urllib.error.URLError) else error
     if isinstance(error, TimeoutError):
         return "timed out"

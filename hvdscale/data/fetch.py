@@ -58,7 +58,6 @@ def find(name: str) -> DataSet:
 
 
 def command(data_set: DataSet, folder: Path) -> str:
-    """The command to run once the folder is complete."""
     return data_set.command.format(folder=shlex.quote(str(folder)))
 
 
@@ -161,14 +160,12 @@ def _is_kept(path: Path, size: int, stream: BinaryIO) -> bool:
 
 
 def _refuse_another(path: Path, size: int) -> None:
-    """Raise DataError if the file exists already with another size."""
     if path.exists() and path.stat().st_size != size:
         raise DataError(f"{path}: has {path.stat().st_size:,} bytes, but the data set's file has {size:,}; it is "
                         "damaged or another file. Move it away and run the command again")
 
 
 def _write(streams: Iterable[BinaryIO], path: Path) -> int:
-    """Write the streams one after the other; returns the number of bytes."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as out:

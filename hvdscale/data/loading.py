@@ -68,7 +68,6 @@ class Loader:
         return self._place(self._read(wanted))
 
     def close(self) -> None:
-        """End the loader workers."""
         if self._loader is not None and self._loader._iterator is not None:
             self._loader._iterator._shutdown_workers()          # DataLoader has no public method for it
         self._loader = None

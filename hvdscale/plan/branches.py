@@ -64,7 +64,6 @@ class Origin:
 
     @property
     def batch(self) -> int:
-        """The global batch of the base run's next step."""
         return self.problem.batches.at(self.step)
 
     @property
@@ -101,13 +100,12 @@ class Branch:
 
 
 def branch_name(record: Mapping[str, Any]) -> str:
-    """What the files of a branch are called, by its entry in the log."""
     return f"at{record['step']}-k{record['factor']}-r{record['order']}"
 
 
 def rule_of(asked: BranchRequest, optimizer: str) -> str:
-    """The rule for the rate: as asked, or linear for SGD and sqrt for others; raises UsageError for one that is none.
-    """
+    """The rule for the rate: as asked, or linear for SGD and sqrt for others; raises UsageError for one that is
+    none."""
     rule = asked.rule or ("linear" if optimizer in LINEAR else "sqrt")
     if rule == TUNED:
         raise UsageError("--rule tuned: branches follow a rule; choose linear, sqrt, none, adam_sqrt or power:P")
@@ -116,8 +114,8 @@ def rule_of(asked: BranchRequest, optimizer: str) -> str:
 
 
 def metric_of(asked: BranchRequest, metrics: Mapping[str, str]) -> str:
-    """The metric whose values are the losses, by default of the training examples; raises UsageError for one that the
-    workload does not measure, or that is better large."""
+    """The metric whose values are the losses, by default of the training examples; UsageError for one that is no
+    loss."""
     losses = [name for name, better in metrics.items() if better == "min"]
     if asked.metric is None and losses:
         return f"train/{'cross_entropy' if 'cross_entropy' in losses else losses[0]}"
@@ -130,7 +128,6 @@ def metric_of(asked: BranchRequest, metrics: Mapping[str, str]) -> str:
 
 
 def tolerance_of(asked: BranchRequest, metrics: Mapping[str, str], default: str) -> str:
-    """The tolerance as asked; else TOKEN_TOLERANCE for language models, ``default`` for others."""
     return asked.tolerance or (TOKEN_TOLERANCE if "perplexity" in metrics else default)
 
 
@@ -154,7 +151,6 @@ def length_of(asked: BranchRequest, global_batch: int) -> int:
 
 
 def branches_at(asked: BranchRequest, origin: Origin, rule: str, metric: str, tolerance: str) -> list[Branch]:
-    """The branches from a checkpoint, order by order."""
     batch = origin.batch
     length = length_of(asked, batch)
     return [Branch(origin, factor, order, length // (factor * batch), {
@@ -165,10 +161,7 @@ def branches_at(asked: BranchRequest, origin: Origin, rule: str, metric: str, to
 
 
 def layers_of(branch: Branch, layers: Iterable[Mapping[str, Any]], evaluations: int) -> list[dict]:
-    """The settings of a branch: those of the base run, then its own.
-
-    layers  the base run's, the strongest last
-    """
+    """The settings of a branch: those of the base run, the strongest last, then its own."""
     origin, record = branch.origin, branch.record
     problem = origin.problem
     kept = [{name: value for name, value in layer.items() if key_of(name) not in OF_BASE} for layer in layers]

@@ -40,11 +40,8 @@ def changes_of(then: Job, now: Job) -> list[str]:
 
 
 def refuse_changes(then: Job, now: Job, accept: bool, where: str, instead: str) -> dict[str, str]:
-    """Raise UsageError naming what differs; accepted it is {key of the earlier job: what differs}, {} for nothing.
-
-    where    what the earlier job made: the path of a log
-    instead  what else the user can do
-    """
+    """Raise UsageError naming what differs, with what else the user can do; accepted: {key of the earlier job: what
+    differs}."""
     changes = "; ".join(changes_of(then, now))
     if changes and not accept:
         raise UsageError(f"{where} is of another job: {changes}. {instead}; {ACCEPT}")
@@ -58,7 +55,6 @@ def have_same_parameters(then: Job, now: Job) -> bool:
 
 
 def is_built_in(job: Job) -> bool:
-    """Whether its workload comes with hvdscale."""
     return VERSION in _part(job, "source")
 
 

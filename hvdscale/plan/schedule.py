@@ -71,7 +71,6 @@ class Schedule:
         return self.describe()
 
     def describe(self, format_lr: Callable[[float], str] = "{:g}".format) -> str:
-        """The schedule in words."""
         words = format_lr(self.peak_lr)
         if self.warmup != "none":
             way = "climbing" if self.warmup == "gradual" else "held, then raised"
@@ -128,10 +127,8 @@ class Schedule:
 
 
 def reductions(plateau: Mapping[str, Any], evaluations: Iterable[tuple[int, float]]) -> tuple[int, ...]:
-    """The steps at whose evaluation a plateau decay reduces the rate, as torch's ReduceLROnPlateau does.
-
-    evaluations  (step, value) each, in order; NaN is no improvement
-    """
+    """The steps at whose evaluation a plateau decay reduces the rate, as torch's ReduceLROnPlateau does, from (step,
+    value) each, in order; NaN is no improvement."""
     sign = 1 if plateau["better"] == "min" else -1
     best, bad, resting, found = sign * math.inf, 0, 0, []
     for step, value in evaluations:

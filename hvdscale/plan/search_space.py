@@ -60,14 +60,12 @@ class Parameter:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether there is but one value."""
         return len(self.values) == 1 if self.type == "discrete" else self.low == self.high
 
     def at(self, u: float) -> float | str:
         """The value below which the share u of the scale lies, u in [0, 1): the inverse of its distribution.
 
-        On a linear scale every integer has the same share. On a log scale integer k has that of [k - 1/2, k + 1/2],
-        ln((2k + 1) / (2k - 1)), so both bounds have their whole share.
+        On a log scale integer k has the share of [k - 1/2, k + 1/2], so both bounds have their whole share.
         """
         if self.type == "discrete":
             return self.values[int(u * len(self.values))]
@@ -79,8 +77,8 @@ class Parameter:
     def position(self, value: float | str) -> float:
         """Where a value lies between the bounds, in the scale of the search: 0 at the low one, 1 at the high one.
 
-        A discrete value's is its place among the values in their order. 0.5 where there is but one value; 0 or 1 for a
-        value beyond the bounds. Raises ValueError for one that is none of the discrete values.
+        A discrete value's is its place among the values; 0.5 where there is but one; ValueError for one that is none of
+        them.
         """
         if self.type == "discrete":
             place = self.values.index(value)
@@ -92,26 +90,22 @@ class Parameter:
         return (at - low) / (high - low)
 
     def record(self) -> dict:
-        """The parameter as JSON has it."""
         if self.type == "discrete":
             return {"name": self.name, "type": self.type, "values": list(self.values)}
         return {"name": self.name, "type": self.type, "scale": self.scale, "low": self.low, "high": self.high}
 
     @classmethod
     def of(cls, record: dict) -> Parameter:
-        """The parameter of a record."""
         if record["type"] == "discrete":
             return discrete(record["name"], record["values"])
         return cls(**record)
 
 
 def discrete(name: str, values: Sequence) -> Parameter:
-    """The parameter that takes one of these values."""
     return Parameter(name, "discrete", "linear", math.nan, math.nan, tuple(values))
 
 
 def _spread(scale: str, low: float, high: float, u: float) -> float:
-    """The value at the share u of the way from low to high in the scale."""
     if scale == "log":
         return low ** (1 - u) * high ** u
     if scale == "reverse_log":
@@ -120,11 +114,7 @@ def _spread(scale: str, low: float, high: float, u: float) -> float:
 
 
 def draws(space: Sequence[Parameter], count: int, seed: int) -> list[dict]:
-    """The first ``count`` points of the sequence of this seed (0 .. 2^128 - 1), each {name: value}.
-
-    They are a scrambled Sobol sequence of as many dimensions as the space has (scipy.stats.qmc), so more points
-    continue fewer.
-    """
+    """The first ``count`` points of the scrambled Sobol sequence of this seed (0 .. 2^128 - 1), each {name: value}."""
     shares = scrambled_sobol(len(space), count, seed)
     return [{parameter.name: parameter.at(u) for parameter, u in zip(space, point)} for point in shares.tolist()]
 
@@ -146,10 +136,7 @@ def scrambled_sobol(dimensions: int, count: int, seed: int) -> np.ndarray:
 
 
 def layer_of(point: dict) -> dict:
-    """The layer for Settings.build that a point sets: model_args.dropout as an entry of its table.
-
-    A key that does not act beside another's value in the point (end_lr_factor under decay = "constant") is left out.
-    """
+    """The layer for Settings.build that a point sets, but for keys that do not act beside another's value in it."""
     layer: dict = {}
     for name, value in point.items():
         if acts(name, point):

@@ -219,8 +219,7 @@ class Settings:
     def build(cls, defaults: dict, *layers: dict) -> Settings:
         """The settings from a workload's defaults and the user's layers, the last one strongest.
 
-        Raises UsageError naming the key for one that does not exist, a value of the wrong kind, and two alternatives
-        set in one layer.
+        Raises UsageError for a key that does not exist, a value of the wrong kind, and two alternatives in one layer.
         """
         return cls(**_laid(defaults, *layers), layers=(defaults, *layers))
 
@@ -283,8 +282,8 @@ ACTS_ONLY_WITH = {
 
 
 def _laid(*layers: dict) -> dict:
-    """The layers merged: each sets its keys (or entries of a table), and unsets their alternatives and the keys that
-    they leave without effect."""
+    """The layers merged: each sets its keys (or entries of a table), and unsets their alternatives and what they leave
+    without effect."""
     settled: dict = {}
     for layer in map(_read_layer, layers):
         for group in ALTERNATIVES:
@@ -327,7 +326,6 @@ _TYPES = {name: [t for t in (typing.get_args(hint) or (hint,)) if t is not type(
 
 
 def keys_by_heading() -> dict[str, list[str]]:
-    """Every key under its heading, in order."""
     names = list(KEYS)
     first = [*map(names.index, HEADINGS.values()), len(names)]
     return {heading: names[start:stop] for heading, start, stop in zip(HEADINGS, first, first[1:])}
@@ -377,7 +375,6 @@ def stored_names(key: str) -> dict[str, str | None]:
 
 
 def is_key(name: str) -> bool:
-    """Whether it is a name of a key."""
     return key_of(name) in KEYS
 
 
@@ -433,7 +430,8 @@ def _check_amount(name: str, amount: typing.Any, whole: bool, rules: typing.Mapp
                            below=MOST)
     check_value(name, amount, list, "a list of numbers")
     pairs = rules["many"] == "pairs"
-    starts = [0, *amount] if not pairs else [entry[0] for entry in amount if _is_pair(entry)]
+    starts = [0, *amount] if not pairs else [entry[0] for entry in amount if type(entry) is list and len(
+        entry) == 2 and type(entry[1]) is int and 0 < entry[1] <= LARGEST_INT]
     grow = all(type(start) in ((int,) if whole else (int, float)) and abs(start) < MOST for start in starts) and all(
         before < after or before == after > 0 and not pairs for before, after in zip(starts, starts[1:]))
     if not amount or len(starts) < len(amount) or not grow or starts[0]:
@@ -441,10 +439,6 @@ def _check_amount(name: str, amount: typing.Any, whole: bool, rules: typing.Mapp
             "(start, batch) pairs from start 0 on, in order, such as [[0, 64], [2000, 128]]" if pairs else
             "growing positive numbers, such as [30, 60, 80]"))
     return amount
-
-
-def _is_pair(entry: typing.Any) -> bool:
-    return type(entry) is list and len(entry) == 2 and type(entry[1]) is int and 0 < entry[1] <= LARGEST_INT
 
 
 def read_toml(path: str | Path) -> dict:
@@ -459,16 +453,17 @@ def read_toml(path: str | Path) -> dict:
 
 def parse_assignments(texts: typing.Iterable[str]) -> dict:
     """The layer that ``key=value`` texts set: values as in TOML, bare words as text, ``table.key=value`` into a table.
-
-    Raises UsageError for a text that is no such thing.
-    """
+    Raises UsageError."""
     layer: dict = {}
     for text in texts:
         dotted, equals, written = text.partition("=")
         name, _, inner = dotted.strip().partition(".")
         if not equals or not name:
             raise UsageError(f"--set {text!r} is not key=value, such as weight_decay=1e-4")
-        value = _toml_value(written.strip())
+        try:
+            value = tomllib.loads(f"value = {written.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = written.strip()
         if not inner:
             layer[name] = value
         elif name in KEYS and _TYPES[name] is dict:
@@ -479,10 +474,3 @@ def parse_assignments(texts: typing.Iterable[str]) -> dict:
         else:
             raise UsageError(f"--set {text!r}: {name} is not a table, so {dotted} names nothing")
     return layer
-
-
-def _toml_value(written: str) -> object:
-    try:
-        return tomllib.loads(f"value = {written}")["value"]
-    except tomllib.TOMLDecodeError:
-        return written

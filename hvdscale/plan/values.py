@@ -18,10 +18,8 @@ MOST = 2**53                # steps, examples and other counts: beyond, a float6
 
 def check_value(name: str, value: Any, kind: type[Any], word: str | None = None, least: float | None = None,
                 above: float | None = None, below: float | None = None) -> Any:
-    """The value as its kind; raises UsageError naming key and value where it is of another, or out of bounds.
-
-    kind  int, float (a whole number will do), bool, str, list or dict;  word: what an error calls it, if not WORDS
-    """
+    """The value as its kind; raises UsageError naming key and value where it is of another, or out of bounds. word:
+    what an error calls the kind, if not WORDS"""
     given = value
     if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         value = float(value)

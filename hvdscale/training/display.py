@@ -48,11 +48,9 @@ class Display:
             self._value = f"{measured[self._column]:.4g}"
 
     def say(self, text: str) -> None:
-        """Print a line of text."""
         self._screen.say(text)
 
     def evaluation(self, step: int, measured: Mapping[str, float], seconds: float = 0.0) -> None:
-        """Show what was measured after ``step`` steps, in these seconds."""
         self._evaluations.append(seconds)
         shown = self._select(measured)
         self._first = step if self._first is None else self._first
@@ -67,11 +65,9 @@ class Display:
             self._show(step)
 
     def checkpoint(self, seconds: float) -> None:
-        """Note that a checkpoint took these seconds."""
         self._checkpoints.append(seconds)
 
     def plateau(self, step: int, metric: str, before: float, lr: float) -> None:
-        """Say that the metric was found on a plateau after ``step`` steps, and what became of the learning rate."""
         self.say(f"  step {step}: {metric} is on a plateau; the learning rate falls from {before:g} to {lr:g}")
 
     def scaled(self, loss_scale: float, skipped: int) -> None:
@@ -84,8 +80,8 @@ class Display:
             self._by_rank.append((seconds, by_rank))
 
     def slow_rank(self) -> str:
-        """The rank for which the others waited in the latest steps, in words; "" without one, or where shares differ.
-        """
+        """The rank for which the others waited in the latest steps, in words; "" without one, or where shares
+        differ."""
         plan = self._plan
         if len(self._by_rank) < LEAST_TIMED or plan.workers * plan.local_batch * plan.accumulate != plan.global_batch:
             return ""
@@ -122,7 +118,6 @@ class Display:
             self.say(f"  note: {name} was NaN at {count} of {counted(self._seen[name], 'evaluation')}{since}")
 
     def end(self) -> None:
-        """End the display of progress."""
         self._screen.erase()
 
     def _select(self, measured):
@@ -138,16 +133,12 @@ class Display:
             loss = f"loss {value:<10.4g}"
             speed = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}") + " examples/s  " + time_left(left)
             self._say_whole(seconds, left)
-            self._say_slow()
+            slow = self.slow_rank()
+            if slow and slow.partition(":")[0] != self._slow_said:      # once for each rank
+                self._slow_said = slow.partition(":")[0]
+                self.say(f"  note: {slow}")
         progress = "  ".join(filter(None, [f"{loss}{self._column} {self._value:<9}{speed}".rstrip(), self._scaled]))
         self._screen.line(f"{count}  {progress}", self._clock(), step / budget if budget else 0)
-
-    def _say_slow(self) -> None:
-        """Once for each rank that is found slow."""
-        slow = self.slow_rank()
-        if slow and slow.partition(":")[0] != self._slow_said:
-            self._slow_said = slow.partition(":")[0]
-            self.say(f"  note: {slow}")
 
     def _seconds_left(self, step: int, examples: int, seconds: float) -> float:
         """Seconds to the end of the budget, of steps, evaluations and checkpoints."""
@@ -192,8 +183,8 @@ def _usual(seconds: Sequence[float]) -> float:
 
 
 def on_terminal(out) -> bool:
-    """Whether output reaches a terminal unchanged. Launchers give workers pseudo-terminals, and horovodrun prefixes
-    every line."""
+    """Whether output reaches a terminal unchanged: launchers give workers pseudo-terminals, and horovodrun prefixes
+    lines."""
     if not out.isatty() or launched() is None:
         return out.isatty()
     try:

@@ -109,7 +109,6 @@ class Memory(Recovery):
 
 
 def batch_of(job: Job) -> dict:
-    """The batch of a job's first start, as keys of the settings; see Memory."""
     plan = job.plan
     most = plan.local_batch
     if joins_examples(plan, job.model):         # later, fewer workers may have to take a shared ghost group whole

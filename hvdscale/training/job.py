@@ -32,7 +32,6 @@ class Job:
     average: WeightAverage | None = None        # of its weights; None: the plan has none
 
     def accept(self, accepted: dict[str, str]) -> None:
-        """Record earlier jobs that count as this one."""
         record = self.plan.job
         self.plan = replace(self.plan, job={**record, "accepted": {**record.get("accepted", {}), **accepted}})
 
@@ -43,10 +42,8 @@ class Job:
             self.average.restore(state["step"]["average"])
 
     def save_model(self, stop: Stop, workers: Workers) -> str | None:
-        """Write the final model if save_model is set, or the averages of its weights; only of a COMPLETE run.
-
-        Returns what became of it, in words; a collective.
-        """
+        """Write the final model, or the averages of its weights, if save_model is set and the run COMPLETE; what became
+        of it, in words; a collective."""
         path = self.settings.save_model
         if path is None:
             return None

@@ -41,7 +41,6 @@ class ForwardPass:
         return math.log(self.classes) if self.classes > 1 else math.nan
 
     def suspects(self) -> Iterator[str]:
-        """What often keeps a loss at chance, in words."""
         if self.inputs and max(map(abs, self.inputs)) > LARGEST:
             low, high = self.inputs
             yield f"the model's inputs range from {low:g} to {high:g}; scale them to about -1 to 1"
@@ -68,7 +67,7 @@ def look(job: Job) -> ForwardPass:
 
 def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
     """Lines for the user where a complete run's loss did not fall, or ended near chance or above it, from its closed
-    log, or where a run diverged; [] where there is nothing to say."""
+    log, or where a run diverged; else []."""
     target = job.plan.stop_target
     if outcome.stop.status == Status.INFEASIBLE:
         return list(_try_to_look(job).suspects())

@@ -29,11 +29,8 @@ from .weights import refuse_unwritable
 
 def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: Mapping[str, Mapping] = {},
                  opened: Callable[[str], None] = lambda path: None) -> RunLog:
-    """The job's log on rank 0, NoLog on the others; raises the same LogError on all ranks.
-
-    more    further parts of the plan's record
-    opened  called on rank 0 with the path of the open log, even if another rank then fails
-    """
+    """The job's log on rank 0, NoLog on the others; raises the same LogError on all ranks. more: further parts of the
+    plan's record; opened: called on rank 0 with the open log's path, even if another rank then fails"""
     run_log, start, settings = NoLog(), start or Start(), job.settings
     if start.accepted:
         job.accept(start.accepted)
@@ -41,7 +38,7 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: M
         with workers.together("the log"):
             if workers.rank == 0:
                 record = job.plan.as_record({"workload": job.name, **settings.asked()})
-                writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
+                writer = open_log(start.log or settings.log or _default_log(job.plan), job.plan, job.workload.metrics,
                                   workers.versions(), **log_columns(job.plan, job.model), overwrite=settings.overwrite,
                                   take_over=settings.take_over, resume=start.log_continues)
                 run_log = RunLog(writer, TRIAL, job.plan, {**record, **more}, start)
@@ -72,7 +69,7 @@ def refuse_outputs(settings: Settings, workers: Workers) -> None:
                 refuse_unwritable(settings.save_model)
 
 
-def default_log(plan: Plan) -> str:
+def _default_log(plan: Plan) -> str:
     """runs/WORKLOAD-TIME.h5; inside a Slurm job runs/WORKLOAD-TIME-jobJOB.h5."""
     job = f"-job{os.environ['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in os.environ else ""
     return f"runs/{plan.workload.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}{job}.h5"
@@ -121,15 +118,13 @@ def open_display(job: Job, log: str, workers: Workers, start: Start | None = Non
 
 
 class Recovery:
-    """How a start of a job resumes from an earlier one, and keeps what a later one needs: by the folder of checkpoints,
-    if the job has one."""
+    """How a start of a job resumes from an earlier one, and keeps what a later one needs: by its checkpoints, if
+    any."""
 
     def prepare(self, name: str, layers: list[dict], workers: Workers) -> Job:
-        """The job, as prepare makes it; a collective."""
         return prepare(name, layers, workers)
 
     def find_start(self, job: Job, workers: Workers) -> Start:
-        """Where the run starts, the same on all ranks; a collective."""
         return find_start(job.settings, job.plan, workers)
 
     def note_log(self, path: str) -> None:
@@ -137,7 +132,6 @@ class Recovery:
 
     def open_checkpoints(self, job: Job, start: Start, folder: CheckpointFolder | None, run_log: RunLog,
                          display: Display, workers: Workers) -> Checkpoints:
-        """The loop's checkpoints; a collective."""
         if job.settings.checkpoint is None:
             return Checkpoints(start)
         return FolderCheckpoints(start, job.plan, folder, run_log, display, workers)

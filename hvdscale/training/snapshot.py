@@ -38,11 +38,8 @@ class RunState:
 
 
 def capture(done: RunState, take_step: DataParallelStep) -> dict:
-    """All state that the run needs to resume, its model's and optimizer's among it, as copies; only ``random`` differs
-    between ranks.
-
-    Raises CheckpointError, naming the entry, for a value that could only be saved by pickling.
-    """
+    """All state that the run needs to resume, as copies; only ``random`` differs between ranks. Raises CheckpointError
+    for what could only be saved by pickling."""
     state = {"progress": asdict(done), "model": take_step.model.state_dict(),
              "optimizer": take_step.optimizer.state_dict(), "step": take_step.state(),
              "random": random_state(take_step.device)}
@@ -59,7 +56,6 @@ def restore(state: dict, take_step: DataParallelStep) -> RunState:
 
 
 def restore_model(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Restore the model and its optimizer from a captured state without changing it."""
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(mapped(state["optimizer"], torch.clone))      # torch would use these very tensors
     for group in optimizer.param_groups:
