@@ -1,9 +1,7 @@
 """The global batch as a function of the step: constant, or changing at given steps.
 
     batches = BatchSchedule((64, 128), (0, 2000))
-    batches.at(1999), batches.at(2000)      -> 64, 128
     batches.examples_before(2001)           -> 2000 * 64 + 128
-    batches.steps_holding(2000 * 64 + 1)    -> 2001
 """
 from __future__ import annotations
 
@@ -47,8 +45,7 @@ class BatchSchedule:
 
     @classmethod
     def by_examples(cls, pairs: Sequence[Sequence[float]]) -> BatchSchedule:
-        """From (examples, batch) pairs: a batch begins at the first step by which that many examples were seen. Raises
-        PlanError where two changes fall on one step."""
+        """From (examples, batch) pairs: a batch begins at the first step by which that many were seen."""
         found = cls((int(pairs[0][1]),))
         for examples, size in pairs[1:]:
             start = found.steps_holding(examples)
@@ -60,7 +57,6 @@ class BatchSchedule:
 
     @classmethod
     def of_problem(cls, problem: Mapping[str, Any], global_batch: int) -> BatchSchedule:
-        """The schedule of a plan's problem as a log has it; constant where it has none."""
         return cls.of_pairs(problem.get("batch_schedule") or ((0, global_batch),))
 
     @property

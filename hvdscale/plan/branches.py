@@ -1,9 +1,5 @@
 """Branches of a run: at k times its global batch, from its checkpoints, each over the same number of examples.
 
-    asked = BranchRequest(at=(500, 2000), factors=(1, 2, 4, 8), orders=3)
-    branches_at(asked, origin, rule, metric, tolerance)     -> the branches from one checkpoint
-    layers_of(branch, layers, 8)                            -> the settings of one
-
 See analysis/branches.py for what they measure.
 """
 from __future__ import annotations
@@ -104,8 +100,7 @@ def branch_name(record: Mapping[str, Any]) -> str:
 
 
 def rule_of(asked: BranchRequest, optimizer: str) -> str:
-    """The rule for the rate: as asked, or linear for SGD and sqrt for others; raises UsageError for one that is
-    none."""
+    """The rule for the rate, by default linear for SGD and sqrt for others; raises UsageError."""
     rule = asked.rule or ("linear" if optimizer in LINEAR else "sqrt")
     if rule == TUNED:
         raise UsageError("--rule tuned: branches follow a rule; choose linear, sqrt, none, adam_sqrt or power:P")
@@ -114,8 +109,7 @@ def rule_of(asked: BranchRequest, optimizer: str) -> str:
 
 
 def metric_of(asked: BranchRequest, metrics: Mapping[str, str]) -> str:
-    """The metric whose values are the losses, by default of the training examples; UsageError for one that is no
-    loss."""
+    """The metric whose values are the losses, by default of the training examples; raises UsageError."""
     losses = [name for name, better in metrics.items() if better == "min"]
     if asked.metric is None and losses:
         return f"train/{'cross_entropy' if 'cross_entropy' in losses else losses[0]}"
@@ -187,7 +181,6 @@ OF_BRANCH = {"global_batch", "batch_schedule", "batch_lr_factors", "batch_update
 
 
 def refuse_other_problem(branch: Mapping[str, Any], base: Mapping[str, Any]) -> None:
-    """Raise PlanError if a branch would train on something else than its base did; ``problem`` of both records."""
     fixed = [name for name in base if name not in OF_BRANCH]
     differ = differences(*({name: problem.get(name) for name in fixed} for problem in (base, branch)))
     if differ:

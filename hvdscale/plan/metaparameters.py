@@ -22,8 +22,7 @@ TUNABLE = {*_HEADED["Learning rate"], *_HEADED["Optimizer and loss"], "model_arg
 
 
 def tuned_for(path: str, workload: str, global_batch: int) -> dict:
-    """The keys tuned for the workload at the global batch; UsageError for a file that is none of these, PlanError for
-    another workload's file and for a batch without an entry."""
+    """The keys tuned for the workload at the global batch; raises UsageError, or PlanError for a missing batch."""
     content = read_toml(path)
     tables = content.get("global_batch")
     if not isinstance(tables, dict) or not all(b.isdecimal() and isinstance(t, dict) for b, t in tables.items()):

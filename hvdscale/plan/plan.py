@@ -95,7 +95,6 @@ class Problem:
         return len(group_bounds(batch, self.ghost_batch)) - 1
 
     def updates_at(self, step: int) -> dict[str, float]:
-        """The fields of the optimizer that follow the batch, as at this step; empty where none does."""
         piece = self.batches.piece(step)
         return {name: values[piece] for name, values in (self.batch_updates or {}).items()}
 
@@ -172,8 +171,7 @@ class Plan(Execution, Measurement, Problem):
         return self.passes_by_rank(size)[rank]
 
     def passes_by_rank(self, size: int) -> list[list[Pass]]:
-        """Each rank's passes over a step of ``size`` examples: one per ghost group if the model runs group by group,
-        else ``accumulate``, or fewer in a short step of few ghost groups."""
+        """Each rank's passes over a step of ``size`` examples, fewer in a short step of few ghost groups."""
         if self.group_by_group:
             return group_passes(size, self.ghost_batch, self.workers)
         batch = size if size in self.batches.sizes else self.global_batch
@@ -197,7 +195,6 @@ class Plan(Execution, Measurement, Problem):
                        **changes)
 
     def evaluates_at(self, step: int) -> bool:
-        """Whether the model is evaluated after this many steps: on the grid, and at the end of the budget."""
         return self.eval_every > 0 and (step == self.budget_steps or self.on_grid(step))
 
     def on_grid(self, step: int) -> bool:
@@ -225,8 +222,7 @@ class Plan(Execution, Measurement, Problem):
 
     @property
     def noise_steps(self) -> int:
-        """Steps between measurements of the noise scale, by default at an interval that costs less than 1 % of the
-        time: with one worker they take another pass; 0: never."""
+        """Steps between measurements of the noise scale, by default such that they cost less than 1 %; 0: never."""
         if self.noise_every is not None:
             return self.noise_every
         return 10 if self.workers > 1 or self.exact else 100

@@ -1,8 +1,6 @@
 """A study's space and the points drawn from it: the same on every machine, and the first n of more.
 
-    lr = Parameter("lr", "double", "log", 1e-4, 10.0)
-    momentum = Parameter("momentum", "double", "reverse_log", 0.9, 0.9999)
-    draws([lr, momentum], 20, seed)     -> [{"lr": 0.0193, "momentum": 0.9961}, ...]
+    draws([Parameter("lr", "double", "log", 1e-4, 10.0)], 20, seed)     -> [{"lr": 0.0193}, ...]
 
 Types and scales are those of Shallue et al. 2019's archive. On a log scale the logarithm of the value is spread evenly,
 on a reverse log scale that of 1 - value.
@@ -146,6 +144,5 @@ def layer_of(point: dict) -> dict:
 
 
 def acts(name: str, point: Mapping) -> bool:
-    """Whether a drawn value does anything beside the others of its point."""
     other, values = ACTS_ONLY_WITH.get(key_of(name), (None, ()))
     return other not in point or point[other] in values

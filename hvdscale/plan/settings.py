@@ -239,12 +239,10 @@ class Settings:
 
     @property
     def in_tokens(self) -> dict[str, Length]:
-        """The lengths in tokens, by key."""
         return {name: value for name, value in vars(self).items()
                 if isinstance(value, Length) and value.unit == "tokens"}
 
     def named(self, key: str) -> str:
-        """The key, or the NAME_UNIT that says its length."""
         return stored(key, getattr(self, key))[0]
 
 
@@ -257,14 +255,12 @@ ALTERNATIVES = (BATCH, *((name, "batch_schedule") for name in BATCH), ("lr", "lr
 
 
 # the optimizers with a name, and the keys of each
-OPTIMIZERS = {"sgd": (), "momentum": ("momentum", "lr_in_velocity", "momentum_correction"),
-              "nesterov": ("momentum", "lr_in_velocity", "momentum_correction"),
-              "adam": ("beta1", "beta2", "epsilon"), "adamw": ("beta1", "beta2", "epsilon"),
-              "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": ("beta1", "beta2", "epsilon"),
-              "muon": ("momentum", "beta1", "beta2", "epsilon", "adamw_lr", "muon_scale")}
+_VELOCITY, _MOMENTS = ("momentum", "lr_in_velocity", "momentum_correction"), ("beta1", "beta2", "epsilon")
+OPTIMIZERS = {"sgd": (), "momentum": _VELOCITY, "nesterov": _VELOCITY, "adam": _MOMENTS, "adamw": _MOMENTS,
+              "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": _MOMENTS,
+              "muon": ("momentum", *_MOMENTS, "adamw_lr", "muon_scale")}
 NO_CLASS = ", and not module:Class such as torch.optim:RMSprop"         # follows their list
-OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2", "epsilon", "trust_coefficient",
-                  "adamw_lr", "muon_scale")
+OPTIMIZER_KEYS = tuple(dict.fromkeys(key for keys in OPTIMIZERS.values() for key in keys))
 # those whose weight decay is the rate times the key alone; in lamb the trust ratio scales it, too
 DECOUPLED = ("adamw",)
 # keys that act only where another key has one of these values
@@ -282,8 +278,7 @@ ACTS_ONLY_WITH = {
 
 
 def _laid(*layers: dict) -> dict:
-    """The layers merged: each sets its keys (or entries of a table), and unsets their alternatives and what they leave
-    without effect."""
+    """The layers merged: each sets its keys, and unsets their alternatives and what they leave without effect."""
     settled: dict = {}
     for layer in map(_read_layer, layers):
         for group in ALTERNATIVES:
@@ -305,7 +300,6 @@ def _laid(*layers: dict) -> dict:
 
 
 def _read_layer(layer: typing.Mapping[str, typing.Any]) -> dict:
-    """The layer by key, every length as one; raises UsageError where two of its names say one length."""
     found: dict = {}
     for name, given in layer.items():
         key, value = read(name, given)
@@ -406,7 +400,6 @@ def read(name: str, value: typing.Any) -> tuple[str, typing.Any]:
 
 
 def _check_length(name: str, value: typing.Any, key: str, unit: str | None) -> Length:
-    """The length that a name and its value say; raises UsageError naming both, and what is accepted."""
     rules = KEYS[key].metadata
     found = Length(value, unit) if unit else read_length(value)
     wanted = found.unit or rules["plain"] if found else None
@@ -452,8 +445,7 @@ def read_toml(path: str | Path) -> dict:
 
 
 def parse_assignments(texts: typing.Iterable[str]) -> dict:
-    """The layer that ``key=value`` texts set: values as in TOML, bare words as text, ``table.key=value`` into a table.
-    Raises UsageError."""
+    """The layer that ``key=value`` texts set: values as in TOML or bare words, ``table.key=value`` into a table."""
     layer: dict = {}
     for text in texts:
         dotted, equals, written = text.partition("=")

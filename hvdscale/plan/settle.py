@@ -28,8 +28,7 @@ PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of s
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run takes place: worker counts, the host's cores for them, the device of rank 0, what joins the
-    workers."""
+    """Where a run takes place: workers, the host's cores for them, the device of rank 0, what joins them."""
 
     workers: int = 1
     local_workers: int = 1
@@ -67,6 +66,11 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
     budget_steps = settle_budget(settings, stream)
     schedule, evaluations = settle_schedule(settings, stream, budget_steps), settle_evaluations(settings, stream)
     plateau = settle_plateau(settings, metrics, target, evaluations["eval_every"])
+    splits = {name.strip() for name in settings.eval_splits.split(",")}
+    if splits - set(SPLITS):
+        raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
+    splits |= {target.split} if target else set()
+    splits |= {plateau["metric"].partition("/")[0]} if plateau else set()
     as_set = {name: value for name, value in vars(settings).items() if name in PLANNED}
     return Plan(**as_set | dict(
         workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
@@ -77,7 +81,7 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
         group_by_group=settings.group_by_group == "always", exact=settle_exact(settings), plateau=plateau, **schedule,
         **settle_updates(settings, stream, schedule), **settle_average(settings, stream, budget_steps),
         budget_steps=budget_steps, budget_seconds=_seconds(settings.budget), target=target and str(target),
-        **evaluations, eval_splits=settle_splits(settings, target, plateau),
+        **evaluations, eval_splits=tuple(split for split in SPLITS if split in splits),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
         **vars(place), local_batch=largest_of(batches, ghost_batch, place.workers, accumulate), accumulate=accumulate,
         threads=settings.threads or (1 if settings.exact else max(1, place.cores // place.local_workers)),
@@ -85,7 +89,6 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
 
 
 def count_in_examples(settings: Settings, workload: str, train_examples: int, train_tokens: int | None) -> Settings:
-    """The settings with every length in tokens in examples; raises PlanError if the workload counts none."""
     in_examples: dict[str, Any] = {}
     for name, length in settings.in_tokens.items():
         if not train_tokens:
@@ -123,7 +126,6 @@ def settle_batches(settings: Settings, workers: int, train_examples: int) -> tup
 
 
 def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple[int, int]:
-    """Global batch B and accumulation k, from B = W·b·k and what was typed of it."""
     typed, accumulate = settings.typed, settings.accumulate
     local, batch = settings.local_batch, settings.global_batch
     if batch is None:
@@ -150,7 +152,6 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
 
 
 def largest_of(batches: BatchSchedule, ghost_batch: int, workers: int, accumulate: int) -> int:
-    """The most examples in one pass of a worker, at any batch."""
     most = largest_pass(batches.largest, ghost_batch, workers, accumulate)
     smaller = {batch: fewest_passes(batch, ghost_batch, workers, most, accumulate)
                for batch in batches.sizes if batch < batches.largest}
@@ -187,8 +188,7 @@ def _passes(accumulate: int) -> str:
 
 
 def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settings:
-    """The settings with the metaparameters tuned for this batch, under the rule ``tuned``; what the user typed wins.
-    Raises PlanError for another optimizer than they were tuned for."""
+    """The settings with the metaparameters tuned for this batch, under the rule ``tuned``; what was typed wins."""
     if settings.lr_rule != TUNED:
         exponent(settings.lr_rule)
         return settings
@@ -282,7 +282,6 @@ def settle_optimizer(settings: Settings, global_batch: int, train_examples: int)
 
 
 def settle_updates(settings: Settings, stream: Stream, schedule: Mapping) -> dict:
-    """The optimizer's fields of the plan, by name, and in batch_updates those that change with the batch, by piece."""
     batches, rule, base_batch = stream.batches, schedule["lr_rule"], schedule["base_batch"]
     found = []
     for batch, (_, factor) in zip(batches.sizes, schedule["batch_lr_factors"] or ((0, 1.0),)):
@@ -343,8 +342,7 @@ def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, f
 
 
 def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> dict:
-    """The learning rate's fields of the plan, by name; warmup starts at the base rate, or at 0 if a tuned rate has
-    none."""
+    """The learning rate's fields of the plan; warmup starts at the base rate, or at 0 if a tuned rate has none."""
     rule, base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.batches.first)
     warmup_length = settings.warmup_length if settings.warmup != "none" else None
     warmup_steps = warmup_length.in_steps(stream) if warmup_length else 0
@@ -434,7 +432,6 @@ def settle_plateau(settings: Settings, metrics: Mapping[str, str], target: Targe
 
 
 def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | None:
-    """The target, whose metric the workload measures; none without evaluations."""
     if settings.target in (None, "none"):
         return None
     if settings.eval_every and not settings.eval_every.amount:
@@ -450,16 +447,6 @@ def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | No
         raise PlanError(f"target {settings.target!r}: {better} values of {target.metric} are better, so its target is "
                         f"{target.column}{sign}{target.value:g}")
     return target
-
-
-def settle_splits(settings: Settings, target: Target | None, plateau: Mapping | None) -> tuple[str, ...]:
-    """The splits of each evaluation, the target's and a plateau decay's among them."""
-    wanted = {name.strip() for name in settings.eval_splits.split(",")}
-    if wanted - set(SPLITS):
-        raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
-    wanted |= {target.split} if target else set()
-    wanted |= {plateau["metric"].partition("/")[0]} if plateau else set()
-    return tuple(split for split in SPLITS if split in wanted)
 
 
 def settle_evaluations(settings: Settings, stream: Stream) -> dict:
@@ -482,7 +469,6 @@ def settle_eval_every(settings: Settings, stream: Stream) -> int:
 
 
 def settle_budget(settings: Settings, stream: Stream) -> int:
-    """The budget in steps, the last one begun included; 0 where it is in seconds."""
     if settings.budget is None:
         raise PlanError("no budget: give --steps, --epochs or --budget, such as --budget '1e8 tokens'")
     steps = settings.budget.in_steps(stream)

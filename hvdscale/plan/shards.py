@@ -75,7 +75,6 @@ class Stream:
 
     @property
     def _whole_steps(self) -> int:
-        """Steps in an epoch where no batch is carried over."""
         whole, left = divmod(self.examples, self.batches.first)
         return whole + (left > 0 and self.last_batch == "short")
 
@@ -96,7 +95,6 @@ class Stream:
 
     @property
     def sizes(self) -> set[int]:
-        """Every number of examples that a step may have."""
         left = self.examples % self.batches.first if self.last_batch == "short" else 0
         return {*self.batches.sizes, left} - {0}
 
@@ -108,7 +106,6 @@ class Stream:
         return epochs * self.examples + rest * self.batches.first
 
     def steps_holding(self, examples: int) -> int:
-        """The fewest steps with that many examples."""
         step = self.batches.steps_holding(examples)
         while self.examples_before(step) < examples:        # where an epoch's last step is short
             step += 1

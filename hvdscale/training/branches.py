@@ -49,6 +49,7 @@ from .outputs import open_display, open_folder, open_run_log
 from .prepare import prepare, read_data, settings_of
 from .resume import find_start, shared
 from .series import INSTEAD, refuse_another
+from .snapshot import RunState
 
 RESUMES = "stopped by a signal; the same command resumes here"
 ALL = "branches"                # the name of the log of all of them
@@ -75,7 +76,6 @@ class Places:
         return os.path.join(self.out, "schedule.toml")
 
     def refuse_others(self) -> None:
-        """LogError or UsageError where a result would replace another file."""
         for name in ("base", ALL):
             refuse_taken(self.log(name))
         refuse_foreign(self.schedule, Kind("a file of hvdscale-branch", lambda head: b"\nbatch_schedule = " in head))
@@ -95,8 +95,7 @@ class Branching:
         self.accepted: dict[str, str] = {}
 
     def carry_out(self, dry_run: bool = False) -> int:
-        """Run what is left, or only foresee it; returns the exit code, or raises the same HvdscaleError on all
-        ranks."""
+        """Run what is left, or only foresee it; returns the exit code, the same on all ranks."""
         with self.workers.together("the settings"):
             self.workload = find(self.name)
             self.settings = settings_of(self.workload, self.layers)
@@ -195,7 +194,6 @@ class Branching:
     # its branches
 
     def _origins(self) -> list[Origin]:
-        """Each checkpoint to branch from; raises CheckpointError for a missing one."""
         paths = dict(listed(self.places.checkpoints))
         steps = self.asked.at or (sorted(paths) if self.places.source else self._steps)
         for step in steps:
@@ -205,7 +203,6 @@ class Branching:
         return [origin_of(paths[step]) for step in steps]
 
     def _accept(self, then: Mapping, where: str) -> None:
-        """Raise UsageError if a checkpoint or log is of another job, unless the user accepts it."""
         self.accepted |= refuse_changes(then, self.job, self.settings.accept_changes, where, INSTEAD)
 
     def _layers(self, branch: Branch) -> list[dict]:
@@ -236,18 +233,15 @@ class Branching:
                       f"{self._result(branch, outcome)}")
         with self.workers.together("the log of all branches"):
             if self.workers.rank == 0:
-                if all(self._ended(branch, merged) for branch in found):     # another shard's may be to come
-                    self._merge([self.places.log(branch.name) for branch in found if branch.name not in merged], merged)
+                paths = [self.places.log(branch.name) for branch in found if branch.name not in merged]
+                if paths and all(self._ended(branch, merged) for branch in found):   # another shard's may be to come
+                    whole = self.places.log(ALL)
+                    merge([*([whole] if merged else []), *paths], whole, overwrite=True)
+                    for path in paths:
+                        os.unlink(path)
                 self._propose()
         self._say(f"next: hvdscale-report {self.places.out}")
         return ExitCode.DONE
-
-    def _merge(self, paths: list[str], merged: Mapping[str, EndedBranch]) -> None:
-        """Move these logs of branches into the log of all."""
-        if paths:
-            merge([*([self.places.log(ALL)] if merged else []), *paths], self.places.log(ALL), overwrite=True)
-        for path in paths:
-            os.unlink(path)
 
     def _propose(self) -> None:
         """Say which growing batch the branches allow, and write it as settings, once all have ended."""
@@ -283,7 +277,6 @@ class Branching:
         return f"{metric} {number(smoothed(values), 4)}"
 
     def _ended(self, branch: Branch, merged: Mapping[str, EndedBranch]) -> bool:
-        """Whether the branch has a finished log; raises UsageError if its log is of another branch."""
         path = self.places.log(branch.name)
         found = merged.get(branch.name)
         if found is None and os.path.exists(path):
@@ -304,14 +297,18 @@ class Branching:
         with self.workers.together("the checkpoint"):
             problem = json.loads(json.dumps(job.plan.as_record({})))["problem"]
             refuse_other_problem(problem, json.loads(json.dumps(asdict(branch.origin.problem))))
-            start = Start(state=_branch_state(read(branch.origin.path), job)) if self.workers.rank == 0 else Start()
+            start = Start()
+            if self.workers.rank == 0:
+                state, own = read(branch.origin.path), job.optimizer.state_dict()["param_groups"]
+                groups = [{**group, **{name: mine[name] for name in OF_GROUPS if name in mine}}
+                          for group, mine in zip(state["optimizer"]["param_groups"], own)]
+                start.state = {**state, "optimizer": {**state["optimizer"], "param_groups": groups},
+                               "progress": asdict(RunState())}
         start = shared(start, self.workers)
         return self._train(job, start, {"branch": dict(branch.record)}, lambda *_: Checkpoints(start))
 
 
 class EndedBranch(NamedTuple):
-    """A branch in a log."""
-
     record: Mapping
     status: int
     job: Mapping
@@ -354,18 +351,8 @@ def _as_planned(value):
     return tuple(map(_as_planned, value)) if isinstance(value, list) else value
 
 
-def _branch_state(state: dict, job: Job) -> dict:
-    """A checkpoint's state as the start of a branch: step 0, the optimizer's own state, the branch's metaparameters."""
-    own = job.optimizer.state_dict()["param_groups"]
-    groups = [{**group, **{name: mine[name] for name in OF_GROUPS if name in mine}}
-              for group, mine in zip(state["optimizer"]["param_groups"], own)]
-    return {**state, "optimizer": {**state["optimizer"], "param_groups": groups},
-            "progress": {"steps": 0, "seconds": 0.0, "evaluated": -1, "measured": {}}}
-
-
 def layers_of_run(folder: str) -> tuple[str, dict]:
-    """The workload and the settings of the run that wrote the checkpoints in a folder, from its log; raises
-    CheckpointError or LogError."""
+    """The workload and the settings of the run that wrote the checkpoints in a folder, from its log."""
     there = listed(folder)
     if not there:
         raise CheckpointError(f"{folder}: has no checkpoint to branch from")

@@ -24,7 +24,7 @@ from ..data.generators import random_state
 from ..errors import CheckpointError, ExitCode, HvdscaleError, LogError
 from ..log.schema import Status
 from ..plan.plan import Plan
-from ..system.files import clear_leavings, whole_file, write_whole
+from ..system.files import clear_leavings, remove, whole_file, write_whole
 from ..system.lock import Lock, describe, holder
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
@@ -130,12 +130,9 @@ class CheckpointFolder:
             owner = holder(run)
             raise CheckpointError(f"{path}: another run writes its checkpoints there: {describe(owner)}; wait for it "
                                   "to end, or choose another folder" if owner else str(error)) from None
+        self._outcome = os.path.join(path, OUTCOME)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._outcome)
-
-    @property
-    def _outcome(self) -> str:
-        return os.path.join(self.path, OUTCOME)
 
     def place(self, step: int) -> str:
         return os.path.join(self.path, f"step-{step}.pt")
@@ -145,8 +142,7 @@ class CheckpointFolder:
 
     def remove(self, paths: list[str]) -> None:
         for path in paths:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            remove(path)
 
     def note_outcome(self, stop: Stop, **more: object) -> None:
         """Write DIR/outcome; an error of the disk is ignored, as the log says the same."""

@@ -80,8 +80,7 @@ class Display:
             self._by_rank.append((seconds, by_rank))
 
     def slow_rank(self) -> str:
-        """The rank for which the others waited in the latest steps, in words; "" without one, or where shares
-        differ."""
+        """The rank for which the others waited in the latest steps, in words; "" where shares differ."""
         plan = self._plan
         if len(self._by_rank) < LEAST_TIMED or plan.workers * plan.local_batch * plan.accumulate != plan.global_batch:
             return ""
@@ -121,7 +120,6 @@ class Display:
         self._screen.erase()
 
     def _select(self, measured):
-        """The measurements, except of splits without examples."""
         return {name: value for name, value in measured.items() if name.partition("/")[0] not in self._empty}
 
     def _show(self, step):
@@ -132,7 +130,11 @@ class Display:
             rate, left = examples / seconds, self._seconds_left(*self._newest[:3])
             loss = f"loss {value:<10.4g}"
             speed = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}") + " examples/s  " + time_left(left)
-            self._say_whole(seconds, left)
+            whole = self._plan.budget_seconds
+            if whole and seconds >= whole / 10 and not self._whole_said:
+                self._whole_said = True
+                self.say(f"  note: the budget of {whole:g} s counts steps alone; with evaluations and checkpoints the "
+                         f"run takes about {self._clock() - self._born + left:.0f} s")
             slow = self.slow_rank()
             if slow and slow.partition(":")[0] != self._slow_said:      # once for each rank
                 self._slow_said = slow.partition(":")[0]
@@ -155,19 +157,8 @@ class Display:
         """The clock without the seconds of evaluations and checkpoints."""
         return self._clock() - sum(self._evaluations) - sum(self._checkpoints)
 
-    def _say_whole(self, seconds: float, left: float) -> None:
-        """Once, after a tenth of a budget in seconds of steps: what the run takes with all else."""
-        budget = self._plan.budget_seconds
-        if budget and seconds >= budget / 10 and not self._whole_said:
-            self._whole_said = True
-            whole = self._clock() - self._born + left
-            self.say(f"  note: the budget of {budget:g} s counts steps alone; with evaluations and checkpoints the run "
-                     f"takes about {whole:.0f} s")
-
 
 class NoDisplay(Display):
-    """Prints nothing; for the ranks above 0."""
-
     def __init__(self) -> None:
         pass
 
@@ -183,8 +174,7 @@ def _usual(seconds: Sequence[float]) -> float:
 
 
 def on_terminal(out) -> bool:
-    """Whether output reaches a terminal unchanged: launchers give workers pseudo-terminals, and horovodrun prefixes
-    lines."""
+    """Whether output reaches a terminal unchanged: launchers give workers pseudo-terminals, and prefix lines."""
     if not out.isatty() or launched() is None:
         return out.isatty()
     try:

@@ -92,7 +92,6 @@ class Evaluator:
                 for split in splits for metric in self.workload.metrics}
 
     def _check_inputs(self, suspects: set[str], chunks: list[tuple[str, int]]) -> None:
-        """Raise DataError on all ranks if these splits hold values that are not finite."""
         suspects = suspects & {split for split, _ in chunks} - self._sound
         if not suspects:
             return

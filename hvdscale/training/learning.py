@@ -66,8 +66,7 @@ def look(job: Job) -> ForwardPass:
 
 
 def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
-    """Lines for the user where a complete run's loss did not fall, or ended near chance or above it, from its closed
-    log, or where a run diverged; else []."""
+    """Lines for the user where a run diverged, or its loss did not fall or ended near chance or above; else []."""
     target = job.plan.stop_target
     if outcome.stop.status == Status.INFEASIBLE:
         return list(_try_to_look(job).suspects())
@@ -88,7 +87,6 @@ def _try_to_look(job: Job) -> ForwardPass:
 
 
 def describe_course(course: LossCourse, seen: ForwardPass) -> list[str]:
-    """The same of a run's losses and a pass through its model."""
     near = abs(course.last - seen.chance) <= NEAR_CHANCE * seen.chance
     if course.fell and not near and not course.last > seen.chance:
         return []

@@ -59,7 +59,6 @@ def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpo
 
 
 def run(loop: Loop) -> Outcome:
-    """Train until there is a reason to stop."""
     votes = contextlib.nullcontext() if loop.wish else votes_by_signal(loop.signals)
     with votes, contextlib.closing(loop):
         stop = loop.evaluate(loop.budget_spent())
@@ -107,7 +106,6 @@ class Loop:
         return None
 
     def _seconds_spent(self) -> set[str]:
-        """The vote that the budget's seconds are spent, by this rank's clock."""
         budget = self.plan.budget_seconds
         return {"seconds"} if budget is not None and self.done.seconds >= budget else set()
 
@@ -137,8 +135,7 @@ class Loop:
         return stop
 
     def _follow_plateau(self) -> None:
-        """Reduce the learning rate where the plan's plateau decay, which follows the evaluations on the grid after
-        warmup, does so."""
+        """Reduce the rate where the plan's plateau decay, which follows evaluations on the grid after warmup, does."""
         done, plan, followed = self.done, self.plan, self.done.followed
         counts = done.steps >= max(1, plan.schedule.falls_from) and plan.on_grid(done.steps)
         if plan.plateau is None or not counts or followed and followed[-1][0] == done.steps:
@@ -150,7 +147,6 @@ class Loop:
             self.display.plateau(done.steps, metric, before, lr)
 
     def _measure(self, splits: tuple[str, ...]) -> dict[str, float]:
-        """``split/metric`` -> mean over the split, of the weights and of their average."""
         with evaluation_weights(self.model, self.optimizer):
             found = self.evaluator(self.model, splits)
         if self.average:
@@ -168,7 +164,6 @@ class Loop:
         return Stop(Status.COMPLETE, f"target {plan.target} met at step {done.steps}", ExitCode.DONE)
 
     def step(self) -> Stop | None:
-        """Take one step; returns why to stop after it, if at all."""
         done, lr = self.done, self.schedule.lr_at(self.done.steps)
         with self._timed():
             result = self.take_step(done.steps, lr, self._wishes())
@@ -202,15 +197,14 @@ class Loop:
         return wishes | self.wish(self.done) if self.wish else wishes
 
     def _stop_after(self, result: StepResult) -> Stop | None:
-        step, votes = self.done.steps, result.votes
+        step = self.done.steps
         if not math.isfinite(result.loss):
             return Stop(Status.INFEASIBLE, f"diverged: the loss is {result.loss} at step {step}", ExitCode.DIVERGED)
-        if "log" in votes:
-            return Stop(Status.INCOMPLETE, "the log could not be written", ExitCode.FAILED)
-        if "signal" in votes:
-            return Stop(Status.INCOMPLETE, f"stopped by a signal after step {step}", ExitCode.PREEMPTED)
-        if "prune" in votes:
-            return Stop(Status.INCOMPLETE, f"{PRUNED} after step {step}", ExitCode.DONE)
+        for vote, reason, exit_code in (("log", "the log could not be written", ExitCode.FAILED),
+                                        ("signal", f"stopped by a signal after step {step}", ExitCode.PREEMPTED),
+                                        ("prune", f"{PRUNED} after step {step}", ExitCode.DONE)):
+            if vote in result.votes:
+                return Stop(Status.INCOMPLETE, reason, exit_code)
         return None
 
     def end(self, stop: Stop) -> None:

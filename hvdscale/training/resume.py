@@ -27,8 +27,7 @@ OTHER = "or choose another --checkpoint folder"
 
 
 def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
-    """Where the run starts, found by rank 0 and shared with all; CheckpointError, PlanError or LogError on all ranks if
-    checkpoint, plan and log do not belong together."""
+    """Where the run starts, found by rank 0; raises on all ranks if checkpoint, plan and log do not fit together."""
     found = Start()
     with workers.together("the checkpoint to resume from"):
         if workers.rank == 0 and settings.checkpoint is not None:
@@ -78,8 +77,7 @@ def kept_batch(settings: Settings, workers: Workers) -> dict | None:
 
 
 def with_batch(settings: Settings, batch: dict | None) -> Settings:
-    """The settings with the batch of the job's first start, the same at any number of workers; None: it is the
-    first."""
+    """The settings with the batch of the job's first start, at any number of workers; None: it is the first."""
     if batch is None:
         return settings
     defaults, *layers = settings.layers
@@ -88,7 +86,6 @@ def with_batch(settings: Settings, batch: dict | None) -> Settings:
 
 
 def shared(found: Start, workers: Workers) -> Start:
-    """Rank 0's start on all ranks; a collective."""
     start = workers.gather(replace(found, state=None), "start")[0]
     start.state = share(found.state, workers)
     if start.state is not None:
@@ -116,7 +113,6 @@ def _find(settings: Settings, plan: Plan) -> Start:
 
 
 def _candidates(settings: Settings) -> list[str]:
-    """The checkpoints that the run may resume from, the newest first."""
     if settings.resume == "none":
         return []
     if settings.resume == "auto":
@@ -162,8 +158,8 @@ def _record(plan: Plan) -> dict:
 
 
 def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
-    """Raise PlanError if the checkpoint is of another problem; returns other changes as notes. The last evaluation is
-    repeated if the measurement has changed."""
+    """Raise PlanError if the checkpoint is of another problem; other changes as notes, if of the measurement to redo
+    it."""
     old, new, progress = json.loads(state["plan"]), _record(plan), state["progress"]
     differ = differences(old["problem"], new["problem"])
     if plan.plateau:
@@ -205,8 +201,7 @@ def _suggest(old: dict, new: dict) -> str:
 
 
 def _with_log(start: Start, settings: Settings, plan: Plan) -> tuple[Start, int]:
-    """The start with its checkpoint's log, and the last step there; with overwrite, a new log replaces a missing one or
-    another run's, at the path that the user gave."""
+    """The start with its checkpoint's log, and the last step there; with overwrite, a new log at the user's path."""
     path, known = settings.log or start.state["log"]["path"], start.state["log"]["id"]
     try:
         with read_log(path) as log:

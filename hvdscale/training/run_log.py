@@ -32,8 +32,8 @@ TRIAL = 0       # a training run's log holds one trial
 
 def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),
              optional: Iterable[str] = (), layer_groups: Iterable[str] = (), **how: bool) -> LogWriter:
-    """A log for trials of plans like this one; raises LogError if it cannot be opened. metrics: the workload's, "min"
-    or "max" by name; group: versions of the transport; more: metaparameters beside the plan's; how: see LogWriter"""
+    """A log for trials of plans like this one; group: versions of the transport; more: metaparameters; how: see
+    LogWriter"""
     metrics, commit = with_averaged(metrics, plan.average), commit_of(".")
     versions = {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,
                 "numpy": np.__version__, **group}
@@ -84,7 +84,6 @@ class RunLog:
                     step_seconds=result.step_seconds, **result.measured)
 
     def flush(self, sync: bool = False) -> None:
-        """Write all rows to the file, before a pause; ``sync``: to the disk."""
         self._write("flush", sync)
 
     def end(self, status: Status, reason: str) -> None:
@@ -107,8 +106,6 @@ class RunLog:
 
 
 class NoLog(RunLog):
-    """Writes nothing; for the ranks above 0."""
-
     path, log_id, _trial = "", "", TRIAL
 
     def __init__(self) -> None:

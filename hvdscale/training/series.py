@@ -60,8 +60,7 @@ class SeriesRun:
 
 
 def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str, kind: str = "") -> list[SeriesRun]:
-    """The runs of a series; repeat r has seed + r - 1. kind: what file names have beside the worker count, where a
-    series with other keys is in the folder"""
+    """The runs of a series; repeat r has seed + r - 1. kind: what sets file names apart from another series' there"""
     seed = keys.get("seed", 0)
     if not probe:
         return repeated(counts, repeats, out, lambda workers, repeat: {**keys, "seed": seed + repeat - 1}, kind)
@@ -86,8 +85,7 @@ def repeated(counts: list[int], repeats: int, out: str, keys: Callable[[int, int
 
 def runs_to_measure(wanted: Iterable[Measurement], workload: str, keys: dict, local_batch: int, out: str
                     ) -> list[SeriesRun]:
-    """The runs that make these measurements, each with the next repeats that OUT has not. local_batch: of the series;
-    files of another one have it in their names"""
+    """The runs that make these measurements, each with the next repeats that OUT has not."""
     found = []
     for one in wanted:
         own, kind = dict(keys), ""
@@ -114,7 +112,6 @@ def ended(run: SeriesRun, workload: str | None = None) -> bool:
 
 
 def _last_trial(path: str) -> tuple[int, dict] | None:
-    """Status and asked keys of a log's last trial; None where there is none that can be read."""
     try:
         with read_log(path) as log:
             return log.trials["status"][-1], json.loads(log.trials["plan"][-1])["asked"]
@@ -123,12 +120,10 @@ def _last_trial(path: str) -> tuple[int, dict] | None:
 
 
 def finished_logs(out: str) -> list[str]:
-    """The logs of a series' folder whose run ended."""
     return [path for path in find_logs([out]) if (found := _last_trial(path)) and found[0] in FINISHED]
 
 
 def worker_hours(logs: Iterable[str]) -> float:
-    """What the steps of these logs took."""
     spent = 0.0
     for path in logs:
         with read_log(path) as log:
@@ -169,8 +164,7 @@ def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict
 
 def refuse_edited(finished: list[SeriesRun], workload: str, keys: dict, accept: bool,
                   say: Callable[[str], object]) -> dict[str, str]:
-    """The earlier jobs of finished runs that count as the job of now: what differs, by key; raises UsageError for
-    another job, unless the user accepts it."""
+    """The earlier jobs of finished runs that count as the job of now: what differs, by key; raises UsageError."""
     known = {run.log: job for run in finished if (job := job_of(run))}
     now = current_job(workload, keys, say) if known else {}
     accepted = {key: what for then in known.values() if not changes_of(then, now)
@@ -184,8 +178,7 @@ def refuse_edited(finished: list[SeriesRun], workload: str, keys: dict, accept: 
 
 def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | None,
               say: Callable[[str], object]) -> dict:
-    """Start the run, forward its lines, and wait for its end; its job. Raises HvdscaleError if it left no finished
-    log."""
+    """Start the run, forward its lines, and wait for its end; its job. Raises HvdscaleError without a finished log."""
     keys = {**run.keys, "log": run.log, "overwrite": True}
     given = [word for key, value in keys.items() for word in ("--set", f"{key}={value_as_toml(value)}")]
     command = module_command("hvdscale.cli.train", workload, *given)

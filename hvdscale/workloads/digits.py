@@ -65,5 +65,4 @@ def _load_all() -> tuple[np.ndarray, np.ndarray]:
 
 
 def prepare(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Grey levels 0..16 to 0..1."""
     return inputs.to(dtype) / 16

@@ -1,10 +1,9 @@
-"""Files of data sets on disk: plain, gzip or xz, in a folder, one of its sub-folders, or a tar archive there.
+"""Files of data sets on disk: plain, gzip or xz, in a folder, one of its sub-folders, or a tar archive there; and the
+cache of what is made of them. Errors are DataErrors that name the file.
 
     found = collect(folder, ("train.bin", "test.bin"), ("cifar-100-binary",), ("cifar-100-binary.tar.gz",))
-    content = found["train.bin"].content                   unpacked bytes; found has no entry for a missing file
-    digests = check_digests(found, SHA1, "cifar_100", "sha1")
-
-Errors are DataErrors that name the file.
+    place = cache_folder(cache_dir) / "tokens" / key
+    with alone(place): ...                                  one process per host prepares while the others wait
 """
 from __future__ import annotations
 
@@ -22,6 +21,7 @@ from typing import BinaryIO
 
 from ..errors import DataError
 from ..formatting.numbers import list_first
+from ..system.lock import flock
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 ENDINGS = ("", ".gz", ".xz")
@@ -39,8 +39,7 @@ class Found:
 
 def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
             archives: Iterable[str] = ()) -> dict[str, Found]:
-    """The existing files of these names, with any of ENDINGS, from the folder, else a sub-folder, else an archive;
-    raises DataError naming a file that cannot be read."""
+    """The existing files of these names, with any of ENDINGS, in the folder, else a sub-folder, else an archive."""
     found = {}
     places = [folder, *(folder / name for name in subfolders)]
     for name in names:
@@ -65,8 +64,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def unpacked(file: BinaryIO) -> BinaryIO:
-    """The uncompressed content of an open file: gzip and xz are recognised by their first bytes. Closing it leaves the
-    file open."""
+    """The uncompressed content of an open file: gzip and xz are recognised by their first bytes."""
     magic = file.read(len(XZ))
     file.seek(0)
     if magic.startswith(GZIP):
@@ -113,7 +111,6 @@ def _unpack_xz(content: bytes) -> bytes:
 
 
 def _members(archive: Path, names: set[str]) -> dict[str, Found]:
-    """The archive's regular files with these names, in any folder; nothing is unpacked to disk."""
     found = {}
     try:
         with open(archive, "rb") as file:
@@ -181,3 +178,25 @@ def describe_folder(folder: Path) -> str:
     except (OSError, ValueError) as error:
         return f"it cannot be listed: {getattr(error, 'strerror', None) or error}"
     return f"it holds {list_first(names, LISTED)}" if names else "it is empty"
+
+
+def cache_folder(cache_dir: str | None) -> Path:
+    """The cache folder; None: hvdscale in $XDG_CACHE_HOME or ~/.cache. Raises DataError if there is no home folder."""
+    if cache_dir:
+        return Path(os.path.expanduser(cache_dir))
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if home.startswith("~"):
+        raise DataError("there is no home folder to keep what is made of the data set; name a folder: "
+                        "--set cache_dir=DIR")
+    return Path(home, "hvdscale")
+
+
+@contextlib.contextmanager
+def alone(place: Path) -> Iterator[None]:
+    """Lock this path against other processes of the host; raises DataError, or OSError if it cannot."""
+    with open(f"{place}.lock", "w") as file:
+        refusal = flock(file.fileno(), wait=True)
+        if refusal is not None:
+            raise DataError(f"{place.parent}: this file system refuses locks ({os.strerror(refusal)}), by which one "
+                            "process of a host works for all; name another folder: --set cache_dir=DIR")
+        yield

@@ -146,5 +146,4 @@ def read_idx(file: Found, dimensions: int) -> np.ndarray:
 
 
 def prepare(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Grey levels 0..255 to 0..1."""
     return inputs.to(dtype) / 255

@@ -17,7 +17,6 @@ FOLDER = importlib.resources.files(__name__)
 
 
 def names() -> list[str]:
-    """The presets, in alphabetical order."""
     return sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml"))
 
 
@@ -35,7 +34,6 @@ def read_config(config: str) -> tuple[dict, str | None]:
 
 
 def load(name: str) -> tuple[dict, str | None]:
-    """A preset's keys and its workload."""
     with importlib.resources.as_file(FOLDER / f"{name}.toml") as path:
         return _with_workload(read_toml(path), name)
 

@@ -71,7 +71,6 @@ def workload(dataset: str, model: str) -> Classification | None:
 
 
 def card(dataset: str) -> Card:
-    """The published sizes; half of the classes are taken as half of the pictures."""
     train, val, classes = TRAIN - HELD_OUT, HELD_OUT, CLASSES
     if dataset != "imagenet":
         train //= 2
@@ -115,7 +114,6 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
 
 
 def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | None]:
-    """The training pictures and, if present, the test pictures of the data set's classes."""
     if data_dir is None:
         raise DataError(f"{dataset} needs --data-dir DIR with train/SYNSET/*.JPEG and val/SYNSET/*.JPEG")
     train, test = Path(data_dir, "train"), Path(data_dir, "val")

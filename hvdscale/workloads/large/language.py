@@ -29,8 +29,7 @@ from ...workload import Batch, Card, Data, Workload
 from .models.lstm import LSTMLM
 from .models.transformer import SIZES, TransformerLM
 from .readers.corpora import ASKED, PARTS, SHOWN, TextFiles, find_lm1b, find_named, find_text
-from .token_metrics import perplexity, token_loss, token_measures
-from .tokens import Cache, SentenceSplit, StreamSplit, open_cache
+from .tokens import Cache, SentenceSplit, StreamSplit, open_cache, perplexity, token_loss, token_measures
 from .vocabulary import LEARNED
 
 TRANSFORMERS = ("transformer", *(f"transformer_{size}" for size in SIZES))
@@ -102,7 +101,6 @@ class LanguageModel(Workload):
                     notes=self._notes(found, cache, record))
 
     def loss(self, model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Sum of the tokens' cross-entropy in nats, with label smoothing, and their number."""
         tokens, labels = batch
         return token_loss(model(tokens), labels, label_smoothing)
 

@@ -15,7 +15,10 @@ A pair of image and class judged both ways is positive. The Common Visual Data F
 boxes, 1,743,042 of the training set; --allow-missing trains on these.
 
 The loss of an example is the sum over classes of the sigmoid cross-entropy, in nats. average_precision ranks all pairs
-of image and class together (average_precision.py), except ignored ones.
+of image and class together, except ignored ones, by decreasing score (micro average). It is the mean of the precision
+at the score of each positive pair, the share of positives among pairs with at least that score: scikit-learn's
+``average_precision_score``. A score is a logit rounded down to 1/256 and clipped to -16 .. 16, so that histograms add
+up over workers: on 7 million random pairs, 0.25 % of them positive, the result was 0.5658 instead of 0.5661.
 
 Established from the data set's README: 9,011,219, 41,620 and 125,436 images; 13,444,569 positive human labels in train;
 7,186 classes, those with at least 100 positive labels. From the published measurements of Shallue et al. 2019: the goal
@@ -43,7 +46,6 @@ from ...plan.values import check_value, none_of
 from ...workload import Card, Data, MapSplit, Workload
 from ..models.resnet import ImageNetResNet
 from ..pixels import meta_images
-from .average_precision import COUNTS, average_precision, score_counts
 from .imagenet import SIDE, prepare
 from .readers.images import centre_crop, pillow, random_crop
 from .readers.open_images import Images, Labels, among, find_images, find_labels, read_classes, read_labels
@@ -52,6 +54,9 @@ MODELS = {"open_images_v4": ("resnet_50",)}
 CLASSES, TRAIN, VALIDATION = 7186, 4_526_492, 41_225
 PARTS = ("train", "validation", "test")
 NEGATIVES = {"all": 0, "verified": -1}          # the target of a class without a label
+FINENESS, LARGEST = 256, 16                     # score levels per unit of logit; bound of the scores
+LEVELS = 2 * LARGEST * FINENESS
+COUNTS = 2 * LEVELS
 
 DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0.9, lr=0.1, lr_rule="linear",
                 warmup_epochs=1.0, decay="linear", epochs=20.0, eval_every_epochs=0.1, eval_splits="val",
@@ -230,3 +235,26 @@ class LabelledImages:
         targets[judged[~positive]] = 0
         targets[judged[positive]] = 1           # last: a pair judged both ways is positive
         return targets
+
+
+def score_counts(logits: Tensor, targets: Tensor) -> Tensor:
+    """Histograms of the scores, from the lowest: of the positive pairs, then of all pairs; (COUNTS,) float64.
+
+    All NaN if any logit is NaN. targets: 1 for a positive pair, 0 for a negative one, -1 for one that is ignored
+    """
+    counts = torch.full((COUNTS,), torch.nan, dtype=torch.float64)
+    if not logits.isnan().any():
+        levels = ((logits.double() + LARGEST) * FINENESS).floor_().clamp_(0, LEVELS - 1).long()
+        for half, pairs in zip(counts.view(2, LEVELS), (targets > 0, targets >= 0)):
+            half[:] = torch.bincount(levels[pairs], minlength=LEVELS)
+    return counts
+
+
+def average_precision(counts: np.ndarray) -> float:
+    """Average precision from the summed counts, (COUNTS,); NaN if no pair is positive or a count is NaN."""
+    positives, pairs = counts.reshape(2, LEVELS)[:, ::-1]
+    above, ranks = positives.cumsum(), pairs.cumsum()
+    if not above[-1] > 0:
+        return float("nan")
+    met = positives > 0
+    return float((positives[met] * above[met] / ranks[met]).sum() / above[-1])

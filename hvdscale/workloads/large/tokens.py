@@ -1,13 +1,12 @@
 """Text as token ids in memory-mapped files, built once and cached; and the splits of a language model.
 
     cache = open_cache({"train": [Text(path)], "val": [Text(other)]}, "bpe:8000", learn_from=("train",))
-    cache.vocabulary, cache.parts["train"]
     StreamSplit(cache.parts["train"], sequence=128)         sequences cut from one stream of tokens
     SentenceSplit(cache.parts["train"], sequence=64)        one example per line
+    token_loss(logits, labels, label_smoothing)             (n, T, vocabulary); (n, T), IGNORED where there is no token
 
 A cache folder is named by a key of everything that determines its content: the files' paths, sizes and times, and the
-settings. One process per host builds it while the others wait; it gets its name once complete. Text is read in chunks,
-so it may be of any size.
+settings. One process per host builds it while the others wait. Text is read in chunks, so it may be of any size.
 """
 from __future__ import annotations
 
@@ -27,6 +26,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from ...data.splits import Batch
 from ...errors import DataError
@@ -34,8 +35,8 @@ from ...formatting.screen import Screen
 from ...plan.shards import Visits
 from ...system.cores import usable_cores
 from ...system.files import new_file, whole_folder, write_whole
-from ..files import reading
-from .cache import alone, cache_folder
+from ...workload import smoothed_cross_entropy
+from ..files import alone, cache_folder, reading
 from .readers.text import Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
 
@@ -126,7 +127,6 @@ class Encoded:
         return self.at(bounds[:, 0], counts, width, fill), counts
 
     def longer_than(self, most: int) -> int:
-        """The number of lines with more tokens, ``eos`` included."""
         return sum(int((lengths > most).sum()) for lengths in self.lengths())
 
     def count_tokens(self, most: int, lines: np.ndarray | slice = slice(None)) -> int:
@@ -173,10 +173,7 @@ class _TokenSplit:
 
 
 class StreamSplit(_TokenSplit):
-    """Sequences of T tokens cut from a text as one stream, which starts after an ``eos``.
-
-    Example i predicts tokens i T .. i T + T - 1; the last sequence is padded with ignored labels.
-    """
+    """Sequences of T tokens cut from a text as one stream, which starts after an ``eos``; the last is padded."""
 
     def _all_examples(self) -> int:
         return -(-len(self.text.tokens) // self.sequence)
@@ -280,7 +277,6 @@ def _open(place: Path) -> Cache | None:
 
 @contextmanager
 def _writing(root: Path) -> Iterator[None]:
-    """Turns write errors into a DataError that explains how to name another folder."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         yield
@@ -294,8 +290,6 @@ def _writing(root: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Build:
-    """Builds a cache under a temporary name."""
-
     place: Path
     parts: Mapping[str, Sequence[Text]]
     blank_lines: bool
@@ -359,3 +353,21 @@ class _Build:
                 if screen.due(now):
                     screen.line(f"{doing}: {done / max(total, 1):.0%} of {total / 1e6:.0f} MB, "
                                 f"{done / (now - started) / 1e6:.1f} MB/s", now)
+
+
+def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    return smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing), (labels != IGNORED).sum()
+
+
+def token_measures(logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, int]]:
+    counted = labels != IGNORED
+    logits, labels = logits[counted], labels[counted]
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    cross_entropy = functional.cross_entropy(logits, labels, reduction="none").double().sum()
+    errors = (logits.argmax(1) != labels).sum()
+    return {"cross_entropy": (cross_entropy, len(labels)), "error": (errors, len(labels))}
+
+
+def perplexity(cross_entropy: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.exp(cross_entropy))

@@ -7,12 +7,16 @@
 Line n of train.en and line n of train.de form a pair. Both languages share one vocabulary, learned from both sides of
 the training text. Training pairs are padded to a fixed length, so a pair does not depend on its batch; longer pairs and
 those with an empty side are left out. Validation and test use every pair, cut after 512 tokens.
+
+BLEU (Papineni et al. 2002, ACL, P02-1040) is not a mean over sentences: it compares the n-grams of the whole corpus
+with those of the references. So the n-grams are counted first, over batches and workers, and the score computed last.
 """
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +27,20 @@ from ...errors import DataError, UsageError
 from ...formatting.numbers import counted
 from ...plan.shards import Visits
 from ...plan.values import check_value
+from ...system.extras import import_extra
 from ...workload import Card, Data, Workload
 from ..files import ENDINGS, describe_folder
-from .bleu import COUNTS, bleu, bleu_counts, signature
 from .models.translation import TranslationTransformer
 from .readers.text import Text
-from .token_metrics import perplexity, token_loss, token_measures
-from .tokens import IGNORED, Encoded, open_cache, shift_right
+from .tokens import IGNORED, Encoded, open_cache, perplexity, shift_right, token_loss, token_measures
 from .vocabulary import Vocabulary
 
 MOST_EVALUATED = 512            # tokens of a validation or test sentence
 BEYOND = 50                     # extra tokens of a translation over its source (Vaswani et al., section 6.1)
 NO_TEST = "none"
+ORDER = 4                       # of the longest n-grams
+COUNTS = 2 * ORDER + 2          # matched n-grams, n-grams of the translations, their words, words of the references
+TOKENIZER, SMOOTHING = "13a", "exp"
 SIDES = ("source", "target")
 
 ADAM = dict(optimizer="adam", beta1=0.9, beta2=0.98, epsilon=1e-9, lr_rule="sqrt", warmup_start_factor=0.0,
@@ -80,11 +86,7 @@ class TranslationBatch:
 
 
 class References:
-    """Reference translations of a batch, and how to produce the model's.
-
-    vocabulary  decodes tokens to such lines
-    beam        hypotheses kept by the search
-    """
+    """Reference lines of a batch, with the vocabulary that decodes tokens to such lines, and the beam of the search."""
 
     __slots__ = ("lines", "vocabulary", "beam")         # no __dict__, so to_device passes it on unchanged
 
@@ -184,17 +186,17 @@ class Translation(Workload):
                             f"{prefixes['train']}.{languages[2]} and the others, plain, .gz or .xz")
         texts = {part: find_parallel(Path(data_dir), part, str(prefix), languages.groups())
                  for part, prefix in prefixes.items() if (part, prefix) != ("test", NO_TEST)}
-        cache = open_cache({f"{part}.{side}": [text] for part, sides in texts.items()
-                            for side, text in zip(SIDES, sides)}, str(vocabulary or corpus.vocabulary),
-                           [f"train.{side}" for side in SIDES], cache_dir=cache_dir)
-        encoded = {part: [cache.parts[f"{part}.{side}"] for side in SIDES] for part in texts}
+        tokens = open_cache({f"{part}.{side}": [text] for part, sides in texts.items()
+                             for side, text in zip(SIDES, sides)}, str(vocabulary or corpus.vocabulary),
+                            [f"train.{side}" for side in SIDES], cache_dir=cache_dir)
+        encoded = {part: [tokens.parts[f"{part}.{side}"] for side in SIDES] for part in texts}
         for part, (source, target) in encoded.items():
             if source.lines != target.lines:
                 first, second = (text.path for text in texts[part])
                 raise DataError(f"{first} has {source.lines} lines, but {second} has {target.lines}; line n of one "
                                 "translates line n of the other, so they are not of one set, or one is cut short")
         pairs, left_out = _training(texts["train"], *encoded.pop("train"), longest)
-        known = cache.vocabulary
+        known = tokens.vocabulary
         held_out = {part: Pairs(source, target, np.arange(source.lines), MOST_EVALUATED, False, References(
             [line for chunk in texts[part][1].chunks() for line in chunk.lines], known, beam))
             for part, (source, target) in encoded.items()}
@@ -203,14 +205,13 @@ class Translation(Workload):
         notes = tuple(f"trains without {counted(number, 'pair')} {reasons[why]}" for why, number in left_out.items()
                       if number)
         return Data(pairs, **held_out, model_args=special, notes=notes, record={
-            "left_out": left_out, "vocabulary_sha256": known.sha256, "text_sha256": cache.text_sha256,
+            "left_out": left_out, "vocabulary_sha256": known.sha256, "text_sha256": tokens.text_sha256,
             "bleu": signature(), "cut": {part: split.cut for part, split in held_out.items()}})
 
     def build(self, **model_args) -> nn.Module:
         return TranslationTransformer(**{**self.sizes, **model_args})
 
     def loss(self, model: nn.Module, batch: TranslationBatch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Sum of the target tokens' cross-entropy in nats, with label smoothing, and their number."""
         return token_loss(model(batch.source, batch.inputs), batch.labels, label_smoothing)
 
     def measure(self, model: nn.Module, batch: TranslationBatch) -> dict[str, object]:
@@ -232,8 +233,7 @@ def translations(model: TranslationTransformer, batch: TranslationBatch) -> list
 
 
 def find_parallel(folder: Path, part: str, prefix: str, languages: Sequence[str]) -> list[Text]:
-    """The files PREFIX.LANGUAGE of a split, source and target, plain, .gz or .xz; raises DataError naming missing
-    ones."""
+    """The files PREFIX.LANGUAGE of a split, source and target; raises DataError naming missing ones."""
     names = [f"{prefix}.{language}" for language in languages]
     paths = [next((path for ending in ENDINGS if (path := folder / f"{name}{ending}").is_file()), None)
              for name in names]
@@ -280,8 +280,39 @@ MODELS = {dataset: ("transformer",) for dataset in CORPORA}
 
 
 def workload(dataset: str, model: str) -> Translation | None:
-    """multi30k/transformer (4 layers of width 128) or wmt/transformer (base of Vaswani et al.); None for another name.
-    """
+    """multi30k/transformer (4 layers of width 128), wmt/transformer (base of Vaswani et al.); None for others."""
     if dataset not in CORPORA or model != "transformer":
         return None
     return Translation(dataset, model, CORPORA[dataset], SIZES[dataset], DEFAULTS[dataset])
+
+
+def bleu_counts(translations: Sequence[str], references: Sequence[str]) -> Tensor:
+    """Counts over these sentences, (10,) float64: integers, so sums are exact in any order.
+
+    For n = 1 .. 4 the n-grams that match, then the n-grams of the translations, then the words of both.
+    """
+    if not translations:
+        return torch.zeros(COUNTS, dtype=torch.float64)
+    score = _metric().corpus_score(list(translations), [list(references)])
+    return torch.tensor([*score.counts, *score.totals, score.sys_len, score.ref_len], dtype=torch.float64)
+
+
+def bleu(counts: np.ndarray) -> float:
+    *grams, words, reference_words = (int(count) for count in counts)
+    if not reference_words:
+        return float("nan")
+    return _metric().compute_bleu(grams[:ORDER], grams[ORDER:], words, reference_words, SMOOTHING).score
+
+
+def signature() -> str:
+    """sacrebleu's signature of the score: tokenizer, smoothing, case and version."""
+    return f"nrefs:1|case:mixed|eff:no|tok:{TOKENIZER}|smooth:{SMOOTHING}|version:{_sacrebleu().__version__}"
+
+
+@cache
+def _metric():
+    return _sacrebleu().BLEU(tokenize=TOKENIZER, smooth_method=SMOOTHING, max_ngram_order=ORDER, force=True)
+
+
+def _sacrebleu():
+    return import_extra("sacrebleu", "BLEU", refused=DataError)

@@ -2,8 +2,6 @@
 
     vocabulary = learn("bpe:8000", chunks_of_lines)     or unigram:N, word, word:N, char, char:N, byte
     vocabulary = read(Path("my.model"))                 a SentencePiece model, or a list of words or characters
-    ids, counts = vocabulary.encode(["one line", "another"])
-    vocabulary.decode(ids)
 
 Learned vocabularies and lists start with four special tokens: 0 <pad>, 1 <unk> (anything without a token), 2 <s> (start
 of a line) and 3 </s> (end). A given model keeps its ids; missing special tokens are appended.
@@ -58,10 +56,8 @@ class Vocabulary:
         raise NotImplementedError
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The concatenated token ids of all lines, and each line's number of tokens: two integer arrays.
-
-        No special token except ``unk`` is inserted.
-        """
+        """The token ids of all lines, without special ones but ``unk``, and each line's number of tokens: two
+        arrays."""
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -70,13 +66,11 @@ class Vocabulary:
 
     @property
     def sha256(self) -> str:
-        """The file's checksum: vocabularies with the same checksum encode alike."""
         return hashlib.sha256(self.content).hexdigest()
 
 
 class Pieces(Vocabulary):
-    """Words, parts of them or characters by SentencePiece (Kudo & Richardson 2018, arXiv:1808.06226), from the bytes of
-    its model."""
+    """Words, parts of them or characters by SentencePiece (Kudo & Richardson 2018, arXiv:1808.06226)."""
 
     suffix = ".model"
 
@@ -151,11 +145,10 @@ def is_learned(wanted: str) -> bool:
 def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
     """Learn a vocabulary of this kind and size from chunks of lines, in bounded memory.
 
-    bpe:N, unigram:N  from a reproducible random sample of the lines; text without a piece is spelled in bytes, so
-                      nothing is ``unk``. The text is not normalized
-    word:N, char:N    the N most frequent, including special tokens, ties by character; without N all of them. Words are
-                      separated by spaces, and one is <unk>, as in WikiText. Others in a row that have no token are one
-                      ``unk``. With more than 2^22 distinct words, rare ones may be dropped
+    bpe:N, unigram:N  from a reproducible random sample; what has no piece is spelled in bytes; nothing is normalized
+    word:N, char:N    the N most frequent, including special tokens; without N all of them. Words are separated by
+    spaces,
+                      and one is <unk>, as in WikiText; others in a row that have no token are one ``unk``
     byte              needs no text
 
     Raises DataError if the text is too small for the size, naming a possible one; UsageError as ``is_learned`` does.
@@ -178,9 +171,10 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
 
 
 def read(path: Path) -> Vocabulary:
-    """The vocabulary in a file: a SentencePiece model, or a UTF-8 list of tokens, one per line, special ones spelled
-    <pad>, <unk>, <s>, </s>. A list is of words, or of characters if all are single and the file's name does not end in
-    .words. Raises DataError naming an invalid file.
+    """The vocabulary in a file: a SentencePiece model, or a list of tokens, one per line, special ones as <pad>, <unk>,
+    ...
+
+    A list is of words, or of characters if all are single and the file's name does not end in .words.
     """
     try:
         with open(path, "rb") as file:
@@ -215,8 +209,7 @@ def parse(content: bytes, path: Path) -> Vocabulary:
 def sample(chunks: Iterable[Sequence[str]], most: int) -> list[str]:
     """A uniform random sample of the lines, in order, of at most ``most`` characters; reproducible.
 
-    Each line draws a number, and lines below a threshold are kept; the threshold is halved while there are too many.
-    Lines are cut every LONGEST characters.
+    Lines whose random number is below a threshold are kept; it is halved while there are too many.
     """
     draw, bar, kept, size = random.Random(SAMPLE_SEED).random, 1.0, [], 0
     for line in _cut(chunks):
@@ -238,8 +231,7 @@ def _cut(chunks: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _count(kind: str, chunks: Iterable[Sequence[str]]) -> dict[str, int]:
-    """The count of each word or character; when there are too many, words met once are dropped, then words met twice,
-    ..."""
+    """The count of each word or character; where there are too many, those met least are dropped."""
     counts, rarest = Counter(), 0
     for lines in chunks:
         if len(counts) > MOST_COUNTED:
@@ -273,7 +265,6 @@ def _too_high(kind: str, most: int) -> str:
 
 
 def _why_not(kind: str, error: str) -> str:
-    """The possible sizes, from SentencePiece's message."""
     high = re.search(r"too high .*<= (\d+)", error, re.DOTALL)
     if high and int(high[1]) > len(SPECIAL) + BYTES:
         return _too_high(kind, int(high[1]))

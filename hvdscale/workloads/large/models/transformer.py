@@ -76,9 +76,7 @@ class Embedding(nn.Module):
 
 
 def sinusoids(start: int, positions: int, width: int, like: Tensor) -> Tensor:
-    """Sines, then cosines, of position / 10000^(2i / width), shape (positions, width) (Vaswani et al., section 3.5), of
-    the type and device of ``like``.
-    """
+    """Sines, then cosines, of position / 10000^(2i / width), (positions, width) (Vaswani et al., section 3.5)."""
     waves = (width + 1) // 2
     place = torch.arange(start, start + positions, dtype=like.dtype, device=like.device)
     frequency = torch.exp(torch.arange(waves, dtype=like.dtype, device=like.device) * (-2 * math.log(1e4) / width))
@@ -124,7 +122,6 @@ class Past:
         self.seen: KeysValues | None = None
 
     def add(self, seen: KeysValues) -> KeysValues:
-        """Append later positions; returns all."""
         self.seen = seen if self.seen is None else tuple(torch.cat(pair, dim=2) for pair in zip(self.seen, seen))
         return self.seen
 
@@ -165,7 +162,6 @@ def xavier(linear: nn.Linear) -> nn.Linear:
 
 
 def require_whole(**sizes: int) -> None:
-    """Raise ValueError naming the first size that is not a positive integer."""
     for name, size in sizes.items():
         if type(size) is not int or size < 1:
             raise ValueError(f"{name} = {size!r}; give a whole number, 1 or more")

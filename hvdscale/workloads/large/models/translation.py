@@ -30,7 +30,12 @@ class TranslationTransformer(nn.Module):
                  dropout: float = 0.1, tied: bool = True, pad: int = 0, begin: int = 1, end: int = 2):
         super().__init__()
         require_whole(vocabulary=vocabulary, layers=layers)
-        _require_tokens(vocabulary, pad=pad, begin=begin, end=end)
+        special = {"pad": pad, "begin": begin, "end": end}
+        if wrong := [f"{name} = {token}" for name, token in special.items() if token not in range(vocabulary)]:
+            raise ValueError(f"{', '.join(wrong)}: tokens are 0 .. {vocabulary - 1}")
+        if len(set(special.values())) < len(special):
+            named = " and ".join(f"{name} = {token}" for name, token in special.items())
+            raise ValueError(f"{named}: give three different tokens")
         self.pad, self.begin, self.end = pad, begin, end
         self.source = Embedding(vocabulary, width)
         self.target, self.readout = (None if tied else Embedding(vocabulary, width) for _ in range(2))
@@ -80,15 +85,6 @@ class TranslationTransformer(nn.Module):
         return search.best
 
 
-def _require_tokens(vocabulary: int, **special: int) -> None:
-    wrong = [f"{name} = {token}" for name, token in special.items() if token not in range(vocabulary)]
-    if wrong:
-        raise ValueError(f"{', '.join(wrong)}: tokens are 0 .. {vocabulary - 1}")
-    if len(set(special.values())) < len(special):
-        named = " and ".join(f"{name} = {token}" for name, token in special.items())
-        raise ValueError(f"{named}: give three different tokens")
-
-
 class _Beams:
     """The search of ``decode``: k hypotheses for each of m open sentences, as m k rows for the model.
 
@@ -112,7 +108,7 @@ class _Beams:
 
     def step(self, place: int) -> None:
         m, k = self.last.shape
-        log_p, lengths = self._extensions(place), self.lengths + ~self.ended
+        log_p, lengths = self._extended(place), self.lengths + ~self.ended
         ranks = log_p / ((5 + lengths) / 6)[:, :, None] ** self.length_penalty
         chosen = ranks.flatten(1).topk(k).indices
         parent, token = chosen // log_p.shape[2], chosen % log_p.shape[2]
@@ -123,7 +119,7 @@ class _Beams:
         self.last = token
         self._close(parent, self.ended.all(1) if place + 1 < self.longest else torch.ones_like(self.ended[:, 0]))
 
-    def _extensions(self, place: int) -> Tensor:
+    def _extended(self, place: int) -> Tensor:
         """log P of every hypothesis extended by every token, (m, k, vocabulary); an ended one only by pad."""
         model = self.model
         logits = model.logits(self.last.view(-1, 1), self.memory, self.mask, place, self.past)[:, 0]
@@ -134,7 +130,6 @@ class _Beams:
         return log_p + self.log_p[:, :, None]
 
     def _close(self, parent: Tensor, done: Tensor) -> None:
-        """Store the best hypothesis of finished sentences, and keep the others open."""
         m, k = parent.shape
         self.best[self.open[done]] = self.tokens[done, 0]
         rows = (torch.arange(m, device=parent.device)[:, None] * k + parent)[~done].flatten()

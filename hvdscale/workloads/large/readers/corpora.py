@@ -1,8 +1,6 @@
 """Which files make up a text, found by name or given by the user, and to which split each belongs.
 
-    files = find_text(Path("wikitext-2"), allow_missing=False)          files.train, files.val, files.test
     files = find_named(Path("wikitext-2"), {"train": "valid.txt", "val": "test.txt"}, allow_missing=False)
-    files = find_lm1b(Path("1-billion-word-language-modeling-benchmark-r13output"), allow_missing=True)
 
 Files may be plain, gzip or xz. Missing or inconsistent files raise a DataError that names them.
 """
@@ -81,8 +79,7 @@ def find_lm1b(folder: Path, allow_missing: bool) -> TextFiles:
 
 
 def find_text(folder: Path, allow_missing: bool) -> TextFiles:
-    """One file, which is cut; files named train, valid (val, dev) and test; or others, of which the last is held
-    out."""
+    """One file, which is cut; files named train, valid (val, dev), test; or others, the last of them held out."""
     if folder.is_file():
         return _cut(folder)
     files = [path for path in _list_files(folder) if TEXT.fullmatch(path.name)]
@@ -119,7 +116,6 @@ def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> T
 
 
 def _find_named(folder: Path, part: str, name: str) -> list[Path]:
-    """The files that a data argument names: one file, all files of a folder, or the matches of a pattern."""
     path = folder / str(name)
     if path.is_dir():
         return _list_files(path)
@@ -132,10 +128,7 @@ def _find_named(folder: Path, part: str, name: str) -> list[Path]:
 
 
 def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tuple[list[Path], tuple[str, ...]]:
-    """The files in order, and the missing ones of a numbered set (NAME-00003-of-00100), counted from ``first``.
-
-    Raises DataError naming missing files, unless they are allowed, and files of different sets.
-    """
+    """The files in order, and the missing ones of a numbered set (NAME-00003-of-00100); raises DataError."""
     matches = [NUMBERED.fullmatch(path.name) for path in files]
     if not all(matches):
         known: dict[Path, Path] = {}
@@ -178,6 +171,5 @@ def _cut(path: Path) -> TextFiles:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """The visible files of a folder, sorted by name; raises DataError if there is no such folder."""
     with reading(folder):
         return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))

@@ -1,13 +1,10 @@
 """Pictures in one folder per class, DIR/CLASS/PICTURE: an index in a few arrays, so that millions fit in memory.
 
-    classes = class_folders(directory)              names, sorted
-    pictures = index_pictures(directory, classes)
+    pictures = index_pictures(directory, class_folders(directory))
     pictures.path(i), pictures.labels[i]            sorted by class and name
-    Crops(pictures, order, random_crop, 224)[i]     a map-style data set: (uint8 (3, 224, 224), label)
     found, list_file = damaged(pictures, cache_dir)     which fail to decode: {4: "DIR/CLASS/PICTURE: cannot be ..."}
 
-A million pictures of ImageNet take 28 MB and a few seconds. Pictures are recognised by EXTENSIONS, in any case; links
-are followed, hidden files ignored.
+A million pictures of ImageNet take 28 MB and a few seconds. Links are followed, hidden files ignored.
 """
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ from torch import Tensor
 from ....errors import DataError
 from ....system.cores import usable_cores
 from ....system.files import write_whole
-from ...files import reading
-from ..cache import alone, cache_folder
+from ...files import alone, cache_folder, reading
 from .images import EXTENSIONS, undecodable
 
 SYNSET = re.compile(rb"n\d{8}$")
@@ -59,7 +55,6 @@ class Pictures:
         return self.directory / self.name(i)
 
     def name(self, i: int) -> str:
-        """CLASS/PICTURE of the i-th picture."""
         start = self.ends[i - 1] if i else 0
         return f"{self.classes[self.labels[i]]}/{os.fsdecode(self.names[start:self.ends[i]].tobytes())}"
 
@@ -87,10 +82,15 @@ def class_folders(directory: Path) -> list[str]:
 
 def index_pictures(directory: Path, classes: Sequence[str]) -> Pictures:
     """The pictures in these folders; raises DataError for one without pictures or that cannot be read."""
-    names, lengths, counts, others = [], [], [], []
+    names, lengths, counts, others, known = [], [], [], [], set(classes)
     for label in classes:
         found, more = _pictures_in(directory / label)
-        _refuse_strangers(directory / label, found, classes)
+        own = os.fsencode(label)
+        for name in found if SYNSET.match(own) else ():
+            named = name.partition(b"_")[0]             # another synset, as in n01440764_10026.JPEG
+            if named != own and SYNSET.match(named) and os.fsdecode(named) in known:
+                raise DataError(f"{directory / label / os.fsdecode(name)}: is named for class {os.fsdecode(named)}, "
+                                f"but lies among those of {label}; are folders swapped, or pictures misplaced?")
         names.append(b"".join(found))
         lengths.append(np.fromiter(map(len, found), np.int64, len(found)))
         counts.append(len(found))
@@ -101,7 +101,6 @@ def index_pictures(directory: Path, classes: Sequence[str]) -> Pictures:
 
 
 def _pictures_in(folder: Path) -> tuple[list[Name], list[Path]]:
-    """The sorted names of the pictures in a class's folder, and its other entries."""
     pictures, others = [], []
     for entry in _entries(folder):
         if not _is_picture(entry.name):
@@ -117,24 +116,11 @@ def _pictures_in(folder: Path) -> tuple[list[Name], list[Path]]:
     return sorted(pictures), others
 
 
-def _refuse_strangers(folder: Path, found: list[Name], classes: Sequence[str]) -> None:
-    """Raise DataError for a picture named after another synset, such as n01440764_10026.JPEG."""
-    label = os.fsencode(folder.name)
-    if not SYNSET.match(label) or all(name.startswith(label + b"_") for name in (found[0], found[-1])):
-        return                          # the names are sorted, so all others match too
-    for name in found:
-        named = name.partition(b"_")[0]
-        if named != label and SYNSET.match(named) and os.fsdecode(named) in classes:
-            raise DataError(f"{folder / os.fsdecode(name)}: is named for class {os.fsdecode(named)}, but lies among "
-                            f"those of {folder.name}; are folders swapped, or pictures misplaced?")
-
-
 def _is_picture(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry]:
-    """The folder's visible entries, unordered; raises DataError if it cannot be read."""
     with reading(folder), os.scandir(folder) as entries:
         yield from (entry for entry in entries if not entry.name.startswith("."))
 

@@ -1,8 +1,4 @@
-"""Pictures decoded to RGB by Pillow, cropped and resized to the networks' input.
-
-    random_crop(path, side)     uint8 (3, side, side), for training: uses torch's global generator
-    centre_crop(path, side)     uint8 (3, side, side), for evaluation
-    undecodable(path, n, 8)     which of n files fail to decode: {4: "... truncated ..."}
+"""Pictures decoded to RGB by Pillow, cropped and resized to the networks' input: uint8 (3, side, side).
 
 Formats are detected by content, not name: JPEG (colour, grey, CMYK, YCCK), PNG, WebP or BMP. Pillow converts other
 modes to RGB: it drops transparency, looks up palettes, and ignores the colour profile of CMYK; of 16 bits the upper 8
@@ -53,8 +49,7 @@ def centre_crop(path: Path, side: int) -> Tensor:
 
 
 def undecodable(path: Callable[[int], Path], count: int, threads: int) -> dict[int, str]:
-    """Which of the files path(0) .. path(count-1) fail to decode, and why, by index; DataError for an unreadable
-    one."""
+    """Which of the files path(0) .. path(count-1) fail to decode, and why, by index; raises DataError."""
     pillow()
     found: dict[int, str] = {}
     with without_warnings(), ThreadPoolExecutor(threads) as pool:
@@ -126,8 +121,7 @@ def without_warnings() -> Iterator[None]:
 
 
 def decode(path: Path, content: bytes, choose: Callable[[int, int], Box], side: int):
-    """A Pillow image in RGB and the box that ``choose`` selects, in a scale of which the box keeps REDUCED times the
-    side. Raises DataError naming the file and its size in bytes."""
+    """A Pillow image in RGB and its chosen box, in a scale of which the box keeps REDUCED times the side."""
     Image = pillow()
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
@@ -135,7 +129,10 @@ def decode(path: Path, content: bytes, choose: Callable[[int, int], Box], side: 
         if width * height > MOST_PIXELS:
             raise ValueError(f"its header says {width}x{height} pixels, and at most {MOST_PIXELS} are decoded")
         box = _reduce(image, choose(width, height), side)
-        return _as_rgb(image), box
+        if image.mode.startswith("I"):          # the upper 8 of 16 bits
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB"), box
     except MemoryError:
         raise
     except Image.UnidentifiedImageError:
@@ -154,13 +151,3 @@ def _reduce(image, box: Box, side: int) -> Box:
         return box
     scale = width / drafted[1][2]
     return box[0] / scale, box[1] / scale, min(box[2] / scale, image.width), min(box[3] / scale, image.height)
-
-
-def _as_rgb(image):
-    """The decoded picture; the upper 8 of 16 bits per pixel."""
-    if image.mode.startswith("I"):
-        image = pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode == "RGB":
-        image.load()
-        return image
-    return image.convert("RGB")

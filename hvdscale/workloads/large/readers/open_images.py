@@ -1,10 +1,5 @@
 """Open Images: image-level labels from CSV files, plain or gzip, and the paths of the images.
 
-    classes = read_classes(folder)                                  the trainable ones
-    labels = read_labels(find_labels(folder, "train", "human"), classes)
-    images = find_images(folder, "train")
-    path = images.path(0)
-
 The files of version 4 (storage.googleapis.com/openimages/2018_04) are in one folder, or those of each part in train/,
 validation/ and test/, as published:
 
@@ -14,8 +9,7 @@ validation/ and test/, as published:
     train-annotations-machine-imagelabels.csv   the same format, 78,977,695 lines
 
 An image's name is 16 hexadecimal digits. Confidence is 1 if a person confirmed the label and 0 if a person rejected it;
-for machine labels it is a fraction. Established from the data set's README and the tensorflow-datasets loader: names,
-header and columns; description files of version 4 have no header, later ones start with LabelName,DisplayName. Not
+for machine labels it is a fraction. Established from the data set's README and the tensorflow-datasets loader; not
 established: that no pair of image and label occurs twice.
 """
 from __future__ import annotations
@@ -70,11 +64,9 @@ class Labels:
     positive: np.ndarray
 
     def has_positive(self) -> np.ndarray:
-        """Whether each image has a positive label: (m,) bool."""
         return self._counts(self.positive) > 0
 
     def only(self, images: np.ndarray, positive: bool = False) -> Labels:
-        """The labels of the selected images, (m,) bool; with ``positive`` only the positive ones."""
         if images.all() and not positive:
             return self
         rows = np.repeat(images, np.diff(self.starts))
@@ -113,7 +105,6 @@ class Images:
         return self.folders[self.where[index]] / f"{self.names[index]:016x}.jpg"
 
     def only(self, images: np.ndarray) -> Images:
-        """The files of these images, which must exist; increasing names."""
         at = np.searchsorted(self.names, images)
         return Images(self.names[at], self.where[at], self.folders)
 
@@ -127,7 +118,6 @@ def among(names: np.ndarray, images: np.ndarray) -> np.ndarray:
 
 
 def find_labels(folder: Path, part: str, kind: str) -> Path:
-    """The label file of a part, "human" or "machine"; raises DataError naming the missing file."""
     name = f"{part}-annotations-{kind}-imagelabels.csv"
     return _find(folder, name, [folder, folder / part])
 
@@ -143,10 +133,7 @@ def _find(folder: Path, name: str, places: list[Path]) -> Path:
 
 
 def read_classes(folder: Path) -> dict[bytes, int]:
-    """The class of each described label name: its index in classes-trainable.txt, -1 where it is not trainable.
-
-    Raises DataError naming file and line.
-    """
+    """The class of each described label name: its index in classes-trainable.txt, -1 where it is not trainable."""
     described = _read_names(_find(folder, "class-descriptions.csv", [folder]), DESCRIPTION_HEADER)
     path = _find(folder, "classes-trainable.txt", [folder])
     trained = _read_names(path, None)
@@ -205,25 +192,18 @@ def read_labels(path: Path, classes: Mapping[bytes, int], least: float | None = 
     if not seen:
         raise DataError(f"{path}: has no labels, nothing after its header; fetch it again")
     images, counts, numbers, positive = (np.frombuffer(column, column.typecode) for column in columns)
-    return Labels(*_by_image(images, counts, numbers, positive.view(bool)))
-
-
-def _firsts(images: np.ndarray) -> np.ndarray:
-    """The start of each run of equal images."""
-    return np.flatnonzero(np.concatenate([np.ones(min(1, len(images)), bool), images[1:] != images[:-1]]))
-
-
-def _by_image(images: np.ndarray, counts: np.ndarray, classes: np.ndarray,
-              positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Runs of labels of one image each, sorted by image: images, starts, classes, positive."""
     if (images[1:] < images[:-1]).any():            # the published files are sorted
         order = np.argsort(images, kind="stable")
         rows = np.argsort(np.repeat(np.argsort(order), counts).astype(np.uint32), kind="stable")
-        images, counts, classes, positive = images[order], counts[order], classes[rows], positive[rows]
+        images, counts, numbers, positive = images[order], counts[order], numbers[rows], positive[rows]
     firsts = _firsts(images)
     if len(firsts) < len(images):                   # a run that spans chunks
         images, counts = images[firsts], np.add.reduceat(counts, firsts, dtype=counts.dtype)
-    return images, _starts(counts), classes, positive
+    return Labels(images, _starts(counts), numbers, positive.view(bool))
+
+
+def _firsts(images: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.concatenate([np.ones(min(1, len(images)), bool), images[1:] != images[:-1]]))
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:
@@ -252,7 +232,6 @@ def _parse(path: Path, first: int, text: bytes, kind: str,
 
 
 def _explain(line: bytes, kind: str) -> str:
-    """What is wrong with a line that does not match."""
     fields = line.split(b",")
     if len(fields) != len(FIELDS[kind]):
         return f"has not the four fields {HEADER.decode()}"
@@ -260,7 +239,6 @@ def _explain(line: bytes, kind: str) -> str:
 
 
 def _quote(text: bytes) -> str:
-    """The start of a line, printable."""
     more = "..." if len(text) > 80 else ""
     return f"'{repr(text[:80])[2:-1]}{more}'"
 
@@ -285,8 +263,7 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def find_images(folder: Path, part: str) -> Images:
-    """The image files of a part: in its folder, in folders below it, or in train_0, train_1, ... beside it, as
-    unpacked. Raises DataError if there are none."""
+    """The image files of a part: in its folder, in folders below it, or in train_0, train_1, ... beside it."""
     found: list[tuple[Path, np.ndarray]] = []
     for place in [folder / part, *sorted(folder.glob(f"{part}_*"))]:
         if place.is_dir():

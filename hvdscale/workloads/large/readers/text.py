@@ -28,9 +28,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """A text file, or its part from byte ``start`` to ``stop`` of the uncompressed content, both at line starts; stop
-    None: to the end.
-    """
+    """A text file, or its part from byte ``start`` to ``stop`` of the uncompressed content, both at line starts."""
 
     path: Path
     start: int = 0
@@ -70,7 +68,6 @@ class Text:
         return (size if self.stop is None else self.stop) - self.start
 
     def _decoded(self, data: bytes, at: int) -> list[str]:
-        """The lines in the data, which starts at this byte of the file."""
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -85,7 +82,6 @@ class Text:
         return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
 
     def _line(self, at: int) -> str:
-        """``FILE: line 12``, the line of this byte."""
         line = 1
         with opened(self.path) as (_, file):
             while at > 0:
@@ -97,8 +93,7 @@ class Text:
 
 
 def cut_in_order(path: Path, *shares: float) -> list[Text]:
-    """Consecutive parts of the file, cut at line ends: the first, then one for each of these shares of its bytes, by
-    default for validation and test, 5 % each, at most 8 MiB."""
+    """Consecutive parts of the file, cut at line ends: the first, then one for each of these shares of its bytes."""
     with opened(path) as (_, file):
         size = file.seek(0, os.SEEK_END)            # of the uncompressed content
     held_out = [int(size * share) for share in shares] or [min(int(size * HELD_OUT_SHARE), HELD_OUT_MOST)] * 2
