@@ -32,12 +32,7 @@ Progress = Callable[[str, int, "int | None"], None]         # a file's name, byt
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file as it is published.
-
-    addresses  in the order in which they are tried
-    sha256     as published, or found identical in independent copies
-    size       in bytes; None if unknown
-    """
+    """A file as it is published, with its addresses in the order to try, and its size in bytes, if known."""
 
     name: str
     addresses: tuple[str, ...]
@@ -57,9 +52,8 @@ def download(file: PublishedFile, folder: Path, progress: Progress, timeout: flo
              wait: Callable[[float], None] = time.sleep) -> Path:
     """Download the file into the folder, which is created if missing; resumes a partial download.
 
-    Raises DownloadError if no address has the whole file with the published checksum, and DataError if the disk is full
-    or
-    another process is fetching the same file. timeout: seconds without a byte after which a connection counts as broken
+    Raises DownloadError if no address has the whole file with the published checksum, and DataError if the disk is
+    full or another process is fetching the same file. timeout: seconds without a byte that break a connection
     """
     part = _PartialFile(folder / f"{file.name}.part")
     try:

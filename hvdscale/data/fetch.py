@@ -30,10 +30,7 @@ DAMAGED = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueErro
 
 
 def fetch(name: str, folder: Path, say: Callable[[str], None], progress: Progress, timeout: float = 60.0) -> None:
-    """Fetch the data set of this name into the folder; does nothing if it is complete.
-
-    Raises UsageError for an unknown name, and DataError, which lists the files to copy by hand, if the download fails.
-    """
+    """Fetch the data set into the folder; raises UsageError, or DataError that lists what to copy by hand."""
     data_set = find(name)
     try:
         for file in data_set.files:

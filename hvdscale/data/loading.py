@@ -37,8 +37,7 @@ TRAIN = "train"
 class Loader:
     """Batches of some splits, by name. Loader workers read them all if any split is a map-style data set.
 
-    dtype    floating-point tensors are converted to it on the device; None: not converted
-    seconds  spent waiting for batches so far
+    dtype  of floating-point tensors on the device; None: not converted;  seconds  spent waiting for batches so far
     """
 
     def __init__(self, splits: Mapping[str, Split | MapSplit], device: torch.device, loader_workers: int = 0,

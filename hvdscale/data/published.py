@@ -15,24 +15,18 @@ from .download import PublishedFile
 
 @dataclass(frozen=True)
 class Archive:
-    """A published archive, which is unpacked and then removed.
-
-    members  pattern of members -> their name in the folder, or a subfolder ending in "/"
-    count    number of files unpacked
-    """
+    """A published archive, unpacked and then removed; members: pattern -> name in the folder, or a subfolder/."""
 
     file: PublishedFile
     members: dict[str, str]
-    count: int
+    count: int                  # of files unpacked
 
 
 @dataclass(frozen=True)
 class DataSet:
     """A data set that ``hvdscale-data fetch`` downloads.
 
-    title    in words
     files    kept in the folder as published, or Archives
-    terms    of use, as far as they are stated
     command  a command that uses it, with {folder}
     joined   name of a text file -> the files that are concatenated into it
     """

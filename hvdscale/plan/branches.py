@@ -27,12 +27,7 @@ TOKEN_TOLERANCE = "0.01"        # nats, of a language model (Merrill et al. 2025
 
 @dataclass(frozen=True)
 class BranchRequest:
-    """What the user asks of the branches; see hvdscale-branch for each.
-
-    at        steps of the base run; (): SHARES of its budget
-    examples  of a branch; None: STEPS of the largest batch
-    rule, metric, tolerance     None: by optimizer and workload
-    """
+    """What the user asks of the branches; see hvdscale-branch for each, and SHARES and STEPS for the defaults."""
 
     at: tuple[int, ...] = ()
     factors: tuple[int, ...] = (1, 2, 4, 8, 16)

@@ -42,10 +42,8 @@ class Parameter:
     """One dimension of a space, its bounds settled for one study.
 
     name    a key of hvdscale.plan.settings, or TABLE.key such as model_args.dropout
-    type    double, integer or discrete
-    scale   linear, log or reverse_log (of doubles alone); discrete: linear
-    low     least and largest value of a double or an integer; NaN where discrete. They may be equal
-    high
+    type, scale  of TYPES and SCALES; reverse_log of doubles alone; discrete: linear
+    low, high  least and largest value, which may be equal; NaN where discrete
     values  those of a discrete one, each with the same share
     """
 

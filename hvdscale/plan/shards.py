@@ -38,10 +38,7 @@ def epoch_order(examples: int, seed: int, epoch: int) -> np.ndarray:
 
 
 class Visits(NamedTuple):
-    """Examples, in which epoch each is visited, and the seed: the key of every random draw about an example.
-
-    indices, epochs  int64, shape (n,)
-    """
+    """Examples, in which epoch each is visited, and the seed: the key of every random draw about an example."""
 
     indices: np.ndarray
     epochs: np.ndarray
@@ -49,10 +46,7 @@ class Visits(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Positions start .. stop-1 of a step, which one worker passes through the model together.
-
-    shared  some ghost group among them has members in another worker's pass
-    """
+    """Positions start .. stop-1 of a step in one pass of a worker; shared: another's has members of their groups."""
 
     start: int
     stop: int

@@ -82,11 +82,7 @@ class Places:
 
 
 class Branching:
-    """The base run and its branches.
-
-    name, layers  the workload and the user's settings, the strongest last
-    shard         (i, n): every n-th branch, from the i-th on
-    """
+    """The base run and its branches; layers: the strongest last; shard (i, n): every n-th branch, from the i-th."""
 
     def __init__(self, name: str, layers: list[dict], asked: BranchRequest, places: Places, shard: tuple[int, int],
                  overwrite: bool, workers: Workers):
@@ -150,8 +146,8 @@ class Branching:
             start = find_start(job.settings, job.plan, self.workers)
             if start.ended:
                 return start.ended.exit_code
-            outcome = self._train(job, start, {}, lambda run_log, display: Milestones(
-                self._steps, start, job.plan, folder, run_log, display, self.workers))
+            outcome = self._train(job, start, {}, lambda run_log, display: FolderCheckpoints(
+                start, job.plan, folder, run_log, display, self.workers, self._steps))
         finally:
             if folder is not None:
                 folder.release()
@@ -323,17 +319,6 @@ def _ended_in(path: str) -> Iterator[EndedBranch]:
         for status, plan in zip(log.trials["status"], log.trials["plan"]):
             plan = json.loads(plan)
             yield EndedBranch(plan["branch"], status, plan.get("job") or {})
-
-
-class Milestones(FolderCheckpoints):
-    """Checkpoints that are also written at these steps."""
-
-    def __init__(self, steps: tuple[int, ...], *given):
-        super().__init__(*given)
-        self.steps = steps
-
-    def due(self, step, votes):
-        return super().due(step, votes) or step in self.steps and step != self._kept_at
 
 
 def origin_of(path: str) -> Origin:

@@ -101,9 +101,8 @@ def _of_torchrun() -> dict[str, str]:
 def final_outcome(folder: str) -> str | None:
     """How an earlier start of this launch of torchrun ended for good, in words; None: it did not, or was none.
 
-    torchrun starts workers again whatever their exit code. A signal outside the steps (ERROR) is no end: torchrun sends
-    it
-    to the others when it has lost a worker.
+    torchrun starts workers again whatever their exit code. A signal outside the steps (ERROR) is no end: torchrun
+    sends it to the others when it has lost a worker.
     """
     try:
         with open(os.path.join(folder, OUTCOME), encoding="utf-8") as file:
@@ -204,11 +203,12 @@ class Checkpoints:
 
 
 class FolderCheckpoints(Checkpoints):
-    """Checkpoints in a folder, which only rank 0 holds."""
+    """Checkpoints in a folder, which only rank 0 holds; also at these steps."""
 
     def __init__(self, start: Start, plan: Plan, folder: CheckpointFolder | None, run_log: RunLog, display: Display,
-                 workers: Workers):
+                 workers: Workers, at: tuple[int, ...] = ()):
         super().__init__(start)
+        self.at = at
         self.plan, self.folder, self.run_log, self.display, self.workers = plan, folder, run_log, display, workers
         self.failures: list[str] = []
         self._kept_at = start.step if start.in_folder else None
@@ -225,7 +225,7 @@ class FolderCheckpoints(Checkpoints):
     def due(self, step, votes):
         every = self.plan.checkpoint_every
         return step != self._kept_at and (
-            self._kept_at is None or (every > 0 and step % every == 0) or "checkpoint" in votes)
+            self._kept_at is None or (every > 0 and step % every == 0) or "checkpoint" in votes or step in self.at)
 
     def save(self, done, take_step):
         if done.steps == self._kept_at:

@@ -22,10 +22,7 @@ LEAST_TIMED, MOST_TIMED = 20, 500       # steps, of the latest, in which a rank 
 
 
 class Display:
-    """Rank 0's output: progress, with the metric of the target (else the last validation metric).
-
-    empty  splits without examples, whose metrics are NaN and are not shown
-    """
+    """Rank 0's output: progress, with the metric of the target (else the last validation metric)."""
 
     def __init__(self, plan: Plan, metrics: Iterable[str], empty: Collection[str] = (), out=None,
                  clock=time.monotonic):

@@ -85,9 +85,12 @@ class Evaluator:
             self._metrics, sums[split][:2 * len(self._metrics)].reshape(-1, 2))} for split in splits}
         self._check_inputs({split for split in splits if not all(map(math.isfinite, means[split].values()))}, chunks)
         if self.workload.summarized:
+            bounds = np.cumsum([2 * len(self._metrics), *self.workload.parts.values()])
             with self.workers.together("the evaluation"):
                 for split in dict.fromkeys(owners.tolist()):
-                    means[split] |= self._summary(means[split], sums[split])
+                    parts = zip(self.workload.parts, bounds, bounds[1:])
+                    means[split] |= summarized(self.workload, means[split],
+                                               {name: sums[split][a:b] for name, a, b in parts})
         return {f"{split}/{metric}": means[split].get(metric, math.nan)
                 for split in splits for metric in self.workload.metrics}
 
@@ -115,8 +118,3 @@ class Evaluator:
     def _visits(self, split: str, start: int) -> tuple[str, Visits]:
         indices = np.arange(start, min(start + self.chunk, len(self.splits[split])))
         return split, Visits(indices, np.zeros_like(indices))
-
-    def _summary(self, means: dict[str, float], sums: np.ndarray) -> dict[str, float]:
-        bounds = np.cumsum([2 * len(self._metrics), *self.workload.parts.values()])
-        return summarized(self.workload, means,
-                          {name: sums[a:b] for name, a, b in zip(self.workload.parts, bounds, bounds[1:])})

@@ -28,10 +28,7 @@ from .weights import refuse_unwritable
 
 def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: Mapping[str, Mapping] = {},
                  opened: Callable[[str], None] = lambda path: None) -> RunLog:
-    """The job's log on rank 0, NoLog on the others; raises the same LogError on all ranks.
-
-    more: further parts of the plan's record; opened: called on rank 0 with the path, even if another rank then fails
-    """
+    """The job's log on rank 0, NoLog on the others; ``opened`` is called even if another rank then fails."""
     run_log, start, settings = NoLog(), start or Start(), job.settings
     if start.accepted:
         job.accept(start.accepted)

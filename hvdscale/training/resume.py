@@ -158,8 +158,7 @@ def _record(plan: Plan) -> dict:
 
 
 def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
-    """Raise PlanError if the checkpoint is of another problem; other changes as notes, if of the measurement to redo
-    it."""
+    """Raise PlanError if the checkpoint is of another problem; returns other changes as notes."""
     old, new, progress = json.loads(state["plan"]), _record(plan), state["progress"]
     differ = differences(old["problem"], new["problem"])
     if plan.plateau:
@@ -170,7 +169,7 @@ def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
         raise PlanError(f"{path} is at step {progress['steps']}, beyond the budget of {plan.budget_steps} steps; "
                         "give a larger budget")
     changed = differences(old["measurement"], new["measurement"])
-    if changed:
+    if changed:                 # other splits may count now, so the last evaluation is repeated
         progress["evaluated"], progress["measured"] = -1, {}
     return *changed.values(), *differences({"workers": old["execution"]["workers"]}, {"workers": plan.workers}).values()
 

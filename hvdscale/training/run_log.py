@@ -32,8 +32,7 @@ TRIAL = 0       # a training run's log holds one trial
 
 def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),
              optional: Iterable[str] = (), layer_groups: Iterable[str] = (), **how: bool) -> LogWriter:
-    """A log for trials of plans like this one; group: versions of the transport; more: metaparameters; how: see
-    LogWriter"""
+    """A log for trials of plans like this one; group: versions of the transport; how: see LogWriter."""
     metrics, commit = with_averaged(metrics, plan.average), commit_of(".")
     versions = {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,
                 "numpy": np.__version__, **group}
@@ -46,9 +45,7 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
 class RunLog:
     """Rank 0's rows of one trial in an open log, of which it writes the first at once; raises LogError if it cannot.
 
-    record   the plan's record, with the user's settings
-    more     metaparameters beside the plan's
-    failure  why the log could not be written; later rows are dropped
+    failure: why the log could not be written; later rows are dropped
     """
 
     failure: LogError | None = None

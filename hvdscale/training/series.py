@@ -73,12 +73,7 @@ def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str, 
 
 def repeated(counts: list[int], repeats: int, out: str, keys: Callable[[int, int], Mapping], kind: str = ""
              ) -> list[SeriesRun]:
-    """The runs at each worker count and repeat, with their keys.
-
-    The worker counts go up, and down again with the next repeat, so that a machine that slows down with time does not
-    look
-    like a job that scales badly.
-    """
+    """The runs at each worker count, up and down in turn, lest a machine that slows down look like bad scaling."""
     return [SeriesRun(w, os.path.join(out, f"w{w}{kind}-r{r}.h5"), keys(w, r)) for r in range(1, repeats + 1)
             for w in sorted(set(counts), reverse=r % 2 == 0)]
 
@@ -147,10 +142,7 @@ def job_of(run: SeriesRun) -> dict:
 
 
 def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict:
-    """The job as it is now, from another process, as this one is without torch.
-
-    Says what cannot be known here; raises HvdscaleError with what that process says if there is no such workload.
-    """
+    """The job as it is now, from another process, as this one is without torch; raises HvdscaleError."""
     command = module_command("hvdscale.training.current_job", workload, json.dumps(keys))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                           env=launch_environment())

@@ -39,13 +39,7 @@ PIXELS = CHANNELS * SIDE * SIDE
 
 @dataclass(frozen=True)
 class Layout:
-    """How a data set is published.
-
-    classes     number of classes of each label byte
-    train       the training files, with train_records each
-    pickled     files and folders of the Python version, which is not supported
-    mean, std   of each channel's grey levels
-    """
+    """How a data set is published; pickled: files and folders of the Python version, which is not read."""
 
     title: str
     folder: str
@@ -165,9 +159,7 @@ def _read(layout: Layout, files: list[Found], records: int, label: int) -> tuple
 def read_records(file: Found, classes: tuple[int, ...], records: int) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 (records, 3, 32, 32), and labels, uint8 (records, label bytes): views of the file's bytes.
 
-    Raises DataError if the file does not hold exactly this many records, or for a label that is not one of ``classes``,
-    the
-    number of them for each label byte.
+    Raises DataError for another number of records, or for a label that is none of its byte's ``classes``.
     """
     length = len(classes) + PIXELS
     whole, rest = divmod(len(file.content), length)

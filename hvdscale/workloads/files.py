@@ -129,10 +129,7 @@ def _members(archive: Path, names: set[str]) -> dict[str, Found]:
 
 def check_digests(found: Mapping[str, Found], published: Mapping[str, Mapping[str, str]], dataset: str,
                   algorithm: str) -> dict[str, str]:
-    """The hexadecimal digest of each file's content; ``published``: data set -> file name -> digest.
-
-    Raises DataError for a file whose digest is that of another published file, or of another file here.
-    """
+    """The digest of each file's content; raises DataError for that of another published file, or of two here."""
     owners = {digest: (owner, name) for owner, files in published.items() for name, digest in files.items()}
     digests, holders = {}, {}
     for name, file in found.items():

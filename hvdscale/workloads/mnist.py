@@ -34,12 +34,7 @@ UNSIGNED_BYTE = 0x08
 
 @dataclass(frozen=True)
 class Published:
-    """A data set in this format.
-
-    subfolders             where other programs keep the files, below --data-dir
-    fc_target, cnn_target  validation error that a fully connected network or a CNN should get below
-    md5                    digests of the unpacked files, by name
-    """
+    """A data set in this format: usual subfolders, the validation errors to get below, and digests of the files."""
 
     subfolders: tuple[str, ...]
     fc_target: float

@@ -21,10 +21,7 @@ def names() -> list[str]:
 
 
 def read_config(config: str) -> tuple[dict, str | None]:
-    """The keys of a configuration and the workload that it names, if any; raises UsageError.
-
-    config  a file, or a preset where there is no such file; what has a / or ends in .toml is always a file
-    """
+    """The keys and the workload, if any, of a preset or a file; what has a / or ends in .toml is a file."""
     if "/" in config or config.endswith(".toml") or Path(config).is_file():
         return _with_workload(read_toml(config), config)
     if config not in names():

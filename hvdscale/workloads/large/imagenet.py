@@ -58,8 +58,8 @@ TARGETS = {("imagenet", "resnet_50"): 0.25, ("imagenet", "vgg_11"): 0.35}       
 
 
 def workload(dataset: str, model: str) -> Classification | None:
-    """imagenet/resnet_50 with the settings of Goyal et al. 2017, imagenet/vgg_11 with the learning rate and weight
-    decay of Simonyan & Zisserman 2015, and the same on the halves; None for another name.
+    """resnet_50 with the settings of Goyal et al. 2017, vgg_11 with learning rate and weight decay of Simonyan &
+    Zisserman 2015, on the whole set and on the halves; None for another name.
 
     VGG-11 has batch-norm, as in Shallue et al. 2019 (from memory); --model-arg norm=none builds the published model A.
     """
@@ -91,7 +91,12 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
     check_value("data_args.skip_broken", skip_broken, bool)
     pillow()
     pictures, tests = _index(dataset, data_dir)
-    lacking = _list_missing(dataset, data_dir, pictures, tests)
+    lacking = []
+    if pictures.directory != Path(data_dir) and tests is None:
+        lacking.append("val with a folder of pictures for each class")
+    for found, published in ((pictures, TRAIN), (tests, TEST)):
+        if len(pictures.classes) == CLASSES and found is not None and len(found) < published:
+            lacking.append(f"{published - len(found)} of the {published} pictures of {found.directory.name}")
     if lacking and not allow_missing:
         raise DataError(f"{data_dir}: lacks {' and '.join(lacking)}; restore what is missing, or train on what is "
                         "there with --allow-missing")
@@ -136,18 +141,6 @@ def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | Non
                         f"{test if odd[0] in found else train} has not ({len(odd)} such); they are not of one set, or "
                         "not whole")
     return pictures, index_pictures(test, classes)
-
-
-def _list_missing(dataset: str, data_dir: str, pictures: Pictures, tests: Pictures | None) -> list[str]:
-    """What the folders lack of the published set; sizes are known only for the full set of classes."""
-    lacking = []
-    if pictures.directory != Path(data_dir) and tests is None:
-        lacking.append("val with a folder of pictures for each class")
-    if len(pictures.classes) == CLASSES:
-        for found, published in ((pictures, TRAIN), (tests, TEST)):
-            if found is not None and len(found) < published:
-                lacking.append(f"{published - len(found)} of the {published} pictures of {found.directory.name}")
-    return lacking
 
 
 def _split(dataset: str, pictures: Pictures, tests: Pictures | None, validation: int | None, side: int) -> list[Crops]:

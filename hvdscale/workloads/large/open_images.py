@@ -122,10 +122,6 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
          allow_missing: bool = False) -> Data:
     """The three splits; raises DataError naming file and line that are wrong, UsageError for a data argument.
 
-    The record identifies the data, and counts labelled images that are missing, those left out since they show no
-    trainable
-    class, and image files that are not used.
-
     allow_missing  leave out labelled images without a file; the test part may be missing altogether
     """
     check_value("data_args.side", side, int, least=1)
@@ -155,7 +151,10 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
         for name, number in counts.items():
             record[name] += [f"{counted(number, 'image')} of {part}"] if number else []
         splits[part] = LabelledImages(images, *labels, count, NEGATIVES[negatives], centre_crop, side)
-        _update(digest, images, labels)
+        digest.update(images.names)
+        for known in filter(None, labels):
+            for values in (known.images, known.starts, known.classes, known.positive):
+                digest.update(values)
     train = MapSplit(replace(splits["train"], crop=random_crop))
     train_eval, val, test = (MapSplit(splits[part]) if part in splits else None for part in PARTS)
     notes = [f"trains without {', '.join(record['missing'])} (--allow-missing)"] if record["missing"] else []
@@ -196,20 +195,11 @@ def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, al
     return files.only(found), labels, counts
 
 
-def _update(digest, images: Images, labels: tuple[Labels | None, ...]) -> None:
-    digest.update(images.names)
-    for known in filter(None, labels):
-        for array in (known.images, known.starts, known.classes, known.positive):
-            digest.update(array)
-
-
 @dataclass(frozen=True)
 class LabelledImages:
     """A map-style data set of pixels, uint8 (3, side, side), and targets, int8 (classes,).
 
-    machine  labels for pairs that no person judged; all are positive
-    others   the target of a class without a label
-    crop     (path, side) -> the pixels
+    machine  labels for pairs that no person judged, all positive;  others  the target of a class without a label
     """
 
     images: Images

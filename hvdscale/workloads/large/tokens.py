@@ -216,10 +216,8 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
                cache_dir: str | None = None, blank_lines: bool = True) -> Cache:
     """The texts as tokens, from the cache, or encoded and stored there; raises DataError or UsageError.
 
-    parts        name -> files, or parts of files, in order
+    parts        name -> files, or parts of files, in order;  learn_from  those from which the vocabulary is learned
     vocabulary   as for vocabulary.learn, or a file for vocabulary.read
-    learn_from   the parts from which it is learned
-    cache_dir    parent of the tokens caches; None: see cache_folder
     blank_lines  False: blank lines are left out
     """
     given = None if is_learned(vocabulary) else read(Path(os.path.expanduser(vocabulary)))

@@ -51,10 +51,8 @@ ADAM = dict(optimizer="adam", beta1=0.9, beta2=0.98, epsilon=1e-9, lr_rule="sqrt
 class Corpus:
     """A data set's defaults, which data arguments override.
 
-    train, val, test  prefixes of file names, before the language
-    pairs             published numbers of pairs in train and val
-    vocabulary        of both languages together;  tokens: its size
-    longest           the most tokens of a training sentence
+    train, val, test  prefixes of file names, before the language;  pairs  published numbers of them in train and val
+    tokens            of the vocabulary of both languages;  longest  the most of a training sentence
     """
 
     train: str

@@ -45,24 +45,15 @@ TRAINED = {
 class Vocabulary:
     """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled.
 
-    content, suffix  of the file that ``read`` reads
+    encode(lines, threads)  the token ids of all lines, without special ones but ``unk``, and each line's number of
+                            tokens: two arrays
+    decode(ids)             the text of these tokens without special ones; ``unk`` is a visible character or word
+    content, suffix         of the file that ``read`` reads
     """
 
     pad, unk, bos, eos = range(4)
     content: bytes
     suffix: str
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    def encode(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The token ids of all lines, without special ones but ``unk``, and each line's number of tokens: two
-        arrays."""
-        raise NotImplementedError
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of these tokens without special ones; ``unk`` becomes a visible character or word."""
-        raise NotImplementedError
 
     @property
     def sha256(self) -> str:
@@ -76,17 +67,11 @@ class Pieces(Vocabulary):
 
     def __init__(self, content: bytes):
         self.content = content
-        model = self._model
-        self._size = len(model)
+        model, new = self._model, itertools.count(len(self._model))     # ids of special tokens that the model has not
         self.unk = model.unk_id()
-        self.pad, self.bos, self.eos = (self._place(known()) for known in (model.pad_id, model.bos_id, model.eos_id))
-
-    def _place(self, known: int) -> int:
-        """The id of a special token; a new one if the model has none."""
-        if known >= 0:
-            return known
-        self._size += 1
-        return self._size - 1
+        self.pad, self.bos, self.eos = (known if known >= 0 else next(new) for known in (
+            model.pad_id(), model.bos_id(), model.eos_id()))
+        self._size = next(new)
 
     @cached_property
     def _model(self):

@@ -2,7 +2,6 @@
 import gzip
 import json
 import math
-import random
 
 import numpy as np
 import pytest
@@ -265,33 +264,6 @@ def test_sentences_longer_than_the_sequence_are_cut_and_counted(load, folder):
     assert data.record["cut"]["train"] == 1
     assert "1 of 8 training sentences have more than 6 tokens, and are cut" in data.notes
     assert data.train.take(Visits(np.array([3, 4]), np.zeros(2))).labels.ne(IGNORED).sum(1).tolist() == [6, 2]
-
-
-def test_folders_spoilt_at_random_are_refused_or_loaded(load, folder):
-    drawn = random.Random(5)
-    for turn in range(40):
-        place = folder / str(turn)
-        shards(place, range(1, 5))
-        for _ in range(drawn.randrange(1, 4)):
-            path = drawn.choice(sorted(place.iterdir()) or [place / "news.en-00001-of-00005"])
-            how = drawn.randrange(6)
-            if how == 0:
-                path.unlink(missing_ok=True)
-            elif how == 1:
-                path.write_bytes(path.read_bytes()[:drawn.randrange(40)] if path.exists() else b"")
-            elif how == 2:
-                path.write_bytes(drawn.randbytes(drawn.randrange(60)))
-            elif how == 3:
-                path.write_bytes(gzip.compress(drawn.randbytes(9))[:drawn.randrange(30)])
-            elif how == 4 and path.exists():
-                path.rename(path.with_name(drawn.choice(["other.txt", "news.en-00009-of-00005", "news.en-1-of-00005"])))
-            else:
-                path.write_text("\n" * drawn.randrange(5))
-        try:
-            data = load("lm1b", place, allow_missing=drawn.random() < 0.5)
-            assert len(data.train) and len(data.val)
-        except DataError as error:
-            assert str(place) in str(error) or "no text is left" in str(error) or "is empty" in str(error)
 
 
 # arguments and record

@@ -101,9 +101,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None, memory: KeysValues | None = None,
                 memory_mask: Tensor | None = None, past: Past | None = None) -> Tensor:
-        """causal       positions do not attend to later ones
+        """causal             positions do not attend to later ones
         mask, memory_mask  bool, True for visible positions, (n, 1, 1, positions); None: all
-        memory, past  keys and values: from ``memory_attention.keys_values``; of earlier positions, to add those of x
+        memory, past       keys and values: from ``memory_attention.keys_values``; of earlier positions, which grow
         """
         normal = self.attention_norm(x)
         seen = self.attention.keys_values(normal)

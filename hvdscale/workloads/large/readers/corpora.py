@@ -38,11 +38,9 @@ ASKED = {"lm1b": f"the folder that has {LM1B_SHARDS}/news.en-00001-of-00100 and 
 
 @dataclass(frozen=True)
 class TextFiles:
-    """The files of a text.
+    """The files of a text, in order; without test files there is no test split.
 
-    train, val, test  in order; without test files there is no test split
-    missing           names of missing files of a numbered set
-    notes             how the text was divided, if names do not tell
+    missing  names of missing files of a numbered set;  notes  how the text was divided, if names do not tell
     """
 
     train: Sequence[Text]

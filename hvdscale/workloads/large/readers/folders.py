@@ -26,7 +26,6 @@ from ...files import alone, cache_folder, reading
 from .images import EXTENSIONS, undecodable
 
 SYNSET = re.compile(rb"n\d{8}$")
-Name = bytes        # raw file names, so that sorting does not depend on the locale
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def class_folders(directory: Path) -> list[str]:
     for entry in _entries(directory):
         if entry.is_dir():
             found.append(entry.name)
-        elif _is_picture(entry.name) or not entry.is_file():
+        elif entry.name.lower().endswith(EXTENSIONS) or not entry.is_file():
             raise DataError(f"{directory / entry.name}: lies where each class has a folder of its pictures "
                             f"({directory.name}/CLASS/PICTURE); sort the pictures into such folders")
     if not found:
@@ -100,13 +99,13 @@ def index_pictures(directory: Path, classes: Sequence[str]) -> Pictures:
                     np.cumsum(np.concatenate(lengths)), labels, (len(others), str(others[0]) if others else ""))
 
 
-def _pictures_in(folder: Path) -> tuple[list[Name], list[Path]]:
+def _pictures_in(folder: Path) -> tuple[list[bytes], list[Path]]:
     pictures, others = [], []
     for entry in _entries(folder):
-        if not _is_picture(entry.name):
+        if not entry.name.lower().endswith(EXTENSIONS):
             others.append(folder / entry.name)
         elif entry.is_file():
-            pictures.append(os.fsencode(entry.name))
+            pictures.append(os.fsencode(entry.name))        # raw names: the same order in any locale
         else:
             raise DataError(f"{folder / entry.name}: is a {'folder' if entry.is_dir() else 'link to nothing'}, not a "
                             "picture; restore it, or move it away")
@@ -116,10 +115,6 @@ def _pictures_in(folder: Path) -> tuple[list[Name], list[Path]]:
     return sorted(pictures), others
 
 
-def _is_picture(name: str) -> bool:
-    return name.lower().endswith(EXTENSIONS)
-
-
 def _entries(folder: Path) -> Iterator[os.DirEntry]:
     with reading(folder), os.scandir(folder) as entries:
         yield from (entry for entry in entries if not entry.name.startswith("."))
@@ -127,11 +122,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry]:
 
 @dataclass(frozen=True)
 class Crops:
-    """Pictures in a given order as a map-style data set of (uint8 (3, side, side), label).
-
-    order  int32, shape (n,): indices of pictures
-    crop   (path, side) -> uint8 (3, side, side)
-    """
+    """Pictures of these indices, in order, as a map-style data set of (``crop``: uint8 (3, side, side), label)."""
 
     pictures: Pictures
     order: np.ndarray
@@ -150,8 +141,7 @@ class Crops:
 
 
 def damaged(pictures: Pictures, cache_dir: str | None) -> tuple[dict[int, str], Path]:
-    """The pictures that fail to decode, by index, with the reason, and the file in the cache folder that keeps this
-    list.
+    """The pictures that fail to decode, by index, with the reason, and the file in the cache folder that lists them.
 
     Every file is read once, by one process per host, in about a millisecond per picture and core. Pictures restored or
     damaged later go unnoticed until the list is deleted. Raises DataError.
