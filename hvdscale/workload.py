@@ -123,8 +123,9 @@ def problems(workload) -> list[str]:
     found = [f"{name} must be a name, such as {name} = 'mine'; it is {_describe_attribute(workload, name)}"
              for name in ("dataset", "model") if not isinstance(getattr(workload, name, None), str) or
              not getattr(workload, name)]
-    metrics, defaults = getattr(workload, "metrics", None), workload.defaults
-    if not isinstance(metrics, Mapping) or not metrics or not all(_is_metric(*pair) for pair in metrics.items()):
+    metrics, defaults, parts = getattr(workload, "metrics", None), workload.defaults, workload.parts
+    if not isinstance(metrics, Mapping) or not metrics or not all(
+            isinstance(name, str) and name and better in ("min", "max") for name, better in metrics.items()):
         found.append("metrics must map names to the better direction, such as metrics = {'error': 'min'}; it is "
                      f"{_describe_attribute(workload, 'metrics')}")
     elif metric_faults(metrics):
@@ -134,23 +135,15 @@ def problems(workload) -> list[str]:
                      "does not declare")
     elif workload.summarized and type(workload).summarize is Workload.summarize:
         found.append("summarize is missing: summarize(self, means, parts) -> {metric: number}")
-    elif not _are_parts(workload.parts, metrics) or (workload.parts and not workload.summarized):
+    elif not isinstance(parts, Mapping) or parts.keys() & metrics.keys() or (parts and not workload.summarized) or any(
+            not isinstance(name, str) or type(length) is not int or length <= 0 for name, length in parts.items()):
         found.append("parts must map names other than metrics to lengths, such as parts = {'bleu_counts': 10}, and "
-                     f"needs metrics named in summarized; it is {workload.parts!r}")
+                     f"needs metrics named in summarized; it is {parts!r}")
     if not isinstance(defaults, Mapping):
         found.append(f"defaults must be a dict of keys, such as dict(lr=0.1, local_batch=32); it is {defaults!r}")
     found += [f"{name} is missing: {needed}" for name, needed in METHODS.items()
               if getattr(type(workload), name) is getattr(Workload, name) and name not in vars(workload)]
     return found
-
-
-def _is_metric(name, direction) -> bool:
-    return isinstance(name, str) and bool(name) and direction in ("min", "max")
-
-
-def _are_parts(parts, metrics: Mapping[str, str]) -> bool:
-    return isinstance(parts, Mapping) and not parts.keys() & metrics.keys() and all(
-        isinstance(name, str) and type(length) is int and length > 0 for name, length in parts.items())
 
 
 def _describe_attribute(workload, name: str) -> str:
@@ -366,8 +359,16 @@ class Classification(Workload):
         classes = data.model_args["classes"] if self.classes is None else self.classes
         for name in ("train", "val", "test"):
             split = getattr(data, name)
-            if isinstance(split, Split):
-                _check_labels(name, split.labels, classes)
+            if not isinstance(split, Split):
+                continue
+            labels = split.labels
+            if labels.dtype != torch.int64 or labels.ndim != 1:
+                raise DataError(f"the {name} split's labels are {labels.dtype} of shape {tuple(labels.shape)}; a label "
+                                "must be one integer per example: torch.int64, shape (n,)")
+            if len(labels) and not (0 <= labels.min() and labels.max() < classes):
+                at = int(((labels < 0) | (labels >= classes)).nonzero()[0])
+                raise DataError(f"the {name} split's label {labels[at]} of example {at} is not one of 0 .. "
+                                f"{classes - 1}")
 
     def check_label_smoothing(self, share: float) -> None:
         """Raise PlanError for a share that gives the true class less weight than each other class."""
@@ -393,15 +394,6 @@ def _first_parameter(module: nn.Module) -> nn.Parameter | None:
         if child is not None and (found := _first_parameter(child)) is not None:
             return found
     return None
-
-
-def _check_labels(name: str, labels: Tensor, classes: int) -> None:
-    if labels.dtype != torch.int64 or labels.ndim != 1:
-        raise DataError(f"the {name} split's labels are {labels.dtype} of shape {tuple(labels.shape)}; a label must "
-                        "be one integer per example: torch.int64, shape (n,)")
-    if len(labels) and not (0 <= labels.min() and labels.max() < classes):
-        at = int(((labels < 0) | (labels >= classes)).nonzero()[0])
-        raise DataError(f"the {name} split's label {labels[at]} of example {at} is not one of 0 .. {classes - 1}")
 
 
 def _refuse_too_smooth(share: float, classes: int) -> None:

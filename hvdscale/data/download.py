@@ -1,8 +1,5 @@
 """Download a published file: resume where it broke off, verify it, and only then rename it.
 
-    file = PublishedFile("t10k-labels-idx1-ubyte.gz", ("https://...", "https://..."), "f7ae60f9...", 4542)
-    download(file, Path("data/mnist"), progress=print)
-
 A partial download is NAME.part; NAME.part.version says which version of the file it belongs to.
 """
 from __future__ import annotations
@@ -35,12 +32,7 @@ Progress = Callable[[str, int, "int | None"], None]         # a file's name, byt
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file as it is published.
-
-    addresses  in the order in which they are tried
-    sha256     as published, or found identical in independent copies
-    size       in bytes; None if unknown
-    """
+    """A file as it is published, with its addresses in the order to try, and its size in bytes, if known."""
 
     name: str
     addresses: tuple[str, ...]
@@ -61,9 +53,7 @@ def download(file: PublishedFile, folder: Path, progress: Progress, timeout: flo
     """Download the file into the folder, which is created if missing; resumes a partial download.
 
     Raises DownloadError if no address has the whole file with the published checksum, and DataError if the disk is
-    full or another process is fetching the same file.
-
-    timeout  seconds without a byte after which a connection counts as broken
+    full or another process is fetching the same file. timeout: seconds without a byte that break a connection
     """
     part = _PartialFile(folder / f"{file.name}.part")
     try:
@@ -114,13 +104,11 @@ class _PartialFile:
             return ""
 
     def start(self, version: str) -> None:
-        """Restart with a file of this version."""
         self.discard()
         with writing(self.path):
             write_whole(self._version_path, version)
 
     def append(self, chunk: bytes) -> None:
-        """Append to the partial file."""
         with writing(self.path):
             while chunk:
                 written = self._file.write(chunk)
@@ -128,12 +116,10 @@ class _PartialFile:
                 chunk = chunk[written:]
 
     def discard(self) -> None:
-        """Discard all bytes."""
         self._file.truncate(0)
         self.size = 0
 
     def finish(self, target: Path) -> Path:
-        """Rename the partial file to its final name."""
         with writing(self.path):
             os.fsync(self._file.fileno())
             os.replace(self.path, target)
@@ -141,14 +127,12 @@ class _PartialFile:
         return target
 
     def close(self) -> None:
-        """Close the file; an empty one is removed."""
         if self.size == 0:
             self.path.unlink(missing_ok=True)
             self._version_path.unlink(missing_ok=True)
         self._file.close()
 
     def require_room(self, total: int) -> None:
-        """Raise DataError where the disk has no room for the rest of a file of this size."""
         rest, free = total - self.size, shutil.disk_usage(self.path.parent).free
         if rest > free:
             raise DataError(f"{self.path}: {byte_size(rest)} are missing, but only {byte_size(free)} are free on the "
@@ -183,7 +167,6 @@ def _receive_all(part: _PartialFile, file: PublishedFile, address: str, progress
 
 
 def _receive(part: _PartialFile, file: PublishedFile, address: str, progress: Progress, timeout: float) -> None:
-    """Receive what is missing over one connection; raises _Broken if it ends before the file does."""
     if file.size is not None and part.size > file.size:
         part.discard()
     response = _open(part, file, address, timeout)
@@ -191,8 +174,9 @@ def _receive(part: _PartialFile, file: PublishedFile, address: str, progress: Pr
         return
     with response:
         if response.status == http.client.PARTIAL_CONTENT:
-            first, total = _range(response)
-            if first != part.size:
+            sent = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "").strip())
+            total = int(sent[2]) if sent and sent[2] != "*" else None
+            if not sent or int(sent[1]) != part.size:
                 raise _Broken(f"does not send the bytes from {part.size:,} on, as requested")
         else:
             length = response.headers.get("Content-Length", "")
@@ -201,7 +185,8 @@ def _receive(part: _PartialFile, file: PublishedFile, address: str, progress: Pr
             raise _Broken(f"the file there has {total:,} bytes, not the published {file.size:,}; it is another file or "
                           "another version")
         if response.status != http.client.PARTIAL_CONTENT:
-            part.start(_version(response))
+            tag = response.headers.get("ETag", "")      # strong, or else the date, for If-Range (RFC 9110, 13.1.5)
+            part.start(tag if tag.startswith('"') else response.headers.get("Last-Modified", ""))
         total = file.size if total is None else total
         if total is not None:
             part.require_room(total)
@@ -217,7 +202,6 @@ def _receive(part: _PartialFile, file: PublishedFile, address: str, progress: Pr
 
 
 def _open(part: _PartialFile, file: PublishedFile, address: str, timeout: float) -> http.client.HTTPResponse | None:
-    """The response to a request for the missing bytes; None if none are missing."""
     headers = dict(HEADERS)
     if part.size:
         headers["Range"] = f"bytes={part.size}-"
@@ -243,22 +227,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         raise _Broken(f"the connection broke: {_reason(error)}") from None
 
 
-def _range(response: http.client.HTTPResponse) -> tuple[int | None, int | None]:
-    """First byte and total size from the header Content-Range (RFC 9110, section 14.4)."""
-    match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "").strip())
-    if match is None:
-        return None, None
-    return int(match[1]), None if match[2] == "*" else int(match[2])
-
-
-def _version(response: http.client.HTTPResponse) -> str:
-    """The validator for the header If-Range: a strong ETag, or else the date (RFC 9110, section 13.1.5)."""
-    tag = response.headers.get("ETag", "")
-    return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
-
-
 def _reason(error: Exception) -> str:
-    """A network error in words."""
     error = getattr(error, "reason", error) if isinstance(error, urllib.error.URLError) else error
     if isinstance(error, TimeoutError):
         return "timed out"

@@ -1,7 +1,5 @@
 """Fetch a data set into a folder, verified, in the layout that its workload reads.
 
-    fetch("wikitext-2", Path("data/wikitext-2"), say=print, progress=lambda *_: None)
-
 Existing files are verified and never overwritten. An unpacked archive leaves a receipt, ARCHIVE.unpacked, which lists
 its files.
 """
@@ -32,15 +30,17 @@ DAMAGED = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueErro
 
 
 def fetch(name: str, folder: Path, say: Callable[[str], None], progress: Progress, timeout: float = 60.0) -> None:
-    """Fetch the data set of this name into the folder; does nothing if it is complete.
-
-    Raises UsageError for an unknown name, and DataError, which lists the files to copy by hand, if the download fails.
-    """
+    """Fetch the data set into the folder; raises UsageError, or DataError that lists what to copy by hand."""
     data_set = find(name)
     try:
         for file in data_set.files:
-            fetch_one = _fetch_archive if isinstance(file, Archive) else _fetch_file
-            say(f"  {fetch_one(file, folder, progress, timeout)}")
+            if isinstance(file, Archive):
+                say(f"  {_fetch_archive(file, folder, progress, timeout)}")
+            elif _is_there(file, folder / file.name):
+                say(f"  {file.name}: already there, verified")
+            else:
+                path = download(file, folder, progress, timeout)
+                say(f"  {file.name}: {byte_size(path.stat().st_size)}, verified")
         for joined, parts in data_set.joined.items():
             say(f"  {_join(folder / joined, [folder / part for part in parts])}")
     except DownloadError as error:
@@ -58,21 +58,10 @@ def find(name: str) -> DataSet:
 
 
 def command(data_set: DataSet, folder: Path) -> str:
-    """The command to run once the folder is complete."""
     return data_set.command.format(folder=shlex.quote(str(folder)))
 
 
-def _fetch_file(file: PublishedFile, folder: Path, progress: Progress, timeout: float) -> str:
-    """Fetch the file into the folder if it is missing; returns a line on what was done."""
-    path = folder / file.name
-    if _is_there(file, path):
-        return f"{file.name}: already there, verified"
-    download(file, folder, progress, timeout)
-    return f"{file.name}: {byte_size(path.stat().st_size)}, verified"
-
-
 def _is_there(file: PublishedFile, path: Path) -> bool:
-    """Whether the file is there; raises DataError if it is not the published one."""
     if not os.path.lexists(path):
         return False
     found = sha256_of(path)
@@ -83,7 +72,6 @@ def _is_there(file: PublishedFile, path: Path) -> bool:
 
 
 def _fetch_archive(archive: Archive, folder: Path, progress: Progress, timeout: float) -> str:
-    """Fetch and unpack the archive if needed; returns a line on what was done."""
     path = folder / archive.file.name
     receipt = path.with_name(f"{path.name}.unpacked")
     if _is_unpacked(receipt):
@@ -98,7 +86,6 @@ def _fetch_archive(archive: Archive, folder: Path, progress: Progress, timeout: 
 
 
 def _is_unpacked(receipt: Path) -> bool:
-    """Whether there is a receipt and all files that it lists have the right size."""
     try:
         sizes = json.loads(receipt.read_text())
         return all((receipt.parent / name).stat().st_size == size for name, size in sizes.items())
@@ -111,8 +98,9 @@ def _unpack(archive: Archive, path: Path, progress: Progress) -> dict[str, int]:
     sizes = {}
     try:
         for member, size, stream, done in _members(path):
-            name = _name(archive, member)
+            name = next((name for pattern, name in archive.members.items() if fnmatchcase(member, pattern)), None)
             if name is not None:
+                name += member.rpartition("/")[2] if name.endswith("/") else ""
                 kept = _is_kept(path.parent / name, size, stream)
                 sizes[name] = size if kept else _write([stream], path.parent / name)
             progress(f"unpacking {path.name}", done, path.stat().st_size)
@@ -138,16 +126,7 @@ def _members(path: Path) -> Iterator[tuple[str, int, BinaryIO, int]]:
                 yield entry.name, entry.size, packed.extractfile(entry), file.tell()
 
 
-def _name(archive: Archive, member: str) -> str | None:
-    """The member's name in the folder; None if it is not wanted."""
-    for pattern, name in archive.members.items():
-        if fnmatchcase(member, pattern):
-            return name + member.rpartition("/")[2] if name.endswith("/") else name
-    return None
-
-
 def _is_kept(path: Path, size: int, stream: BinaryIO) -> bool:
-    """Whether the file exists already; raises DataError if it has other contents."""
     if not path.exists():
         return False
     _refuse_another(path, size)
@@ -161,14 +140,12 @@ def _is_kept(path: Path, size: int, stream: BinaryIO) -> bool:
 
 
 def _refuse_another(path: Path, size: int) -> None:
-    """Raise DataError if the file exists already with another size."""
     if path.exists() and path.stat().st_size != size:
         raise DataError(f"{path}: has {path.stat().st_size:,} bytes, but the data set's file has {size:,}; it is "
                         "damaged or another file. Move it away and run the command again")
 
 
 def _write(streams: Iterable[BinaryIO], path: Path) -> int:
-    """Write the streams one after the other; returns the number of bytes."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as out:
@@ -189,7 +166,6 @@ def _join(path: Path, parts: list[Path]) -> str:
 
 
 def _explain_by_hand(name: str, data_set: DataSet, folder: Path) -> str:
-    """What to do without a network: the files to copy, and the command to run then."""
     lines = ["Run the command again to resume, or copy these files from a machine with a network:"]
     for published in data_set.published:
         path = folder / published.name

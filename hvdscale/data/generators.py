@@ -1,9 +1,4 @@
-"""The process's global random generators (torch's, numpy's and Python's), which a user's code draws from.
-
-    with OwnGenerators() as generators:     their state is restored afterwards, whatever is drawn inside
-        seed_generators(key)
-        generators.moved()
-"""
+"""The process's global random generators (torch's, numpy's and Python's), which a user's code draws from."""
 from __future__ import annotations
 
 import random
@@ -50,7 +45,6 @@ class OwnGenerators:
         return self
 
     def moved(self) -> bool:
-        """Whether any generator's state has changed."""
         return not all(map(np.array_equal, _flatten(self._before), _flatten(random_state(self._device))))
 
     def __exit__(self, *_: object) -> None:

@@ -16,7 +16,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, groupby
 from multiprocessing import forkserver, resource_tracker
 from operator import itemgetter
@@ -38,8 +37,7 @@ TRAIN = "train"
 class Loader:
     """Batches of some splits, by name. Loader workers read them all if any split is a map-style data set.
 
-    dtype    floating-point tensors are converted to it on the device; None: not converted
-    seconds  spent waiting for batches so far
+    dtype  of floating-point tensors on the device; None: not converted;  seconds  spent waiting for batches so far
     """
 
     def __init__(self, splits: Mapping[str, Split | MapSplit], device: torch.device, loader_workers: int = 0,
@@ -56,19 +54,15 @@ class Loader:
                     worker_init_fn=end_with_parent, multiprocessing_context=_context(),
                     pin_memory=device.type == "cuda", generator=torch.Generator())
 
-    def batches(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
-        """The batches of these visits to splits; an earlier request that is not used up is dropped.
+    def batches(self, wanted: Iterable[tuple[str, Visits]], here: bool = False) -> Iterator:
+        """The batches of these visits to splits; an earlier request that is not used up is dropped, but for ``here``,
+        where this process reads them itself.
 
         Raises DataError naming the example that cannot be read, or if a loader worker is lost.
         """
-        return self._place(self._read(wanted) if self._loader is None else self._receive(wanted))
-
-    def batches_in_line(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
-        """The batches of these visits, read by this process; an earlier request stays valid."""
-        return self._place(self._read(wanted))
+        return self._place(self._read(wanted) if here or self._loader is None else self._receive(wanted))
 
     def close(self) -> None:
-        """End the loader workers."""
         if self._loader is not None and self._loader._iterator is not None:
             self._loader._iterator._shutdown_workers()          # DataLoader has no public method for it
         self._loader = None
@@ -101,8 +95,8 @@ class Loader:
                 return
             except (RuntimeError, OSError, EOFError) as error:
                 raise _lost_worker(error) from None
-            if isinstance(batch, _Failure):
-                raise DataError(batch.message)
+            if isinstance(batch, DataError):
+                raise batch
             yield batch
 
     def _start(self) -> Iterator:
@@ -143,7 +137,7 @@ class Feed:
 
     def read(self, step: int, part: Pass) -> Iterator:
         """The batch of one pass over any positions of a step, read by this process; reading ahead continues."""
-        return self.loader.batches_in_line([(TRAIN, self._stream.visits(step, part.start, part.stop))])
+        return self.loader.batches([(TRAIN, self._stream.visits(step, part.start, part.stop))], here=True)
 
     def _wanted(self, first: int) -> Iterator[tuple[str, Visits]]:
         for step in count(first):
@@ -154,21 +148,12 @@ class Feed:
 _END = object()
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Sent by a loader worker instead of a batch."""
-
-    message: str
-
-
 def _lost_worker(error: Exception) -> DataError:
     return DataError(f"a loader worker was lost: {error}. The reason is printed above, unless it was killed because "
                      "memory or shared memory (/dev/shm) ran out: try fewer loader_workers")
 
 
 class _Order:
-    """The sampler of a DataLoader: the current request."""
-
     wanted: Iterable[tuple[str, Visits]] = ()
 
     def __iter__(self) -> Iterator[tuple[str, Visits]]:
@@ -176,7 +161,7 @@ class _Order:
 
 
 class _Batches:
-    """The data set that a DataLoader's workers read: whole batches by split and visits."""
+    """The data set that a DataLoader's workers read: whole batches by split and visits, or a DataError."""
 
     def __init__(self, splits: Mapping[str, Split | MapSplit]):
         self._splits = splits
@@ -186,9 +171,9 @@ class _Batches:
         try:
             return self._splits[name].take(visits)
         except HvdscaleError as error:
-            return _Failure(str(error))
+            return DataError(str(error))
         except Exception as error:          # of an augmentation, or of the user's own split
-            return _Failure(f"a batch of the {name} split cannot be read: {describe_raised(error)}")
+            return DataError(f"a batch of the {name} split cannot be read: {describe_raised(error)}")
 
 
 def _identity(batch):

@@ -109,7 +109,6 @@ class Split:
             yield from map(Batch, taken.inputs.split(size), taken.labels.split(size))
 
     def _at_once(self, examples: int) -> int:
-        """How many batches of that many examples to copy at once."""
         sizes = [examples * tensor[0].nbytes for tensor in (self.inputs, self.labels)] if len(self) else [0]
         if self.augment is not None or any(size % ALIGNMENT for size in sizes):
             return 1
@@ -165,8 +164,7 @@ class MapSplit:
                                 f"{describe_raised(error)}{hint}") from None
 
     def count_tokens(self) -> int | None:
-        """The tokens that the loss counts in all examples, if the data set has ``count_tokens(examples)`` for the first
-        of them; None: it counts examples."""
+        """The tokens that the loss counts, by the data set's ``count_tokens(examples)``; None: it counts examples."""
         count = getattr(self.dataset, "count_tokens", None)
         return None if count is None else int(count(len(self)))
 

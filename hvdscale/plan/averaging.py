@@ -19,10 +19,6 @@ def with_averaged(metrics: Mapping[str, str], average: str | None) -> dict[str, 
 
 
 def settle_average(settings: Settings, stream: Stream, budget_steps: int) -> dict:
-    """The average's fields of the plan, by name; None each without an average.
-
-    Raises PlanError where a half-life or a start is missing or cannot hold.
-    """
     half_life, start = settings.average_half_life, settings.average_start
     if settings.average == "none":
         return dict(average=None, average_half_life=None, average_start=None)

@@ -1,9 +1,7 @@
 """The global batch as a function of the step: constant, or changing at given steps.
 
     batches = BatchSchedule((64, 128), (0, 2000))
-    batches.at(1999), batches.at(2000)      -> 64, 128
     batches.examples_before(2001)           -> 2000 * 64 + 128
-    batches.steps_holding(2000 * 64 + 1)    -> 2001
 """
 from __future__ import annotations
 
@@ -37,7 +35,6 @@ class BatchSchedule:
 
     @classmethod
     def constant(cls, global_batch: int) -> BatchSchedule:
-        """The same batch at every step."""
         return cls((global_batch,))
 
     @classmethod
@@ -48,10 +45,7 @@ class BatchSchedule:
 
     @classmethod
     def by_examples(cls, pairs: Sequence[Sequence[float]]) -> BatchSchedule:
-        """From (examples, batch) pairs: a batch begins at the first step by which that many examples were seen.
-
-        Raises PlanError where two changes fall on one step.
-        """
+        """From (examples, batch) pairs: a batch begins at the first step by which that many were seen."""
         found = cls((int(pairs[0][1]),))
         for examples, size in pairs[1:]:
             start = found.steps_holding(examples)
@@ -63,7 +57,6 @@ class BatchSchedule:
 
     @classmethod
     def of_problem(cls, problem: Mapping[str, Any], global_batch: int) -> BatchSchedule:
-        """The schedule of a plan's problem as a log has it; constant where it has none."""
         return cls.of_pairs(problem.get("batch_schedule") or ((0, global_batch),))
 
     @property
@@ -72,29 +65,24 @@ class BatchSchedule:
         return tuple(zip(self.starts, self.sizes))
 
     def keys(self) -> dict[str, Any]:
-        """The schedule as keys of the settings."""
         if self.is_constant:
             return {"global_batch": self.first}
         return {"batch_schedule": [list(pair) for pair in self.pairs]}
 
     @property
     def is_constant(self) -> bool:
-        """Whether it has one piece."""
         return len(self.sizes) == 1
 
     @property
     def first(self) -> int:
-        """The batch of step 0."""
         return self.sizes[0]
 
     @property
     def smallest(self) -> int:
-        """The smallest batch of any step."""
         return min(self.sizes)
 
     @property
     def largest(self) -> int:
-        """The largest batch of any step."""
         return max(self.sizes)
 
     def pieces(self) -> Iterator[tuple[int, float, int]]:
@@ -102,7 +90,6 @@ class BatchSchedule:
         return zip(self.starts, (*self.starts[1:], math.inf), self.sizes)
 
     def piece(self, step: float) -> int:
-        """The number of the piece that holds a step."""
         return bisect_right(self.starts, step) - 1
 
     def at(self, step: int) -> int:
@@ -132,7 +119,6 @@ class BatchSchedule:
         return tuple(accumulate((size * (end - start) for size, start, end in ended), initial=0))
 
     def in_brief(self) -> str:
-        """The batch as a number, or as the first and the last."""
         return f"{self.first:,}" if self.is_constant else f"{self.first:,} to {self.sizes[-1]:,}"
 
     def __str__(self) -> str:

@@ -1,9 +1,5 @@
 """Branches of a run: at k times its global batch, from its checkpoints, each over the same number of examples.
 
-    asked = BranchRequest(at=(500, 2000), factors=(1, 2, 4, 8), orders=3)
-    branches_at(asked, origin, rule, metric, tolerance)     -> the branches from one checkpoint
-    layers_of(branch, layers, 8)                            -> the settings of one
-
 See analysis/branches.py for what they measure.
 """
 from __future__ import annotations
@@ -31,12 +27,7 @@ TOKEN_TOLERANCE = "0.01"        # nats, of a language model (Merrill et al. 2025
 
 @dataclass(frozen=True)
 class BranchRequest:
-    """What the user asks of the branches; see hvdscale-branch for each.
-
-    at        steps of the base run; (): SHARES of its budget
-    examples  of a branch; None: STEPS of the largest batch
-    rule, metric, tolerance     None: by optimizer and workload
-    """
+    """What the user asks of the branches; see hvdscale-branch for each, and SHARES and STEPS for the defaults."""
 
     at: tuple[int, ...] = ()
     factors: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -64,7 +55,6 @@ class Origin:
 
     @property
     def batch(self) -> int:
-        """The global batch of the base run's next step."""
         return self.problem.batches.at(self.step)
 
     @property
@@ -101,13 +91,11 @@ class Branch:
 
 
 def branch_name(record: Mapping[str, Any]) -> str:
-    """What the files of a branch are called, by its entry in the log."""
     return f"at{record['step']}-k{record['factor']}-r{record['order']}"
 
 
 def rule_of(asked: BranchRequest, optimizer: str) -> str:
-    """The rule for the rate: as asked, or linear for SGD and sqrt for others; raises UsageError for one that is none.
-    """
+    """The rule for the rate, by default linear for SGD and sqrt for others; raises UsageError."""
     rule = asked.rule or ("linear" if optimizer in LINEAR else "sqrt")
     if rule == TUNED:
         raise UsageError("--rule tuned: branches follow a rule; choose linear, sqrt, none, adam_sqrt or power:P")
@@ -116,8 +104,7 @@ def rule_of(asked: BranchRequest, optimizer: str) -> str:
 
 
 def metric_of(asked: BranchRequest, metrics: Mapping[str, str]) -> str:
-    """The metric whose values are the losses, by default of the training examples; raises UsageError for one that the
-    workload does not measure, or that is better large."""
+    """The metric whose values are the losses, by default of the training examples; raises UsageError."""
     losses = [name for name, better in metrics.items() if better == "min"]
     if asked.metric is None and losses:
         return f"train/{'cross_entropy' if 'cross_entropy' in losses else losses[0]}"
@@ -130,7 +117,6 @@ def metric_of(asked: BranchRequest, metrics: Mapping[str, str]) -> str:
 
 
 def tolerance_of(asked: BranchRequest, metrics: Mapping[str, str], default: str) -> str:
-    """The tolerance as asked; else TOKEN_TOLERANCE for language models, ``default`` for others."""
     return asked.tolerance or (TOKEN_TOLERANCE if "perplexity" in metrics else default)
 
 
@@ -154,7 +140,6 @@ def length_of(asked: BranchRequest, global_batch: int) -> int:
 
 
 def branches_at(asked: BranchRequest, origin: Origin, rule: str, metric: str, tolerance: str) -> list[Branch]:
-    """The branches from a checkpoint, order by order."""
     batch = origin.batch
     length = length_of(asked, batch)
     return [Branch(origin, factor, order, length // (factor * batch), {
@@ -165,10 +150,7 @@ def branches_at(asked: BranchRequest, origin: Origin, rule: str, metric: str, to
 
 
 def layers_of(branch: Branch, layers: Iterable[Mapping[str, Any]], evaluations: int) -> list[dict]:
-    """The settings of a branch: those of the base run, then its own.
-
-    layers  the base run's, the strongest last
-    """
+    """The settings of a branch: those of the base run, the strongest last, then its own."""
     origin, record = branch.origin, branch.record
     problem = origin.problem
     kept = [{name: value for name, value in layer.items() if key_of(name) not in OF_BASE} for layer in layers]
@@ -194,7 +176,6 @@ OF_BRANCH = {"global_batch", "batch_schedule", "batch_lr_factors", "batch_update
 
 
 def refuse_other_problem(branch: Mapping[str, Any], base: Mapping[str, Any]) -> None:
-    """Raise PlanError if a branch would train on something else than its base did; ``problem`` of both records."""
     fixed = [name for name in base if name not in OF_BRANCH]
     differ = differences(*({name: problem.get(name) for name in fixed} for problem in (base, branch)))
     if differ:

@@ -4,9 +4,6 @@
      "lines": ["Sequential(", ...]}, "data": {"train": {"examples": 1197, "first": digest, "last": digest}, ...},
      "accepted": {key_of(earlier job): "job.py differs"}}
 
-    changes_of(then, now)       in words; what either does not know is no change
-    key_of(job)                 equal for runs of one version of source and data
-
 The source of a built-in workload is {"hvdscale": version}: a later version is no other job.
 """
 from __future__ import annotations
@@ -40,11 +37,7 @@ def changes_of(then: Job, now: Job) -> list[str]:
 
 
 def refuse_changes(then: Job, now: Job, accept: bool, where: str, instead: str) -> dict[str, str]:
-    """Raise UsageError naming what differs; accepted it is {key of the earlier job: what differs}, {} for nothing.
-
-    where    what the earlier job made: the path of a log
-    instead  what else the user can do
-    """
+    """Raise UsageError naming what differs; accepted: {key of the earlier job: what differs}."""
     changes = "; ".join(changes_of(then, now))
     if changes and not accept:
         raise UsageError(f"{where} is of another job: {changes}. {instead}; {ACCEPT}")
@@ -58,7 +51,6 @@ def have_same_parameters(then: Job, now: Job) -> bool:
 
 
 def is_built_in(job: Job) -> bool:
-    """Whether its workload comes with hvdscale."""
     return VERSION in _part(job, "source")
 
 

@@ -43,7 +43,6 @@ class Length:
         return text.removesuffix("s") if self.amount == 1 else text
 
     def __iter__(self) -> Iterator[Length]:
-        """The lengths of a list."""
         return (Length(amount, self.unit) for amount in self.amount)
 
     def in_steps(self, stream: Stream) -> int:
@@ -58,11 +57,9 @@ class Length:
         return stream.steps_holding(max(1, whole))
 
     def in_examples(self, train_examples: int) -> Any:
-        """The amount in examples, of epochs or examples."""
         return self._each(lambda amount: amount * train_examples) if self.unit == "epochs" else self.amount
 
     def divided(self, tokens_each: float) -> Length:
-        """A length in tokens, in examples."""
         return Length(self._each(lambda amount: amount / tokens_each), "examples")
 
     def _each(self, change: Callable[[float], float]) -> Any:

@@ -13,22 +13,16 @@ peak rate at that batch. Other entries in the file, such as the evidence that hv
 from __future__ import annotations
 
 from ..errors import PlanError, UsageError
-from .settings import Settings, key_of, read_toml
+from .settings import Settings, key_of, keys_by_heading, read_toml
 
-TUNABLE = frozenset({"optimizer", "lr", "momentum", "momentum_half_life", "lr_in_velocity", "momentum_correction",
-                     "beta1", "beta1_half_life", "beta2", "beta2_half_life", "epsilon", "trust_coefficient",
-                     "adamw_lr", "muon_scale", "weight_decay", "decay_timescale", "decay_norm_and_bias", "clip_norm",
-                     "label_smoothing", "warmup", "warmup_length", "warmup_start_factor", "decay", "decay_end",
-                     "decay_start", "decay_at", "decay_factor", "decay_metric", "decay_patience", "decay_threshold",
-                     "decay_cooldown", "end_lr_factor", "optimizer_args", "model_args", "ghost_batch"})
+_HEADED = keys_by_heading()
+TUNABLE = {*_HEADED["Learning rate"], *_HEADED["Optimizer and loss"], "model_args", "ghost_batch"} - {
+    "lr_per_example", "base_batch", "lr_rule", "max_lr_factor", "metaparameters", "average", "average_half_life",
+    "average_start"}
 
 
 def tuned_for(path: str, workload: str, global_batch: int) -> dict:
-    """The keys tuned for the workload at the global batch.
-
-    Raises UsageError for a file that is none of these, PlanError for another workload's file and for a batch without an
-    entry, naming those that have one.
-    """
+    """The keys tuned for the workload at the global batch; raises UsageError, or PlanError for a missing batch."""
     content = read_toml(path)
     tables = content.get("global_batch")
     if not isinstance(tables, dict) or not all(b.isdecimal() and isinstance(t, dict) for b, t in tables.items()):

@@ -85,7 +85,6 @@ class Problem:
 
     @cached_property
     def batches(self) -> BatchSchedule:
-        """The global batch of every step."""
         return BatchSchedule.of_problem({"batch_schedule": self.batch_schedule}, self.global_batch)
 
     @property
@@ -93,11 +92,9 @@ class Problem:
         return Stream(self.train_examples, self.batches, self.seed, self.last_batch)
 
     def ghost_groups(self, batch: int) -> int:
-        """Ghost groups of a step of this many examples."""
         return len(group_bounds(batch, self.ghost_batch)) - 1
 
     def updates_at(self, step: int) -> dict[str, float]:
-        """The fields of the optimizer that follow the batch, as at this step; empty where none does."""
         piece = self.batches.piece(step)
         return {name: values[piece] for name, values in (self.batch_updates or {}).items()}
 
@@ -171,12 +168,10 @@ class Plan(Execution, Measurement, Problem):
     job: Mapping[str, Any] = field(default_factory=dict)    # digests of the user's code and data; see plan.job
 
     def passes(self, size: int, rank: int) -> list[Pass]:
-        """The rank's passes over a step of ``size`` examples."""
         return self.passes_by_rank(size)[rank]
 
     def passes_by_rank(self, size: int) -> list[list[Pass]]:
-        """Each rank's passes over a step of ``size`` examples: one per ghost group if the model runs group by group,
-        else ``accumulate``, or fewer in a short step of few ghost groups."""
+        """Each rank's passes over a step of ``size`` examples, fewer in a short step of few ghost groups."""
         if self.group_by_group:
             return group_passes(size, self.ghost_batch, self.workers)
         batch = size if size in self.batches.sizes else self.global_batch
@@ -192,20 +187,17 @@ class Plan(Execution, Measurement, Problem):
         return fewest_passes(batch, self.ghost_batch, self.workers, self.local_batch, self.accumulate)
 
     def cuts_groups(self, batch: int) -> bool:
-        """Whether a ghost group of one of the schedule's batches is cut over several passes of a worker."""
+        """Whether a ghost group of this batch is cut over several passes of a worker."""
         return self.ghost_groups(batch) < self.accumulate_at(batch)
 
     def at_batch(self, global_batch: int, **changes: Any) -> Plan:
-        """The same plan at a constant batch, with these changes."""
         return replace(self, global_batch=global_batch, batch_schedule=None, batch_lr_factors=None, batch_updates=None,
                        **changes)
 
     def evaluates_at(self, step: int) -> bool:
-        """Whether the model is evaluated after this many steps: on the grid, and at the end of the budget."""
         return self.eval_every > 0 and (step == self.budget_steps or self.on_grid(step))
 
     def on_grid(self, step: int) -> bool:
-        """Whether the step is on the grid of evaluations, where there is one."""
         if self.eval_every_examples is None:
             return step % self.eval_every == 0
         seen, before = (self.stream.examples_before(at) // self.eval_every_examples for at in (step, step - 1))
@@ -230,14 +222,12 @@ class Plan(Execution, Measurement, Problem):
 
     @property
     def noise_steps(self) -> int:
-        """Steps between measurements of the noise scale, by default at an interval that costs less than 1 % of the
-        time: with one worker they take another pass; 0: never."""
+        """Steps between measurements of the noise scale, by default such that they cost less than 1 %; 0: never."""
         if self.noise_every is not None:
             return self.noise_every
         return 10 if self.workers > 1 or self.exact else 100
 
     def as_record(self, asked: dict) -> dict:
-        """The plan for the log: its three parts, the digests of its job, and what the user asked."""
         def part(kind: type) -> dict:
             return {field.name: getattr(self, field.name) for field in fields(kind)}
         return {"problem": part(Problem), "measurement": part(Measurement), "execution": part(Execution),
@@ -250,7 +240,7 @@ def _ends_between(start: float, stop: float, every: float) -> float:
 
 
 def flat(record: Mapping) -> dict:
-    """A record with the entries of its tables, however deep, each by a name of its own, as data.missing."""
+    """A record with the entries of its tables, however deep, each by a name as data.missing."""
     found: dict = {}
     for key, entry in record.items():
         within = isinstance(entry, Mapping)

@@ -63,7 +63,6 @@ class Schedule:
 
     @property
     def falls_from(self) -> int:
-        """The step from which the decay acts."""
         warmed_up = self.warmup_steps if self.warmup != "none" else 0
         return warmed_up if self.decay_start is None else self.decay_start
 
@@ -71,7 +70,6 @@ class Schedule:
         return self.describe()
 
     def describe(self, format_lr: Callable[[float], str] = "{:g}".format) -> str:
-        """The schedule in words."""
         words = format_lr(self.peak_lr)
         if self.warmup != "none":
             way = "climbing" if self.warmup == "gradual" else "held, then raised"
@@ -79,13 +77,11 @@ class Schedule:
         return ", ".join(filter(None, [words, self.describe_decay(format_lr), self.describe_factors()]))
 
     def describe_factors(self) -> str:
-        """The factors that follow the batch, in words; empty if there are none."""
         changes = zip(self.batch_lr_factors, self.batch_lr_factors[1:])
         return ", ".join(f"x {after:.4g} from step {start}" for (_, before), (start, after) in changes
                          if after != before)
 
     def describe_decay(self, format_lr: Callable[[float], str] = "{:g}".format) -> str:
-        """The decay in words; empty if there is none."""
         if self.decay == "step":
             return f"x {self.decay_factor:g} at steps {', '.join(map(str, self.decay_at))}"
         if self.decay == "constant":
@@ -128,10 +124,7 @@ class Schedule:
 
 
 def reductions(plateau: Mapping[str, Any], evaluations: Iterable[tuple[int, float]]) -> tuple[int, ...]:
-    """The steps at whose evaluation a plateau decay reduces the rate, as torch's ReduceLROnPlateau does.
-
-    evaluations  (step, value) each, in order; NaN is no improvement
-    """
+    """The steps, of (step, value) each, at which torch's ReduceLROnPlateau reduces the rate."""
     sign = 1 if plateau["better"] == "min" else -1
     best, bad, resting, found = sign * math.inf, 0, 0, []
     for step, value in evaluations:

@@ -1,8 +1,6 @@
 """A study's space and the points drawn from it: the same on every machine, and the first n of more.
 
-    lr = Parameter("lr", "double", "log", 1e-4, 10.0)
-    momentum = Parameter("momentum", "double", "reverse_log", 0.9, 0.9999)
-    draws([lr, momentum], 20, seed)     -> [{"lr": 0.0193, "momentum": 0.9961}, ...]
+    draws([Parameter("lr", "double", "log", 1e-4, 10.0)], 20, seed)     -> [{"lr": 0.0193}, ...]
 
 Types and scales are those of Shallue et al. 2019's archive. On a log scale the logarithm of the value is spread evenly,
 on a reverse log scale that of 1 - value.
@@ -44,10 +42,8 @@ class Parameter:
     """One dimension of a space, its bounds settled for one study.
 
     name    a key of hvdscale.plan.settings, or TABLE.key such as model_args.dropout
-    type    double, integer or discrete
-    scale   linear, log or reverse_log (of doubles alone); discrete: linear
-    low     least and largest value of a double or an integer; NaN where discrete. They may be equal
-    high
+    type, scale  of TYPES and SCALES; reverse_log of doubles alone; discrete: linear
+    low, high  least and largest value, which may be equal; NaN where discrete
     values  those of a discrete one, each with the same share
     """
 
@@ -60,14 +56,12 @@ class Parameter:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether there is but one value."""
         return len(self.values) == 1 if self.type == "discrete" else self.low == self.high
 
     def at(self, u: float) -> float | str:
         """The value below which the share u of the scale lies, u in [0, 1): the inverse of its distribution.
 
-        On a linear scale every integer has the same share. On a log scale integer k has that of [k - 1/2, k + 1/2],
-        ln((2k + 1) / (2k - 1)), so both bounds have their whole share.
+        On a log scale integer k has the share of [k - 1/2, k + 1/2], so both bounds have their whole share.
         """
         if self.type == "discrete":
             return self.values[int(u * len(self.values))]
@@ -79,8 +73,8 @@ class Parameter:
     def position(self, value: float | str) -> float:
         """Where a value lies between the bounds, in the scale of the search: 0 at the low one, 1 at the high one.
 
-        A discrete value's is its place among the values in their order. 0.5 where there is but one value; 0 or 1 for a
-        value beyond the bounds. Raises ValueError for one that is none of the discrete values.
+        A discrete value's is its place among the values; 0.5 where there is but one; ValueError for one that is none of
+        them.
         """
         if self.type == "discrete":
             place = self.values.index(value)
@@ -92,26 +86,22 @@ class Parameter:
         return (at - low) / (high - low)
 
     def record(self) -> dict:
-        """The parameter as JSON has it."""
         if self.type == "discrete":
             return {"name": self.name, "type": self.type, "values": list(self.values)}
         return {"name": self.name, "type": self.type, "scale": self.scale, "low": self.low, "high": self.high}
 
     @classmethod
     def of(cls, record: dict) -> Parameter:
-        """The parameter of a record."""
         if record["type"] == "discrete":
             return discrete(record["name"], record["values"])
         return cls(**record)
 
 
 def discrete(name: str, values: Sequence) -> Parameter:
-    """The parameter that takes one of these values."""
     return Parameter(name, "discrete", "linear", math.nan, math.nan, tuple(values))
 
 
 def _spread(scale: str, low: float, high: float, u: float) -> float:
-    """The value at the share u of the way from low to high in the scale."""
     if scale == "log":
         return low ** (1 - u) * high ** u
     if scale == "reverse_log":
@@ -120,11 +110,7 @@ def _spread(scale: str, low: float, high: float, u: float) -> float:
 
 
 def draws(space: Sequence[Parameter], count: int, seed: int) -> list[dict]:
-    """The first ``count`` points of the sequence of this seed (0 .. 2^128 - 1), each {name: value}.
-
-    They are a scrambled Sobol sequence of as many dimensions as the space has (scipy.stats.qmc), so more points
-    continue fewer.
-    """
+    """The first ``count`` points of the scrambled Sobol sequence of this seed (0 .. 2^128 - 1), each {name: value}."""
     shares = scrambled_sobol(len(space), count, seed)
     return [{parameter.name: parameter.at(u) for parameter, u in zip(space, point)} for point in shares.tolist()]
 
@@ -146,10 +132,7 @@ def scrambled_sobol(dimensions: int, count: int, seed: int) -> np.ndarray:
 
 
 def layer_of(point: dict) -> dict:
-    """The layer for Settings.build that a point sets: model_args.dropout as an entry of its table.
-
-    A key that does not act beside another's value in the point (end_lr_factor under decay = "constant") is left out.
-    """
+    """The layer for Settings.build that a point sets, but for keys that do not act beside another's value in it."""
     layer: dict = {}
     for name, value in point.items():
         if acts(name, point):
@@ -159,6 +142,5 @@ def layer_of(point: dict) -> dict:
 
 
 def acts(name: str, point: Mapping) -> bool:
-    """Whether a drawn value does anything beside the others of its point."""
     other, values = ACTS_ONLY_WITH.get(key_of(name), (None, ()))
     return other not in point or point[other] in values

@@ -219,8 +219,7 @@ class Settings:
     def build(cls, defaults: dict, *layers: dict) -> Settings:
         """The settings from a workload's defaults and the user's layers, the last one strongest.
 
-        Raises UsageError naming the key for one that does not exist, a value of the wrong kind, and two alternatives
-        set in one layer.
+        Raises UsageError for a key that does not exist, a value of the wrong kind, and two alternatives in one layer.
         """
         return cls(**_laid(defaults, *layers), layers=(defaults, *layers))
 
@@ -240,12 +239,10 @@ class Settings:
 
     @property
     def in_tokens(self) -> dict[str, Length]:
-        """The lengths in tokens, by key."""
         return {name: value for name, value in vars(self).items()
                 if isinstance(value, Length) and value.unit == "tokens"}
 
     def named(self, key: str) -> str:
-        """The key, or the NAME_UNIT that says its length."""
         return stored(key, getattr(self, key))[0]
 
 
@@ -258,14 +255,12 @@ ALTERNATIVES = (BATCH, *((name, "batch_schedule") for name in BATCH), ("lr", "lr
 
 
 # the optimizers with a name, and the keys of each
-OPTIMIZERS = {"sgd": (), "momentum": ("momentum", "lr_in_velocity", "momentum_correction"),
-              "nesterov": ("momentum", "lr_in_velocity", "momentum_correction"),
-              "adam": ("beta1", "beta2", "epsilon"), "adamw": ("beta1", "beta2", "epsilon"),
-              "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": ("beta1", "beta2", "epsilon"),
-              "muon": ("momentum", "beta1", "beta2", "epsilon", "adamw_lr", "muon_scale")}
+_VELOCITY, _MOMENTS = ("momentum", "lr_in_velocity", "momentum_correction"), ("beta1", "beta2", "epsilon")
+OPTIMIZERS = {"sgd": (), "momentum": _VELOCITY, "nesterov": _VELOCITY, "adam": _MOMENTS, "adamw": _MOMENTS,
+              "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": _MOMENTS,
+              "muon": ("momentum", *_MOMENTS, "adamw_lr", "muon_scale")}
 NO_CLASS = ", and not module:Class such as torch.optim:RMSprop"         # follows their list
-OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2", "epsilon", "trust_coefficient",
-                  "adamw_lr", "muon_scale")
+OPTIMIZER_KEYS = tuple(dict.fromkeys(key for keys in OPTIMIZERS.values() for key in keys))
 # those whose weight decay is the rate times the key alone; in lamb the trust ratio scales it, too
 DECOUPLED = ("adamw",)
 # keys that act only where another key has one of these values
@@ -283,8 +278,7 @@ ACTS_ONLY_WITH = {
 
 
 def _laid(*layers: dict) -> dict:
-    """The layers merged: each sets its keys (or entries of a table), and unsets their alternatives and the keys that
-    they leave without effect."""
+    """The layers merged: each sets its keys, and unsets their alternatives and what they leave without effect."""
     settled: dict = {}
     for layer in map(_read_layer, layers):
         for group in ALTERNATIVES:
@@ -306,7 +300,6 @@ def _laid(*layers: dict) -> dict:
 
 
 def _read_layer(layer: typing.Mapping[str, typing.Any]) -> dict:
-    """The layer by key, every length as one; raises UsageError where two of its names say one length."""
     found: dict = {}
     for name, given in layer.items():
         key, value = read(name, given)
@@ -327,7 +320,6 @@ _TYPES = {name: [t for t in (typing.get_args(hint) or (hint,)) if t is not type(
 
 
 def keys_by_heading() -> dict[str, list[str]]:
-    """Every key under its heading, in order."""
     names = list(KEYS)
     first = [*map(names.index, HEADINGS.values()), len(names)]
     return {heading: names[start:stop] for heading, start, stop in zip(HEADINGS, first, first[1:])}
@@ -377,7 +369,6 @@ def stored_names(key: str) -> dict[str, str | None]:
 
 
 def is_key(name: str) -> bool:
-    """Whether it is a name of a key."""
     return key_of(name) in KEYS
 
 
@@ -409,7 +400,6 @@ def read(name: str, value: typing.Any) -> tuple[str, typing.Any]:
 
 
 def _check_length(name: str, value: typing.Any, key: str, unit: str | None) -> Length:
-    """The length that a name and its value say; raises UsageError naming both, and what is accepted."""
     rules = KEYS[key].metadata
     found = Length(value, unit) if unit else read_length(value)
     wanted = found.unit or rules["plain"] if found else None
@@ -433,7 +423,8 @@ def _check_amount(name: str, amount: typing.Any, whole: bool, rules: typing.Mapp
                            below=MOST)
     check_value(name, amount, list, "a list of numbers")
     pairs = rules["many"] == "pairs"
-    starts = [0, *amount] if not pairs else [entry[0] for entry in amount if _is_pair(entry)]
+    starts = [0, *amount] if not pairs else [entry[0] for entry in amount if type(entry) is list and len(
+        entry) == 2 and type(entry[1]) is int and 0 < entry[1] <= LARGEST_INT]
     grow = all(type(start) in ((int,) if whole else (int, float)) and abs(start) < MOST for start in starts) and all(
         before < after or before == after > 0 and not pairs for before, after in zip(starts, starts[1:]))
     if not amount or len(starts) < len(amount) or not grow or starts[0]:
@@ -441,10 +432,6 @@ def _check_amount(name: str, amount: typing.Any, whole: bool, rules: typing.Mapp
             "(start, batch) pairs from start 0 on, in order, such as [[0, 64], [2000, 128]]" if pairs else
             "growing positive numbers, such as [30, 60, 80]"))
     return amount
-
-
-def _is_pair(entry: typing.Any) -> bool:
-    return type(entry) is list and len(entry) == 2 and type(entry[1]) is int and 0 < entry[1] <= LARGEST_INT
 
 
 def read_toml(path: str | Path) -> dict:
@@ -458,17 +445,17 @@ def read_toml(path: str | Path) -> dict:
 
 
 def parse_assignments(texts: typing.Iterable[str]) -> dict:
-    """The layer that ``key=value`` texts set: values as in TOML, bare words as text, ``table.key=value`` into a table.
-
-    Raises UsageError for a text that is no such thing.
-    """
+    """The layer that ``key=value`` texts set: values as in TOML or bare words, ``table.key=value`` into a table."""
     layer: dict = {}
     for text in texts:
         dotted, equals, written = text.partition("=")
         name, _, inner = dotted.strip().partition(".")
         if not equals or not name:
             raise UsageError(f"--set {text!r} is not key=value, such as weight_decay=1e-4")
-        value = _toml_value(written.strip())
+        try:
+            value = tomllib.loads(f"value = {written.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = written.strip()
         if not inner:
             layer[name] = value
         elif name in KEYS and _TYPES[name] is dict:
@@ -479,10 +466,3 @@ def parse_assignments(texts: typing.Iterable[str]) -> dict:
         else:
             raise UsageError(f"--set {text!r}: {name} is not a table, so {dotted} names nothing")
     return layer
-
-
-def _toml_value(written: str) -> object:
-    try:
-        return tomllib.loads(f"value = {written}")["value"]
-    except tomllib.TOMLDecodeError:
-        return written

@@ -28,8 +28,7 @@ PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of s
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run takes place: worker counts, the host's cores for them, the device of rank 0, what joins the workers.
-    """
+    """Where a run takes place: workers, the host's cores for them, the device of rank 0, what joins them."""
 
     workers: int = 1
     local_workers: int = 1
@@ -67,17 +66,22 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
     budget_steps = settle_budget(settings, stream)
     schedule, evaluations = settle_schedule(settings, stream, budget_steps), settle_evaluations(settings, stream)
     plateau = settle_plateau(settings, metrics, target, evaluations["eval_every"])
+    splits = {name.strip() for name in settings.eval_splits.split(",")}
+    if splits - set(SPLITS):
+        raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
+    splits |= {target.split} if target else set()
+    splits |= {plateau["metric"].partition("/")[0]} if plateau else set()
     as_set = {name: value for name, value in vars(settings).items() if name in PLANNED}
     return Plan(**as_set | dict(
         workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
         init_from=settings.init_from and sha256_of(settings.init_from, UsageError),
         train_examples=train_examples, train_tokens=train_tokens, fixed_examples=None, global_batch=batches.largest,
         batch_schedule=None if batches.is_constant else batches.pairs, ghost_batch=ghost_batch,
-        loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
-        exact=settle_exact(settings), plateau=plateau, **schedule, **settle_updates(settings, stream, schedule),
-        **settle_average(settings, stream, budget_steps),
+        loss_scale=settings.loss_scale if _has_fp16(settings) else 1.0,
+        group_by_group=settings.group_by_group == "always", exact=settle_exact(settings), plateau=plateau, **schedule,
+        **settle_updates(settings, stream, schedule), **settle_average(settings, stream, budget_steps),
         budget_steps=budget_steps, budget_seconds=_seconds(settings.budget), target=target and str(target),
-        **evaluations, eval_splits=settle_splits(settings, target, plateau),
+        **evaluations, eval_splits=tuple(split for split in SPLITS if split in splits),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
         **vars(place), local_batch=largest_of(batches, ghost_batch, place.workers, accumulate), accumulate=accumulate,
         threads=settings.threads or (1 if settings.exact else max(1, place.cores // place.local_workers)),
@@ -85,7 +89,6 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
 
 
 def count_in_examples(settings: Settings, workload: str, train_examples: int, train_tokens: int | None) -> Settings:
-    """The settings with every length in tokens in examples; raises PlanError if the workload counts none."""
     in_examples: dict[str, Any] = {}
     for name, length in settings.in_tokens.items():
         if not train_tokens:
@@ -113,16 +116,16 @@ def settle_batches(settings: Settings, workers: int, train_examples: int) -> tup
     if batches.largest > train_examples:
         raise PlanError(f"{name}: a batch of {batches.largest} is larger than the training set of "
                         f"{train_examples} examples; end at a smaller one")
-    if batches.smallest < workers or batches.largest < workers * settings.accumulate:
-        passes = _passes(settings.accumulate) * (batches.smallest >= workers)
-        raise PlanError(f"{name} leaves some of {counted(workers, 'worker')}{passes} without an example at "
-                        f"its {'largest' if passes else 'smallest'} batch; use fewer "
-                        f"{'passes' if passes else 'workers'}, or larger batches")
+    if batches.smallest < workers:
+        raise PlanError(f"{name} leaves some of {counted(workers, 'worker')} without an example at its smallest batch; "
+                        "use fewer workers, or larger batches")
+    if batches.largest < workers * settings.accumulate:
+        raise PlanError(f"{name} leaves some of {counted(workers, 'worker')}{_passes(settings.accumulate)} without an "
+                        "example at its largest batch; use fewer passes, or larger batches")
     return batches, settings.accumulate
 
 
 def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple[int, int]:
-    """Global batch B and accumulation k, from B = W·b·k and what was typed of it."""
     typed, accumulate = settings.typed, settings.accumulate
     local, batch = settings.local_batch, settings.global_batch
     if batch is None:
@@ -149,7 +152,6 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
 
 
 def largest_of(batches: BatchSchedule, ghost_batch: int, workers: int, accumulate: int) -> int:
-    """The most examples in one pass of a worker, at any batch."""
     most = largest_pass(batches.largest, ghost_batch, workers, accumulate)
     smaller = {batch: fewest_passes(batch, ghost_batch, workers, most, accumulate)
                for batch in batches.sizes if batch < batches.largest}
@@ -186,10 +188,7 @@ def _passes(accumulate: int) -> str:
 
 
 def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settings:
-    """The settings with the metaparameters tuned for this batch, under the rule ``tuned``; what the user typed wins.
-
-    Raises PlanError for another optimizer than they were tuned for: rates of one do not serve another.
-    """
+    """The settings with the metaparameters tuned for this batch, under the rule ``tuned``; what was typed wins."""
     if settings.lr_rule != TUNED:
         exponent(settings.lr_rule)
         return settings
@@ -217,32 +216,33 @@ def refuse_unused(settings: Settings) -> None:
     typed = settings.typed
     if settings.noise_groups and settings.noise_every == 0:
         raise PlanError("noise_groups acts only with noise_every above 0; give one of the two")
-    for name in OF_CHECKPOINTS:
-        if name in typed and settings.checkpoint is None:
-            raise PlanError(f"{settings.named(name)} acts only with a folder of checkpoints; give --checkpoint DIR")
     for name, (other, values) in ACTS_ONLY_WITH.items():
         if name in typed and getattr(settings, other) not in values:
             raise PlanError(f"{settings.named(name)} acts only with {other} = {listed(values, 'or')}, and {other} is "
                             f"{getattr(settings, other)}; give one of the two")
+    for name, acts, needed in (
+            *((name, settings.checkpoint is not None, "a folder of checkpoints; give --checkpoint DIR")
+              for name in OF_CHECKPOINTS),
+            ("loss_scale", _has_fp16(settings), "precision = fp16 or compression = fp16; leave it out"),
+            ("momentum_correction", settings.lr_in_velocity or settings.optimizer == "lars",
+             "lr_in_velocity = true or optimizer = lars: outside the velocity the rate may change without a correction"
+             "; leave it out"),
+            ("decay_norm_and_bias", settings.weight_decay or settings.decay_timescale is not None,
+             "a weight_decay above 0; give one"),
+            ("batch_schedule_lr", settings.batch_schedule is not None,
+             "a batch_schedule; give one, such as [[0, 64], [2000, 128]]")):
+        if name in typed and not acts:
+            raise PlanError(f"{settings.named(name)} acts only with {needed}")
     if "optimizer_args" in typed and settings.optimizer in OPTIMIZERS:
         raise PlanError(f"optimizer_args = {settings.optimizer_args} is for a module:Class such as torch.optim:SGD, "
                         f"not for {settings.optimizer}")
-    if "momentum_correction" in typed and not (settings.lr_in_velocity or settings.optimizer == "lars"):
-        raise PlanError("momentum_correction acts only with lr_in_velocity = true or optimizer = lars: outside the "
-                        "velocity the rate may change without a correction; leave it out")
-    if "decay_norm_and_bias" in typed and not settings.weight_decay and settings.decay_timescale is None:
-        raise PlanError("decay_norm_and_bias acts only with a weight_decay above 0; give one")
-    if "batch_schedule_lr" in typed and settings.batch_schedule is None:
-        raise PlanError("batch_schedule_lr acts only with a batch_schedule; give one, such as [[0, 64], [2000, 128]]")
     if settings.lr_per_example is not None or settings.lr_rule == TUNED:
         reason = "lr_rule = tuned" if settings.lr_per_example is None else "lr_per_example"
-        for name in ("base_batch", "max_lr_factor"):
-            if name in typed:
-                raise PlanError(f"{name} does nothing beside {reason}, which gives the rate itself; leave it out")
+        for name in sorted({"base_batch", "max_lr_factor"} & typed):
+            raise PlanError(f"{name} does nothing beside {reason}, which gives the rate itself; leave it out")
 
 
 def settle_exact(settings: Settings) -> dict | None:
-    """The plan's ``exact`` without its arithmetic; raises PlanError for what rounds sums by worker."""
     if not settings.exact:
         return None
     for name, rounds in {"compression": "fp16", "group_by_group": "never"}.items():
@@ -254,20 +254,14 @@ def settle_exact(settings: Settings) -> dict | None:
     return {"threads": settings.threads or 1}
 
 
-def settle_loss_scale(settings: Settings) -> float:
-    """The first loss scale; 1 where nothing is fp16."""
-    if "fp16" in (settings.precision, settings.compression):
-        return settings.loss_scale
-    if "loss_scale" in settings.typed:
-        raise PlanError("loss_scale acts only with precision = fp16 or compression = fp16; leave it out")
-    return 1.0
+def _has_fp16(settings: Settings) -> bool:
+    return "fp16" in (settings.precision, settings.compression)
 
 
 def settle_optimizer(settings: Settings, global_batch: int, train_examples: int) -> dict:
     """The optimizer's fields of the plan, by name, those given by a half-life as at the global batch.
 
-    LARS has the rate in its velocity, uncorrected, as its paper does. Raises UsageError for a name that is none,
-    PlanError for a half-life without an end.
+    LARS has the rate in its velocity, uncorrected, as its paper does.
     """
     name = settings.optimizer
     if name not in OPTIMIZERS and ":" not in name:
@@ -288,7 +282,6 @@ def settle_optimizer(settings: Settings, global_batch: int, train_examples: int)
 
 
 def settle_updates(settings: Settings, stream: Stream, schedule: Mapping) -> dict:
-    """The optimizer's fields of the plan, by name, and in batch_updates those that change with the batch, by piece."""
     batches, rule, base_batch = stream.batches, schedule["lr_rule"], schedule["base_batch"]
     found = []
     for batch, (_, factor) in zip(batches.sizes, schedule["batch_lr_factors"] or ((0, 1.0),)):
@@ -297,18 +290,18 @@ def settle_updates(settings: Settings, stream: Stream, schedule: Mapping) -> dic
         optimizer |= settle_moments(settings, optimizer, rule, at, base_batch)
         if settings.optimizer == "muon":
             optimizer["adamw_lr"] = (settings.adamw_lr or schedule["base_lr"]) * schedule["lr_factor"]
-        found.append({**optimizer, "weight_decay": settle_weight_decay(
-            settings, schedule["peak_lr"] * factor, batch, stream.examples)})
+        weight_decay, timescale = settings.weight_decay, settings.decay_timescale
+        if timescale is not None and settings.optimizer in DECOUPLED:
+            epochs = timescale.amount if timescale.unit == "epochs" else timescale.amount / stream.examples
+            weight_decay = weight_decay_of(epochs, schedule["peak_lr"] * factor, batch, stream.examples)
+        found.append({**optimizer, "weight_decay": weight_decay})
     changing = {name: tuple(one[name] for one in found) for name, value in found[0].items()
                 if any(one[name] != value for one in found)}
     return {**found[0], "batch_updates": changing or None}
 
 
 def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_batch: int, base_batch: int) -> dict:
-    """beta1, beta2 and epsilon at the global batch, under a rule that scales them; {} under another.
-
-    Raises PlanError for an optimizer without them, and for a batch that leaves one of them no decay.
-    """
+    """beta1, beta2 and epsilon at the global batch, under a rule that scales them; {} under another."""
     if rule not in SCALED_BETAS:
         return {}
     if optimizer["beta2"] is None:
@@ -328,20 +321,11 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
         raise PlanError(f"{error}, here {base_batch}. Choose a smaller batch,{leave} or max_lr_factor") from None
 
 
-def settle_weight_decay(settings: Settings, peak_lr: float, global_batch: int, train_examples: int) -> float:
-    """The weight decay as set, or from its time scale; raises PlanError for a time scale within a step."""
-    timescale = settings.decay_timescale
-    if timescale is None or settings.optimizer not in DECOUPLED:
-        return settings.weight_decay
-    epochs = timescale.amount if timescale.unit == "epochs" else timescale.amount / train_examples
-    return weight_decay_of(epochs, peak_lr, global_batch, train_examples)
-
-
 def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, float, float]:
     """Rule, base learning rate, base batch, factor and peak learning rate.
 
-    With lr_per_example the peak is that rate times B (the base learning rate of Masters & Luschi 2018, section 2.1),
-    which is the linear rule from a base batch of 1.
+    With lr_per_example the peak is that rate times B (Masters & Luschi 2018, section 2.1): linear from a base batch of
+    1.
     """
     if settings.lr_per_example is not None:
         if "lr_rule" in settings.typed and settings.lr_rule != "linear":
@@ -358,10 +342,7 @@ def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, f
 
 
 def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> dict:
-    """The learning rate's fields of the plan, by name.
-
-    The warmup starts at the base rate, or at 0 if a tuned rate has none, unless a share of the peak is set.
-    """
+    """The learning rate's fields of the plan; warmup starts at the base rate, or at 0 if a tuned rate has none."""
     rule, base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.batches.first)
     warmup_length = settings.warmup_length if settings.warmup != "none" else None
     warmup_steps = warmup_length.in_steps(stream) if warmup_length else 0
@@ -429,12 +410,8 @@ def settle_plateau(settings: Settings, metrics: Mapping[str, str], target: Targe
                    ) -> dict | None:
     """The plan's ``plateau``: metric (``split/name``), better (min or max), patience, threshold and cooldown.
 
-    metrics     "min" or "max" by name
-    eval_every  steps between evaluations; 0: none
-
     None for another decay. It is torch's ReduceLROnPlateau, with threshold_mode = rel and patience in evaluations;
-    ``schedule.reductions`` has its steps. Raises PlanError where there is nothing to follow, or the rate would not
-    fall.
+    ``schedule.reductions`` has its steps.
     """
     if settings.decay != PLATEAU:
         return None
@@ -455,7 +432,6 @@ def settle_plateau(settings: Settings, metrics: Mapping[str, str], target: Targe
 
 
 def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | None:
-    """The target, whose metric the workload measures; none without evaluations."""
     if settings.target in (None, "none"):
         return None
     if settings.eval_every and not settings.eval_every.amount:
@@ -473,18 +449,8 @@ def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | No
     return target
 
 
-def settle_splits(settings: Settings, target: Target | None, plateau: Mapping | None) -> tuple[str, ...]:
-    """The splits of each evaluation, the target's and a plateau decay's among them."""
-    wanted = {name.strip() for name in settings.eval_splits.split(",")}
-    if wanted - set(SPLITS):
-        raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
-    wanted |= {target.split} if target else set()
-    wanted |= {plateau["metric"].partition("/")[0]} if plateau else set()
-    return tuple(split for split in SPLITS if split in wanted)
-
-
 def settle_evaluations(settings: Settings, stream: Stream) -> dict:
-    """The plan's fields about when to evaluate, by name: a grid in steps or, where the batch changes, in examples."""
+    """The plan's fields about when to evaluate: a grid in steps or, where the batch changes, in examples."""
     every, asked, batches = settle_eval_every(settings, stream), settings.eval_every, stream.batches
     examples = None
     if asked and asked.unit == "examples" and every:
@@ -503,7 +469,6 @@ def settle_eval_every(settings: Settings, stream: Stream) -> int:
 
 
 def settle_budget(settings: Settings, stream: Stream) -> int:
-    """The budget in steps, the last one begun included; 0 where it is in seconds."""
     if settings.budget is None:
         raise PlanError("no budget: give --steps, --epochs or --budget, such as --budget '1e8 tokens'")
     steps = settings.budget.in_steps(stream)
@@ -514,7 +479,6 @@ def settle_budget(settings: Settings, stream: Stream) -> int:
 
 
 def settle_checkpoints(settings: Settings, stream: Stream) -> dict:
-    """The plan's fields about checkpoints, by name: an interval in steps or seconds; neither without a folder."""
     if settings.checkpoint is None:
         return dict(checkpoint_every=0, checkpoint_seconds=None, keep_checkpoints=0)
     every = settings.checkpoint_every or CHECKPOINT_EVERY
@@ -523,5 +487,4 @@ def settle_checkpoints(settings: Settings, stream: Stream) -> dict:
 
 
 def _seconds(length: Length | None) -> float | None:
-    """The seconds of a length in them; None of another."""
     return length.amount if length is not None and length.unit == "seconds" else None

@@ -19,18 +19,16 @@ from .batch_schedule import BatchSchedule
 
 
 def stream_key(seed: int, purpose: str, *where: int) -> int:
-    """The key of a random stream, 63 bits: the same for the same seed, purpose and place on every machine, whatever the
-    rank, so that a worker draws what any other would there."""
+    """The key of a random stream, 63 bits: the same for the same seed, purpose and place on every machine and rank."""
     text = "/".join([str(seed), purpose, *map(str, where)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 @lru_cache(maxsize=2)
 def epoch_order(examples: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of the examples 0 .. examples-1 in an epoch: uint32 (int64 for 2^32 and more), shape (examples,).
+    """The order of the examples in an epoch: uint32 (int64 for 2^32 and more), shape (examples,).
 
-    Sorted by 64 random bits each, which are the same in every numpy release (a bit generator's stream is fixed, the
-    methods built on it are not).
+    Sorted by 64 random bits each, the raw stream of a bit generator, which is the same in every numpy release.
     """
     bits = np.random.Philox(key=stream_key(seed, "order", epoch)).random_raw(examples)
     order = np.argsort(bits, kind="stable")
@@ -40,10 +38,7 @@ def epoch_order(examples: int, seed: int, epoch: int) -> np.ndarray:
 
 
 class Visits(NamedTuple):
-    """Examples, in which epoch each is visited, and the seed: the key of every random draw about an example.
-
-    indices, epochs  int64, shape (n,)
-    """
+    """Examples, in which epoch each is visited, and the seed: the key of every random draw about an example."""
 
     indices: np.ndarray
     epochs: np.ndarray
@@ -51,10 +46,7 @@ class Visits(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Positions start .. stop-1 of a step, which one worker passes through the model together.
-
-    shared  some ghost group among them has members in another worker's pass
-    """
+    """Positions start .. stop-1 of a step in one pass of a worker; shared: another's has members of their groups."""
 
     start: int
     stop: int
@@ -77,31 +69,26 @@ class Stream:
 
     @property
     def _whole_steps(self) -> int:
-        """Steps in an epoch where no batch is carried over."""
         whole, left = divmod(self.examples, self.batches.first)
         return whole + (left > 0 and self.last_batch == "short")
 
     def steps_in(self, epochs: float) -> int:
-        """The fewest steps with that many epochs."""
         if self.last_batch == "carry":
             return self.batches.steps_holding(math.ceil(epochs * self.examples - 1e-6))
         return math.ceil(epochs * self._whole_steps - 1e-9)
 
     def epochs_before(self, step: int) -> float:
-        """Epochs in the first ``step`` steps."""
         if self.last_batch == "carry":
             return self.batches.examples_before(step) / self.examples
         return step / self._whole_steps
 
     def size(self, step: int) -> int:
-        """Examples in the step."""
         if self.last_batch != "short" or (step + 1) % self._whole_steps:
             return self.batches.at(step)
         return self.examples - (self._whole_steps - 1) * self.batches.first
 
     @property
     def sizes(self) -> set[int]:
-        """Every number of examples that a step may have."""
         left = self.examples % self.batches.first if self.last_batch == "short" else 0
         return {*self.batches.sizes, left} - {0}
 
@@ -113,7 +100,6 @@ class Stream:
         return epochs * self.examples + rest * self.batches.first
 
     def steps_holding(self, examples: int) -> int:
-        """The fewest steps with that many examples."""
         step = self.batches.steps_holding(examples)
         while self.examples_before(step) < examples:        # where an epoch's last step is short
             step += 1
@@ -171,7 +157,6 @@ def group_passes(batch: int, ghost_batch: int, workers: int) -> list[list[Pass]]
 
 
 def largest_pass(batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:
-    """The most examples in one pass of a worker."""
     ranks = step_passes(batch, ghost_batch, workers, accumulate)
     return max(part.stop - part.start for passes in ranks for part in passes)
 

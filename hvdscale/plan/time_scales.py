@@ -1,8 +1,4 @@
-"""Time scales of an optimizer in examples or epochs, which a larger batch leaves as they are.
-
-    decay_of(693.0, 64) -> 0.938...;  half_life_of(0.938, 64) -> 693...
-    weight_decay_of(10.0, peak_lr=0.01, global_batch=100, train_examples=1000) -> 1.0
-"""
+"""Time scales of an optimizer in examples or epochs, which a larger batch leaves as they are."""
 from __future__ import annotations
 
 import math

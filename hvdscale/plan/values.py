@@ -18,10 +18,7 @@ MOST = 2**53                # steps, examples and other counts: beyond, a float6
 
 def check_value(name: str, value: Any, kind: type[Any], word: str | None = None, least: float | None = None,
                 above: float | None = None, below: float | None = None) -> Any:
-    """The value as its kind; raises UsageError naming key and value where it is of another, or out of bounds.
-
-    kind  int, float (a whole number will do), bool, str, list or dict;  word: what an error calls it, if not WORDS
-    """
+    """The value as its kind, which an error calls ``word``; raises UsageError where it is another, or out of bounds."""
     given = value
     if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         value = float(value)
@@ -36,7 +33,6 @@ def check_value(name: str, value: Any, kind: type[Any], word: str | None = None,
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The known names that are written much like this one, or else ``otherwise``."""
     names = {one.casefold(): one for one in known}
     near = [names[one] for one in difflib.get_close_matches(name.casefold(), names, n=3)]
     return f"did you mean {' or '.join(near)}?" if near else otherwise

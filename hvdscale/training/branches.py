@@ -21,6 +21,7 @@ from ..analysis.trials import read_trials
 from ..errors import CheckpointError, ExitCode, LogError
 from ..formatting.escaping import say
 from ..formatting.numbers import counted, number
+from ..formatting.toml import value_as_toml
 from ..log.files import refuse_taken
 from ..log.merge import merge
 from ..log.reader import read_log
@@ -48,8 +49,10 @@ from .outputs import open_display, open_folder, open_run_log
 from .prepare import prepare, read_data, settings_of
 from .resume import find_start, shared
 from .series import INSTEAD, refuse_another
+from .snapshot import RunState
 
 RESUMES = "stopped by a signal; the same command resumes here"
+ALL = "branches"                # the name of the log of all of them
 KEPT = 1_000_000                # checkpoints of the base run: all
 OF_GROUPS = ("betas", "eps", "momentum", "weight_decay")        # of a parameter group, as branches set them
 
@@ -66,31 +69,20 @@ class Places:
         return self.source or os.path.join(self.out, "checkpoints")
 
     def log(self, name: str) -> str:
-        """The path of a log."""
         return os.path.join(self.out, f"{name}.h5")
-
-    def refuse_others(self) -> None:
-        """LogError or UsageError where a result would replace another file."""
-        for name in ("base", "branches"):
-            refuse_taken(self.log(name))
-        refuse_foreign(self.schedule, Kind("a file of hvdscale-branch", lambda head: b"\nbatch_schedule = " in head))
 
     @property
     def schedule(self) -> str:
         return os.path.join(self.out, "schedule.toml")
 
-    @property
-    def all_branches(self) -> str:
-        """The path of the log of all branches."""
-        return self.log("branches")
+    def refuse_others(self) -> None:
+        for name in ("base", ALL):
+            refuse_taken(self.log(name))
+        refuse_foreign(self.schedule, Kind("a file of hvdscale-branch", lambda head: b"\nbatch_schedule = " in head))
 
 
 class Branching:
-    """The base run and its branches.
-
-    name, layers  the workload and the user's settings, the strongest last
-    shard         (i, n): every n-th branch, from the i-th on
-    """
+    """The base run and its branches; layers: the strongest last; shard (i, n): every n-th branch, from the i-th."""
 
     def __init__(self, name: str, layers: list[dict], asked: BranchRequest, places: Places, shard: tuple[int, int],
                  overwrite: bool, workers: Workers):
@@ -99,10 +91,7 @@ class Branching:
         self.accepted: dict[str, str] = {}
 
     def carry_out(self, dry_run: bool = False) -> int:
-        """Run what is left; returns the exit code, or raises the same HvdscaleError on all ranks.
-
-        dry_run  only print the plan of the base run, and what the branches would be
-        """
+        """Run what is left, or only foresee it; returns the exit code, the same on all ranks."""
         with self.workers.together("the settings"):
             self.workload = find(self.name)
             self.settings = settings_of(self.workload, self.layers)
@@ -111,16 +100,24 @@ class Branching:
             self.data = read_data(self.workload, self.settings)
             self.job = current_job(self.name, self.workload, self.data, self.settings.model_args)
         planned: list[Origin] = []
-        if self.places.source is None and dry_run:
-            planned = self._plan_base()
-        elif self.places.source is None:
-            code = self._base()
-            if code == ExitCode.PREEMPTED:
-                self._say(RESUMES)
-            if code != ExitCode.DONE:
+        if self.places.source is None:
+            job = self._prepare_base()
+            if dry_run:
+                open_display(job, "none: a dry run", self.workers)
+                problem = Problem(**{field.name: getattr(job.plan, field.name) for field in fields(Problem)})
+                planned = [Origin(problem, "", step) for step in self._steps]
+            elif (code := self._run_base(job)) != ExitCode.DONE:
+                if code == ExitCode.PREEMPTED:
+                    self._say(RESUMES)
                 return code
+        found: list[Branch] = []
         with self.workers.together("the checkpoints"):
-            found = self._branches(planned or self._origins()) if self.workers.rank == 0 else []
+            if self.workers.rank == 0:
+                metric = metric_of(self.asked, self.workload.metrics)
+                tolerance = tolerance_of(self.asked, self.workload.metrics, DEFAULT_TOLERANCE)
+                for origin in planned or self._origins():
+                    rule = rule_of(self.asked, origin.problem.optimizer)
+                    found += branches_at(self.asked, origin, rule, metric, tolerance)
         found = self.workers.gather(found, "branches")[0]
         with self.workers.together("the branches"):
             for path, then in {branch.origin.path: branch.origin.job for branch in found}.items():
@@ -128,7 +125,14 @@ class Branching:
             for branch in found:            # what any would raise, before the first one
                 if branch.order == 1:
                     self._settled(settings_of(self.workload, self._layers(branch)))
-        return self._foresee(found) if dry_run else self._run_all(found)
+        if not dry_run:
+            return self._run_all(found)
+        self._introduce(found, len(found))
+        examples = sum(branch.record["length"] for branch in found)
+        steps = dict.fromkeys(branch.origin.step for branch in found)
+        self._say(f"  at steps {', '.join(map(str, steps))}: {examples:,} training examples in all, "
+                  f"beside {counted(self.asked.evaluations, 'evaluation')} of each")
+        return ExitCode.DONE
 
     def _say(self, text: str) -> None:
         if self.workers.rank == 0:
@@ -136,26 +140,18 @@ class Branching:
 
     # the base run
 
-    def _base(self) -> int:
-        job = self._prepare_base()
+    def _run_base(self, job: Job) -> int:
         folder = open_folder(job, self.workers)
         try:
             start = find_start(job.settings, job.plan, self.workers)
             if start.ended:
                 return start.ended.exit_code
-            outcome = self._train(job, start, {}, lambda run_log, display: Milestones(
-                self._steps, start, job.plan, folder, run_log, display, self.workers))
+            outcome = self._train(job, start, {}, lambda run_log, display: FolderCheckpoints(
+                start, job.plan, folder, run_log, display, self.workers, self._steps))
         finally:
             if folder is not None:
                 folder.release()
         return outcome.stop.exit_code
-
-    def _plan_base(self) -> list[Origin]:
-        """Print the plan of the base run; returns what its checkpoints would be."""
-        job = self._prepare_base()
-        open_display(job, "none: a dry run", self.workers)
-        problem = Problem(**{field.name: getattr(job.plan, field.name) for field in fields(Problem)})
-        return [Origin(problem, "", step) for step in self._steps]
 
     def _prepare_base(self) -> Job:
         """The job that ends at the last checkpoint, with the schedule of the user's own budget."""
@@ -194,7 +190,6 @@ class Branching:
     # its branches
 
     def _origins(self) -> list[Origin]:
-        """Each checkpoint to branch from; raises CheckpointError for a missing one."""
         paths = dict(listed(self.places.checkpoints))
         steps = self.asked.at or (sorted(paths) if self.places.source else self._steps)
         for step in steps:
@@ -203,14 +198,7 @@ class Branching:
                                       f"{', '.join(map(str, sorted(paths))) or 'none'}")
         return [origin_of(paths[step]) for step in steps]
 
-    def _branches(self, origins: list[Origin]) -> list[Branch]:
-        metric = metric_of(self.asked, self.workload.metrics)
-        tolerance = tolerance_of(self.asked, self.workload.metrics, DEFAULT_TOLERANCE)
-        return [branch for origin in origins for branch in branches_at(
-            self.asked, origin, rule_of(self.asked, origin.problem.optimizer), metric, tolerance)]
-
     def _accept(self, then: Mapping, where: str) -> None:
-        """Raise UsageError if a checkpoint or log is of another job, unless the user accepts it."""
         self.accepted |= refuse_changes(then, self.job, self.settings.accept_changes, where, INSTEAD)
 
     def _layers(self, branch: Branch) -> list[dict]:
@@ -220,22 +208,13 @@ class Branching:
             layers = [tuned_for(self.settings.metaparameters, self.workload.name, batch), *layers]
         return layers_of(branch, layers, self.asked.evaluations)
 
-    def _foresee(self, found: list[Branch]) -> int:
-        """Print what the branches would be, and all their examples."""
-        self._introduce(found, len(found))
-        examples = sum(branch.record["length"] for branch in found)
-        steps = dict.fromkeys(branch.origin.step for branch in found)
-        self._say(f"  at steps {', '.join(map(str, steps))}: {examples:,} training examples in all, "
-                  f"beside {counted(self.asked.evaluations, 'evaluation')} of each")
-        return ExitCode.DONE
-
     def _run_all(self, found: list[Branch]) -> int:
         own = found[self.shard[0]::self.shard[1]]
         if own:
             self._introduce(own, len(found))
         merged: dict[str, EndedBranch] = {}                 # those in the log of all, which are not run again
-        if not (self.overwrite or self.workers.rank) and os.path.exists(self.places.all_branches):
-            merged = {found.name: found for found in _ended_in(self.places.all_branches)}
+        if not (self.overwrite or self.workers.rank) and os.path.exists(self.places.log(ALL)):
+            merged = {found.name: found for found in _ended_in(self.places.log(ALL))}
         for at, branch in enumerate(own, 1):
             with self.workers.together("the logs of branches"):
                 ended = self.workers.rank == 0 and not self.overwrite and self._ended(branch, merged)
@@ -250,35 +229,30 @@ class Branching:
                       f"{self._result(branch, outcome)}")
         with self.workers.together("the log of all branches"):
             if self.workers.rank == 0:
-                self._merge(found, merged)
+                paths = [self.places.log(branch.name) for branch in found if branch.name not in merged]
+                if paths and all(self._ended(branch, merged) for branch in found):   # another shard's may be to come
+                    whole = self.places.log(ALL)
+                    merge([*([whole] if merged else []), *paths], whole, overwrite=True)
+                    for path in paths:
+                        os.unlink(path)
                 self._propose()
         self._say(f"next: hvdscale-report {self.places.out}")
         return ExitCode.DONE
 
-    def _merge(self, branches: list[Branch], merged: Mapping[str, EndedBranch]) -> None:
-        """Move the logs of branches into the log of all, if all have ended; another shard's are the last one's to move.
-        """
-        if not all(self._ended(branch, merged) for branch in branches):
-            return
-        paths = [self.places.log(branch.name) for branch in branches if branch.name not in merged]
-        if paths:
-            merge([*([self.places.all_branches] if merged else []), *paths], self.places.all_branches, overwrite=True)
-            for path in paths:
-                os.unlink(path)
-
     def _propose(self) -> None:
         """Say which growing batch the branches allow, and write it as settings, once all have ended."""
-        if not os.path.exists(self.places.all_branches):
+        if not os.path.exists(self.places.log(ALL)):
             return
-        with read_log(self.places.all_branches) as log:
+        with read_log(self.places.log(ALL)) as log:
             runs = branched_of(read_trials(log))
         for run in runs:
             ramp = ramp_of(run)
             if ramp is None:
                 self._say(NO_RAMP)
                 continue
-            write_whole(self.places.schedule, f"# {ramp}\nbatch_schedule = {json.dumps(ramp.batches.pairs)}\n"
-                        f'lr_rule = "{run.rule}"\n')
+            keys = {"batch_schedule": ramp.batches.pairs, "lr_rule": run.rule}
+            write_whole(self.places.schedule, f"# {ramp}\n" + "".join(
+                f"{name} = {value_as_toml(value)}\n" for name, value in keys.items()))
             self._say(f"{ramp}: hvdscale-train {self.name} --config {self.places.schedule}")
 
     def _introduce(self, own: list[Branch], count: int) -> None:
@@ -299,7 +273,6 @@ class Branching:
         return f"{metric} {number(smoothed(values), 4)}"
 
     def _ended(self, branch: Branch, merged: Mapping[str, EndedBranch]) -> bool:
-        """Whether the branch has a finished log; raises UsageError if its log is of another branch."""
         path = self.places.log(branch.name)
         found = merged.get(branch.name)
         if found is None and os.path.exists(path):
@@ -307,7 +280,7 @@ class Branching:
                 found = next(_ended_in(path), None)
         if found is None:
             return False
-        path = self.places.all_branches if branch.name in merged else path
+        path = self.places.log(ALL) if branch.name in merged else path
         refuse_another("branch", path, {name: found.record.get(name) for name in branch.record}, branch.record)
         self._accept(found.job, path)
         return found.status in (Status.COMPLETE, Status.INFEASIBLE)
@@ -320,41 +293,32 @@ class Branching:
         with self.workers.together("the checkpoint"):
             problem = json.loads(json.dumps(job.plan.as_record({})))["problem"]
             refuse_other_problem(problem, json.loads(json.dumps(asdict(branch.origin.problem))))
-            start = Start(state=branch_state(read(branch.origin.path), job)) if self.workers.rank == 0 else Start()
+            start = Start()
+            if self.workers.rank == 0:
+                state, own = read(branch.origin.path), job.optimizer.state_dict()["param_groups"]
+                groups = [{**group, **{name: mine[name] for name in OF_GROUPS if name in mine}}
+                          for group, mine in zip(state["optimizer"]["param_groups"], own)]
+                start.state = {**state, "optimizer": {**state["optimizer"], "param_groups": groups},
+                               "progress": asdict(RunState())}
         start = shared(start, self.workers)
         return self._train(job, start, {"branch": dict(branch.record)}, lambda *_: Checkpoints(start))
 
 
 class EndedBranch(NamedTuple):
-    """A branch in a log."""
-
     record: Mapping
     status: int
     job: Mapping
 
     @property
     def name(self) -> str:
-        """As Branch.name."""
         return branch_name(self.record)
 
 
 def _ended_in(path: str) -> Iterator[EndedBranch]:
-    """The branches in a log."""
     with read_log(path) as log:
         for status, plan in zip(log.trials["status"], log.trials["plan"]):
             plan = json.loads(plan)
             yield EndedBranch(plan["branch"], status, plan.get("job") or {})
-
-
-class Milestones(FolderCheckpoints):
-    """Checkpoints that are also written at these steps."""
-
-    def __init__(self, steps: tuple[int, ...], *given):
-        super().__init__(*given)
-        self.steps = steps
-
-    def due(self, step, votes):
-        return super().due(step, votes) or step in self.steps and step != self._kept_at
 
 
 def origin_of(path: str) -> Origin:
@@ -369,25 +333,11 @@ def origin_of(path: str) -> Origin:
 
 
 def _as_planned(value):
-    """A list of JSON as the plan has it."""
     return tuple(map(_as_planned, value)) if isinstance(value, list) else value
 
 
-def branch_state(state: dict, job: Job) -> dict:
-    """A checkpoint's state as the start of a branch: at step 0, with the optimizer's own state, and the branch's
-    metaparameters."""
-    own = job.optimizer.state_dict()["param_groups"]
-    groups = [{**group, **{name: mine[name] for name in OF_GROUPS if name in mine}}
-              for group, mine in zip(state["optimizer"]["param_groups"], own)]
-    return {**state, "optimizer": {**state["optimizer"], "param_groups": groups},
-            "progress": {"steps": 0, "seconds": 0.0, "evaluated": -1, "measured": {}}}
-
-
 def layers_of_run(folder: str) -> tuple[str, dict]:
-    """The workload and the settings of the run that wrote the checkpoints in a folder, from its log.
-
-    Raises CheckpointError without a checkpoint, LogError without its log.
-    """
+    """The workload and the settings of the run that wrote the checkpoints in a folder, from its log."""
     there = listed(folder)
     if not there:
         raise CheckpointError(f"{folder}: has no checkpoint to branch from")

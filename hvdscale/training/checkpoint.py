@@ -24,7 +24,7 @@ from ..data.generators import random_state
 from ..errors import CheckpointError, ExitCode, HvdscaleError, LogError
 from ..log.schema import Status
 from ..plan.plan import Plan
-from ..system.files import clear_leavings, whole_file, write_whole
+from ..system.files import clear_leavings, remove, whole_file, write_whole
 from ..system.lock import Lock, describe, holder
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
@@ -95,15 +95,14 @@ def write(path: str, state: dict) -> None:
 
 
 def _of_torchrun() -> dict[str, str]:
-    """What torchrun names its launch by."""
     return {"torchrun": os.environ["TORCHELASTIC_RUN_ID"]} if "TORCHELASTIC_RUN_ID" in os.environ else {}
 
 
 def final_outcome(folder: str) -> str | None:
     """How an earlier start of this launch of torchrun ended for good, in words; None: it did not, or was none.
 
-    torchrun starts the workers again whatever their exit code was. A signal outside the steps (ERROR) is no end:
-    torchrun itself sends it to the others when it has lost a worker.
+    torchrun starts workers again whatever their exit code. A signal outside the steps (ERROR) is no end: torchrun
+    sends it to the others when it has lost a worker.
     """
     try:
         with open(os.path.join(folder, OUTCOME), encoding="utf-8") as file:
@@ -130,26 +129,19 @@ class CheckpointFolder:
             owner = holder(run)
             raise CheckpointError(f"{path}: another run writes its checkpoints there: {describe(owner)}; wait for it "
                                   "to end, or choose another folder" if owner else str(error)) from None
+        self._outcome = os.path.join(path, OUTCOME)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._outcome)
 
-    @property
-    def _outcome(self) -> str:
-        return os.path.join(self.path, OUTCOME)
-
     def place(self, step: int) -> str:
-        """The path of the checkpoint after this number of steps."""
         return os.path.join(self.path, f"step-{step}.pt")
 
     def newest(self) -> str | None:
-        """The path of the newest checkpoint, intact or not."""
         return next((path for _, path in listed(self.path)), None)
 
     def remove(self, paths: list[str]) -> None:
-        """Remove checkpoints."""
         for path in paths:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            remove(path)
 
     def note_outcome(self, stop: Stop, **more: object) -> None:
         """Write DIR/outcome; an error of the disk is ignored, as the log says the same."""
@@ -164,11 +156,9 @@ class CheckpointFolder:
         with contextlib.suppress(OSError, CheckpointError):
             outcome = {"status": status, "reason": reason, "exit_code": exit_code,
                        "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **_of_torchrun(), **more}
-            text = json.dumps(outcome, indent=1, ensure_ascii=False) + "\n"
-            write_whole(self._outcome, text)
+            write_whole(self._outcome, json.dumps(outcome, indent=1, ensure_ascii=False) + "\n")
 
     def release(self) -> None:
-        """Release the folder for another run."""
         self._lock.release()
 
 
@@ -213,19 +203,19 @@ class Checkpoints:
 
 
 class FolderCheckpoints(Checkpoints):
-    """Checkpoints in a folder, which only rank 0 holds."""
+    """Checkpoints in a folder, which only rank 0 holds; also at these steps."""
 
     def __init__(self, start: Start, plan: Plan, folder: CheckpointFolder | None, run_log: RunLog, display: Display,
-                 workers: Workers):
+                 workers: Workers, at: tuple[int, ...] = ()):
         super().__init__(start)
+        self.at = at
         self.plan, self.folder, self.run_log, self.display, self.workers = plan, folder, run_log, display, workers
         self.failures: list[str] = []
         self._kept_at = start.step if start.in_folder else None
         self._last = time.monotonic()
         if folder is not None:
-            others = listed(folder.path) if not start.in_folder else self._beyond_kept(start.step)
-            if others:
-                folder.remove([path for _, path in others])
+            others = self._beyond_kept(start.step) if start.in_folder else [path for _, path in listed(folder.path)]
+            folder.remove(others)
 
     def wishes(self):
         every = self.plan.checkpoint_seconds
@@ -235,7 +225,7 @@ class FolderCheckpoints(Checkpoints):
     def due(self, step, votes):
         every = self.plan.checkpoint_every
         return step != self._kept_at and (
-            self._kept_at is None or (every > 0 and step % every == 0) or "checkpoint" in votes)
+            self._kept_at is None or (every > 0 and step % every == 0) or "checkpoint" in votes or step in self.at)
 
     def save(self, done, take_step):
         if done.steps == self._kept_at:
@@ -266,12 +256,12 @@ class FolderCheckpoints(Checkpoints):
                  "plan": json.dumps(self.plan.as_record({})), "log": self.run_log.place()}
         write(self.folder.place(done.steps), state)
         # later ones are damaged, or belong to steps that are being retaken
-        later = [found for found in listed(self.folder.path) if found[0] > done.steps]
-        self.folder.remove([path for _, path in later + self._beyond_kept(done.steps)])
+        later = [path for at, path in listed(self.folder.path) if at > done.steps]
+        self.folder.remove(later + self._beyond_kept(done.steps))
 
-    def _beyond_kept(self, step: int) -> list[tuple[int, str]]:
+    def _beyond_kept(self, step: int) -> list[str]:
         """The checkpoints up to this step but for the newest ones, which are kept."""
-        return [found for found in listed(self.folder.path) if found[0] <= step][self.plan.keep_checkpoints:]
+        return [path for at, path in listed(self.folder.path) if at <= step][self.plan.keep_checkpoints:]
 
     def end(self, stop):
         if self.folder is not None:

@@ -8,30 +8,26 @@ import json
 import sys
 from collections.abc import Mapping
 
-from torch import nn
-
 from ..data.generators import OwnGenerators
 from ..errors import DataError, HvdscaleError, StoppedError
 from ..workload import Data, Workload, build_model
 from ..workloads import find
-from .identity import identify
+from .job import identify
 from .prepare import read_data, settings_of
 
 
 def current_job(name: str, workload: Workload, data: Data | None, model_args: Mapping) -> dict:
     """The job of a workload with its data, by default arguments but for these; None, or a model that fails: unknown."""
-    model = None if data is None else _build(workload, {**data.model_args, **model_args})
+    model = None
+    if data is not None:
+        try:
+            with OwnGenerators():
+                model = build_model(workload, {**data.model_args, **model_args})
+        except StoppedError:
+            raise
+        except Exception:                       # of the user's code; a run says what is wrong
+            pass
     return identify(name, workload, data, model)
-
-
-def _build(workload: Workload, model_args: dict) -> nn.Module | None:
-    try:
-        with OwnGenerators():
-            return build_model(workload, model_args)
-    except StoppedError:
-        raise
-    except Exception:                       # of the user's code; a run says what is wrong
-        return None
 
 
 def main(name: str, keys: str) -> None:

@@ -18,31 +18,21 @@ LONGEST = 40        # characters of a value; a longer one, such as a hash, is ab
 def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start | None = None) -> str:
     """The plan, one line per subject; with the folder of checkpoints and the start of the run."""
     start = start or Start()
-    rows = [("workers", describe_workers(plan)), ("global batch", describe_batch(plan)), ("learning rate", _lr(plan)),
-            ("optimizer", _optimizer(plan)), ("budget", _budget(plan)), ("evaluation", _evaluation(plan)),
-            ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]
-    if plan.exact:
-        rows.insert(-1, ("exact", f"the same bits at any worker count, in {counted(plan.threads, 'thread')} each on "
-                         f"{plan.exact['arithmetic']}"))
-    if checkpoint is not None:
-        every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds:g} s"
-        rows.append(("checkpoints", f"{checkpoint}: every {every}, at the end and at a signal; the newest "
-                     f"{plan.keep_checkpoints} are kept"))
-    if any(getattr(plan, name) for name in DECAYS_PER_STEP):
-        rows.insert(4, ("half-lives", _half_lives(plan)))
-    if plan.optimizer in DECOUPLED and plan.weight_decay > 0:
-        rows.insert(4, ("weight decay", _decay_timescale(plan)))
-    if plan.average:
-        rows.insert(-2, ("average", _average(plan)))
-    if start.checkpoint:
-        rows.append(("resumes", f"from {start.checkpoint}, step {start.step}"))
-    if plan.transport in TRANSPORTS:
-        rows.insert(1, ("transport", TRANSPORTS[plan.transport]))
-    if plan.data:
-        rows.insert(0, ("data", _entries(plan.data)))
+    every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds or 0:g} s"
+    rows = {
+        "data": _entries(plan.data), "workers": describe_workers(plan), "transport": TRANSPORTS.get(plan.transport),
+        "global batch": describe_batch(plan), "learning rate": _lr(plan), "optimizer": _optimizer(plan),
+        "weight decay": _decay_timescale(plan), "half-lives": _half_lives(plan), "budget": _budget(plan),
+        "evaluation": _evaluation(plan), "average": _average(plan), "seed": f"{plan.seed}, {plan.precision}",
+        "exact": plan.exact and (f"the same bits at any worker count, in {counted(plan.threads, 'thread')} each on "
+                                 f"{plan.exact['arithmetic']}"),
+        "log": log,
+        "checkpoints": checkpoint and (f"{checkpoint}: every {every}, at the end and at a signal; the newest "
+                                       f"{plan.keep_checkpoints} are kept"),
+        "resumes": start.checkpoint and f"from {start.checkpoint}, step {start.step}"}
     lines = [wrap(plan.workload + (f" ({_entries(plan.model_args)})" if plan.model_args else "") +
              (f", from the state dict {plan.init_from[:12]}..." if plan.init_from else ""), whole=True)]
-    lines += [wrap(text, f"  {name:<15}", whole=True) for name, text in rows]
+    lines += [wrap(text, f"  {name:<15}", whole=True) for name, text in rows.items() if text]
     lines += [wrap(note, "  note: ", whole=True) for note in _warmup_notes(plan)]
     if plan.local_workers > plan.cores and plan.device == "cpu":
         lines.append(wrap(f"{plan.local_workers} workers share {plan.cores} cores, so timings do not transfer to a "
@@ -88,7 +78,7 @@ def _lr(plan):
 
 
 def _warmup_notes(plan: Plan) -> Iterator[str]:
-    """What of the warmup the user may not have meant: a peak that the run does not reach, steps of rate 0."""
+    """What of the warmup the user may not have meant."""
     if plan.warmup == "none" or plan.start_lr == plan.peak_lr:
         return
     last = plan.budget_steps - 1
@@ -129,6 +119,8 @@ def _from_base(plan, name):
 
 
 def _decay_timescale(plan):
+    if plan.optimizer not in DECOUPLED or not plan.weight_decay > 0:
+        return ""
     epochs = decay_timescale_of(plan.weight_decay, plan.peak_lr, plan.batches.first, plan.train_examples)
     steps = 1 / (plan.peak_lr * plan.weight_decay)
     share = f", {steps / plan.budget_steps:.3g} of the budget" if plan.budget_steps else ""
@@ -140,18 +132,19 @@ def _epochs(number):
 
 
 def _half_lives(plan):
-    half_lives = {name: half_life_of(getattr(plan, name), plan.batches.first) for name in DECAYS_PER_STEP
-                  if getattr(plan, name)}
+    half_lives = {name: half_life_of(decay, plan.batches.first) for name in DECAYS_PER_STEP
+                  if (decay := getattr(plan, name))}
     return ", ".join(f"{name} {number(examples)} examples{_in_tokens(plan, examples)}"
                      for name, examples in half_lives.items())
 
 
 def _in_tokens(plan, examples):
-    """Examples in tokens, where the workload counts them."""
     return f" = {number(examples * plan.train_tokens / plan.train_examples)} tokens" if plan.train_tokens else ""
 
 
 def _average(plan):
+    if not plan.average:
+        return ""
     how = (f"exponential, half-life {number(plan.average_half_life)} examples" if plan.average == "ema" else
            f"mean from step {plan.average_start}")
     return f"{how}; measured as averaged_*"

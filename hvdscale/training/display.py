@@ -22,10 +22,7 @@ LEAST_TIMED, MOST_TIMED = 20, 500       # steps, of the latest, in which a rank 
 
 
 class Display:
-    """Rank 0's output: progress, with the metric of the target (else the last validation metric).
-
-    empty  splits without examples, whose metrics are NaN and are not shown
-    """
+    """Rank 0's output: progress, with the metric of the target (else the last validation metric)."""
 
     def __init__(self, plan: Plan, metrics: Iterable[str], empty: Collection[str] = (), out=None,
                  clock=time.monotonic):
@@ -48,11 +45,9 @@ class Display:
             self._value = f"{measured[self._column]:.4g}"
 
     def say(self, text: str) -> None:
-        """Print a line of text."""
         self._screen.say(text)
 
     def evaluation(self, step: int, measured: Mapping[str, float], seconds: float = 0.0) -> None:
-        """Show what was measured after ``step`` steps, in these seconds."""
         self._evaluations.append(seconds)
         shown = self._select(measured)
         self._first = step if self._first is None else self._first
@@ -67,11 +62,9 @@ class Display:
             self._show(step)
 
     def checkpoint(self, seconds: float) -> None:
-        """Note that a checkpoint took these seconds."""
         self._checkpoints.append(seconds)
 
     def plateau(self, step: int, metric: str, before: float, lr: float) -> None:
-        """Say that the metric was found on a plateau after ``step`` steps, and what became of the learning rate."""
         self.say(f"  step {step}: {metric} is on a plateau; the learning rate falls from {before:g} to {lr:g}")
 
     def scaled(self, loss_scale: float, skipped: int) -> None:
@@ -84,8 +77,7 @@ class Display:
             self._by_rank.append((seconds, by_rank))
 
     def slow_rank(self) -> str:
-        """The rank for which the others waited in the latest steps, in words; "" without one, or where shares differ.
-        """
+        """The rank for which the others waited in the latest steps, in words; "" where shares differ."""
         plan = self._plan
         if len(self._by_rank) < LEAST_TIMED or plan.workers * plan.local_batch * plan.accumulate != plan.global_batch:
             return ""
@@ -122,11 +114,9 @@ class Display:
             self.say(f"  note: {name} was NaN at {count} of {counted(self._seen[name], 'evaluation')}{since}")
 
     def end(self) -> None:
-        """End the display of progress."""
         self._screen.erase()
 
     def _select(self, measured):
-        """The measurements, except of splits without examples."""
         return {name: value for name, value in measured.items() if name.partition("/")[0] not in self._empty}
 
     def _show(self, step):
@@ -137,17 +127,17 @@ class Display:
             rate, left = examples / seconds, self._seconds_left(*self._newest[:3])
             loss = f"loss {value:<10.4g}"
             speed = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}") + " examples/s  " + time_left(left)
-            self._say_whole(seconds, left)
-            self._say_slow()
+            whole = self._plan.budget_seconds
+            if whole and seconds >= whole / 10 and not self._whole_said:
+                self._whole_said = True
+                self.say(f"  note: the budget of {whole:g} s counts steps alone; with evaluations and checkpoints the "
+                         f"run takes about {self._clock() - self._born + left:.0f} s")
+            slow = self.slow_rank()
+            if slow and slow.partition(":")[0] != self._slow_said:      # once for each rank
+                self._slow_said = slow.partition(":")[0]
+                self.say(f"  note: {slow}")
         progress = "  ".join(filter(None, [f"{loss}{self._column} {self._value:<9}{speed}".rstrip(), self._scaled]))
         self._screen.line(f"{count}  {progress}", self._clock(), step / budget if budget else 0)
-
-    def _say_slow(self) -> None:
-        """Once for each rank that is found slow."""
-        slow = self.slow_rank()
-        if slow and slow.partition(":")[0] != self._slow_said:
-            self._slow_said = slow.partition(":")[0]
-            self.say(f"  note: {slow}")
 
     def _seconds_left(self, step: int, examples: int, seconds: float) -> float:
         """Seconds to the end of the budget, of steps, evaluations and checkpoints."""
@@ -164,19 +154,8 @@ class Display:
         """The clock without the seconds of evaluations and checkpoints."""
         return self._clock() - sum(self._evaluations) - sum(self._checkpoints)
 
-    def _say_whole(self, seconds: float, left: float) -> None:
-        """Once, after a tenth of a budget in seconds of steps: what the run takes with all else."""
-        budget = self._plan.budget_seconds
-        if budget and seconds >= budget / 10 and not self._whole_said:
-            self._whole_said = True
-            whole = self._clock() - self._born + left
-            self.say(f"  note: the budget of {budget:g} s counts steps alone; with evaluations and checkpoints the run "
-                     f"takes about {whole:.0f} s")
-
 
 class NoDisplay(Display):
-    """Prints nothing; for the ranks above 0."""
-
     def __init__(self) -> None:
         pass
 
@@ -192,8 +171,7 @@ def _usual(seconds: Sequence[float]) -> float:
 
 
 def on_terminal(out) -> bool:
-    """Whether output reaches a terminal unchanged. Launchers give workers pseudo-terminals, and horovodrun prefixes
-    every line."""
+    """Whether output reaches a terminal unchanged: launchers give workers pseudo-terminals, and prefix lines."""
     if not out.isatty() or launched() is None:
         return out.isatty()
     try:

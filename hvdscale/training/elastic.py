@@ -76,7 +76,6 @@ class Memory(Recovery):
         return job
 
     def meet(self, workers: ElasticWorkers) -> None:
-        """Agree with the new group on the state of the job; a collective."""
         none_lost = any(workers.gather(self.writes and self.newest is not None, "memory/rows"))
         state = self.newest if none_lost and self.newest is not None else self.sure
         by_rank = workers.gather((_steps(state), self.batch, self.log, self.end), "memory")
@@ -109,7 +108,6 @@ class Memory(Recovery):
 
 
 def batch_of(job: Job) -> dict:
-    """The batch of a job's first start, as keys of the settings; see Memory."""
     plan = job.plan
     most = plan.local_batch
     if joins_examples(plan, job.model):         # later, fewer workers may have to take a shared ghost group whole

@@ -81,17 +81,20 @@ class Evaluator:
                     raise fault
         owners, values = np.array([split for split, _ in chunks], str), table[:-1].numpy()
         sums = {split: values[owners == split].sum(axis=0) for split in splits}
-        means = {split: self._means(sums[split]) for split in splits}
+        means = {split: {metric: float(total / count) if count else math.nan for metric, (total, count) in zip(
+            self._metrics, sums[split][:2 * len(self._metrics)].reshape(-1, 2))} for split in splits}
         self._check_inputs({split for split in splits if not all(map(math.isfinite, means[split].values()))}, chunks)
         if self.workload.summarized:
+            bounds = np.cumsum([2 * len(self._metrics), *self.workload.parts.values()])
             with self.workers.together("the evaluation"):
                 for split in dict.fromkeys(owners.tolist()):
-                    means[split] |= self._summary(means[split], sums[split])
+                    parts = zip(self.workload.parts, bounds, bounds[1:])
+                    means[split] |= summarized(self.workload, means[split],
+                                               {name: sums[split][a:b] for name, a, b in parts})
         return {f"{split}/{metric}": means[split].get(metric, math.nan)
                 for split in splits for metric in self.workload.metrics}
 
     def _check_inputs(self, suspects: set[str], chunks: list[tuple[str, int]]) -> None:
-        """Raise DataError on all ranks if these splits hold values that are not finite; else the model is at fault."""
         suspects = suspects & {split for split, _ in chunks} - self._sound
         if not suspects:
             return
@@ -104,7 +107,6 @@ class Evaluator:
         self._sound |= suspects
 
     def _measure(self, model: nn.Module, chunks: list[tuple[str, int]], table: torch.Tensor) -> None:
-        """Measure this rank's share of the chunks and enter it in the table."""
         mine = range(self.workers.rank, len(chunks), self.workers.size)
         for number, batch in zip(mine, self.loader.batches(self._visits(*chunks[number]) for number in mine)):
             with autocast(self.precision, self.device):
@@ -116,14 +118,3 @@ class Evaluator:
     def _visits(self, split: str, start: int) -> tuple[str, Visits]:
         indices = np.arange(start, min(start + self.chunk, len(self.splits[split])))
         return split, Visits(indices, np.zeros_like(indices))
-
-    def _means(self, sums: np.ndarray) -> dict[str, float]:
-        pairs = sums[:2 * len(self._metrics)].reshape(-1, 2)
-        return {metric: float(total / count) if count else math.nan
-                for metric, (total, count) in zip(self._metrics, pairs)}
-
-    def _summary(self, means: dict[str, float], sums: np.ndarray) -> dict[str, float]:
-        """The summarized metrics of a split, from the means and the sums over it."""
-        bounds = np.cumsum([2 * len(self._metrics), *self.workload.parts.values()])
-        return summarized(self.workload, means,
-                          {name: sums[a:b] for name, a, b in zip(self.workload.parts, bounds, bounds[1:])})

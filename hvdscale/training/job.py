@@ -1,19 +1,30 @@
-"""A job: a settled plan with everything needed to run it."""
+"""A job: a settled plan with everything needed to run it; and by what a log knows it, see plan.job."""
 from __future__ import annotations
 
+import json
+import math
+import re
+import sys
 from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
+from .. import __version__
 from ..log.schema import Status
+from ..plan.job import OF_PLACE, VERSION
 from ..plan.plan import Plan
-from ..plan.settings import Settings
+from ..plan.settings import Settings, key_of
+from ..system.source import digest_of, digest_source
 from ..update.averages import WeightAverage, evaluation_weights
 from ..workers.group import Workers
 from ..workload import Data, Workload
 from .outcome import Stop
 from .snapshot import restore_model
 from .weights import save_weights
+
+MOST_LINES, LONGEST_LINE = 1000, 200
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
 @dataclass
@@ -32,7 +43,6 @@ class Job:
     average: WeightAverage | None = None        # of its weights; None: the plan has none
 
     def accept(self, accepted: dict[str, str]) -> None:
-        """Record earlier jobs that count as this one."""
         record = self.plan.job
         self.plan = replace(self.plan, job={**record, "accepted": {**record.get("accepted", {}), **accepted}})
 
@@ -43,10 +53,7 @@ class Job:
             self.average.restore(state["step"]["average"])
 
     def save_model(self, stop: Stop, workers: Workers) -> str | None:
-        """Write the final model if save_model is set, or the averages of its weights; only of a COMPLETE run.
-
-        Returns what became of it, in words; a collective.
-        """
+        """Write the final model, if save_model is set and the run COMPLETE; what became of it; a collective."""
         path = self.settings.save_model
         if path is None:
             return None
@@ -57,3 +64,27 @@ class Job:
                 with self.average.applied() if self.average else evaluation_weights(self.model, self.optimizer):
                     save_weights(self.model, path)
         return f"model: {path}{', the averaged weights' if self.average else ''}"
+
+
+def identify(name: str, workload: Workload, data: Data | None, model: nn.Module | None) -> dict:
+    """The part ``job`` of the plans of a workload of this name, module:object or built-in; None: unknown."""
+    own = ":" in name
+    defaults = {key: value for key, value in workload.defaults.items() if key_of(key) not in OF_PLACE}
+    found = {"source": digest_source(sys.modules[name.partition(":")[0]]) if own else {VERSION: __version__},
+             "defaults": json.loads(json.dumps(defaults, default=repr)),
+             "model": {} if model is None else describe_model(model, with_lines=own),
+             "data": {} if data is None else data.digests}
+    return {part: value for part, value in found.items() if value}
+
+
+def describe_model(model: nn.Module, with_lines: bool) -> dict:
+    """The model's parameters, a digest of their names and shapes, its printed lines; {} where they are not made."""
+    try:
+        shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+        count = sum(math.prod(shape) for _, shape in shapes)
+        lines = [line[:LONGEST_LINE] for line in ADDRESS.sub("0x", repr(model)).splitlines()] if with_lines else []
+    except Exception:                                           # of the user's __repr__
+        return {}
+    rest = [f"{len(lines) - MOST_LINES} more: {digest_of(lines[MOST_LINES:])}"] if len(lines) > MOST_LINES else []
+    return {"torch": torch.__version__.partition("+")[0], "parameters": digest_of(shapes),
+            "count": count, **({"lines": lines[:MOST_LINES] + rest} if lines else {})}

@@ -41,7 +41,6 @@ class ForwardPass:
         return math.log(self.classes) if self.classes > 1 else math.nan
 
     def suspects(self) -> Iterator[str]:
-        """What often keeps a loss at chance, in words."""
         if self.inputs and max(map(abs, self.inputs)) > LARGEST:
             low, high = self.inputs
             yield f"the model's inputs range from {low:g} to {high:g}; scale them to about -1 to 1"
@@ -67,8 +66,7 @@ def look(job: Job) -> ForwardPass:
 
 
 def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
-    """Lines for the user where a complete run's loss did not fall, or ended near chance or above it, from its closed
-    log, or where a run diverged; [] where there is nothing to say."""
+    """Lines for the user where a run diverged, or its loss did not fall or ended near chance or above; else []."""
     target = job.plan.stop_target
     if outcome.stop.status == Status.INFEASIBLE:
         return list(_try_to_look(job).suspects())
@@ -89,7 +87,6 @@ def _try_to_look(job: Job) -> ForwardPass:
 
 
 def describe_course(course: LossCourse, seen: ForwardPass) -> list[str]:
-    """The same of a run's losses and a pass through its model."""
     near = abs(course.last - seen.chance) <= NEAR_CHANCE * seen.chance
     if course.fell and not near and not course.last > seen.chance:
         return []

@@ -33,8 +33,8 @@ def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpo
           wish: Callable[[RunState], set[str]] | None = None) -> Outcome:
     """Carry out the job's plan from where the checkpoints say; all measurements are in the log when it returns.
 
-    wish  returns this rank's votes at the next step, given the progress; it must then also handle signals. None: only
-          signals cause votes
+    wish  returns this rank's votes at the next step, given the progress, and handles signals; None: only signals are
+    votes
 
     An error ends the trial INCOMPLETE in the log. Raises WorkerLostError if a worker is lost.
     """
@@ -59,11 +59,11 @@ def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpo
 
 
 def run(loop: Loop) -> Outcome:
-    """Train until there is a reason to stop."""
-    with loop.votes(), contextlib.closing(loop):
+    votes = contextlib.nullcontext() if loop.wish else votes_by_signal(loop.signals)
+    with votes, contextlib.closing(loop):
         stop = loop.evaluate(loop.budget_spent())
         while stop is None:
-            loop.keep_state()
+            loop.checkpoints.keep(loop.done, loop.take_step, loop.agreed)
             stop = loop.step() or loop.budget_spent()
             stop = loop.evaluate(stop)
         loop.end(stop)
@@ -93,17 +93,11 @@ class Loop:
         self.wish, self.signals = wish, set()
         self.agreed = tuple(self._seconds_spent())          # the seconds that are restored are rank 0's on all ranks
 
-    def votes(self) -> contextlib.AbstractContextManager:
-        """A context in which signals are votes to stop, unless the caller's wish handles them."""
-        return votes_by_signal(self.signals) if self.wish is None else contextlib.nullcontext()
-
     def close(self) -> None:
-        """Stop reading ahead."""
         self.evaluator.loader.close()
         self.take_step.feed.loader.close()
 
     def budget_spent(self) -> Stop | None:
-        """Whether all steps of the budget are taken, or all ranks have agreed that its seconds are spent."""
         step, plan = self.done.steps, self.plan
         if step == plan.budget_steps > 0:
             return Stop(Status.COMPLETE, f"budget of {step} steps spent", ExitCode.DONE)
@@ -112,7 +106,6 @@ class Loop:
         return None
 
     def _seconds_spent(self) -> set[str]:
-        """The vote that the budget's seconds are spent, by this rank's clock."""
         budget = self.plan.budget_seconds
         return {"seconds"} if budget is not None and self.done.seconds >= budget else set()
 
@@ -124,7 +117,9 @@ class Loop:
             return stop
         if done.evaluated == done.steps:        # by the process that wrote the checkpoint
             return self._target_met(stop)
-        if not self._is_finite():
+        with torch.no_grad():
+            bad = torch.tensor([float(sum(not p.isfinite().all() for p in self.model.parameters()))])
+        if self.workers.sum_(bad, "finite").item():
             stop = Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {done.steps}",
                         ExitCode.DIVERGED)
         if plan.eval_every:
@@ -140,10 +135,7 @@ class Loop:
         return stop
 
     def _follow_plateau(self) -> None:
-        """Reduce the learning rate if the plan's plateau decay does so at this evaluation.
-
-        It follows those of the plan's grid from the end of the warmup, and none before the first step.
-        """
+        """Reduce the rate where the plan's plateau decay, which follows evaluations on the grid after warmup, does."""
         done, plan, followed = self.done, self.plan, self.done.followed
         counts = done.steps >= max(1, plan.schedule.falls_from) and plan.on_grid(done.steps)
         if plan.plateau is None or not counts or followed and followed[-1][0] == done.steps:
@@ -155,7 +147,6 @@ class Loop:
             self.display.plateau(done.steps, metric, before, lr)
 
     def _measure(self, splits: tuple[str, ...]) -> dict[str, float]:
-        """``split/metric`` -> mean over the split, of the weights and of their average."""
         with evaluation_weights(self.model, self.optimizer):
             found = self.evaluator(self.model, splits)
         if self.average:
@@ -165,7 +156,6 @@ class Loop:
         return found
 
     def _target_met(self, stop: Stop | None) -> Stop | None:
-        """Stop if the last evaluation met the target."""
         plan, done, target = self.plan, self.done, self.plan.stop_target
         if target is None or plan.keep_going or (stop and stop.status != Status.COMPLETE):
             return stop
@@ -173,12 +163,7 @@ class Loop:
             return stop
         return Stop(Status.COMPLETE, f"target {plan.target} met at step {done.steps}", ExitCode.DONE)
 
-    def keep_state(self) -> None:
-        """Keep the state for a later start, if that is due."""
-        self.checkpoints.keep(self.done, self.take_step, self.agreed)
-
     def step(self) -> Stop | None:
-        """Take one step; returns why to stop after it, if at all."""
         done, lr = self.done, self.schedule.lr_at(self.done.steps)
         with self._timed():
             result = self.take_step(done.steps, lr, self._wishes())
@@ -202,7 +187,6 @@ class Loop:
             self.done.seconds += time.perf_counter() - started
 
     def _wishes(self) -> set[str]:
-        """This rank's votes at this step."""
         wishes = self.signals | self.checkpoints.wishes()
         if not has_readers():
             wishes.add("signal")
@@ -213,22 +197,15 @@ class Loop:
         return wishes | self.wish(self.done) if self.wish else wishes
 
     def _stop_after(self, result: StepResult) -> Stop | None:
-        step, votes = self.done.steps, result.votes
+        step = self.done.steps
         if not math.isfinite(result.loss):
             return Stop(Status.INFEASIBLE, f"diverged: the loss is {result.loss} at step {step}", ExitCode.DIVERGED)
-        if "log" in votes:
-            return Stop(Status.INCOMPLETE, "the log could not be written", ExitCode.FAILED)
-        if "signal" in votes:
-            return Stop(Status.INCOMPLETE, f"stopped by a signal after step {step}", ExitCode.PREEMPTED)
-        if "prune" in votes:
-            return Stop(Status.INCOMPLETE, f"{PRUNED} after step {step}", ExitCode.DONE)
+        for vote, reason, exit_code in (("log", "the log could not be written", ExitCode.FAILED),
+                                        ("signal", f"stopped by a signal after step {step}", ExitCode.PREEMPTED),
+                                        ("prune", f"{PRUNED} after step {step}", ExitCode.DONE)):
+            if vote in result.votes:
+                return Stop(Status.INCOMPLETE, reason, exit_code)
         return None
-
-    def _is_finite(self) -> bool:
-        """Whether all parameters are finite on all ranks; a collective."""
-        with torch.no_grad():
-            bad = torch.tensor([float(sum(not p.isfinite().all() for p in self.model.parameters()))])
-        return self.workers.sum_(bad, "finite").item() == 0
 
     def end(self, stop: Stop) -> None:
         """Save the final state if checkpoints are kept, then record the outcome: no log says COMPLETE before."""
@@ -239,7 +216,7 @@ class Loop:
 
 @contextlib.contextmanager
 def votes_by_signal(votes: set[str]) -> Iterator[None]:
-    """A context in which the signals of STOPPING add ``signal`` to the votes and do not end the process."""
+    """A context in which the signals of STOPPING are votes and do not end the process."""
     previous = heed(lambda *_: votes.add("signal"))
     if take_postponed():
         votes.add("signal")

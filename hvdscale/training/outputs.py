@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 from ..errors import HvdscaleError
 from ..log.files import refuse_taken
-from ..plan.plan import Plan
 from ..plan.settings import Settings
 from ..system.lock import SUFFIX
 from ..system.outputs import refuse_shared
@@ -29,11 +28,7 @@ from .weights import refuse_unwritable
 
 def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: Mapping[str, Mapping] = {},
                  opened: Callable[[str], None] = lambda path: None) -> RunLog:
-    """The job's log on rank 0, NoLog on the others; raises the same LogError on all ranks.
-
-    more    further parts of the plan's record
-    opened  called on rank 0 with the path of the open log, even if another rank then fails
-    """
+    """The job's log on rank 0, NoLog on the others; ``opened`` is called even if another rank then fails."""
     run_log, start, settings = NoLog(), start or Start(), job.settings
     if start.accepted:
         job.accept(start.accepted)
@@ -41,7 +36,9 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: M
         with workers.together("the log"):
             if workers.rank == 0:
                 record = job.plan.as_record({"workload": job.name, **settings.asked()})
-                writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
+                slurm = f"-job{os.environ['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in os.environ else ""
+                new = f"runs/{job.plan.workload.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}{slurm}.h5"
+                writer = open_log(start.log or settings.log or new, job.plan, job.workload.metrics,
                                   workers.versions(), **log_columns(job.plan, job.model), overwrite=settings.overwrite,
                                   take_over=settings.take_over, resume=start.log_continues)
                 run_log = RunLog(writer, TRIAL, job.plan, {**record, **more}, start)
@@ -72,12 +69,6 @@ def refuse_outputs(settings: Settings, workers: Workers) -> None:
                 refuse_unwritable(settings.save_model)
 
 
-def default_log(plan: Plan) -> str:
-    """runs/WORKLOAD-TIME.h5; inside a Slurm job runs/WORKLOAD-TIME-jobJOB.h5."""
-    job = f"-job{os.environ['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in os.environ else ""
-    return f"runs/{plan.workload.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}{job}.h5"
-
-
 def open_folder(job: Job, workers: Workers) -> CheckpointFolder | None:
     """The folder of checkpoints, locked by rank 0; None on the others, and if no checkpoints are kept."""
     folder = None
@@ -93,7 +84,6 @@ def open_folder(job: Job, workers: Workers) -> CheckpointFolder | None:
 
 
 def open_display(job: Job, log: str, workers: Workers, start: Start | None = None) -> Display:
-    """The display on rank 0, NoDisplay on the others."""
     if workers.rank:
         return NoDisplay()
     start = start or Start()
@@ -103,33 +93,30 @@ def open_display(job: Job, log: str, workers: Workers, start: Start | None = Non
         display.say(start.news)
         return display
     display.say(describe(job.plan, log, job.settings.checkpoint, start))
-    for note in (*job.data.notes, *start.notes):
-        display.say(f"  note: {note}")
+    notes = [*job.data.notes, *start.notes]
     if job.plan.group_by_group:
         reason, faster = job.bound_to_passes, how_to_be_faster(job.bound_to_passes, job.model)
-        display.say(f"  note: {describe_reason(reason)}, so each ghost group gets its own pass"
-                    f"{faster and '; ' + faster}")
+        notes.append(f"{describe_reason(reason)}, so each ghost group gets its own pass{faster and '; ' + faster}")
         if job.settings.ghost_batch is None:
-            display.say(f"  note: ghost batch {job.plan.ghost_batch}, the default at any worker count. Workers run "
-                        "whole groups, so each needs at least one per step; --ghost-batch changes the size")
+            notes.append(f"ghost batch {job.plan.ghost_batch}, the default at any worker count. Workers run whole "
+                         "groups, so each needs at least one per step; --ghost-batch changes the size")
     elif job.bound_to_passes:
-        display.say(f"  note: {describe_reason(job.bound_to_passes)}, and group_by_group = never, so updates depend on "
-                    "the worker count")
+        notes.append(f"{describe_reason(job.bound_to_passes)}, and group_by_group = never, so updates depend on the "
+                     "worker count")
     if reason := why_not_measured(job.plan, job.model):
-        display.say(f"  note: {reason}")
+        notes.append(reason)
+    for note in notes:
+        display.say(f"  note: {note}")
     return display
 
 
 class Recovery:
-    """How a start of a job resumes from an earlier one, and keeps what a later one needs: by the folder of checkpoints,
-    if the job has one."""
+    """How a start of a job resumes from an earlier one, and keeps what a later one needs: by its checkpoints."""
 
     def prepare(self, name: str, layers: list[dict], workers: Workers) -> Job:
-        """The job, as prepare makes it; a collective."""
         return prepare(name, layers, workers)
 
     def find_start(self, job: Job, workers: Workers) -> Start:
-        """Where the run starts, the same on all ranks; a collective."""
         return find_start(job.settings, job.plan, workers)
 
     def note_log(self, path: str) -> None:
@@ -137,7 +124,6 @@ class Recovery:
 
     def open_checkpoints(self, job: Job, start: Start, folder: CheckpointFolder | None, run_log: RunLog,
                          display: Display, workers: Workers) -> Checkpoints:
-        """The loop's checkpoints; a collective."""
         if job.settings.checkpoint is None:
             return Checkpoints(start)
         return FolderCheckpoints(start, job.plan, folder, run_log, display, workers)

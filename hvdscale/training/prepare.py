@@ -26,8 +26,7 @@ from ..workload import Data, Workload, build_model, load_data
 from ..workloads import find
 from .describe import describe
 from .evaluate import try_measuring
-from .identity import identify
-from .job import Job
+from .job import Job, identify
 from .resume import kept_batch, known_ghost_batch, with_batch
 from .weights import load_weights
 
@@ -95,7 +94,6 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
 
 
 def read_data(workload: Workload, settings: Settings) -> Data:
-    """The workload's data under the settings; raises HvdscaleError."""
     data_dir = settings.data_dir and os.path.expanduser(settings.data_dir)
     data = load_data(workload, data_dir, settings.data_args, allow_missing=settings.allow_missing,
                      cache_dir=settings.cache_dir)
@@ -111,15 +109,10 @@ def with_data(plan: Plan, model_args: Mapping, record: Mapping) -> Plan:
 
 
 def with_arithmetic(plan: Plan, device: torch.device) -> Plan:
-    """The plan; of one that is exact, with what its bits depend on here."""
     return replace(plan, exact={**plan.exact, "arithmetic": describe_arithmetic(device)}) if plan.exact else plan
 
 
 def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
-    """Raise PlanError if the target, a plateau decay or an evaluation needs a split without examples.
-
-    The test split may be empty unless one of them names it.
-    """
     followed = plan.plateau["metric"] if plan.plateau else ""
     needed = {followed.partition("/")[0]: f"decay_metric {followed}"}
     needed |= {plan.stop_target.split: f"the target {plan.target}"} if plan.stop_target else {}
@@ -133,10 +126,7 @@ def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
 
 
 def sketch(name: str, layers: list[dict], workers: Workers) -> str | None:
-    """The plan in words, from the published sizes of missing data; None if no sizes are published.
-
-    Reads no data, and makes the model on the meta device. Raises the same HvdscaleError on all ranks.
-    """
+    """The plan in words, from the published sizes of missing data; None if there are none; the same on all ranks."""
     hosts = _hosts(workers)
     with workers.together("the plan"):
         workload = find(name)

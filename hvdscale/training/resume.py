@@ -23,13 +23,11 @@ from .snapshot import share
 ENDS = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "eval_every_examples")
 # those that determine the updates of a plateau decay, which follows the evaluations
 FOLLOWED = ("eval_every", "eval_every_examples", "train_eval_examples")
+OTHER = "or choose another --checkpoint folder"
 
 
 def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
-    """Where the run starts, found by rank 0 and shared with all; a collective.
-
-    Raises CheckpointError, PlanError or LogError on all ranks if checkpoint, plan and log do not belong together.
-    """
+    """Where the run starts, found by rank 0; raises on all ranks if checkpoint, plan and log do not fit together."""
     found = Start()
     with workers.together("the checkpoint to resume from"):
         if workers.rank == 0 and settings.checkpoint is not None:
@@ -38,10 +36,7 @@ def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
 
 
 def known_ghost_batch(settings: Settings, workers: Workers) -> int | None:
-    """The ghost batch of the checkpoint that a run resumes from; a collective.
-
-    None if there is no readable checkpoint; find_start reports what is wrong.
-    """
+    """The ghost batch of the checkpoint that a run resumes from; None without a readable one; a collective."""
     plan = _newest_plan(settings, workers)
     return plan and plan["problem"]["ghost_batch"]
 
@@ -82,8 +77,7 @@ def kept_batch(settings: Settings, workers: Workers) -> dict | None:
 
 
 def with_batch(settings: Settings, batch: dict | None) -> Settings:
-    """The settings with the batch of the job's first start, the same at any number of workers; None: it is the first.
-    """
+    """The settings with the batch of the job's first start, at any number of workers; None: it is the first."""
     if batch is None:
         return settings
     defaults, *layers = settings.layers
@@ -92,7 +86,6 @@ def with_batch(settings: Settings, batch: dict | None) -> Settings:
 
 
 def shared(found: Start, workers: Workers) -> Start:
-    """Share rank 0's start with all ranks; a collective."""
     start = workers.gather(replace(found, state=None), "start")[0]
     start.state = share(found.state, workers)
     if start.state is not None:
@@ -120,7 +113,6 @@ def _find(settings: Settings, plan: Plan) -> Start:
 
 
 def _candidates(settings: Settings) -> list[str]:
-    """The checkpoints that the run may resume from, the newest first."""
     if settings.resume == "none":
         return []
     if settings.resume == "auto":
@@ -166,10 +158,7 @@ def _record(plan: Plan) -> dict:
 
 
 def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
-    """Raise PlanError if the checkpoint is of another problem; returns other changes as notes.
-
-    If the measurement has changed, the last evaluation is repeated, as other splits may count now.
-    """
+    """Raise PlanError if the checkpoint is of another problem; returns other changes as notes."""
     old, new, progress = json.loads(state["plan"]), _record(plan), state["progress"]
     differ = differences(old["problem"], new["problem"])
     if plan.plateau:
@@ -180,14 +169,13 @@ def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
         raise PlanError(f"{path} is at step {progress['steps']}, beyond the budget of {plan.budget_steps} steps; "
                         "give a larger budget")
     changed = differences(old["measurement"], new["measurement"])
-    if changed:
+    if changed:                 # other splits may count now, so the last evaluation is repeated
         progress["evaluated"], progress["measured"] = -1, {}
     return *changed.values(), *differences({"workers": old["execution"]["workers"]}, {"workers": plan.workers}).values()
 
 
 def _compare_jobs(path: str, old: dict, plan: Plan, settings: Settings) -> tuple[dict[str, str], list[str]]:
-    """(earlier jobs that count as this one, notes); raises UsageError if the checkpoint, of this plan, is of another.
-    """
+    """(earlier jobs that count as this one, notes); raises UsageError if the checkpoint is of another job."""
     then, instead = old.get("job") or {}, "Put it back, or choose another --checkpoint folder"
     if differences(old["problem"], _record(plan)["problem"]):      # an error, too: model and data may differ by that
         then = {part: then[part] for part in ("source", "defaults") if part in then}
@@ -199,25 +187,20 @@ def _compare_jobs(path: str, old: dict, plan: Plan, settings: Settings) -> tuple
 
 
 def _suggest(old: dict, new: dict) -> str:
-    """What the user can do if the problem differs."""
     batch, steps = old["problem"]["global_batch"], old["problem"]["decay_steps"]
     if old["problem"].get("batch_schedule") != new["problem"]["batch_schedule"]:
         said = BatchSchedule.of_problem(old["problem"], batch).keys()
-        return f"{' '.join(f'--set {name}={value}' for name, value in said.items())} resumes it at any number of " \
-               "workers; or choose another --checkpoint folder"
+        keys = " ".join(f"--set {name}={value}" for name, value in said.items())
+        return f"{keys} resumes it at any number of workers; {OTHER}"
     if batch != new["problem"]["global_batch"]:
-        return f"--global-batch {batch} resumes it at any number of workers; or choose another --checkpoint folder"
+        return f"--global-batch {batch} resumes it at any number of workers; {OTHER}"
     if steps and new["problem"]["decay_steps"] and steps != new["problem"]["decay_steps"]:
-        return f"The decay ends with the budget unless --set decay_steps={steps} keeps it; or choose another " \
-               "--checkpoint folder"
-    return "Leave these as they were, or choose another --checkpoint folder"
+        return f"The decay ends with the budget unless --set decay_steps={steps} keeps it; {OTHER}"
+    return f"Leave these as they were, {OTHER}"
 
 
 def _with_log(start: Start, settings: Settings, plan: Plan) -> tuple[Start, int]:
-    """The start with its checkpoint's log, and the last step there.
-
-    With overwrite, a new log replaces a missing one or another run's, at the path that the user gave.
-    """
+    """The start with its checkpoint's log, and the last step there; with overwrite, a new log at the user's path."""
     path, known = settings.log or start.state["log"]["path"], start.state["log"]["id"]
     try:
         with read_log(path) as log:
@@ -236,7 +219,7 @@ def _with_log(start: Start, settings: Settings, plan: Plan) -> tuple[Start, int]
 def _after(start: Start, log: Log, plan: Plan, last: int) -> Start:
     """The start, updated with how the run has ended so far according to its log, whose last step is ``last``.
 
-    A run has ended once its log is finished, and its last weights are in the checkpoint. Otherwise the end is redone.
+    A run has ended once its log is finished and its last weights are in the checkpoint; else the end is redone.
     """
     status, reason = Status(log.trials["status"][-1]), log.trials["stop_reason"][-1]
     old, new = json.loads(log.trials["plan"][-1])["measurement"], _record(plan)["measurement"]

@@ -32,12 +32,7 @@ TRIAL = 0       # a training run's log holds one trial
 
 def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),
              optional: Iterable[str] = (), layer_groups: Iterable[str] = (), **how: bool) -> LogWriter:
-    """A log for trials of plans like this one; raises LogError if it cannot be opened.
-
-    metrics the workload's: name -> "min" or "max"
-    group   versions of the transport;  more  metaparameters beside the plan's
-    how     overwrite, take_over, resume: see LogWriter
-    """
+    """A log for trials of plans like this one; group: versions of the transport; how: see LogWriter."""
     metrics, commit = with_averaged(metrics, plan.average), commit_of(".")
     versions = {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,
                 "numpy": np.__version__, **group}
@@ -48,14 +43,9 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
 
 
 class RunLog:
-    """Rank 0's rows of one trial in an open log.
+    """Rank 0's rows of one trial in an open log, of which it writes the first at once; raises LogError if it cannot.
 
-    record   the plan's record, with the user's settings
-    start    where the run starts
-    more     metaparameters beside the plan's
-    failure  why the log could not be written; later rows are dropped
-
-    Writes the trial's first rows at once; raises LogError if it cannot.
+    failure: why the log could not be written; later rows are dropped
     """
 
     failure: LogError | None = None
@@ -78,11 +68,9 @@ class RunLog:
             writer.flush(sync=True)
 
     def place(self) -> dict:
-        """What a checkpoint records about its log."""
         return {"path": os.path.abspath(self.path), "id": self.log_id}
 
     def evaluation(self, step: int, examples: int, train_seconds: float, measured: Mapping[str, float]) -> None:
-        """Add one row to /evaluations."""
         self._write("append", "evaluations", trial=self._trial, step=step, examples=examples,
                     train_seconds=train_seconds, **measured)
         self.flush()
@@ -93,15 +81,12 @@ class RunLog:
                     step_seconds=result.step_seconds, **result.measured)
 
     def flush(self, sync: bool = False) -> None:
-        """Write all rows to the file, before a pause; ``sync``: to the disk."""
         self._write("flush", sync)
 
     def end(self, status: Status, reason: str) -> None:
-        """Record how the trial ended, in its last row."""
         self._write("set_status", self._trial, status, reason)
 
     def close(self) -> None:
-        """Complete the log; no row may follow."""
         self._write("finish")
 
     def let_go(self) -> None:
@@ -118,8 +103,6 @@ class RunLog:
 
 
 class NoLog(RunLog):
-    """Writes nothing; for the ranks above 0."""
-
     path, log_id, _trial = "", "", TRIAL
 
     def __init__(self) -> None:

@@ -23,6 +23,7 @@ from ..analysis.next_runs import PROBE_STEPS, Measurement
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError, UsageError
 from ..formatting.numbers import counted
+from ..formatting.toml import value_as_toml
 from ..log.reader import read_log
 from ..log.schema import Status
 from ..log.segments import find_logs
@@ -55,15 +56,11 @@ class SeriesRun:
 
     @property
     def output(self) -> str:
-        """The file with its output."""
         return self.log.removesuffix(".h5") + ".out"
 
 
 def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str, kind: str = "") -> list[SeriesRun]:
-    """The runs of a series; repeat r has seed + r - 1.
-
-    kind  what their files' names have, beside the worker count, of a series with other keys in the same folder
-    """
+    """The runs of a series; repeat r has seed + r - 1. kind: what sets file names apart from another series' there"""
     seed = keys.get("seed", 0)
     if not probe:
         return repeated(counts, repeats, out, lambda workers, repeat: {**keys, "seed": seed + repeat - 1}, kind)
@@ -76,21 +73,14 @@ def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str, 
 
 def repeated(counts: list[int], repeats: int, out: str, keys: Callable[[int, int], Mapping], kind: str = ""
              ) -> list[SeriesRun]:
-    """The runs at each worker count and repeat, with their keys.
-
-    The worker counts go up, and down again with the next repeat, so that a machine that slows down with time does not
-    look like a job that scales badly.
-    """
+    """The runs at each worker count, up and down in turn, lest a machine that slows down look like bad scaling."""
     return [SeriesRun(w, os.path.join(out, f"w{w}{kind}-r{r}.h5"), keys(w, r)) for r in range(1, repeats + 1)
             for w in sorted(set(counts), reverse=r % 2 == 0)]
 
 
 def runs_to_measure(wanted: Iterable[Measurement], workload: str, keys: dict, local_batch: int, out: str
                     ) -> list[SeriesRun]:
-    """The runs that make these measurements, each with the next repeats that OUT has not.
-
-    local_batch  of the series: files of another one have it in their names
-    """
+    """The runs that make these measurements, each with the next repeats that OUT has not."""
     found = []
     for one in wanted:
         own, kind = dict(keys), ""
@@ -106,10 +96,7 @@ def runs_to_measure(wanted: Iterable[Measurement], workload: str, keys: dict, lo
 
 
 def ended(run: SeriesRun, workload: str | None = None) -> bool:
-    """Whether the run has a finished log of this workload and these keys.
-
-    Raises UsageError, naming the differences, if its log is of other ones.
-    """
+    """Whether the run has a finished log of this workload and these keys; raises UsageError if its log is of others."""
     found = _last_trial(run.log)
     if found is None:
         return False
@@ -120,7 +107,6 @@ def ended(run: SeriesRun, workload: str | None = None) -> bool:
 
 
 def _last_trial(path: str) -> tuple[int, dict] | None:
-    """Status and asked keys of a log's last trial; None where there is none that can be read."""
     try:
         with read_log(path) as log:
             return log.trials["status"][-1], json.loads(log.trials["plan"][-1])["asked"]
@@ -129,12 +115,10 @@ def _last_trial(path: str) -> tuple[int, dict] | None:
 
 
 def finished_logs(out: str) -> list[str]:
-    """The logs of a series' folder whose run ended."""
     return [path for path in find_logs([out]) if (found := _last_trial(path)) and found[0] in FINISHED]
 
 
 def worker_hours(logs: Iterable[str]) -> float:
-    """That the steps of these logs took."""
     spent = 0.0
     for path in logs:
         with read_log(path) as log:
@@ -145,7 +129,6 @@ def worker_hours(logs: Iterable[str]) -> float:
 
 
 def refuse_another(what: str, log: str, then: Mapping, now: Mapping) -> None:
-    """Raise UsageError naming what differs if a log was made for another series or branch than this."""
     differ = differences(then, now)
     if differ:
         raise UsageError(f"{log} belongs to another {what}: {'; '.join(differ.values())}. Choose another --out, or "
@@ -159,10 +142,7 @@ def job_of(run: SeriesRun) -> dict:
 
 
 def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict:
-    """The job as it is now, from a process of its own, as this one is without torch.
-
-    Says what cannot be known here; raises HvdscaleError with what that process says if there is no such workload.
-    """
+    """The job as it is now, from another process, as this one is without torch; raises HvdscaleError."""
     command = module_command("hvdscale.training.current_job", workload, json.dumps(keys))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                           env=launch_environment())
@@ -176,10 +156,7 @@ def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict
 
 def refuse_edited(finished: list[SeriesRun], workload: str, keys: dict, accept: bool,
                   say: Callable[[str], object]) -> dict[str, str]:
-    """The earlier jobs of finished runs that count as the job of now: what differs, by key.
-
-    Raises UsageError naming the first log of another job and what differs, unless the user accepts it.
-    """
+    """The earlier jobs of finished runs that count as the job of now: what differs, by key; raises UsageError."""
     known = {run.log: job for run in finished if (job := job_of(run))}
     now = current_job(workload, keys, say) if known else {}
     accepted = {key: what for then in known.values() if not changes_of(then, now)
@@ -193,10 +170,9 @@ def refuse_edited(finished: list[SeriesRun], workload: str, keys: dict, accept: 
 
 def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | None,
               say: Callable[[str], object]) -> dict:
-    """Start the run, forward its lines, and wait for its end; its job. Raises HvdscaleError if it left no finished log.
-    """
+    """Start the run, forward its lines, and wait for its end; its job. Raises HvdscaleError without a finished log."""
     keys = {**run.keys, "log": run.log, "overwrite": True}
-    given = [word for key, value in keys.items() for word in ("--set", f"{key}={toml(value)}")]
+    given = [word for key, value in keys.items() for word in ("--set", f"{key}={value_as_toml(value)}")]
     command = module_command("hvdscale.cli.train", workload, *given)
     command, earlier = launch_command(launcher, run.workers, command, hosts), _id_of(run.log)
     refuse_foreign(run.output, PRINTED)
@@ -231,7 +207,6 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
 
 
 def _id_of(path: str) -> str | None:
-    """What sets a log apart from an earlier one at its path; None where there is none."""
     with contextlib.suppress(LogError):
         with read_log(path) as log:
             return log.segments[0].log_id
@@ -246,10 +221,3 @@ def _writing(path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise HvdscaleError(f"{path}: cannot be written: {error.strerror}; choose another --out") from None
-
-
-def toml(value) -> str:
-    """The value as --set reads it."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,5 @@
 """A run's state at one moment, in memory: capture it, share it with all ranks, restore it.
 
-    state = capture(done, take_step)        plain values, and copies of tensors on the CPU
-    state = share(state, workers)           rank 0's, on all ranks
-    done = restore(state, take_step)
-
 The stream of examples, the schedule and every random stream of hvdscale are functions of the step, so only the number
 of steps is kept for them. The process's own generators are kept for the user's code.
 """
@@ -38,11 +34,7 @@ class RunState:
 
 
 def capture(done: RunState, take_step: DataParallelStep) -> dict:
-    """All state that the run needs to resume, its model's and optimizer's among it, as copies; only ``random`` differs
-    between ranks.
-
-    Raises CheckpointError, naming the entry, for a value that could only be saved by pickling.
-    """
+    """All state that the run needs to resume, as copies; ``random`` differs between ranks. Raises CheckpointError."""
     state = {"progress": asdict(done), "model": take_step.model.state_dict(),
              "optimizer": take_step.optimizer.state_dict(), "step": take_step.state(),
              "random": random_state(take_step.device)}
@@ -59,7 +51,6 @@ def restore(state: dict, take_step: DataParallelStep) -> RunState:
 
 
 def restore_model(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Restore the model and its optimizer from a captured state without changing it."""
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(mapped(state["optimizer"], torch.clone))      # torch would use these very tensors
     for group in optimizer.param_groups:
@@ -68,22 +59,19 @@ def restore_model(state: dict, model: nn.Module, optimizer: torch.optim.Optimize
 
 
 def share(state: dict | None, workers: Workers, root: int = 0) -> dict | None:
-    """The root's state on all ranks; those of the others are ignored; a collective."""
     outline = state and mapped(state, lambda tensor: torch.empty_like(tensor, device="meta"))
     outline = workers.gather(outline if workers.rank == root else None, "state")[root]
     if outline is None:
         return None
     if workers.rank != root:
         state = mapped(outline, lambda tensor: torch.empty_like(tensor, device="cpu"))
-    return mapped(state, lambda tensor: _broadcast(tensor, workers, root))
 
-
-def _broadcast(tensor: torch.Tensor, workers: Workers, root: int) -> torch.Tensor:
-    # as bytes: Horovod does not support every type
-    tensor = tensor.contiguous()
-    for part in tensor.reshape(-1).view(torch.uint8).split(BROADCAST_BYTES):
-        workers.broadcast_(part, "state", root)
-    return tensor
+    def broadcast(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.contiguous()
+        for part in tensor.reshape(-1).view(torch.uint8).split(BROADCAST_BYTES):        # Horovod has not every type
+            workers.broadcast_(part, "state", root)
+        return tensor
+    return mapped(state, broadcast)
 
 
 def mapped(value, change: Callable[[torch.Tensor], torch.Tensor], where: str = "state"):

@@ -33,8 +33,7 @@ def load_weights(model: nn.Module, path: str) -> None:
 
 
 def save_weights(model: nn.Module, path: str) -> None:
-    """Write the model's state dict, whole or not at all; raises CheckpointError, also where it would replace another
-    file."""
+    """Write the model's state dict, whole or not at all; raises CheckpointError, also for another file there."""
     refuse_foreign(path, MODEL, CheckpointError)
     write(path, {name: values.detach().cpu() for name, values in model.state_dict().items()})
 

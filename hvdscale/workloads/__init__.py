@@ -30,21 +30,16 @@ def find(name: str) -> Workload:
         if found is not None:
             return found
     if colon or path.endswith(".py") or os.path.isfile(f"{path}.py"):
-        raise UsageError(_explain_path(path, attribute))
+        folder, file = os.path.split(path.removesuffix(".py"))
+        where = f", and run the command in {folder}" if os.path.normpath(folder or ".") != "." else ""
+        of = "" if attribute else f", where workload is the name of the Workload in {file}.py"
+        typed = f"{path}:{attribute}" if attribute else path
+        raise UsageError(f"workload {typed!r} is the path of a file; your own workload is named module:object. Give "
+                         f"{file}:{attribute or 'workload'}{where}{of}")
     near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     own = "" if near else "; your own is module:object, such as job:workload for the object workload in job.py"
     raise UsageError(f"there is no workload {name!r}; {hint}`hvdscale-train --list` names them all{own}")
-
-
-def _explain_path(path: str, attribute: str) -> str:
-    """The message for a file name instead of a module, with the name to use."""
-    folder, file = os.path.split(path.removesuffix(".py"))
-    where = f", and run the command in {folder}" if os.path.normpath(folder or ".") != "." else ""
-    of = "" if attribute else f", where workload is the name of the Workload in {file}.py"
-    typed = f"{path}:{attribute}" if attribute else path
-    return (f"workload {typed!r} is the path of a file; your own workload is named module:object. Give "
-            f"{file}:{attribute or 'workload'}{where}{of}")
 
 
 def names() -> list[str]:

@@ -39,13 +39,7 @@ PIXELS = CHANNELS * SIDE * SIDE
 
 @dataclass(frozen=True)
 class Layout:
-    """How a data set is published.
-
-    classes     number of classes of each label byte
-    train       the training files, with train_records each
-    pickled     files and folders of the Python version, which is not supported
-    mean, std   of each channel's grey levels
-    """
+    """How a data set is published; pickled: files and folders of the Python version, which is not read."""
 
     title: str
     folder: str
@@ -135,8 +129,16 @@ def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool
     folder, names = Path(data_dir), (*layout.train, layout.test)
     found = collect(folder, names, (layout.folder,), (layout.archive, layout.archive.removesuffix(".gz")))
     missing = [name for name in names if name not in found]
-    if missing:
-        _refuse_missing(layout, folder, found, missing, allow_missing)
+    if not any(name in found for name in layout.train):
+        pickled = [name for name in layout.pickled if (folder / name).exists()]
+        if pickled:
+            raise DataError(f"{folder / pickled[0]}: is of {layout.title}'s Python version, which is not read, since a "
+                            f"pickle can run any code; fetch the binary version, {layout.archive}")
+        raise DataError(f"{folder}: has no {layout.train[0]} or other training file of {layout.title}'s binary "
+                        f"version, here or in {layout.folder} or {layout.archive}; {describe_folder(folder)}")
+    if missing and not allow_missing:
+        raise DataError(f"{folder}: lacks {', '.join(missing)} of {layout.title}; `hvdscale-data fetch` brings it, or "
+                        "train on what is there with --allow-missing")
     images, labels = _read(layout, [found[name] for name in layout.train if name in found], layout.train_records, label)
     train, val = (Split(images[rows], labels[rows]) for rows in (slice(-VALIDATION), slice(-VALIDATION, None)))
     if augment:
@@ -148,23 +150,7 @@ def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool
     return Data(train, val, test, model_args=model_args, record=record, notes=notes)
 
 
-def _refuse_missing(layout: Layout, folder: Path, found: dict, missing: list[str], allowed: bool) -> None:
-    """Raise DataError for missing files; if they are allowed, only when no training file is left."""
-    if any(name in found for name in layout.train):
-        if not allowed:
-            raise DataError(f"{folder}: lacks {', '.join(missing)} of {layout.title}; `hvdscale-data fetch` brings "
-                            "it, or train on what is there with --allow-missing")
-        return
-    pickled = [name for name in layout.pickled if (folder / name).exists()]
-    if pickled:
-        raise DataError(f"{folder / pickled[0]}: is of {layout.title}'s Python version, which is not read, since a "
-                        f"pickle can run any code; fetch the binary version, {layout.archive}")
-    raise DataError(f"{folder}: has no {layout.train[0]} or other training file of {layout.title}'s binary version, "
-                    f"here or in {layout.folder} or {layout.archive}; {describe_folder(folder)}")
-
-
 def _read(layout: Layout, files: list[Found], records: int, label: int) -> tuple[Tensor, Tensor]:
-    """Images and labels of the files, concatenated."""
     images, labels = zip(*(read_records(file, layout.classes, records) for file in files))
     labels = np.concatenate(labels)[:, label].astype(np.int64)
     return torch.from_numpy(np.concatenate(images)), torch.from_numpy(labels)
@@ -173,9 +159,7 @@ def _read(layout: Layout, files: list[Found], records: int, label: int) -> tuple
 def read_records(file: Found, classes: tuple[int, ...], records: int) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 (records, 3, 32, 32), and labels, uint8 (records, label bytes): views of the file's bytes.
 
-    Raises DataError if the file does not hold exactly this many records, or for a label that is not a class.
-
-    classes  number of classes of each label byte
+    Raises DataError for another number of records, or for a label that is none of its byte's ``classes``.
     """
     length = len(classes) + PIXELS
     whole, rest = divmod(len(file.content), length)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..plan.shards import epoch_order
+from ..system.extras import import_extra
 from ..workload import Card, Classification, Data, Split
 from .models.cnn import TinyCNN
 from .models.fc import FullyConnected, parse_widths
@@ -56,14 +57,9 @@ def _load_all() -> tuple[np.ndarray, np.ndarray]:
     if file and file.is_file():
         table = np.loadtxt(file, np.int64, delimiter=",")
         return table[:, :-1], table[:, -1]
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise DataError(f"the digits data set comes with scikit-learn, which cannot be imported ({error}); "
-                        "pip install scikit-learn") from None
-    return load_digits(return_X_y=True)
+    package = import_extra("sklearn.datasets", "the digits data set", package="scikit-learn", refused=DataError)
+    return package.load_digits(return_X_y=True)
 
 
 def prepare(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Grey levels 0..16 to 0..1."""
     return inputs.to(dtype) / 16

@@ -1,10 +1,9 @@
-"""Files of data sets on disk: plain, gzip or xz, in a folder, one of its sub-folders, or a tar archive there.
+"""Files of data sets on disk: plain, gzip or xz, in a folder, one of its sub-folders, or a tar archive there; and the
+cache of what is made of them. Errors are DataErrors that name the file.
 
     found = collect(folder, ("train.bin", "test.bin"), ("cifar-100-binary",), ("cifar-100-binary.tar.gz",))
-    content = found["train.bin"].content                   unpacked bytes; found has no entry for a missing file
-    digests = check_digests(found, SHA1, "cifar_100", "sha1")
-
-Errors are DataErrors that name the file.
+    place = cache_folder(cache_dir) / "tokens" / key
+    with alone(place): ...                                  one process per host prepares while the others wait
 """
 from __future__ import annotations
 
@@ -22,6 +21,7 @@ from typing import BinaryIO
 
 from ..errors import DataError
 from ..formatting.numbers import list_first
+from ..system.lock import flock
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 ENDINGS = ("", ".gz", ".xz")
@@ -31,11 +31,7 @@ DAMAGED = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, tarfile.Ta
 
 @dataclass(frozen=True)
 class Found:
-    """A file of a data set.
-
-    where    its path, or archive and member, for messages
-    content  its bytes, unpacked
-    """
+    """A file of a data set: ``where`` it is, path or archive and member, for messages; its ``content``, unpacked."""
 
     where: str
     content: bytes
@@ -43,9 +39,7 @@ class Found:
 
 def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
             archives: Iterable[str] = ()) -> dict[str, Found]:
-    """The existing files among these names, with any of ENDINGS, from the folder, else a sub-folder, else an archive.
-    Raises DataError naming a file that cannot be read.
-    """
+    """The existing files of these names, with any of ENDINGS, in the folder, else a sub-folder, else an archive."""
     found = {}
     places = [folder, *(folder / name for name in subfolders)]
     for name in names:
@@ -70,13 +64,24 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def unpacked(file: BinaryIO) -> BinaryIO:
-    """The uncompressed content of an open file: gzip and xz are recognised by their first bytes. Closing it leaves the
-    file open."""
+    """The uncompressed content of an open file: gzip and xz are recognised by their first bytes."""
     magic = file.read(len(XZ))
     file.seek(0)
     if magic.startswith(GZIP):
         return gzip.GzipFile(fileobj=file)
     return lzma.LZMAFile(file) if magic == XZ else file
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """The raw file and its uncompressed content; errors become DataErrors that name the file."""
+    try:
+        with open(path, "rb") as raw:
+            yield raw, unpacked(raw)
+    except DAMAGED as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{path}: its compressed data ends early or is damaged ({error}); fetch it again") from None
 
 
 def read_file(path: Path) -> Found:
@@ -106,7 +111,6 @@ def _unpack_xz(content: bytes) -> bytes:
 
 
 def _members(archive: Path, names: set[str]) -> dict[str, Found]:
-    """The archive's regular files with these names, in any folder; nothing is unpacked to disk."""
     found = {}
     try:
         with open(archive, "rb") as file:
@@ -125,13 +129,7 @@ def _members(archive: Path, names: set[str]) -> dict[str, Found]:
 
 def check_digests(found: Mapping[str, Found], published: Mapping[str, Mapping[str, str]], dataset: str,
                   algorithm: str) -> dict[str, str]:
-    """The hexadecimal digest of each file's content.
-
-    Raises DataError for a file that cannot be what its name says: its digest is that of another published file, or of
-    another file here.
-
-    published  data set -> file name -> digest
-    """
+    """The digest of each file's content; raises DataError for that of another published file, or of two here."""
     owners = {digest: (owner, name) for owner, files in published.items() for name, digest in files.items()}
     digests, holders = {}, {}
     for name, file in found.items():
@@ -151,9 +149,8 @@ def describe_files(digests: Mapping[str, str], published: Mapping[str, str], mis
                    algorithm: str) -> tuple[dict, tuple[str, ...]]:
     """The ``record`` and ``notes`` of Data on its files.
 
-    The record lists missing files and has one digest of all files, which identifies this copy of the data set: the
-    first 12 digits of ``sha1sum FILES | sha1sum`` (or md5sum), of unpacked files sorted by name. Files without a
-    published digest are not compared with one.
+    The record lists missing files and identifies this copy of the data set: the first 12 digits of ``sha1sum FILES |
+    sha1sum`` (or md5sum), of unpacked files sorted by name.
     """
     listed = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
     record = {f"files_{algorithm}": hashlib.new(algorithm, listed.encode(), usedforsecurity=False).hexdigest()[:12]}
@@ -178,3 +175,25 @@ def describe_folder(folder: Path) -> str:
     except (OSError, ValueError) as error:
         return f"it cannot be listed: {getattr(error, 'strerror', None) or error}"
     return f"it holds {list_first(names, LISTED)}" if names else "it is empty"
+
+
+def cache_folder(cache_dir: str | None) -> Path:
+    """The cache folder; None: hvdscale in $XDG_CACHE_HOME or ~/.cache. Raises DataError if there is no home folder."""
+    if cache_dir:
+        return Path(os.path.expanduser(cache_dir))
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if home.startswith("~"):
+        raise DataError("there is no home folder to keep what is made of the data set; name a folder: "
+                        "--set cache_dir=DIR")
+    return Path(home, "hvdscale")
+
+
+@contextlib.contextmanager
+def alone(place: Path) -> Iterator[None]:
+    """Lock this path against other processes of the host; raises DataError, or OSError if it cannot."""
+    with open(f"{place}.lock", "w") as file:
+        refusal = flock(file.fileno(), wait=True)
+        if refusal is not None:
+            raise DataError(f"{place.parent}: this file system refuses locks ({os.strerror(refusal)}), by which one "
+                            "process of a host works for all; name another folder: --set cache_dir=DIR")
+        yield

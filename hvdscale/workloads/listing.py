@@ -49,11 +49,7 @@ def example(name: str) -> str:
 
 
 def counts(workload: Workload) -> tuple[int, int]:
-    """The model's trainable parameters, and the operations of the forward pass and loss of one example.
-
-    A multiply-add is two operations; only matrix products, convolutions and attention count. Nothing is computed: model
-    and example are on the meta device.
-    """
+    """The model's trainable parameters, and the operations of loss and forward pass of one example."""
     with torch.device("meta"):
         model = build_model(workload, workload.card.model_args).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as operations:
@@ -67,7 +63,6 @@ def format_count(number: int) -> str:
 
 
 def format_rounded(value: float) -> str:
-    """Three significant digits, but at most six decimals."""
     decimals = 2 - math.floor(math.log10(value)) if value else 0
     return f"{value:,.{min(6, max(0, decimals))}f}"
 

@@ -10,14 +10,14 @@ are the first ones. The MD5 digests are those of the unpacked files, as in many 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import DataError
 from ..workload import Card, Classification, Data, Split
@@ -34,12 +34,7 @@ UNSIGNED_BYTE = 0x08
 
 @dataclass(frozen=True)
 class Published:
-    """A data set in this format.
-
-    subfolders             where other programs keep the files, below --data-dir
-    fc_target, cnn_target  validation error that a fully connected network or a CNN should get below
-    md5                    digests of the unpacked files, by name
-    """
+    """A data set in this format: usual subfolders, the validation errors to get below, and digests of the files."""
 
     subfolders: tuple[str, ...]
     fc_target: float
@@ -69,31 +64,28 @@ CARD = Card(60000 - VALIDATION, VALIDATION, partial(meta_images, 1, SIDE))
 
 def workload(dataset: str, model: str) -> Classification | None:
     """A Simple CNN in one of its widths, or a fully connected network of any widths; None for another name."""
-    published = DATASETS[dataset]
+    published, widths = DATASETS[dataset], parse_widths(model)
     family, _, width = model.rpartition("_") if model != "simple_cnn" else ("simple_cnn", "", "base")
     if family == "simple_cnn" and width in WIDTHS:
-        return _classifier(dataset, model, partial(SimpleCNN, width), 0.01, published.cnn_target)
-    widths = parse_widths(model)
-    build = partial(FullyConnected, SIDE * SIDE, widths, CLASSES)
-    return widths and _classifier(dataset, model, build, 0.02, published.fc_target)
-
-
-def _classifier(dataset: str, model: str, build: Callable[..., nn.Module], lr: float, error: float) -> Classification:
+        build, lr, error = partial(SimpleCNN, width), 0.01, published.cnn_target
+    elif widths:
+        build, lr, error = partial(FullyConnected, SIDE * SIDE, widths, CLASSES), 0.02, published.fc_target
+    else:
+        return None
     defaults = {**DEFAULTS, "lr": lr, "target": f"val/error<{error:g}"}
     return Classification(dataset, model, CLASSES, partial(load, dataset), build, prepare, defaults, CARD)
 
 
 def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Data:
-    """The three splits; raises DataError naming the folder or file that is missing or invalid.
-
-    allow_missing  accept missing test files
-    """
+    """The three splits; raises DataError naming what is missing or invalid. allow_missing: accept missing test files"""
     if data_dir is None:
         raise DataError(f"{dataset} needs --data-dir DIR with its four IDX files (train-images-idx3-ubyte and the "
                         "others, plain, gzip or xz)")
-    folder = Path(data_dir)
-    found = _collect(dataset, folder)
-    missing = [name for part in PARTS for name in _names(part) if name not in found]
+    folder, names = Path(data_dir), [name for part in PARTS for name in _names(part)]
+    dotted = [name.replace("-idx", ".idx") for name in names]               # as some copies have it
+    found = collect(folder, [*names, *dotted], DATASETS[dataset].subfolders)
+    found = {name: found.get(name) or found[other] for name, other in zip(names, dotted) if {name, other} & set(found)}
+    missing = [name for name in names if name not in found]
     needed = [name for name in missing if name in _names("train")]
     if needed or missing and not allow_missing:
         name, hint = (needed or missing)[0], "" if needed else "; --allow-missing does without the test files"
@@ -111,14 +103,6 @@ def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Dat
 
 def _names(part: str) -> tuple[str, str]:
     return f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"
-
-
-def _collect(dataset: str, folder: Path) -> dict[str, Found]:
-    """The files found, by name; some copies have a dot instead of the hyphen before idx."""
-    names = [name for part in PARTS for name in _names(part)]
-    dotted = [name.replace("-idx", ".idx") for name in names]
-    found = collect(folder, [*names, *dotted], DATASETS[dataset].subfolders)
-    return {name: found.get(name) or found[other] for name, other in zip(names, dotted) if {name, other} & set(found)}
 
 
 def _pair(found: dict[str, Found], part: str) -> tuple[Tensor, Tensor]:
@@ -139,7 +123,7 @@ def _pair(found: dict[str, Found], part: str) -> tuple[Tensor, Tensor]:
 def read_idx(file: Found, dimensions: int) -> np.ndarray:
     """The array of unsigned bytes in an IDX file with this number of dimensions: a view of the file's bytes.
 
-    Raises DataError naming the file for another magic number, or a length that contradicts its header.
+    Raises DataError for another magic number, or a length that contradicts its header.
     """
     content = file.content
     wanted = UNSIGNED_BYTE << 8 | dimensions
@@ -157,5 +141,4 @@ def read_idx(file: Found, dimensions: int) -> np.ndarray:
 
 
 def prepare(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Grey levels 0..255 to 0..1."""
     return inputs.to(dtype) / 255

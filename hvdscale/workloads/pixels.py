@@ -17,11 +17,8 @@ def meta_images(channels: int, side: int) -> Batch:
 
 
 def pad_crop_flip(images: Tensor, draws: Draws, pad: int = 4) -> Tensor:
-    """Pad each image with zeros on all sides, crop it to its size at a uniform position, and mirror every other one.
-
-    He et al. 2016 (arXiv:1512.03385), section 4.2, with 4 pixels for CIFAR. Images, of any type, and result: (n,
-    channels, height, width).
-    """
+    """Zeros around each image, a crop of its size at a uniform position, every other one mirrored (He et al. 2016,
+    arXiv:1512.03385, section 4.2, with 4 pixels for CIFAR)."""
     channels, height, width = images.shape[1:]
     drawn = draws.uniform(3).to(images.device)
     top, left = (drawn[:, :2] * (2 * pad + 1)).long().unbind(1)

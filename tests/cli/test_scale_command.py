@@ -11,11 +11,12 @@ from hvdscale.analysis.next_runs import Measurement
 from hvdscale.cli import scale
 from hvdscale.cli.common import whole_numbers
 from hvdscale.errors import HvdscaleError, UsageError
+from hvdscale.formatting.toml import value_as_toml
 from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
 from hvdscale.plan.lengths import Length
 from hvdscale.plan.settings import Settings, parse_assignments
-from hvdscale.training.series import PROBE_STEPS, SeriesRun, carry_out, ended, runs_of, runs_to_measure, toml
+from hvdscale.training.series import PROBE_STEPS, SeriesRun, carry_out, ended, runs_of, runs_to_measure
 from tests.factories.logs import log as made_log, save, trial
 from tests.wording import naming
 
@@ -59,7 +60,7 @@ def test_a_probe_unsets_what_its_steps_stand_for(typed):
     {"lr": 1e22, "optimizer_args": {"betas": [0.9, 0.99], "eps": 1e-8}}, {"data_dir": "123"}, {"data_dir": ""},
     {"data_dir": "a \U0001f642 b"}])
 def test_what_a_run_is_given_is_read_back_as_it_was(keys):
-    assert parse_assignments(f"{key}={toml(value)}" for key, value in keys.items()) == keys
+    assert parse_assignments(f"{key}={value_as_toml(value)}" for key, value in keys.items()) == keys
 
 
 # runs that are there already

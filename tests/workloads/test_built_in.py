@@ -44,12 +44,13 @@ def test_a_model_has_its_layers_and_gives_a_logit_a_class(name, shape, parameter
     assert (workload.name, workload.metrics) == (name, {"cross_entropy": "min", "error": "min"})
 
 
-@pytest.mark.parametrize("name, _, __", MODELS)
-def test_a_workloads_defaults_are_a_plan_at_any_worker_count(name, _, __):
-    workload = find(name)
+@pytest.mark.parametrize("name", names())
+def test_a_workloads_defaults_are_a_plan_at_any_worker_count(name):
+    workload = find(name.replace("[_WIDTH...]", "_8").replace("WIDTH", "16"))
+    examples = workload.card.train_examples if workload.card else 45000
     for workers in (1, 2, 3, 8):
-        plan = settle(Settings.build(workload.defaults), workload, 1197, 300, Place(workers, workers, 2))
-        assert plan.stop_target.column == "val/error"
+        plan = settle(Settings.build(workload.defaults), workload, examples, 300, Place(workers, workers, 2))
+        assert plan.stop_target is None or plan.stop_target.split == "val"
         assert plan.eval_every > 0 and plan.budget_steps > plan.warmup_steps
 
 
@@ -159,12 +160,6 @@ def test_a_metric_that_no_target_could_name_is_a_problem_of_the_workload(metrics
     assert any(said in line for line in problems(job))
     job.metrics = {"nats": "min", "Top-1 acc (%)": "max", "c4/odd": "min"}
     assert problems(job) == []
-
-
-def test_every_listed_name_is_found():
-    for name in names():
-        found = find(name.replace("[_WIDTH...]", "_8").replace("WIDTH", "16"))
-        assert name.startswith(found.dataset)
 
 
 def test_digits_is_cut_into_three_splits_that_share_no_image():

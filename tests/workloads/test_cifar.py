@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from hvdscale.errors import DataError, UsageError
-from hvdscale.plan.settings import Settings
-from hvdscale.plan.settle import Place, settle
 from hvdscale.plan.shards import Visits
 from hvdscale.workload import load_data
 from hvdscale.workloads import cifar
@@ -307,25 +305,6 @@ def test_a_folder_a_loop_or_an_unreadable_file_in_the_place_of_a_file_is_named(t
 
 
 # the workloads
-
-@pytest.mark.parametrize("dataset, model", [(d, m) for d, models in cifar.MODELS.items() for m in models])
-def test_a_workload_has_a_card_a_plan_and_a_loss_that_needs_no_data(dataset, model):
-    workload = cifar.workload(dataset, model)
-    assert (workload.name, workload.card.train_examples) == (f"{dataset}/{model}", 45000)
-    for workers in (1, 2, 8):
-        plan = settle(Settings.build(workload.defaults), workload, 45000, 5000, Place(workers, workers, 2))
-        assert plan.stop_target.column == "val/error" and plan.budget_steps > plan.warmup_steps
-    with torch.device("meta"):
-        net = workload.build(**workload.card.model_args)
-    total, count = workload.loss(net, workload.card.batch())
-    assert (total.device.type, count) == ("meta", 1)
-    classes = {"cifar_10": 10, "cifar_100": 100}[dataset]
-    assert net(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, classes)
-
-
-def test_another_model_is_none():
-    assert cifar.workload("cifar_10", "resnet_50") is None and cifar.workload("cifar_100", "") is None
-
 
 @pytest.mark.parametrize("dataset", ["cifar_10", "cifar_100"])
 def test_grey_levels_are_standardised_by_channel(dataset):

@@ -17,15 +17,11 @@ FOLDER = importlib.resources.files(__name__)
 
 
 def names() -> list[str]:
-    """The presets, in alphabetical order."""
     return sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml"))
 
 
 def read_config(config: str) -> tuple[dict, str | None]:
-    """The keys of a configuration and the workload that it names, if any; raises UsageError.
-
-    config  a file, or a preset where there is no such file; what has a / or ends in .toml is always a file
-    """
+    """The keys and the workload, if any, of a preset or a file; what has a / or ends in .toml is a file."""
     if "/" in config or config.endswith(".toml") or Path(config).is_file():
         return _with_workload(read_toml(config), config)
     if config not in names():
@@ -35,7 +31,6 @@ def read_config(config: str) -> tuple[dict, str | None]:
 
 
 def load(name: str) -> tuple[dict, str | None]:
-    """A preset's keys and its workload."""
     with importlib.resources.as_file(FOLDER / f"{name}.toml") as path:
         return _with_workload(read_toml(path), name)
 

@@ -35,8 +35,7 @@ from ...workload import Card, Classification, Data, MapSplit
 from ..models.resnet import ImageNetResNet
 from ..pixels import meta_images, standardised
 from .models.vgg import VGG
-from .readers.damage import damaged
-from .readers.folders import Crops, Pictures, class_folders, index_pictures
+from .readers.folders import Crops, Pictures, class_folders, damaged, index_pictures
 from .readers.images import centre_crop, pillow, random_crop
 
 HALF_IMAGES, HALF_CLASSES = "imagenet_half_images", "imagenet_half_classes"
@@ -59,8 +58,8 @@ TARGETS = {("imagenet", "resnet_50"): 0.25, ("imagenet", "vgg_11"): 0.35}       
 
 
 def workload(dataset: str, model: str) -> Classification | None:
-    """imagenet/resnet_50 with the settings of Goyal et al. 2017, imagenet/vgg_11 with the learning rate and weight
-    decay of Simonyan & Zisserman 2015, and the same on the halves; None for another name.
+    """resnet_50 with the settings of Goyal et al. 2017, vgg_11 with learning rate and weight decay of Simonyan &
+    Zisserman 2015, on the whole set and on the halves; None for another name.
 
     VGG-11 has batch-norm, as in Shallue et al. 2019 (from memory); --model-arg norm=none builds the published model A.
     """
@@ -72,7 +71,6 @@ def workload(dataset: str, model: str) -> Classification | None:
 
 
 def card(dataset: str) -> Card:
-    """The published sizes; half of the classes are taken as half of the pictures, as classes differ little in size."""
     train, val, classes = TRAIN - HELD_OUT, HELD_OUT, CLASSES
     if dataset != "imagenet":
         train //= 2
@@ -93,7 +91,12 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
     check_value("data_args.skip_broken", skip_broken, bool)
     pillow()
     pictures, tests = _index(dataset, data_dir)
-    lacking = _list_missing(dataset, data_dir, pictures, tests)
+    lacking = []
+    if pictures.directory != Path(data_dir) and tests is None:
+        lacking.append("val with a folder of pictures for each class")
+    for found, published in ((pictures, TRAIN), (tests, TEST)):
+        if len(pictures.classes) == CLASSES and found is not None and len(found) < published:
+            lacking.append(f"{published - len(found)} of the {published} pictures of {found.directory.name}")
     if lacking and not allow_missing:
         raise DataError(f"{data_dir}: lacks {' and '.join(lacking)}; restore what is missing, or train on what is "
                         "there with --allow-missing")
@@ -103,16 +106,19 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
     notes += [f"{part.others[0]} files in {part.directory} have no picture's name and are left out, such as "
               f"{part.others[1]}" for part in (pictures, tests) if part is not None and part.others[0]]
     if skip_broken:
-        splits, record["skipped"], found = _skip_damaged(splits, cache_dir)
-        notes += found
-    record["examples_sha256"] = _digest(splits)
+        examples, splits = sum(map(len, splits)), [_without_damaged(split, cache_dir, notes) for split in splits]
+        record["skipped"] = examples - sum(map(len, splits))
+    digest = hashlib.sha256()               # of the names and the order of the pictures in all splits
+    for split in splits:
+        digest.update(split.pictures.fingerprint().encode())
+        digest.update(split.order.astype("<i4"))
+    record["examples_sha256"] = digest.hexdigest()[:16]
     as_evaluated = MapSplit(replace(splits[0], crop=centre_crop))
     return Data(*map(MapSplit, splits), train_eval=as_evaluated, model_args={"classes": len(pictures.classes)},
                 record=record, notes=tuple(notes))
 
 
 def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | None]:
-    """The training pictures and, if present, the test pictures of the data set's classes."""
     if data_dir is None:
         raise DataError(f"{dataset} needs --data-dir DIR with train/SYNSET/*.JPEG and val/SYNSET/*.JPEG")
     train, test = Path(data_dir, "train"), Path(data_dir, "val")
@@ -137,18 +143,6 @@ def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | Non
     return pictures, index_pictures(test, classes)
 
 
-def _list_missing(dataset: str, data_dir: str, pictures: Pictures, tests: Pictures | None) -> list[str]:
-    """What the folders lack of the published set; sizes are known only for the full set of classes."""
-    lacking = []
-    if pictures.directory != Path(data_dir) and tests is None:
-        lacking.append("val with a folder of pictures for each class")
-    if len(pictures.classes) == CLASSES:
-        for found, published in ((pictures, TRAIN), (tests, TEST)):
-            if found is not None and len(found) < published:
-                lacking.append(f"{published - len(found)} of the {published} pictures of {found.directory.name}")
-    return lacking
-
-
 def _split(dataset: str, pictures: Pictures, tests: Pictures | None, validation: int | None, side: int) -> list[Crops]:
     """train, val and, if there are test pictures, test; raises DataError if none are left to train on."""
     count = len(pictures)
@@ -166,22 +160,10 @@ def _split(dataset: str, pictures: Pictures, tests: Pictures | None, validation:
     return splits
 
 
-def _skip_damaged(splits: list[Crops], cache_dir: str | None) -> tuple[list[Crops], int, list[str]]:
-    """The splits without pictures that fail to decode, the number left out, and notes on them."""
-    sound, notes = [], []
-    for split in splits:
-        found, kept_in = damaged(split.pictures, cache_dir)
-        sound.append(replace(split, order=split.order[~np.isin(split.order, list(found))]))
-        note = f"{len(found)} pictures of {split.pictures.directory} do not decode and are left out: see {kept_in}"
-        if found and note not in notes:
-            notes.append(note)
-    return sound, sum(map(len, splits)) - sum(map(len, sound)), notes
-
-
-def _digest(splits: list[Crops]) -> str:
-    """16 hexadecimal digits that identify the names and order of the pictures in all splits."""
-    digest = hashlib.sha256()
-    for split in splits:
-        digest.update(split.pictures.fingerprint().encode())
-        digest.update(split.order.astype("<i4"))
-    return digest.hexdigest()[:16]
+def _without_damaged(split: Crops, cache_dir: str | None, notes: list[str]) -> Crops:
+    """The split without pictures that fail to decode, and a note on them added."""
+    found, kept_in = damaged(split.pictures, cache_dir)
+    note = f"{len(found)} pictures of {split.pictures.directory} do not decode and are left out: see {kept_in}"
+    if found and note not in notes:
+        notes.append(note)
+    return replace(split, order=split.order[~np.isin(split.order, list(found))])

@@ -29,8 +29,7 @@ from ...workload import Batch, Card, Data, Workload
 from .models.lstm import LSTMLM
 from .models.transformer import SIZES, TransformerLM
 from .readers.corpora import ASKED, PARTS, SHOWN, TextFiles, find_lm1b, find_named, find_text
-from .token_metrics import perplexity, token_loss, token_measures
-from .tokens import Cache, SentenceSplit, StreamSplit, open_cache
+from .tokens import Cache, SentenceSplit, StreamSplit, open_cache, perplexity, token_loss, token_measures
 from .vocabulary import LEARNED
 
 TRANSFORMERS = ("transformer", *(f"transformer_{size}" for size in SIZES))
@@ -102,7 +101,6 @@ class LanguageModel(Workload):
                     notes=self._notes(found, cache, record))
 
     def loss(self, model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Sum of the tokens' cross-entropy in nats, with label smoothing, and their number."""
         tokens, labels = batch
         return token_loss(model(tokens), labels, label_smoothing)
 
@@ -121,7 +119,6 @@ class LanguageModel(Workload):
         return split
 
     def _record(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int) -> dict:
-        """What the log records of the text."""
         record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
                   "text_sha256": cache.text_sha256, "sequence": sequence,
                   "tokens": {part: len(text.tokens) for part, text in cache.parts.items()},
@@ -163,11 +160,7 @@ def workload(dataset: str, model: str) -> LanguageModel | None:
         defaults = {**DEFAULTS, **PUBLISHED, "lr": LSTM_LR if model == "lstm" else LR[dataset]}
     if goal:
         defaults["target"] = f"val/cross_entropy<{goal:g}"
-    card = Card(LM1B_TRAIN, LM1B_VAL, _meta_batch, {"vocabulary": 2**15}) if dataset == "lm1b" else None
+    card = Card(LM1B_TRAIN, LM1B_VAL, lambda: Batch(*torch.empty(2, 1, SEQUENCE, dtype=torch.int64, device="meta")),
+                {"vocabulary": 2**15}) if dataset == "lm1b" else None
     return LanguageModel(dataset, model, FIND[dataset], dataset == "lm1b", VOCABULARIES[dataset], SEQUENCE, build,
                          defaults, card)
-
-
-def _meta_batch() -> Batch:
-    tokens = torch.empty(1, SEQUENCE, dtype=torch.int64, device="meta")
-    return Batch(tokens, tokens)

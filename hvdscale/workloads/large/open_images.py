@@ -15,7 +15,10 @@ A pair of image and class judged both ways is positive. The Common Visual Data F
 boxes, 1,743,042 of the training set; --allow-missing trains on these.
 
 The loss of an example is the sum over classes of the sigmoid cross-entropy, in nats. average_precision ranks all pairs
-of image and class together (average_precision.py), except ignored ones.
+of image and class together, except ignored ones, by decreasing score (micro average). It is the mean of the precision
+at the score of each positive pair, the share of positives among pairs with at least that score: scikit-learn's
+``average_precision_score``. A score is a logit rounded down to 1/256 and clipped to -16 .. 16, so that histograms add
+up over workers: on 7 million random pairs, 0.25 % of them positive, the result was 0.5658 instead of 0.5661.
 
 Established from the data set's README: 9,011,219, 41,620 and 125,436 images; 13,444,569 positive human labels in train;
 7,186 classes, those with at least 100 positive labels. From the published measurements of Shallue et al. 2019: the goal
@@ -42,7 +45,7 @@ from ...formatting.numbers import counted
 from ...plan.values import check_value, none_of
 from ...workload import Card, Data, MapSplit, Workload
 from ..models.resnet import ImageNetResNet
-from .average_precision import COUNTS, average_precision, score_counts
+from ..pixels import meta_images
 from .imagenet import SIDE, prepare
 from .readers.images import centre_crop, pillow, random_crop
 from .readers.open_images import Images, Labels, among, find_images, find_labels, read_classes, read_labels
@@ -51,6 +54,9 @@ MODELS = {"open_images_v4": ("resnet_50",)}
 CLASSES, TRAIN, VALIDATION = 7186, 4_526_492, 41_225
 PARTS = ("train", "validation", "test")
 NEGATIVES = {"all": 0, "verified": -1}          # the target of a class without a label
+FINENESS, LARGEST = 256, 16                     # score levels per unit of logit; bound of the scores
+LEVELS = 2 * LARGEST * FINENESS
+COUNTS = 2 * LEVELS
 
 DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0.9, lr=0.1, lr_rule="linear",
                 warmup_epochs=1.0, decay="linear", epochs=20.0, eval_every_epochs=0.1, eval_splits="val",
@@ -61,13 +67,8 @@ def workload(dataset: str, model: str) -> MultiLabel | None:
     """open_images_v4/resnet_50; None for another name."""
     if model not in MODELS.get(dataset, ()):
         return None
-    return MultiLabel(dataset, model, load, ImageNetResNet, DEFAULTS,
-                      Card(TRAIN, VALIDATION, _meta_batch, {"classes": CLASSES}))
-
-
-def _meta_batch() -> tuple[Tensor, Tensor]:
-    return (torch.empty(1, 3, SIDE, SIDE, dtype=torch.uint8, device="meta"),
-            torch.empty(1, CLASSES, dtype=torch.int8, device="meta"))
+    return MultiLabel(dataset, model, load, ImageNetResNet, DEFAULTS, Card(TRAIN, VALIDATION, lambda: (
+        meta_images(3, SIDE).inputs, torch.empty(1, CLASSES, dtype=torch.int8, device="meta")), {"classes": CLASSES}))
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,6 @@ class MultiLabel(Workload):
         return sigmoid_cross_entropy(logits, targets), len(targets)
 
     def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor, int] | Tensor]:
-        """cross_entropy, as in the loss, and the histograms of the scores."""
         images, targets = batch
         logits = _logits(model, images).double()
         return {"cross_entropy": (sigmoid_cross_entropy(logits, targets), len(targets)),
@@ -122,9 +122,6 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
          allow_missing: bool = False) -> Data:
     """The three splits; raises DataError naming file and line that are wrong, UsageError for a data argument.
 
-    Data.model_args has the number of classes. The record identifies the data, and says how many labelled images are
-    missing, how many were left out since they show no trainable class, and how many image files are not used.
-
     allow_missing  leave out labelled images without a file; the test part may be missing altogether
     """
     check_value("data_args.side", side, int, least=1)
@@ -139,6 +136,7 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
     pillow()
     folder = Path(data_dir)
     classes = read_classes(folder)
+    count = 1 + max(classes.values())
     splits, digest = {}, hashlib.sha256()
     record: dict = {"missing": [], "without_positive": [], "unused_files": []}
     for part in PARTS:
@@ -150,15 +148,18 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
         if machine is not None and part == "train":
             guessed = read_labels(find_labels(folder, part, "machine"), classes, machine)
         images, labels, counts = _labelled(folder, part, human, guessed, allow_missing, negatives == "verified")
-        for name, count in counts.items():
-            record[name] += [f"{counted(count, 'image')} of {part}"] if count else []
-        splits[part] = LabelledImages(images, *labels, len(classes), NEGATIVES[negatives], centre_crop, side)
-        _update(digest, images, labels)
+        for name, number in counts.items():
+            record[name] += [f"{counted(number, 'image')} of {part}"] if number else []
+        splits[part] = LabelledImages(images, *labels, count, NEGATIVES[negatives], centre_crop, side)
+        digest.update(images.names)
+        for known in filter(None, labels):
+            for values in (known.images, known.starts, known.classes, known.positive):
+                digest.update(values)
     train = MapSplit(replace(splits["train"], crop=random_crop))
     train_eval, val, test = (MapSplit(splits[part]) if part in splits else None for part in PARTS)
     notes = [f"trains without {', '.join(record['missing'])} (--allow-missing)"] if record["missing"] else []
     record = {**{name: found for name, found in record.items() if found}, "examples_sha256": digest.hexdigest()[:16]}
-    return Data(train, val, test, train_eval, {"classes": len(classes)}, record, tuple(notes))
+    return Data(train, val, test, train_eval, {"classes": count}, record, tuple(notes))
 
 
 def _is_there(folder: Path, part: str) -> bool:
@@ -194,21 +195,11 @@ def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, al
     return files.only(found), labels, counts
 
 
-def _update(digest, images: Images, labels: tuple[Labels | None, ...]) -> None:
-    """Update the digest with what identifies images and labels, independent of their paths."""
-    digest.update(images.names)
-    for known in filter(None, labels):
-        for array in (known.images, known.starts, known.classes, known.positive):
-            digest.update(array)
-
-
 @dataclass(frozen=True)
 class LabelledImages:
     """A map-style data set of pixels, uint8 (3, side, side), and targets, int8 (classes,).
 
-    machine  labels for pairs that no person judged; all are positive
-    others   the target of a class without a label
-    crop     (path, side) -> the pixels
+    machine  labels for pairs that no person judged, all positive;  others  the target of a class without a label
     """
 
     images: Images
@@ -234,3 +225,26 @@ class LabelledImages:
         targets[judged[~positive]] = 0
         targets[judged[positive]] = 1           # last: a pair judged both ways is positive
         return targets
+
+
+def score_counts(logits: Tensor, targets: Tensor) -> Tensor:
+    """Histograms of the scores, from the lowest: of the positive pairs, then of all pairs; (COUNTS,) float64.
+
+    All NaN if any logit is NaN. targets: 1 for a positive pair, 0 for a negative one, -1 for one that is ignored
+    """
+    counts = torch.full((COUNTS,), torch.nan, dtype=torch.float64)
+    if not logits.isnan().any():
+        levels = ((logits.double() + LARGEST) * FINENESS).floor_().clamp_(0, LEVELS - 1).long()
+        for half, pairs in zip(counts.view(2, LEVELS), (targets > 0, targets >= 0)):
+            half[:] = torch.bincount(levels[pairs], minlength=LEVELS)
+    return counts
+
+
+def average_precision(counts: np.ndarray) -> float:
+    """Average precision from the summed counts, (COUNTS,); NaN if no pair is positive or a count is NaN."""
+    positives, pairs = counts.reshape(2, LEVELS)[:, ::-1]
+    above, ranks = positives.cumsum(), pairs.cumsum()
+    if not above[-1] > 0:
+        return float("nan")
+    met = positives > 0
+    return float((positives[met] * above[met] / ranks[met]).sum() / above[-1])

@@ -1,13 +1,12 @@
 """Text as token ids in memory-mapped files, built once and cached; and the splits of a language model.
 
     cache = open_cache({"train": [Text(path)], "val": [Text(other)]}, "bpe:8000", learn_from=("train",))
-    cache.vocabulary, cache.parts["train"]
     StreamSplit(cache.parts["train"], sequence=128)         sequences cut from one stream of tokens
     SentenceSplit(cache.parts["train"], sequence=64)        one example per line
+    token_loss(logits, labels, label_smoothing)             (n, T, vocabulary); (n, T), IGNORED where there is no token
 
 A cache folder is named by a key of everything that determines its content: the files' paths, sizes and times, and the
-settings. One process per host builds it while the others wait; it gets its name once complete. Text is read in chunks,
-so it may be of any size.
+settings. One process per host builds it while the others wait. Text is read in chunks, so it may be of any size.
 """
 from __future__ import annotations
 
@@ -27,6 +26,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from ...data.splits import Batch
 from ...errors import DataError
@@ -34,12 +35,12 @@ from ...formatting.screen import Screen
 from ...plan.shards import Visits
 from ...system.cores import usable_cores
 from ...system.files import new_file, whole_folder, write_whole
-from ..files import reading
-from .cache import alone, cache_folder
+from ...workload import smoothed_cross_entropy
+from ..files import alone, cache_folder, reading
 from .readers.text import Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
 
-FORMAT = 2                  # of the cache folder; part of its key
+FORMAT = 3                  # of the cache folder; part of its key
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 STARTS = np.dtype("<i8")
 IGNORED = -100              # the label that torch's losses ignore
@@ -50,9 +51,9 @@ EVERY_SECONDS = 5.0         # between lines of progress
 
 
 class Mapped:
-    """A one-dimensional array in a file, mapped into memory by each process on first use.
+    """A one-dimensional array in a file, mapped by each process on first use.
 
-    Pages are released from time to time: they stay in the system's file cache but do not count as the process's memory.
+    Pages are released at times: they stay in the system's file cache but do not count as the process's memory.
     """
 
     def __init__(self, path: Path, dtype: np.dtype, length: int):
@@ -120,15 +121,12 @@ class Encoded:
         return np.where(np.arange(width) < counts[:, None], ids, fill)
 
     def of_lines(self, lines: np.ndarray, width: int, fill: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first tokens of these lines, rows filled up: int64 (n, width); and each line's length with ``eos``: int64
-        (n,).
-        """
+        """The first tokens of these lines, (n, width), rows filled up; and each line's length with ``eos``, (n,)."""
         bounds = self.starts.rows(lines, 2)
         counts = bounds[:, 1] - bounds[:, 0]
         return self.at(bounds[:, 0], counts, width, fill), counts
 
     def longer_than(self, most: int) -> int:
-        """The number of lines with more tokens, ``eos`` included."""
         return sum(int((lengths > most).sum()) for lengths in self.lengths())
 
     def count_tokens(self, most: int, lines: np.ndarray | slice = slice(None)) -> int:
@@ -171,26 +169,19 @@ class _TokenSplit:
         return self._all_examples() if self.examples is None else self.examples
 
     def first(self, examples: int) -> _TokenSplit:
-        """Only the first examples."""
         return replace(self, examples=min(examples, len(self)))
 
 
 class StreamSplit(_TokenSplit):
-    """Sequences of T tokens cut from a text as one stream, which starts after an ``eos``.
-
-    Example i predicts tokens i T .. i T + T - 1 from those before them in the sequence and the one before it. The last
-    sequence is padded with ignored labels.
-    """
+    """Sequences of T tokens cut from a text as one stream, which starts after an ``eos``; the last is padded."""
 
     def _all_examples(self) -> int:
         return -(-len(self.text.tokens) // self.sequence)
 
     def count_tokens(self) -> int:
-        """The labels that are not ignored."""
         return min(len(self.text.tokens), len(self) * self.sequence)
 
     def take(self, visits: Visits) -> Batch:
-        """The visited sequences: inputs and labels, int64 (n, T)."""
         starts = visits.indices * self.sequence
         labels = self.text.at(starts, len(self.text.tokens) - starts, self.sequence, IGNORED)
         before = self.text.at(starts - 1, np.ones_like(starts), 1, IGNORED)[:, 0]
@@ -205,11 +196,9 @@ class SentenceSplit(_TokenSplit):
         return self.text.lines
 
     def count_tokens(self) -> int:
-        """The labels that are not ignored."""
         return self.text.count_tokens(self.sequence, slice(len(self)))
 
     def take(self, visits: Visits) -> Batch:
-        """The visited sentences: inputs and labels, int64 (n, T); labels are IGNORED beyond the sentence."""
         labels, _ = self.text.of_lines(visits.indices, self.sequence, IGNORED)
         inputs = shift_right(labels, self.text.special["bos"], self.text.special["pad"])
         return Batch(*map(torch.from_numpy, (inputs, labels)))
@@ -225,16 +214,11 @@ def shift_right(labels: np.ndarray, first: np.ndarray | int, pad: int) -> np.nda
 
 def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from: Sequence[str] = ("train",),
                cache_dir: str | None = None, blank_lines: bool = True) -> Cache:
-    """The texts as tokens, from the cache, or encoded and stored there.
+    """The texts as tokens, from the cache, or encoded and stored there; raises DataError or UsageError.
 
-    parts        name -> files, or parts of files, in order
+    parts        name -> files, or parts of files, in order;  learn_from  those from which the vocabulary is learned
     vocabulary   as for vocabulary.learn, or a file for vocabulary.read
-    learn_from   the parts from which it is learned
-    cache_dir    parent of the tokens caches; None: hvdscale in $XDG_CACHE_HOME or ~/.cache
     blank_lines  False: blank lines are left out
-
-    Raises DataError for files that cannot be read or are invalid, and if the folder cannot be written or the disk is
-    full; UsageError for an invalid vocabulary.
     """
     given = None if is_learned(vocabulary) else read(Path(os.path.expanduser(vocabulary)))
     files = {name: [_identity(text) for text in texts] for name, texts in parts.items()}
@@ -291,7 +275,6 @@ def _open(place: Path) -> Cache | None:
 
 @contextmanager
 def _writing(root: Path) -> Iterator[None]:
-    """Turns write errors into a DataError that explains how to name another folder."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         yield
@@ -305,8 +288,6 @@ def _writing(root: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Build:
-    """Builds a cache under a temporary name."""
-
     place: Path
     parts: Mapping[str, Sequence[Text]]
     blank_lines: bool
@@ -370,3 +351,21 @@ class _Build:
                 if screen.due(now):
                     screen.line(f"{doing}: {done / max(total, 1):.0%} of {total / 1e6:.0f} MB, "
                                 f"{done / (now - started) / 1e6:.1f} MB/s", now)
+
+
+def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    return smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing), (labels != IGNORED).sum()
+
+
+def token_measures(logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, int]]:
+    counted = labels != IGNORED
+    logits, labels = logits[counted], labels[counted]
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    cross_entropy = functional.cross_entropy(logits, labels, reduction="none").double().sum()
+    errors = (logits.argmax(1) != labels).sum()
+    return {"cross_entropy": (cross_entropy, len(labels)), "error": (errors, len(labels))}
+
+
+def perplexity(cross_entropy: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.exp(cross_entropy))

@@ -7,12 +7,16 @@
 Line n of train.en and line n of train.de form a pair. Both languages share one vocabulary, learned from both sides of
 the training text. Training pairs are padded to a fixed length, so a pair does not depend on its batch; longer pairs and
 those with an empty side are left out. Validation and test use every pair, cut after 512 tokens.
+
+BLEU (Papineni et al. 2002, ACL, P02-1040) is not a mean over sentences: it compares the n-grams of the whole corpus
+with those of the references. So the n-grams are counted first, over batches and workers, and the score computed last.
 """
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +27,21 @@ from ...errors import DataError, UsageError
 from ...formatting.numbers import counted
 from ...plan.shards import Visits
 from ...plan.values import check_value
+from ...system.extras import import_extra
 from ...workload import Card, Data, Workload
 from ..files import ENDINGS, describe_folder
-from .bleu import COUNTS, bleu, bleu_counts, signature
 from .models.translation import TranslationTransformer
 from .readers.text import Text
-from .token_metrics import perplexity, token_loss, token_measures
-from .tokens import IGNORED, Cache, Encoded, open_cache, shift_right
+from .tokens import IGNORED, Encoded, open_cache, perplexity, shift_right, token_loss, token_measures
 from .vocabulary import Vocabulary
 
 MOST_EVALUATED = 512            # tokens of a validation or test sentence
 BEYOND = 50                     # extra tokens of a translation over its source (Vaswani et al., section 6.1)
 NO_TEST = "none"
+ORDER = 4                       # of the longest n-grams
+COUNTS = 2 * ORDER + 2          # matched n-grams, n-grams of the translations, their words, words of the references
+TOKENIZER, SMOOTHING = "13a", "exp"
+SIDES = ("source", "target")
 
 ADAM = dict(optimizer="adam", beta1=0.9, beta2=0.98, epsilon=1e-9, lr_rule="sqrt", warmup_start_factor=0.0,
             decay="linear", label_smoothing=0.1, eval_splits="val", eval_every_epochs=1.0)
@@ -44,10 +51,8 @@ ADAM = dict(optimizer="adam", beta1=0.9, beta2=0.98, epsilon=1e-9, lr_rule="sqrt
 class Corpus:
     """A data set's defaults, which data arguments override.
 
-    train, val, test  prefixes of file names, before the language
-    pairs             published numbers of pairs in train and val
-    vocabulary        of both languages together;  tokens: its size
-    longest           the most tokens of a training sentence
+    train, val, test  prefixes of file names, before the language;  pairs  published numbers of them in train and val
+    tokens            of the vocabulary of both languages;  longest  the most of a training sentence
     """
 
     train: str
@@ -57,21 +62,6 @@ class Corpus:
     vocabulary: str
     tokens: int
     longest: int
-
-
-@dataclass(frozen=True)
-class ParallelText:
-    """Two files whose lines translate each other; plain, gzip or xz."""
-
-    source: Text
-    target: Text
-
-    def require_same_lines(self, source_lines: int, target_lines: int) -> None:
-        """Raise DataError if the files have different numbers of lines."""
-        if source_lines != target_lines:
-            raise DataError(f"{self.source.path} has {source_lines} lines, but {self.target.path} has {target_lines}; "
-                            "line n of one translates line n of the other, so they are not of one set, or one is cut "
-                            "short")
 
 
 @dataclass(frozen=True)
@@ -94,12 +84,7 @@ class TranslationBatch:
 
 
 class References:
-    """Reference translations of a batch, and how to produce the model's.
-
-    lines       as in the file
-    vocabulary  decodes tokens to such lines
-    beam        hypotheses kept by the search
-    """
+    """Reference lines of a batch, with the vocabulary that decodes tokens to such lines, and the beam of the search."""
 
     __slots__ = ("lines", "vocabulary", "beam")         # no __dict__, so to_device passes it on unchanged
 
@@ -131,7 +116,6 @@ class Pairs:
         return len(self.kept)
 
     def take(self, visits: Visits) -> TranslationBatch:
-        """The visited pairs, in order."""
         lines = self.kept[visits.indices]
         source = self._padded(self.source, lines, self.source.special["pad"])
         labels = self._padded(self.target, lines, IGNORED)
@@ -140,7 +124,6 @@ class Pairs:
                                 self.references and self.references.of(lines))
 
     def count_tokens(self) -> int:
-        """The labels that are not ignored: tokens of the target, ends included."""
         return self.target.count_tokens(self.longest, self.kept)
 
     def first(self, examples: int) -> Pairs:
@@ -158,10 +141,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Translation(Workload):
-    """Translation by a Transformer; the loss is the mean over the target's tokens, ends included.
-
-    sizes   arguments of the model
-    """
+    """Translation by a Transformer of these ``sizes``; the loss is the mean over the target's tokens, ends included."""
 
     dataset: str
     model: str
@@ -192,32 +172,44 @@ class Translation(Workload):
         longest           the most tokens of a training sentence
         beam              hypotheses kept in the search for a translation; 1: greedy
         """
-        corpus, languages = self.corpus, _languages(pair)
+        corpus, languages = self.corpus, re.fullmatch(r"([^-/]+)-([^-/]+)", str(pair))
+        if not languages or languages[1] == languages[2]:
+            raise UsageError(f"data_args.pair = {pair!r}: give two languages as SOURCE-TARGET, as the names of the "
+                             "files end, such as en-de")
         longest = check_value("data_args.longest", corpus.longest if longest is None else longest, int, least=1)
         beam = check_value("data_args.beam", beam, int, least=1)
         prefixes = {"train": train or corpus.train, "val": val or corpus.val, "test": test or corpus.test}
         if data_dir is None:
-            raise DataError(f"{self.dataset} needs --data-dir DIR with {prefixes['train']}.{languages[0]}, "
-                            f"{prefixes['train']}.{languages[1]} and the others, plain, .gz or .xz")
-        texts = {part: find_parallel(Path(data_dir), part, str(prefix), languages) for part, prefix in prefixes.items()
-                 if (part, prefix) != ("test", NO_TEST)}
-        cache = open_cache({f"{part}.{side}": [getattr(text, side)] for part, text in texts.items()
-                            for side in ("source", "target")}, str(vocabulary or corpus.vocabulary),
-                           ("train.source", "train.target"), cache_dir=cache_dir)
-        pairs, left_out = _training(texts["train"], *_sides(cache, "train"), longest)
-        held_out = {part: _evaluation(text, *_sides(cache, part), cache.vocabulary, beam)
-                    for part, text in texts.items() if part != "train"}
-        known = cache.vocabulary
+            raise DataError(f"{self.dataset} needs --data-dir DIR with {prefixes['train']}.{languages[1]}, "
+                            f"{prefixes['train']}.{languages[2]} and the others, plain, .gz or .xz")
+        texts = {part: find_parallel(Path(data_dir), part, str(prefix), languages.groups())
+                 for part, prefix in prefixes.items() if (part, prefix) != ("test", NO_TEST)}
+        tokens = open_cache({f"{part}.{side}": [text] for part, sides in texts.items()
+                             for side, text in zip(SIDES, sides)}, str(vocabulary or corpus.vocabulary),
+                            [f"train.{side}" for side in SIDES], cache_dir=cache_dir)
+        encoded = {part: [tokens.parts[f"{part}.{side}"] for side in SIDES] for part in texts}
+        for part, (source, target) in encoded.items():
+            if source.lines != target.lines:
+                first, second = (text.path for text in texts[part])
+                raise DataError(f"{first} has {source.lines} lines, but {second} has {target.lines}; line n of one "
+                                "translates line n of the other, so they are not of one set, or one is cut short")
+        pairs, left_out = _training(texts["train"], *encoded.pop("train"), longest)
+        known = tokens.vocabulary
+        held_out = {part: Pairs(source, target, np.arange(source.lines), MOST_EVALUATED, False, References(
+            [line for chunk in texts[part][1].chunks() for line in chunk.lines], known, beam))
+            for part, (source, target) in encoded.items()}
         special = {"vocabulary": len(known), "pad": known.pad, "begin": known.bos, "end": known.eos}
-        return Data(pairs, **held_out, model_args=special, notes=_notes(left_out, longest), record={
-            "left_out": left_out, "vocabulary_sha256": known.sha256, "text_sha256": cache.text_sha256,
+        reasons = {"empty": "with an empty side", "too_long": f"of more than {longest} tokens"}
+        notes = tuple(f"trains without {counted(number, 'pair')} {reasons[why]}" for why, number in left_out.items()
+                      if number)
+        return Data(pairs, **held_out, model_args=special, notes=notes, record={
+            "left_out": left_out, "vocabulary_sha256": known.sha256, "text_sha256": tokens.text_sha256,
             "bleu": signature(), "cut": {part: split.cut for part, split in held_out.items()}})
 
     def build(self, **model_args) -> nn.Module:
         return TranslationTransformer(**{**self.sizes, **model_args})
 
     def loss(self, model: nn.Module, batch: TranslationBatch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Sum of the target tokens' cross-entropy in nats, with label smoothing, and their number."""
         return token_loss(model(batch.source, batch.inputs), batch.labels, label_smoothing)
 
     def measure(self, model: nn.Module, batch: TranslationBatch) -> dict[str, object]:
@@ -228,23 +220,18 @@ class Translation(Workload):
         return {**token_measures(model(batch.source, batch.inputs), batch.labels), "bleu_counts": counts}
 
     def summarize(self, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
-        """Perplexity per token; BLEU, NaN for a split without references."""
         return {"perplexity": perplexity(means["cross_entropy"]), "bleu": bleu(parts["bleu_counts"])}
 
 
 def translations(model: TranslationTransformer, batch: TranslationBatch) -> list[str]:
-    """The model's translations of a batch's sources as text, each at most BEYOND tokens longer than its source.
-
-    The batch needs ``references``, which set the beam.
-    """
+    """The model's translations of a batch with ``references``, each at most BEYOND tokens longer than its source."""
     longest = ((batch.source != model.pad).sum(1) + BEYOND).tolist()
     tokens = model.decode(batch.source, max(longest), batch.references.beam).tolist()
     return [batch.references.vocabulary.decode(row[:most]) for row, most in zip(tokens, longest)]
 
 
-def find_parallel(folder: Path, part: str, prefix: str, languages: tuple[str, str]) -> ParallelText:
-    """The files PREFIX.SOURCE and PREFIX.TARGET of a split in the folder, plain, .gz or .xz; raises DataError naming
-    missing ones."""
+def find_parallel(folder: Path, part: str, prefix: str, languages: Sequence[str]) -> list[Text]:
+    """The files PREFIX.LANGUAGE of a split, source and target; raises DataError naming missing ones."""
     names = [f"{prefix}.{language}" for language in languages]
     paths = [next((path for ending in ENDINGS if (path := folder / f"{name}{ending}").is_file()), None)
              for name in names]
@@ -253,12 +240,11 @@ def find_parallel(folder: Path, part: str, prefix: str, languages: tuple[str, st
         other = f", or {NO_TEST}" if part == "test" else ""
         raise DataError(f"{folder}: has no {' and no '.join(lacking)}; {describe_folder(folder)}. The prefix of the "
                         f"names is set by --data-arg {part}=PREFIX{other}")
-    return ParallelText(*map(Text, paths))
+    return [Text(path) for path in paths]
 
 
-def _training(text: ParallelText, source: Encoded, target: Encoded, longest: int) -> tuple[Pairs, dict[str, int]]:
+def _training(texts: list[Text], source: Encoded, target: Encoded, longest: int) -> tuple[Pairs, dict[str, int]]:
     """The pairs to train on, and the numbers left out: with an empty side, or too long."""
-    text.require_same_lines(source.lines, target.lines)
     kept, first, empty, long = [], 0, 0, 0
     for sides in zip(source.lengths(), target.lengths()):
         counts = np.stack(sides) - 1                # without the end token
@@ -268,34 +254,9 @@ def _training(text: ParallelText, source: Encoded, target: Encoded, longest: int
         first += counts.shape[1]
     kept = np.concatenate(kept)
     if not len(kept):
-        raise DataError(f"{text.source.path}, {text.target.path}: none of their {source.lines} pairs can be trained "
+        raise DataError(f"{texts[0].path}, {texts[1].path}: none of their {source.lines} pairs can be trained "
                         f"on: {empty} have an empty side, {long} more than {longest} tokens (data_args.longest)")
     return Pairs(source, target, kept, longest + 1, True), {"empty": empty, "too_long": long}
-
-
-def _evaluation(text: ParallelText, source: Encoded, target: Encoded, vocabulary: Vocabulary,
-                beam: int) -> Pairs:
-    text.require_same_lines(source.lines, target.lines)
-    lines = [line for chunk in text.target.chunks() for line in chunk.lines]
-    return Pairs(source, target, np.arange(source.lines), MOST_EVALUATED, False, References(lines, vocabulary, beam))
-
-
-def _sides(cache: Cache, part: str) -> tuple[Encoded, Encoded]:
-    return cache.parts[f"{part}.source"], cache.parts[f"{part}.target"]
-
-
-def _notes(left_out: Mapping[str, int], longest: int) -> tuple[str, ...]:
-    reasons = {"empty": "with an empty side", "too_long": f"of more than {longest} tokens"}
-    return tuple(f"trains without {counted(number, 'pair')} {reasons[why]}" for why, number in left_out.items()
-                 if number)
-
-
-def _languages(pair: str) -> tuple[str, str]:
-    found = re.fullmatch(r"([^-/]+)-([^-/]+)", str(pair))
-    if not found or found[1] == found[2]:
-        raise UsageError(f"data_args.pair = {pair!r}: give two languages as SOURCE-TARGET, as the names of the files "
-                         "end, such as en-de")
-    return found[1], found[2]
 
 
 # numbers of pairs: Multi30k's files; WMT 2014 German-English in Hugging Face's wmt/wmt14
@@ -317,8 +278,39 @@ MODELS = {dataset: ("transformer",) for dataset in CORPORA}
 
 
 def workload(dataset: str, model: str) -> Translation | None:
-    """multi30k/transformer (4 layers of width 128) or wmt/transformer (base of Vaswani et al.); None for another name.
-    """
+    """multi30k/transformer (4 layers of width 128), wmt/transformer (base of Vaswani et al.); None for others."""
     if dataset not in CORPORA or model != "transformer":
         return None
     return Translation(dataset, model, CORPORA[dataset], SIZES[dataset], DEFAULTS[dataset])
+
+
+def bleu_counts(translations: Sequence[str], references: Sequence[str]) -> Tensor:
+    """Counts over these sentences, (10,) float64: integers, so sums are exact in any order.
+
+    For n = 1 .. 4 the n-grams that match, then the n-grams of the translations, then the words of both.
+    """
+    if not translations:
+        return torch.zeros(COUNTS, dtype=torch.float64)
+    score = _metric().corpus_score(list(translations), [list(references)])
+    return torch.tensor([*score.counts, *score.totals, score.sys_len, score.ref_len], dtype=torch.float64)
+
+
+def bleu(counts: np.ndarray) -> float:
+    *grams, words, reference_words = (int(count) for count in counts)
+    if not reference_words:
+        return float("nan")
+    return _metric().compute_bleu(grams[:ORDER], grams[ORDER:], words, reference_words, SMOOTHING).score
+
+
+def signature() -> str:
+    """sacrebleu's signature of the score: tokenizer, smoothing, case and version."""
+    return f"nrefs:1|case:mixed|eff:no|tok:{TOKENIZER}|smooth:{SMOOTHING}|version:{_sacrebleu().__version__}"
+
+
+@cache
+def _metric():
+    return _sacrebleu().BLEU(tokenize=TOKENIZER, smooth_method=SMOOTHING, max_ngram_order=ORDER, force=True)
+
+
+def _sacrebleu():
+    return import_extra("sacrebleu", "BLEU", refused=DataError)

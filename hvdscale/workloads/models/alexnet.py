@@ -18,12 +18,10 @@ class AlexNet(nn.Module):
     norm         batch-norm before ReLU: "none", "conv" (convolutions only) or "all"
     width        multiplies all filters and hidden units
     dropout      probability after each hidden layer
-    side         of the images
     readout_std  standard deviation of the readout's initial weights; None: torch's own
 
-    Kernels, channels, pooling windows and the 256 units are the paper's, as quoted by others. Positions and padding of
-    the poolings, the number of hidden layers and the initialization (here: He et al. 2015) could not be verified and
-    follow AlexNet (Krizhevsky et al. 2012).
+    Kernels, channels, pooling windows and the 256 units are the paper's, as quoted by others. The rest could not be
+    verified and follows AlexNet (Krizhevsky et al. 2012); the initialization is that of He et al. 2015.
     """
 
     def __init__(self, norm: str = "none", width: float = 1, dropout: float = 0.0, classes: int = 10, side: int = 32,

@@ -13,10 +13,7 @@ WIDTHS = {"narrow": (16, 32, 512), "base": (32, 64, 1024), "wide": (64, 128, 204
 class SimpleCNN(nn.Module):
     """Two 5x5 convolutions with 2x2 max-pooling, one hidden layer with dropout: (n, 1, side, side) -> (n, classes).
 
-    size     "narrow", "base" or "wide": see WIDTHS
-    width    multiplies filters and hidden units
-    dropout  probability after the hidden layer
-    side     of the images
+    width  multiplies filters and hidden units;  dropout  probability after the hidden layer
 
     Sizes and dropout are from memory of the paper's appendix and not verified.
     """

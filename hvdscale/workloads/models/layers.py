@@ -10,7 +10,6 @@ from ...modules.layers import BatchNorm
 
 
 def one_of(name: str, value, choices: tuple):
-    """The option's value; raises ValueError listing the choices if it is none of them."""
     if value not in choices:
         raise ValueError(f"{name} = {value!r} is not one of {', '.join(map(str, choices))}")
     return value
@@ -24,16 +23,11 @@ def widened(channels: int, width: float) -> int:
 
 
 def normed(norm: str, channels: int) -> list[nn.Module]:
-    """Batch-norm over this number of channels, or nothing if norm is "none"."""
     return [BatchNorm(channels)] if norm == "batch" else []
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """The same images; on a CPU in channels-last memory layout, which the outputs of convolutions inherit.
-
-    It speeds up a step of these models by a quarter to almost a half. On a GPU images are left as they are, as the
-    benefit depends on the precision.
-    """
+    """The images; on a CPU in the memory layout that speeds up a step of these models by a quarter to almost a half."""
     return images.to(memory_format=torch.channels_last) if images.device.type == "cpu" else images
 
 
@@ -79,9 +73,7 @@ class Readout(nn.Linear):
 
 
 class PaddedShortcut(nn.Module):
-    """Subsampling by the stride, with zeros for additional channels: option A of He et al. 2016, without parameters.
-    (n, inputs, h, w) -> (n, outputs, ceil(h / stride), ceil(w / stride)).
-    """
+    """Subsampling by the stride, zeros for additional channels: option A of He et al. 2016, without parameters."""
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()

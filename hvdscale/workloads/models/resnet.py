@@ -56,10 +56,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, blocks, the mean over all pixels, and a linear readout: (n, 3, h, w) -> (n, classes).
-
-    pool  layers between the stem's ReLU and the blocks; for the other arguments see the subclasses
-    """
+    """A stem, ``pool``, blocks, the mean over all pixels, and a linear readout: (n, 3, h, w) -> (n, classes)."""
 
     def __init__(self, stem: Conv, pool: list[nn.Module], blocks: list[Block], classes: int, norm: str,
                  preactivation: bool, zero_gamma: bool, readout_std: float | None):

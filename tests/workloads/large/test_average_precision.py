@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.workloads.large.average_precision import (COUNTS, FINENESS, LARGEST, LEVELS, average_precision,
-                                                        score_counts)
+from hvdscale.workloads.large.open_images import COUNTS, FINENESS, LARGEST, LEVELS, average_precision, score_counts
 
 
 def drawn(seed, n=200, classes=30, share=0.1):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hvdscale.errors import DataError
-from hvdscale.workloads.large.bleu import COUNTS, bleu, bleu_counts, signature
+from hvdscale.workloads.large.translation import COUNTS, bleu, bleu_counts, signature
 
 sacrebleu = pytest.importorskip("sacrebleu")
 

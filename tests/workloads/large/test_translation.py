@@ -2,7 +2,6 @@
 import gzip
 import json
 import math
-import random
 
 import numpy as np
 import pytest
@@ -131,9 +130,11 @@ def test_the_record_tells_a_text_with_another_letter(folder, file):
 
 
 def test_a_vocabulary_with_other_special_tokens_tells_the_model(folder):
-    words = [*{word for pair in sentences(0, 60) for line in pair for word in line.split()}]
-    (folder / "words.txt").write_text("\n".join(sorted(words) + ["</s>", "<s>", "<pad>", "<unk>"]))
-    data = load(folder, vocabulary=str(folder / "words.txt"))
+    package = pytest.importorskip("sentencepiece")
+    package.SentencePieceTrainer.train(
+        sentence_iterator=iter(line for pair in sentences(0, 60) for line in pair), model_prefix=str(folder / "words"),
+        model_type="word", vocab_size=28, eos_id=24, bos_id=25, pad_id=26, unk_id=27, minloglevel=3)
+    data = load(folder, vocabulary=str(folder / "words.model"))
     assert data.model_args == {"vocabulary": 28, "pad": 26, "begin": 25, "end": 24}
     batch = data.train.take(visits(0, 1))
     assert (batch.source.max(), batch.inputs[:, 0].tolist()) == (26, [25, 25])
@@ -306,14 +307,6 @@ def test_the_card_has_a_batch_as_the_splits_do_and_the_defaults_are_keys(dataset
     assert (settings.optimizer, settings.beta2, settings.label_smoothing) == ("adam", 0.98, 0.1)
 
 
-def test_the_base_model_of_wmt_has_as_many_parameters_as_published():
-    """Vaswani et al. 2017, table 3: 65 million, with 37,000 tokens."""
-    job = translation.workload("wmt", "transformer")
-    with torch.device("meta"):
-        model = build_model(job, job.card.model_args)
-    assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(65e6, rel=0.05)
-
-
 # data that is not right
 
 @pytest.mark.parametrize("part", ["train", "val", "test_2016_flickr"])
@@ -355,29 +348,6 @@ def test_nothing_left_to_train_on_says_why(folder):
 def test_a_data_argument_that_means_nothing_is_named(folder, data_args):
     (name, value), = data_args.items()
     refused(folder, "no data argument 'colour'" if name == "colour" else f"{name}.*{value}", UsageError, **data_args)
-
-
-def test_damaged_files_are_refused_by_name_or_train(folder):
-    """Cut, changed, random bytes, files exchanged, lines lost: a DataError that names the file, or numbers as ever."""
-    drawn, names = random.Random(0), [f"{part}.{language}" for part in ("train", "val") for language in ("en", "de")]
-    whole = {name: (folder / name).read_bytes() for name in names}
-    refusals = 0
-    for _ in range(60):
-        name, other = drawn.sample(names, 2)
-        content, at = whole[name], drawn.randrange(len(whole[name]))
-        damaged = drawn.choice([content[:at], content[:at] + drawn.randbytes(3) + content[at:], whole[other],
-                                content.replace(b"\n", b"", 1), gzip.compress(content)[:at], drawn.randbytes(40),
-                                content[:at] + bytes([content[at] ^ 1 << drawn.randrange(8)]) + content[at + 1:]])
-        (folder / name).write_bytes(damaged)
-        try:
-            data = load(folder)
-        except DataError as error:
-            refusals += 1
-            assert str(folder / name) in str(error)
-        else:
-            assert len(data.train.take(visits(*range(len(data.train))))) + sum(data.record["left_out"].values()) == 60
-        (folder / name).write_bytes(content)
-    assert 20 < refusals < 60
 
 
 # real text

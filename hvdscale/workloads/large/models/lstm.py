@@ -36,8 +36,13 @@ class LSTMLM(nn.Module):
         width = projection or hidden
         self.embedding = nn.Embedding(vocabulary, embedding)
         self.dropouts = nn.ModuleList(Dropout(dropout) for _ in range(layers + 1))
-        self.layers = nn.ModuleList(_layer(width if number else embedding, hidden, projection)
-                                    for number in range(layers))
+        self.layers = nn.ModuleList(
+            nn.LSTM(width if number else embedding, hidden, batch_first=True, proj_size=projection)
+            for number in range(layers))
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.bias_ih_l0.zero_()[hidden:2 * hidden] = 1         # of the gates i, f, g, o
+                layer.bias_hh_l0.zero_()
         self.readout = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -47,11 +52,3 @@ class LSTMLM(nn.Module):
             for layer, dropout in zip(self.layers, others):
                 x = dropout(layer(x)[0])
         return self.readout(x)
-
-
-def _layer(inputs: int, hidden: int, projection: int) -> nn.LSTM:
-    layer = nn.LSTM(inputs, hidden, batch_first=True, proj_size=projection)
-    with torch.no_grad():
-        layer.bias_ih_l0.zero_()[hidden:2 * hidden] = 1         # of the gates i, f, g, o
-        layer.bias_hh_l0.zero_()
-    return layer

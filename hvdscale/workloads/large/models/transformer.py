@@ -67,21 +67,16 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocabulary, width).normal_(std=width**-0.5))
 
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """start  the position of the first column"""
         vectors = functional.embedding(tokens, self.weight)
         width = vectors.shape[2]
         return vectors * math.sqrt(width) + sinusoids(start, tokens.shape[1], width, vectors)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The product of x with each token's vector: (n, T, width) -> (n, T, vocabulary)."""
         return functional.linear(x, self.weight)
 
 
 def sinusoids(start: int, positions: int, width: int, like: Tensor) -> Tensor:
-    """Sines, then cosines, of position / 10000^(2i / width), shape (positions, width) (Vaswani et al., section 3.5).
-
-    like  a tensor of the wanted type and device
-    """
+    """Sines, then cosines, of position / 10000^(2i / width), (positions, width) (Vaswani et al., section 3.5)."""
     waves = (width + 1) // 2
     place = torch.arange(start, start + positions, dtype=like.dtype, device=like.device)
     frequency = torch.exp(torch.arange(waves, dtype=like.dtype, device=like.device) * (-2 * math.log(1e4) / width))
@@ -90,10 +85,7 @@ def sinusoids(start: int, positions: int, width: int, like: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Self-attention, where wanted attention to a memory, and a feed-forward of two layers, each added to its input.
-
-    (n, T, width) -> (n, T, width)
-    """
+    """Self-attention, attention to a memory where wanted, and a feed-forward of two layers, each added to its input."""
 
     def __init__(self, width: int, hidden: int, heads: int, dropout: float, with_memory: bool = False):
         super().__init__()
@@ -111,8 +103,7 @@ class Layer(nn.Module):
                 memory_mask: Tensor | None = None, past: Past | None = None) -> Tensor:
         """causal             positions do not attend to later ones
         mask, memory_mask  bool, True for visible positions, (n, 1, 1, positions); None: all
-        memory             keys and values from ``memory_attention.keys_values``
-        past               keys and values of earlier positions; those of x are appended
+        memory, past       keys and values: from ``memory_attention.keys_values``; of earlier positions, which grow
         """
         normal = self.attention_norm(x)
         seen = self.attention.keys_values(normal)
@@ -131,12 +122,10 @@ class Past:
         self.seen: KeysValues | None = None
 
     def add(self, seen: KeysValues) -> KeysValues:
-        """Append later positions; returns all."""
         self.seen = seen if self.seen is None else tuple(torch.cat(pair, dim=2) for pair in zip(self.seen, seen))
         return self.seen
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, (m,) int64, in this order."""
         self.seen = tuple(part[rows] for part in self.seen)
 
 
@@ -153,7 +142,6 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.mix = (xavier(nn.Linear(width, width, bias=False)) for _ in range(4))
 
     def keys_values(self, x: Tensor) -> KeysValues:
-        """Keys and values of x (n, S, width), by head."""
         return self._by_head(self.key(x)), self._by_head(self.value(x))
 
     def forward(self, x: Tensor, seen: KeysValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -174,7 +162,6 @@ def xavier(linear: nn.Linear) -> nn.Linear:
 
 
 def require_whole(**sizes: int) -> None:
-    """Raise ValueError naming the first size that is not a positive integer."""
     for name, size in sizes.items():
         if type(size) is not int or size < 1:
             raise ValueError(f"{name} = {size!r}; give a whole number, 1 or more")

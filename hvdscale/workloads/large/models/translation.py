@@ -30,7 +30,12 @@ class TranslationTransformer(nn.Module):
                  dropout: float = 0.1, tied: bool = True, pad: int = 0, begin: int = 1, end: int = 2):
         super().__init__()
         require_whole(vocabulary=vocabulary, layers=layers)
-        _require_tokens(vocabulary, pad=pad, begin=begin, end=end)
+        special = {"pad": pad, "begin": begin, "end": end}
+        if wrong := [f"{name} = {token}" for name, token in special.items() if token not in range(vocabulary)]:
+            raise ValueError(f"{', '.join(wrong)}: tokens are 0 .. {vocabulary - 1}")
+        if len(set(special.values())) < len(special):
+            named = " and ".join(f"{name} = {token}" for name, token in special.items())
+            raise ValueError(f"{named}: give three different tokens")
         self.pad, self.begin, self.end = pad, begin, end
         self.source = Embedding(vocabulary, width)
         self.target, self.readout = (None if tied else Embedding(vocabulary, width) for _ in range(2))
@@ -44,8 +49,7 @@ class TranslationTransformer(nn.Module):
         return self.logits(target, memory, mask)
 
     def encode(self, source: Tensor) -> tuple[list[KeysValues], Tensor]:
-        """Keys and values of the sources (n, S) for each decoder layer, and the mask of visible positions (n, 1, 1, S).
-        """
+        """Keys and values of the sources for each decoder layer, and the mask of visible positions (n, 1, 1, S)."""
         mask = (source != self.pad)[:, None, None, :]
         x = self.source_dropout(self.source(source))
         for layer in self.encoder:
@@ -57,8 +61,7 @@ class TranslationTransformer(nn.Module):
                past: list[Past] | None = None) -> Tensor:
         """Logits from the result of ``encode``, (n, T) -> (n, T, vocabulary).
 
-        start, past  for incremental decoding with T = 1: the token's position, and each layer's keys and values of the
-                     earlier ones, to which this one's are appended
+        start, past  to decode with T = 1: the token's position, and each layer's keys and values of earlier ones
         """
         x = self.target_dropout((self.target or self.source)(target, start))
         for layer, shown, before in zip(self.decoder, memory, past or [None] * len(self.decoder)):
@@ -71,8 +74,7 @@ class TranslationTransformer(nn.Module):
 
         Beam search keeps the ``beam`` best hypotheses of each sentence by log P / ((5 + length) / 6) ** length_penalty
         (Wu et al. 2016, arXiv:1609.08144, section 7, without coverage; the length includes the end). A beam of 1 is
-        greedy. A translation is cut after ``longest`` tokens. The other sentences and padding have no effect. The model
-        must be in eval mode.
+        greedy. The model must be in eval mode.
         """
         require_whole(longest=longest, beam=beam)
         search = _Beams(self, source, longest, beam, length_penalty)
@@ -81,15 +83,6 @@ class TranslationTransformer(nn.Module):
                 break
             search.step(place)
         return search.best
-
-
-def _require_tokens(vocabulary: int, **special: int) -> None:
-    wrong = [f"{name} = {token}" for name, token in special.items() if token not in range(vocabulary)]
-    if wrong:
-        raise ValueError(f"{', '.join(wrong)}: tokens are 0 .. {vocabulary - 1}")
-    if len(set(special.values())) < len(special):
-        named = " and ".join(f"{name} = {token}" for name, token in special.items())
-        raise ValueError(f"{named}: give three different tokens")
 
 
 class _Beams:
@@ -114,9 +107,8 @@ class _Beams:
         self.log_p[:, 0] = 0                    # start with one hypothesis
 
     def step(self, place: int) -> None:
-        """Choose the tokens at this position of all hypotheses."""
         m, k = self.last.shape
-        log_p, lengths = self._extensions(place), self.lengths + ~self.ended
+        log_p, lengths = self._extended(place), self.lengths + ~self.ended
         ranks = log_p / ((5 + lengths) / 6)[:, :, None] ** self.length_penalty
         chosen = ranks.flatten(1).topk(k).indices
         parent, token = chosen // log_p.shape[2], chosen % log_p.shape[2]
@@ -127,9 +119,8 @@ class _Beams:
         self.last = token
         self._close(parent, self.ended.all(1) if place + 1 < self.longest else torch.ones_like(self.ended[:, 0]))
 
-    def _extensions(self, place: int) -> Tensor:
-        """log P of every hypothesis extended by every token, (m, k, vocabulary); an ended one is extended by pad only.
-        """
+    def _extended(self, place: int) -> Tensor:
+        """log P of every hypothesis extended by every token, (m, k, vocabulary); an ended one only by pad."""
         model = self.model
         logits = model.logits(self.last.view(-1, 1), self.memory, self.mask, place, self.past)[:, 0]
         logits[:, [model.pad, model.begin]] = -torch.inf
@@ -139,7 +130,6 @@ class _Beams:
         return log_p + self.log_p[:, :, None]
 
     def _close(self, parent: Tensor, done: Tensor) -> None:
-        """Store the best hypothesis of finished sentences, and keep the others open."""
         m, k = parent.shape
         self.best[self.open[done]] = self.tokens[done, 0]
         rows = (torch.arange(m, device=parent.device)[:, None] * k + parent)[~done].flatten()

@@ -1,8 +1,6 @@
 """Which files make up a text, found by name or given by the user, and to which split each belongs.
 
-    files = find_text(Path("wikitext-2"), allow_missing=False)          files.train, files.val, files.test
     files = find_named(Path("wikitext-2"), {"train": "valid.txt", "val": "test.txt"}, allow_missing=False)
-    files = find_lm1b(Path("1-billion-word-language-modeling-benchmark-r13output"), allow_missing=True)
 
 Files may be plain, gzip or xz. Missing or inconsistent files raise a DataError that names them.
 """
@@ -40,11 +38,9 @@ ASKED = {"lm1b": f"the folder that has {LM1B_SHARDS}/news.en-00001-of-00100 and 
 
 @dataclass(frozen=True)
 class TextFiles:
-    """The files of a text.
+    """The files of a text, in order; without test files there is no test split.
 
-    train, val, test  in order; without test files there is no test split
-    missing           names of missing files of a numbered set
-    notes             how the text was divided, if names do not tell
+    missing  names of missing files of a numbered set;  notes  how the text was divided, if names do not tell
     """
 
     train: Sequence[Text]
@@ -57,8 +53,7 @@ class TextFiles:
 def find_lm1b(folder: Path, allow_missing: bool) -> TextFiles:
     """The shards of LM1B, in the folder itself or laid out as in the published archive.
 
-    Validation uses the first held-out shard, testing the second. Without held-out shards, each uses half of the last
-    training shard.
+    Validation is on the first held-out shard, testing on the second; without them each is on half of the last shard.
     """
     if folder.is_file():
         raise DataError(f"{folder}: is a file; give {ASKED['lm1b']}")
@@ -82,9 +77,7 @@ def find_lm1b(folder: Path, allow_missing: bool) -> TextFiles:
 
 
 def find_text(folder: Path, allow_missing: bool) -> TextFiles:
-    """The files of a text: one file, which is cut; a folder with files named train, valid (val, dev) and test; or a
-    folder of other text files, of which the last is held out.
-    """
+    """One file, which is cut; files named train, valid (val, dev), test; or others, the last of them held out."""
     if folder.is_file():
         return _cut(folder)
     files = [path for path in _list_files(folder) if TEXT.fullmatch(path.name)]
@@ -105,7 +98,12 @@ def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> T
     for part in PARTS:
         if part not in named:
             files[part] = [path for path in others if NAMED[part].fullmatch(path.name)]
-    _refuse_shared(files)
+    parts: dict[Path, str] = {}
+    for part in PARTS:
+        for path in files[part]:
+            if (other := parts.setdefault(path.resolve(), part)) != part:       # or as train_val.txt
+                raise DataError(f"{path}: would be in both the {other} and the {part} split; name another file with "
+                                f"--data-arg {part}=FILE")
     for part, known in (("train", "train.txt"), ("val", "valid.txt")):
         if not files[part]:
             raise DataError(f"{folder}: has no file for the {part} split, such as {known}; name one with --data-arg "
@@ -115,18 +113,7 @@ def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> T
                      tuple(name for part in PARTS for name in found[part][1]))
 
 
-def _refuse_shared(files: Mapping[str, Sequence[Path]]) -> None:
-    """Raise DataError for a file in two splits: named twice, or with an ambiguous name such as train_val.txt."""
-    parts: dict[Path, str] = {}
-    for part in PARTS:
-        for path in files[part]:
-            if parts.setdefault(path.resolve(), part) != part:
-                raise DataError(f"{path}: would be in both the {parts[path.resolve()]} and the {part} split; name "
-                                f"another file with --data-arg {part}=FILE")
-
-
 def _find_named(folder: Path, part: str, name: str) -> list[Path]:
-    """The files that a data argument names: one file, all files of a folder, or the matches of a pattern."""
     path = folder / str(name)
     if path.is_dir():
         return _list_files(path)
@@ -139,14 +126,14 @@ def _find_named(folder: Path, part: str, name: str) -> list[Path]:
 
 
 def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tuple[list[Path], tuple[str, ...]]:
-    """The files in order, and the names of missing files of a numbered set (NAME-00003-of-00100), counted from
-    ``first``.
-
-    Raises DataError naming missing files, unless they are allowed, and files of different sets.
-    """
+    """The files in order, and the missing ones of a numbered set (NAME-00003-of-00100); raises DataError."""
     matches = [NUMBERED.fullmatch(path.name) for path in files]
     if not all(matches):
-        _refuse_twins(files)
+        known: dict[Path, Path] = {}
+        for path in files:
+            other = known.setdefault(path.with_name(re.sub(PACKED + "$", "", path.name)), path)
+            if other is not path:
+                raise DataError(f"{path}: is the same text as {other.name}, as its name says; leave one of them there")
         return sorted(files), ()
     found, sets = {}, {}
     for path, match in zip(files, matches):
@@ -163,15 +150,6 @@ def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tupl
         raise DataError(f"{files[0].parent}: lacks {list_first(missing, SHOWN)}; place what is missing there, or train "
                         "without it: --allow-missing")
     return [found[key] for key in sorted(found)], missing
-
-
-def _refuse_twins(files: Sequence[Path]) -> None:
-    """Raise DataError if a file is present both plain and compressed: its text would be read twice."""
-    known: dict[Path, Path] = {}
-    for path in files:
-        other = known.setdefault(path.with_name(re.sub(PACKED + "$", "", path.name)), path)
-        if other is not path:
-            raise DataError(f"{path}: is the same text as {other.name}, as its name says; leave one of them there")
 
 
 def hold_out_last(files: Sequence[Path]) -> TextFiles:
@@ -191,6 +169,5 @@ def _cut(path: Path) -> TextFiles:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """The visible files of a folder, sorted by name; raises DataError if there is no such folder."""
     with reading(folder):
         return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))

@@ -1,16 +1,15 @@
 """Pictures in one folder per class, DIR/CLASS/PICTURE: an index in a few arrays, so that millions fit in memory.
 
-    classes = class_folders(directory)              names, sorted
-    pictures = index_pictures(directory, classes)
+    pictures = index_pictures(directory, class_folders(directory))
     pictures.path(i), pictures.labels[i]            sorted by class and name
-    Crops(pictures, order, random_crop, 224)[i]     a map-style data set: (uint8 (3, 224, 224), label)
+    found, list_file = damaged(pictures, cache_dir)     which fail to decode: {4: "DIR/CLASS/PICTURE: cannot be ..."}
 
-A million pictures of ImageNet take 28 MB and a few seconds. Pictures are recognised by EXTENSIONS, in any case; links
-are followed, hidden files ignored.
+A million pictures of ImageNet take 28 MB and a few seconds. Links are followed, hidden files ignored.
 """
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +20,12 @@ import numpy as np
 from torch import Tensor
 
 from ....errors import DataError
-from ...files import reading
-from .images import EXTENSIONS
+from ....system.cores import usable_cores
+from ....system.files import write_whole
+from ...files import alone, cache_folder, reading
+from .images import EXTENSIONS, undecodable
 
 SYNSET = re.compile(rb"n\d{8}$")
-Name = bytes        # raw file names, so that sorting does not depend on the locale
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,6 @@ class Pictures:
         return self.directory / self.name(i)
 
     def name(self, i: int) -> str:
-        """CLASS/PICTURE of the i-th picture."""
         start = self.ends[i - 1] if i else 0
         return f"{self.classes[self.labels[i]]}/{os.fsdecode(self.names[start:self.ends[i]].tobytes())}"
 
@@ -72,7 +71,7 @@ def class_folders(directory: Path) -> list[str]:
     for entry in _entries(directory):
         if entry.is_dir():
             found.append(entry.name)
-        elif _is_picture(entry.name) or not entry.is_file():
+        elif entry.name.lower().endswith(EXTENSIONS) or not entry.is_file():
             raise DataError(f"{directory / entry.name}: lies where each class has a folder of its pictures "
                             f"({directory.name}/CLASS/PICTURE); sort the pictures into such folders")
     if not found:
@@ -81,11 +80,16 @@ def class_folders(directory: Path) -> list[str]:
 
 
 def index_pictures(directory: Path, classes: Sequence[str]) -> Pictures:
-    """The pictures in these folders; raises DataError for a folder without pictures or one that cannot be read."""
-    names, lengths, counts, others = [], [], [], []
+    """The pictures in these folders; raises DataError for one without pictures or that cannot be read."""
+    names, lengths, counts, others, known = [], [], [], [], set(classes)
     for label in classes:
         found, more = _pictures_in(directory / label)
-        _refuse_strangers(directory / label, found, classes)
+        own = os.fsencode(label)
+        for name in found if SYNSET.match(own) else ():
+            named = name.partition(b"_")[0]             # another synset, as in n01440764_10026.JPEG
+            if named != own and SYNSET.match(named) and os.fsdecode(named) in known:
+                raise DataError(f"{directory / label / os.fsdecode(name)}: is named for class {os.fsdecode(named)}, "
+                                f"but lies among those of {label}; are folders swapped, or pictures misplaced?")
         names.append(b"".join(found))
         lengths.append(np.fromiter(map(len, found), np.int64, len(found)))
         counts.append(len(found))
@@ -95,14 +99,13 @@ def index_pictures(directory: Path, classes: Sequence[str]) -> Pictures:
                     np.cumsum(np.concatenate(lengths)), labels, (len(others), str(others[0]) if others else ""))
 
 
-def _pictures_in(folder: Path) -> tuple[list[Name], list[Path]]:
-    """The sorted names of the pictures in a class's folder, and its other entries."""
+def _pictures_in(folder: Path) -> tuple[list[bytes], list[Path]]:
     pictures, others = [], []
     for entry in _entries(folder):
-        if not _is_picture(entry.name):
+        if not entry.name.lower().endswith(EXTENSIONS):
             others.append(folder / entry.name)
         elif entry.is_file():
-            pictures.append(os.fsencode(entry.name))
+            pictures.append(os.fsencode(entry.name))        # raw names: the same order in any locale
         else:
             raise DataError(f"{folder / entry.name}: is a {'folder' if entry.is_dir() else 'link to nothing'}, not a "
                             "picture; restore it, or move it away")
@@ -112,35 +115,14 @@ def _pictures_in(folder: Path) -> tuple[list[Name], list[Path]]:
     return sorted(pictures), others
 
 
-def _refuse_strangers(folder: Path, found: list[Name], classes: Sequence[str]) -> None:
-    """Raise DataError for a picture named after another synset, such as n01440764_10026.JPEG."""
-    label = os.fsencode(folder.name)
-    if not SYNSET.match(label) or all(name.startswith(label + b"_") for name in (found[0], found[-1])):
-        return                          # the names are sorted, so all others match too
-    for name in found:
-        named = name.partition(b"_")[0]
-        if named != label and SYNSET.match(named) and os.fsdecode(named) in classes:
-            raise DataError(f"{folder / os.fsdecode(name)}: is named for class {os.fsdecode(named)}, but lies among "
-                            f"those of {folder.name}; are folders swapped, or pictures misplaced?")
-
-
-def _is_picture(name: str) -> bool:
-    return name.lower().endswith(EXTENSIONS)
-
-
 def _entries(folder: Path) -> Iterator[os.DirEntry]:
-    """The folder's visible entries, unordered; raises DataError if it cannot be read."""
     with reading(folder), os.scandir(folder) as entries:
         yield from (entry for entry in entries if not entry.name.startswith("."))
 
 
 @dataclass(frozen=True)
 class Crops:
-    """Pictures in a given order as a map-style data set of (uint8 (3, side, side), label).
-
-    order  int32, shape (n,): indices of pictures
-    crop   (path, side) -> uint8 (3, side, side)
-    """
+    """Pictures of these indices, in order, as a map-style data set of (``crop``: uint8 (3, side, side), label)."""
 
     pictures: Pictures
     order: np.ndarray
@@ -156,3 +138,37 @@ class Crops:
             return self.crop(self.pictures.path(i), self.side), int(self.pictures.labels[i])
         except DataError as error:
             raise DataError(f"{error}. --data-arg skip_broken=true leaves out what cannot be decoded") from None
+
+
+def damaged(pictures: Pictures, cache_dir: str | None) -> tuple[dict[int, str], Path]:
+    """The pictures that fail to decode, by index, with the reason, and the file in the cache folder that lists them.
+
+    Every file is read once, by one process per host, in about a millisecond per picture and core. Pictures restored or
+    damaged later go unnoticed until the list is deleted. Raises DataError.
+    """
+    key = hashlib.sha256(os.fsencode(pictures.directory.absolute()) + pictures.fingerprint().encode())
+    path = cache_folder(cache_dir) / f"damaged-{key.hexdigest()[:16]}.json"
+    if path.exists():
+        return _read(path, pictures), path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with alone(path):
+            if not path.exists():
+                found = undecodable(pictures.path, len(pictures), len(usable_cores()))
+                text = json.dumps([[i, pictures.name(i), why] for i, why in found.items()], indent=1)
+                write_whole(path, text + "\n")
+    except OSError as error:
+        raise DataError(f"{path}: the list of damaged pictures cannot be kept: {error.strerror or error}; name "
+                        "another folder: --set cache_dir=DIR") from None
+    return _read(path, pictures), path
+
+
+def _read(path: Path, pictures: Pictures) -> dict[int, str]:
+    try:
+        found = {int(i): str(why) for i, _, why in json.loads(path.read_text(encoding="ascii"))}
+        if all(0 <= i < len(pictures) for i in found):
+            return found
+        reason = "it names pictures that are not there"
+    except (OSError, ValueError, TypeError) as error:
+        reason = str(error)
+    raise DataError(f"{path}: is not a list of damaged pictures ({reason}); delete it, and it is made again")

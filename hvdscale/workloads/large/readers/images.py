@@ -1,8 +1,4 @@
-"""Pictures decoded to RGB by Pillow, cropped and resized to the networks' input.
-
-    random_crop(path, side)     uint8 (3, side, side), for training: uses torch's global generator
-    centre_crop(path, side)     uint8 (3, side, side), for evaluation
-    undecodable(path, n, 8)     which of n files fail to decode: {4: "... truncated ..."}
+"""Pictures decoded to RGB by Pillow, cropped and resized to the networks' input: uint8 (3, side, side).
 
 Formats are detected by content, not name: JPEG (colour, grey, CMYK, YCCK), PNG, WebP or BMP. Pillow converts other
 modes to RGB: it drops transparency, looks up palettes, and ignores the colour profile of CMYK; of 16 bits the upper 8
@@ -32,7 +28,7 @@ MOST_PIXELS = 89_478_485        # Pillow's own limit, a quarter of 1 GiB of RGB
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10        # of a random crop
 MARGIN = 256 / 224              # an evaluated picture's shorter side relative to the crop's
 REDUCED = 2                     # a JPEG is decoded at 1/2, 1/4 or 1/8 if its crop keeps this multiple of the side
-BLOCK = 256                     # files per task of a checking thread
+BLOCK = 4096                    # files that checking threads are given at once
 
 Box = tuple[float, float, float, float]         # left, upper, right, lower
 
@@ -40,8 +36,7 @@ Box = tuple[float, float, float, float]         # left, upper, right, lower
 def random_crop(path: Path, side: int) -> Tensor:
     """A random part of the picture, resized and flipped half of the time: uint8, shape (3, side, side).
 
-    Szegedy et al. 2015 (arXiv:1409.4842), used by Goyal et al. 2017; see ``random_box``. Every call draws the same
-    number of values from torch's global generator.
+    Szegedy et al. 2015 (arXiv:1409.4842), used by Goyal et al. 2017; see ``random_box``. Every call draws as much.
     """
     *draws, flip = torch.rand(4 * TRIES + 1, dtype=torch.float64).tolist()
     crop = _cropped(path, side, lambda width, height: random_box(width, height, draws))
@@ -54,19 +49,14 @@ def centre_crop(path: Path, side: int) -> Tensor:
 
 
 def undecodable(path: Callable[[int], Path], count: int, threads: int) -> dict[int, str]:
-    """Which of the files path(0) .. path(count-1) fail to decode, and why, by index.
-
-    An unreadable file raises DataError: the picture itself may be sound.
-    """
+    """Which of the files path(0) .. path(count-1) fail to decode, and why, by index; raises DataError."""
     pillow()
-
-    def of_block(start: int) -> dict[int, str]:
-        block = range(start, min(start + BLOCK, count))
-        return {i: why for i in block if (why := _find_fault(path(i)))}
-
+    found: dict[int, str] = {}
     with without_warnings(), ThreadPoolExecutor(threads) as pool:
-        blocks = pool.map(of_block, range(0, count, BLOCK))
-        return {i: why for found in blocks for i, why in found.items()}
+        for first in range(0, count, BLOCK):            # a block at a time, as each task in waiting takes memory
+            block = range(first, min(first + BLOCK, count))
+            found.update((i, why) for i, why in zip(block, pool.map(_find_fault, map(path, block))) if why)
+    return found
 
 
 def _find_fault(path: Path) -> str | None:
@@ -81,9 +71,7 @@ def _find_fault(path: Path) -> str | None:
 def random_box(width: int, height: int, draws: list[float]) -> Box:
     """A part of 8 % to 100 % of the area (uniform) with a width-to-height ratio of 3/4 to 4/3 (log-uniform).
 
-    The first of ten draws that fits in the picture; if none fits, the largest central box with such a ratio.
-
-    draws  40 numbers in [0, 1)
+    The first of ten ``draws``, of four numbers in [0, 1) each, that fits in the picture; else the largest central box.
     """
     low, high = map(math.log, RATIO)
     for area, ratio, x, y in zip(*[iter(draws)] * 4):
@@ -97,9 +85,7 @@ def random_box(width: int, height: int, draws: list[float]) -> Box:
 
 
 def centre_box(width: int, height: int) -> Box:
-    """The central square that remains after resizing the shorter side to 256/224 of the square's; not rounded to
-    pixels, unlike in the published pipelines.
-    """
+    """The central square that remains after resizing the shorter side to 256/224 of it; not rounded to pixels."""
     side = min(width, height) / MARGIN
     return _middle(width, height, side, side)
 
@@ -118,13 +104,11 @@ def _cropped(path: Path, side: int, choose: Callable[[int, int], Box]) -> Tensor
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content; raises DataError naming it."""
     with reading(path):
         return Path(path).read_bytes()
 
 
 def pillow():
-    """Pillow's module Image; raises DataError where it is missing."""
     return import_extra("PIL.Image", "decoding pictures", package="pillow", refused=DataError)
 
 
@@ -137,8 +121,7 @@ def without_warnings() -> Iterator[None]:
 
 
 def decode(path: Path, content: bytes, choose: Callable[[int, int], Box], side: int):
-    """A Pillow image in RGB and the box that ``choose`` selects, both in a scale of which the box keeps REDUCED times
-    the side at least. Raises DataError naming the file and its size in bytes."""
+    """A Pillow image in RGB and its chosen box, in a scale of which the box keeps REDUCED times the side."""
     Image = pillow()
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
@@ -146,7 +129,10 @@ def decode(path: Path, content: bytes, choose: Callable[[int, int], Box], side: 
         if width * height > MOST_PIXELS:
             raise ValueError(f"its header says {width}x{height} pixels, and at most {MOST_PIXELS} are decoded")
         box = _reduce(image, choose(width, height), side)
-        return _as_rgb(image), box
+        if image.mode.startswith("I"):          # the upper 8 of 16 bits
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB"), box
     except MemoryError:
         raise
     except Image.UnidentifiedImageError:
@@ -165,13 +151,3 @@ def _reduce(image, box: Box, side: int) -> Box:
         return box
     scale = width / drafted[1][2]
     return box[0] / scale, box[1] / scale, min(box[2] / scale, image.width), min(box[3] / scale, image.height)
-
-
-def _as_rgb(image):
-    """The decoded picture; the upper 8 of 16 bits per pixel."""
-    if image.mode.startswith("I"):
-        image = pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode == "RGB":
-        image.load()
-        return image
-    return image.convert("RGB")

@@ -5,18 +5,14 @@
 """
 from __future__ import annotations
 
-import gzip
-import lzma
 import os
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from ....errors import DataError
-from ...files import unpacked
+from ...files import opened
 
 CHUNK = 2**20               # bytes read at once; longer lines are split
 BYTE_ORDER_MARK = "\ufeff"
@@ -32,22 +28,19 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """A text file, or its part from byte ``start`` to ``stop`` of the uncompressed content, both at line starts; stop
-    None: to the end.
-    """
+    """A text file, or its part from byte ``start`` to ``stop`` of the uncompressed content, both at line starts."""
 
     path: Path
     start: int = 0
     stop: int | None = None
 
     def chunks(self) -> Iterator[Chunk]:
-        """The lines in order, about CHUNK bytes at a time.
+        """The lines in order, about CHUNK bytes at a time; longer lines are split at a space. They end in LF or CR LF.
 
-        Lines end in LF or CR LF. Lines of more than CHUNK bytes are split at a space. Raises DataError naming the file,
-        and the line if known, for text that cannot be read, is not UTF-8, contains NUL bytes or is empty.
+        Raises DataError naming the file, and the line if known, for text that is not UTF-8, has NUL bytes or is empty.
         """
-        with _reading(self.path) as (raw, file):
-            _skip(file, self.start)
+        with opened(self.path) as (raw, file):
+            file.seek(self.start)
             at, tail, seen = self.start, b"", raw.tell()
             left = None if self.stop is None else self.stop - self.start
             while True:
@@ -68,14 +61,13 @@ class Text:
     @property
     def stored_bytes(self) -> int:
         """Approximate number of bytes that ``chunks`` reads from disk."""
-        with _reading(self.path) as (raw, file):
+        with opened(self.path) as (raw, file):
             size = os.fstat(raw.fileno()).st_size
         if raw is not file:
             return size
         return (size if self.stop is None else self.stop) - self.start
 
     def _decoded(self, data: bytes, at: int) -> list[str]:
-        """The lines in the data, which starts at this byte of the file."""
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -90,9 +82,8 @@ class Text:
         return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
 
     def _line(self, at: int) -> str:
-        """``FILE: line 12``, the line of this byte."""
         line = 1
-        with _reading(self.path) as (_, file):
+        with opened(self.path) as (_, file):
             while at > 0:
                 block = file.read(min(CHUNK, at))
                 if not block:
@@ -102,13 +93,9 @@ class Text:
 
 
 def cut_in_order(path: Path, *shares: float) -> list[Text]:
-    """Consecutive parts of the file, cut at line ends: the first part, then one part for each of these shares of its
-    bytes.
-
-    By default training, validation and test parts; the last two have 5 % each, at most 8 MiB.
-    """
-    with _reading(path) as (raw, file):             # bytes of the uncompressed content
-        size = _skip(file, None) if raw is not file else os.fstat(raw.fileno()).st_size
+    """Consecutive parts of the file, cut at line ends: the first, then one for each of these shares of its bytes."""
+    with opened(path) as (_, file):
+        size = file.seek(0, os.SEEK_END)            # of the uncompressed content
     held_out = [int(size * share) for share in shares] or [min(int(size * HELD_OUT_SHARE), HELD_OUT_MOST)] * 2
     bounds, at = [], size
     for part in reversed(held_out):
@@ -136,8 +123,8 @@ def _line_start(path: Path, at: int) -> int:
     """The first line start at or after this byte; in a very long line, the next space or character boundary."""
     if at <= 0:
         return 0
-    with _reading(path) as (_, file):
-        _skip(file, at - 1)
+    with opened(path) as (_, file):
+        file.seek(at - 1)
         data = file.read(CHUNK)
     end = data.find(b"\n")
     if end < 0 and len(data) == CHUNK:
@@ -145,34 +132,3 @@ def _line_start(path: Path, at: int) -> int:
         if end < 0:
             return at - 1 + _whole_lines(data)
     return at + end if end >= 0 else at - 1 + len(data)
-
-
-def _skip(file: BinaryIO, wanted: int | None) -> int:
-    """Skip to this byte, None: to the end; returns the position."""
-    if wanted is not None and not isinstance(file, (gzip.GzipFile, lzma.LZMAFile)):
-        return file.seek(wanted)
-    at = 0
-    while wanted is None or at < wanted:
-        block = file.read(CHUNK if wanted is None else min(CHUNK, wanted - at))
-        if not block:
-            break
-        at += len(block)
-    return at
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The raw file and its uncompressed content; errors become DataErrors that name the file."""
-    try:
-        with open(path, "rb") as raw:
-            yield raw, unpacked(raw)
-    except OSError as error:
-        if error.strerror is None:
-            raise _damaged(path, error) from None
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _damaged(path, error) from None
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: its compressed data ends early or is damaged ({error}); fetch it again")
