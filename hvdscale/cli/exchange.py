@@ -18,9 +18,10 @@ from ..exchange.benchmarks.table import UNITS
 from ..exchange.csv_tables import OVERLAPS, export_tables, import_tables, is_tables
 from ..exchange.parquet_tables import export_parquet
 from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
+from ..exchange.runs.guessing import guess
 from ..exchange.runs.into_log import settle, shown
 from ..exchange.runs.into_log import write as write_runs
-from ..exchange.runs.mapping import PERS, Source, given_settings, guess, read_lines, read_mapping
+from ..exchange.runs.mapping import PERS, Source, given_settings, read_lines, read_mapping
 from ..exchange.tensorboard_events import export_events
 from ..exchange.unpacking import COMPRESSED
 from ..formatting.numbers import byte_size, counted, list_first

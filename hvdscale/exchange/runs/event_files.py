@@ -28,17 +28,12 @@ Point = tuple[str, float, float, float]                 # tag, value, time in se
 
 @dataclass
 class Events:
-    """What the event files of a folder have.
+    """What the event files of a folder have."""
 
-    scalars     by tag, (value, time, step)
-    others      the kind of what is no scalar, by tag
-    cut         where a file ends within an event; ""
-    """
-
-    scalars: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
-    others: dict[str, str] = field(default_factory=dict)
+    scalars: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)      # by tag: value, time, step
+    others: set[str] = field(default_factory=set)                                           # tags of what is no scalar
     settings: dict[str, Any] = field(default_factory=dict)
-    cut: str = ""
+    cut: str = ""                                                       # where a file ends within an event
 
 
 def recognises(path: str) -> bool:
@@ -63,8 +58,7 @@ def parts_of(path: str) -> list[str]:
 
 
 def _series_of(folder: str, name: str) -> str:
-    """The tag of add_scalars, with the key behind it, of which a folder of this name has the series; "" of any other.
-    """
+    """TAG/KEY of add_scalars, of which a folder of this name has the series; "" of any other."""
     try:
         tags = [*events_of(folder).scalars]
     except WrongFile:                           # which reading it says
@@ -79,15 +73,16 @@ def read(path: str) -> Iterator[FoundRun]:
     points: list[Point] = []
     settings, others, cut = {}, {}, ""
     for name in ["", *parts] if not parts or _has_events(path) else parts:
-        found = events_of(os.path.join(path, name) if name else path)
+        folder = os.path.join(path, name) if name else path
+        found = events_of(folder)
         settings |= found.settings
         cut = cut or found.cut
-        for tag, events in (*found.scalars.items(), *((tag, None) for tag in found.others)):
-            if name:
-                tag = f"{name.lower()}/{tag}" if name.lower() in SPLITS else _series_of(os.path.join(path, name), name)
-            if events is None:
-                others[tag] = "no scalar"
-            points += [(tag, *event) for event in events or ()]
+        tags = {tag: tag for tag in (*found.scalars, *found.others)}
+        if name:
+            split = f"{name.lower()}/" if name.lower() in SPLITS else ""
+            tags = {tag: f"{split}{tag}" if split else _series_of(folder, name) for tag in tags}
+        others |= {tags[tag]: "no scalar" for tag in found.others}
+        points += [(tags[tag], *event) for tag, events in found.scalars.items() for event in events]
     start = min((time for _, _, time, _ in points), default=0.0)
     points, count = _of_keras(sorted(points, key=lambda point: point[2]))
     rows = rows_by_step((tag, value, time - start, step) for tag, value, time, step in points)
@@ -117,12 +112,12 @@ def events_of(path: str) -> Events:
     """What the event files of a folder, or a file, have; raises WrongFile where there is nothing, or it is damaged."""
     event: Any = import_extra("tensorboard.compat.proto.event_pb2", NEED).Event
     names = [name for name in sorted(os.listdir(path)) if name.startswith(EVENTS)] if os.path.isdir(path) else [""]
-    found, plugins = Events(), {}
+    found, plugins = Events(), {}           # plugins by tag
     for file in (os.path.join(path, name) if name else path for name in names):
         count = 0
         try:
             for count, record in enumerate(_records(file), 1):
-                _take(found, plugins, event.FromString(record), file)
+                _take(found, plugins, event.FromString(record))
         except WrongFile:
             raise
         except Exception as error:                  # of tensorboard and protobuf, of many types
@@ -137,7 +132,7 @@ def events_of(path: str) -> Events:
 
 
 def _records(path: str) -> Iterator[bytes]:
-    """The events of a file, each held against its checksum; raises what tensorboard raises, and OSError for no file."""
+    """The events of a file, each held against its checksum; raises what tensorboard raises, or OSError."""
     reader: Any = import_extra("tensorboard.compat.tensorflow_stub.pywrap_tensorflow", NEED)
     errors: Any = import_extra("tensorboard.compat.tensorflow_stub.errors", NEED)
     open_input(path).close()
@@ -150,7 +145,7 @@ def _records(path: str) -> Iterator[bytes]:
         yield found.record()
 
 
-def _take(found: Events, plugins: dict[str, str], event: Any, file: str) -> None:
+def _take(found: Events, plugins: dict[str, str], event: Any) -> None:
     """Take in an event: scalars, and what TensorFlow 2 writes as tensors of one element."""
     for value in event.summary.value:
         kind, tag = value.WhichOneof("value"), value.tag
@@ -162,13 +157,12 @@ def _take(found: Events, plugins: dict[str, str], event: Any, file: str) -> None
         if kind == "tensor" and plugin == "scalars":
             number = _scalar(value.tensor)
         if number is None:
-            found.others[tag] = plugin or kind or "nothing"
+            found.others.add(tag)
         else:
             found.scalars.setdefault(tag, []).append((number, event.wall_time, event.step))
 
 
 def _scalar(tensor: Any) -> float | None:
-    """A tensor's number; None where it is not one number."""
     from tensorboard.util.tensor_util import make_ndarray
     try:
         found = make_ndarray(tensor)
@@ -178,7 +172,6 @@ def _scalar(tensor: Any) -> float | None:
 
 
 def _hparams(content: bytes) -> dict[str, Any]:
-    """What the hparams plugin has of the run."""
     from tensorboard.plugins.hparams import plugin_data_pb2
     start = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()

@@ -24,24 +24,16 @@ FILES = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".out")
 DEEPEST = 8                 # of folders in folders
 KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, CSV files with a "
          "row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
-
 NONE = (f"no run in a known format: {KNOWN}; lines of another form need a file for --map with their pattern, lines = "
         r"'it (?P<step>\d+) .* loss (?P<val_loss>\S+)'. Nor are there tables (trials.csv) or an archive (study.json)")
+Place = tuple[ModuleType, str, dict[str, str]]      # format, path, other forms of the run with why they are not read
 
 
-def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None = None
-         ) -> Iterator[tuple[ModuleType, str, dict[str, str]]]:
-    """(format, path, other forms of the same run with the reason why they are not read) of what lies at a path and
-    below, in order of names; raises LogError for what cannot be read.
-
-    lines       a pattern that the lines of text files have
-    left_out    takes what is wrong with a path, which is then passed over
-    """
-    yield from _find(RunPath(path), 0, lines, left_out)
-
-
-def _find(path: RunPath, depth: int, lines: re.Pattern | None, left_out: list[str] | None
-          ) -> Iterator[tuple[ModuleType, str, dict[str, str]]]:
+def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None = None, depth: int = 0
+         ) -> Iterator[Place]:
+    """What lies at a path and below, in order of names; raises LogError for what cannot be read, or notes it in
+    ``left_out``. ``lines``: a pattern that the lines of text files have."""
+    path = RunPath(path)
     try:
         found, names = _form_of(path, lines), sorted(os.listdir(path)) if os.path.isdir(path) else []
         kept = _one_of(path, names) if found in (None, event_files) and not lines else []
@@ -58,10 +50,10 @@ def _find(path: RunPath, depth: int, lines: re.Pattern | None, left_out: list[st
         return
     yield from kept
     for name in names:
-        inner = RunPath(os.path.join(path, name))
+        inner = os.path.join(path, name)
         if not (name.startswith((".", event_files.EVENTS)) or name in of_run or os.path.islink(inner) or (
                 kept and name in (*BESIDE, *kept[0][2], os.path.basename(kept[0][1])))):
-            yield from _find(inner, depth + 1, lines, left_out)
+            yield from find(inner, lines, left_out, depth + 1)
 
 
 def _form_of(path: RunPath, lines: re.Pattern | None) -> ModuleType | None:
@@ -69,7 +61,7 @@ def _form_of(path: RunPath, lines: re.Pattern | None) -> ModuleType | None:
     return text_lines if lines and text_lines.recognises(path, lines) else found
 
 
-def _one_of(folder: str, names: Sequence[str]) -> list[tuple[ModuleType, str, dict[str, str]]]:
+def _one_of(folder: str, names: Sequence[str]) -> list[Place]:
     """The file that is read of a folder with one run in several forms: one that programs write for that, else the only
     one in its format beside the only ones in others."""
     there = [*names, *(os.path.join(below, name) for below in BESIDE for name in MAIN)]
@@ -93,17 +85,13 @@ def is_archive(path: str) -> bool:
 
 
 def has_runs(path: str) -> bool:
-    """Whether there is any run at a path or below."""
     return next(find(path), None) is not None
 
 
 def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: list[str] | None = None
               ) -> list[FoundRun]:
-    """The runs at these paths that logged anything; raises LogError where there is none, or a file is wrong.
-
-    lines       a pattern of the lines of text files, with groups named after tags
-    left_out    takes what is wrong with a file, which is then left out
-    """
+    """The runs at these paths that logged anything; raises LogError where there is none, or a file is wrong, unless
+    ``left_out`` takes that. ``lines``: a pattern of the lines of text files, with groups named after tags."""
     paths, runs = list(paths), []
     for cached in (settings_beside, event_files.events_of):     # of files that may have changed since
         cached.cache_clear()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,8 +29,8 @@ from ..csv_file import repeats
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
 from .formats import read_runs
-from .mapping import (LEFT_OUT, LOSS, RATE, SETTINGS, STAMP, TIME_UNITS, UNKNOWN, WORKER_BATCH, RunMapping, accounts,
-                      guess, way_of)
+from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess
+from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping
 from .names import REPORTS, TIMED
 from .run import FoundRun, is_number
 
@@ -51,26 +50,19 @@ PROPORTIONAL = "seconds are in proportion to steps, from the time of the whole t
 
 @dataclass
 class FoundTrial:
-    """A run as a trial.
-
-    evaluations  by column, (steps, values), by rising steps;  steps: the same of loss, lr and the seconds of a step
-    repeats      rows that were left out, as their run went back over their steps
-    seconds      (steps, seconds since the start), of the steps at which a time was logged
-    restarted    whether the clock began again
-    """
+    """A run as a trial; evaluations by column, steps by column of /steps."""
 
     run: FoundRun
     settings: Mapping[str, Any]
     points: Mapping[str, float]
     evaluations: dict[str, Points] = field(default_factory=dict)
     steps: dict[str, Points] = field(default_factory=dict)
-    seconds: Points = NONE
-    repeats: int = 0
-    restarted: str = ""
+    seconds: Points = NONE          # since the start, at the steps at which a time was logged
+    repeats: int = 0                # rows that were left out, as their run went back over their steps
+    restarted: str = ""             # what is said of a clock that fell
 
     @property
     def batch(self) -> int:
-        """The global batch."""
         return int(self.settings["batch"])
 
     @cached_property
@@ -83,7 +75,6 @@ class FoundTrial:
         return steps[np.diff(steps, prepend=-1) > 0]
 
     def describe(self) -> str:
-        """How the run is read, in a line."""
         seed, workers = self.settings.get("seed"), self.settings.get("workers")
         values = [f"{column} {_ends(found, 'g')}" for column, (_, found) in self.evaluations.items()]
         steps, at = self.evaluated, ""
@@ -106,28 +97,24 @@ def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
         raise LogError("\n".join(["these runs do not say all; hvdscale-log import RUNS LOG --dry-run prints what was "
                                   "guessed as a file, and --map takes it, edited. It lacks:", *lacks]))
     for found in settings:
-        found |= {"seed": found["seed"] if is_whole(found.get("seed"), 0) else None,
-                  "batch": _global_batch(found, mapping)}
+        found["seed"] = found["seed"] if is_whole(found.get("seed"), 0) else None
+        if mapping.batch_per == WORKER_BATCH:
+            found["batch"] *= math.prod(found.get(name) or 1 for name in ("workers", "accumulation"))
     return [_trial(run, found, mapping) for run, found in zip(runs, settings)]
 
 
-def _global_batch(settings: Mapping[str, Any], mapping: RunMapping) -> int:
-    shares = math.prod(settings.get(name) or 1 for name in ("workers", "accumulation"))
-    return int(settings["batch"] * shares if mapping.batch_per == WORKER_BATCH else settings["batch"])
-
-
 def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
-    tags = sorted({tag for run in runs for tag in run.tags})
+    tags = sorted({tag for run in runs for tag in run.series})
     there = f"there are the tags {list_first(tags, 12)}"
     if not mapping.step:
         yield (f"  step: no tag is named like a step: {did_you_mean('step', tags, there)}; a number, such as 2000, is "
                "that of every run")
     if not mapping.tags:
         yield f"  tags: none is named like a metric of a split, such as val/error or eval_loss: {there}"
-    columns = [metric.column for metric in mapping.tags.values()]
-    for column in sorted(name for name, count in Counter(columns).items() if count > 1):
-        same = [tag for tag, metric in mapping.tags.items() if metric.column == column]
-        yield f"  tags: {', '.join(map(repr, same))} all are {column}; name one of them under [tags]"
+    columns = group_by(mapping.tags, lambda tag: mapping.tags[tag].column)
+    for column, same in sorted(columns.items()):
+        if len(same) > 1:
+            yield f"  tags: {', '.join(map(repr, same))} all are {column}; name one of them under [tags]"
     for split in SPLITS:
         names = {column.partition("/")[2] for column in columns if column.startswith(f"{split}/")}
         yield from (f"  tags: {fault}; name under [tags] what is to be read" for fault in metric_faults(sorted(names)))
@@ -155,9 +142,8 @@ def _lacking_sizes(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[st
 
 
 def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -> FoundTrial:
-    points = {name: value for name, source in mapping.metaparameters.items()
-              if is_number(value := source.of(run)) and abs(value) < LARGEST}
-    trial = FoundTrial(run, settings, {name: float(value) for name, value in points.items()})
+    trial = FoundTrial(run, settings, {name: float(value) for name, source in mapping.metaparameters.items()
+                                       if is_number(value := source.of(run)) and abs(value) < LARGEST})
     steps = _StepsDone(run, mapping, trial.batch)
 
     def series(tag: str, scale: float = 1.0) -> Points | None:
@@ -184,8 +170,7 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
 
 
 def _continued(times: np.ndarray) -> tuple[np.ndarray, str]:
-    """(times since the start, what a fall in them was taken for): those of a run that was resumed go on from the last
-    before it; where they fall more often, they are of no clock, and unknown."""
+    """(times since the start, what a fall in them was taken for), where a run was resumed from the last before it."""
     times = times - (times[0] if len(times) and times[0] > STAMP else 0)
     falls = np.diff(times) < 0
     if falls.sum() > max(1, MOST_RESTARTS * len(falls)):
@@ -195,10 +180,8 @@ def _continued(times: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 class _StepsDone:
-    """The steps done at each row of a run; raises LogError for a count that is none.
-
-    An evaluation in a row with a counter within its epoch is at the epoch's end, unless the epoch has several.
-    """
+    """The steps done at each row of a run. An evaluation in a row with a counter within its epoch is at the epoch's
+    end, unless the epoch has several."""
 
     def __init__(self, run: FoundRun, mapping: RunMapping, batch: int) -> None:
         self.run, self.mapping = run, mapping
@@ -210,17 +193,18 @@ class _StepsDone:
             run.rows, float(mapping.step))
 
     def at(self, tag: str) -> Points:
-        """(steps, values) of a tag, in the order of rows, as far as the rows say a step."""
-        rows, values = self.run.series[tag]
-        logged, mapping = self.counts[rows], self.mapping
-        known = ~np.isnan(logged)
-        rows, values, logged = rows[known], values[known], logged[known]
-        count = logged + mapping.step_offset
-        wrong = ~((count >= 0) & (count <= MOST))
-        if mapping.step_unit == "steps":
-            wrong |= count != np.floor(count)
+        """(steps, values) of a tag, in order of rows, as far as these say a step; LogError for a wrong one."""
+        (rows, values), mapping = self.run.series[tag], self.mapping
+        known = ~np.isnan(self.counts[rows])
+        rows, values = rows[known], values[known]
+        count = self.counts[rows] + mapping.step_offset
+        beyond = ~((count >= 0) & (count <= MOST))
+        wrong = beyond | (count != np.floor(count)) if mapping.step_unit == "steps" else beyond
         if wrong.any():
-            self._refuse(float(logged[wrong][0]))
+            first = int(wrong.argmax())
+            raise LogError(f"{self.run.path}: {mapping.step} is {self.counts[rows][first]:g}, not " + (
+                f"a count from 0 to {MOST:,}" if beyond[first] else
+                "a whole number of steps; step_unit says what it counts"))
         if mapping.step_unit != "epochs":
             return np.ceil(count / self.each).astype(np.int64), values
         steps = count * self.length
@@ -229,12 +213,6 @@ class _StepsDone:
             inner = self.run.spread(mapping.within)[rows]
             steps = np.where(np.isnan(inner), steps, (count - 1) * self.length + inner)
         return np.maximum(np.rint(steps), 0).astype(np.int64), values
-
-    def _refuse(self, logged: float) -> None:
-        name = f"{self.run.path}: {self.mapping.step} is {logged:g}"
-        if not 0 <= logged + self.mapping.step_offset <= MOST:
-            raise LogError(f"{name}, not a count from 0 to {MOST:,}")
-        raise LogError(f"{name}, not a whole number of steps; step_unit says what it counts")
 
 
 def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]:
@@ -278,7 +256,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if mapping.within:
         said["steps"] = (f"{mapping.within} counts the steps of an epoch: evaluations are at the end of their epoch, "
                          "unless it has several")
-    unclear = [metric.column for metric in mapping.tags.values() if not way_of(metric)]
+    unclear = [metric.column for metric in mapping.tags.values() if not metric.direction]
     if unclear:
         said["ways"] = (f"which way is better is not known of {list_first(unclear, 5)}: [tags] in a mapping says it "
                         "with min or max")
@@ -291,18 +269,15 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
 
 def _searched(trials: Sequence[FoundTrial]) -> set[tuple]:
     """The workloads and batches in which metaparameters vary."""
-    points: dict[tuple, set] = {}
-    for trial in trials:
-        points.setdefault(_study(trial), set()).add(tuple(sorted(trial.points.items())))
-    return {study for study, found in points.items() if len(found) > 1}
-
-
-def _setting(trial: FoundTrial) -> tuple:
-    return *_study(trial), *(trial.settings.get(name) for name in ("workers", "seed")), *sorted(trial.points.items())
+    return {study for study, own in group_by(trials, _study).items() if any(one.points != own[0].points for one in own)}
 
 
 def _study(trial: FoundTrial) -> tuple:
     return tuple(trial.settings.get(name) for name in (*NAMES, "batch"))
+
+
+def _setting(trial: FoundTrial) -> tuple:
+    return *_study(trial), *(trial.settings.get(name) for name in ("workers", "seed")), *sorted(trial.points.items())
 
 
 def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: RunMapping, sources: Sequence[str], *,
@@ -311,10 +286,9 @@ def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: Ru
     said, searched = remarks(trials, mapping), _searched(trials)
     with ImportedLog(out, {"kind": "runs", "from": list_first(sources, 3), **said}, overwrite=overwrite,
                      take_over=take_over) as log:
-        log.better |= {metric.column: way for metric in mapping.tags.values() if (way := way_of(metric))}
+        log.better |= {metric.column: metric.direction for metric in mapping.tags.values() if metric.direction}
         for trial in trials:
-            search = _study(trial) in searched if mapping.search is None else mapping.search
-            _add(log, trial, mapping, search)
+            _add(log, trial, mapping, _study(trial) in searched if mapping.search is None else mapping.search)
         return [*said.values(), *beyond_errors(log.errors)]
 
 
@@ -344,9 +318,10 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
         column: _column(found, steps) for column, found in trial.evaluations.items()}, _seconds(trial, steps))
     rows = trial.steps.get(LOSS, NONE)[0]
     rows = rows[rows > 0]
-    for name, values in {"trial": np.repeat(ids, len(rows)), "step": rows, **{
-            name: _column(trial.steps.get(name, NONE), rows) for name in (LOSS, RATE, "step_seconds")}}.items():
-        log.add("steps", name, values)
+    log.add("steps", "trial", np.repeat(ids, len(rows)))
+    log.add("steps", "step", rows)
+    for name in (LOSS, RATE, "step_seconds"):
+        log.add("steps", name, _column(trial.steps.get(name, NONE), rows))
 
 
 def _column(found: Points, steps: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..files import WrongFile, as_float, text_of
-from .run import EPOCH, STEP, FoundRun, RunPath, constants, is_number, number, series_of
+from .run import EPOCH, STEP, FoundRun, RunPath, is_number, number, series_of
 
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out")
@@ -22,8 +22,7 @@ NEAR = 0.01                 # how exactly the steps of an epoch have to be known
 DEEPEST = 32                # of objects in objects
 COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
-CLOCK = re.compile(r"(?:(?P<days>\d{1,9}) days?, )?(?P<hours>\d{1,9}):(?P<minutes>\d\d):"
-                   r"(?P<seconds>\d\d(?:\.\d{0,9})?)")
+CLOCK = re.compile(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d(?:\.\d{0,9})?)")      # days, hours, minutes, seconds
 
 
 def recognises(path: RunPath) -> bool:
@@ -45,7 +44,10 @@ def read(path: str) -> Iterator[FoundRun]:
             raise WrongFile(f"{path}:{at}: is no object of JSON")      # the last one a killed writer leaves torn
     rows = [{OF_SPLIT.sub("", tag): as_float(value, f"{path}:{at}: {tag}") for tag, value in one.items()
              if is_number(value)} for at, one in zip(places, objects)]
-    yield FoundRun(path, NAME, constants(objects), series_of(_by_steps(path, rows)))
+    given: dict[str, Any] = {}
+    changed = {tag for one in objects for tag, value in one.items() if given.setdefault(tag, value) != value}
+    constants = {tag: value for tag, value in given.items() if tag not in changed}
+    yield FoundRun(path, NAME, constants, series_of(_by_steps(path, rows)))
 
 
 def _object_of(line: str) -> dict[str, Any] | None:
@@ -62,21 +64,19 @@ def _object_of(line: str) -> dict[str, Any] | None:
             found = ast.literal_eval(text)              # as Python prints it
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
-    return dict(scalars(found)) if isinstance(found, dict) else None
+    return dict(_scalars(found)) if isinstance(found, dict) else None
 
 
-def scalars(found: Mapping, above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The numbers and texts of objects, those of inner ones as outer/inner, clocks as seconds."""
+def _scalars(found: Mapping, above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     for key, value in found.items():
         if isinstance(value, dict) and depth < DEEPEST:
-            yield from scalars(value, above if key in SETTINGS else f"{above}{key}/", depth + 1)
+            yield from _scalars(value, above if key in SETTINGS else f"{above}{key}/", depth + 1)
         elif is_number(value):
             yield f"{above}{key}", value
         elif isinstance(value, str):
-            clock, plain = CLOCK.fullmatch(value), number(value)
-            if clock:
-                plain = sum(scale * float(clock[name] or 0) for name, scale in (
-                    ("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1)))
+            plain = number(value)
+            if clock := CLOCK.fullmatch(value):
+                plain = sum(scale * float(part or 0) for scale, part in zip((86400, 3600, 60, 1), clock.groups()))
             yield f"{above}{key}", value if plain is None else plain
 
 

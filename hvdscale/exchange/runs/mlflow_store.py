@@ -22,7 +22,6 @@ _RUNS = ("SELECT run_uuid, runs.name, start_time, experiments.name FROM runs JOI
 
 
 def recognises(path: str) -> bool:
-    """Whether it is a run's folder in a file store, or an SQLite database."""
     if os.path.isdir(path):
         return os.path.isfile(os.path.join(path, "meta.yaml")) and os.path.isdir(os.path.join(path, "metrics"))
     with open_input(path, buffering=0) as file:
@@ -63,7 +62,7 @@ def _of_folder(path: str) -> FoundRun:
 
 
 def _files(folder: str) -> Iterator[tuple[str, str]]:
-    """(name, path) of the files in a folder; a name with slashes is a path."""
+    """(path in the folder, path) of the files in a folder and below."""
     for inner, _, names in os.walk(folder):
         for name in sorted(names):
             path = os.path.join(inner, name)

@@ -1,20 +1,9 @@
-"""Names of tags and settings in other programs' runs, the likeliest first, and what programs mean by them."""
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
-
-from ...plan.settings import read_toml
+"""Names of tags and settings in other programs' runs, the likeliest first."""
 from .run import EPOCH, SECONDS, STEP
 
 STEP_NAMES = (STEP, "trainer/global_step", "train/global_step", "global_step", "Step", "steps", "iteration",
-              "Iteration",
-              "iter", "iters", "Iter", "current_steps", "num_updates", "updates", "update", "global_iter",
-              "trained_steps",
-              "_step")
+              "Iteration", "iter", "iters", "Iter", "current_steps", "num_updates", "updates", "update", "global_iter",
+              "trained_steps", "_step")
 EPOCH_NAMES = (EPOCH, "Epoch", "epochs", "train/epoch", "current_epoch", "epoch_num")
 REPORTS = ("training_iteration",)       # reports to Ray, be it of a step or of an epoch
 LENGTHS = ("max_steps", "num_steps", "train_steps", "total_steps")     # of whole runs, in tables with a row a run
@@ -34,8 +23,8 @@ PLAIN = ("train_batch_size", "batch_size", "batch", "bs", "train/batch_size", "t
 BATCH_NAMES = (*GLOBAL, *PLAIN, *PER_WORKER)
 # counts of training processes; a plain "workers" is in most programs the number of a loader's processes
 WORKERS = ("data_parallel_size", "world_size", "WORLD_SIZE", "n_gpus", "num_gpus", "n_gpu", "ngpus", "ngpu",
-           "num_gpu", "gpus",
-           "num_processes", "distributed_world_size", "dp_size", "num_training_workers", "n_workers_train")
+           "num_gpu", "gpus", "num_processes", "distributed_world_size", "dp_size", "num_training_workers",
+           "n_workers_train")
 PER_NODE = ("devices", "num_devices", "trainer.devices", "gpus_per_node", "nproc_per_node", "ngpus_per_node",
             "n_gpus_per_node")
 NODES = ("num_nodes", "nnodes", "n_nodes", "nodes", "trainer.num_nodes")
@@ -53,8 +42,7 @@ LOSSES = ("loss", "train/loss", "train_loss", "train_loss_step", "training_loss"
           "loss_metrics/global_avg_loss", "trl")
 KNOWN = {"tel": "val/loss", "trl": "train/loss"}        # of llm.c
 RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate", "opt/lr", "LR", "learning rate", "lr/group0",
-         "lr/pg0",
-         "Train/lr", "optim/learning_rate_group0")
+         "lr/pg0", "Train/lr", "optim/learning_rate_group0")
 SETTINGS = {
     "seed": ("seed", "random_seed", "rng_seed", "manual_seed", "trainer.seed", "training.seed", "SEED"),
     "dataset": ("dataset", "data", "dataset_name", "experiment"), "model": ("model", "model_name", "arch"),
@@ -67,38 +55,3 @@ POINTS = {"learning_rate": ("learning_rate", "lr", "optimizer.lr", "optimizer.le
           "clip_norm": ("clip_norm", "max_grad_norm", "grad_clip")}
 # columns of a table whose values tell runs apart
 TRIAL_NAMES = {name.lower() for names in (BATCH_NAMES, WORKERS, *SETTINGS.values(), *POINTS.values()) for name in names}
-
-
-@dataclass(frozen=True)
-class Program:
-    """What a program means by its settings; see programs.toml.
-
-    has, files  settings, or files beside the run, that mark it
-    batch       the setting of the batch, and of what it is the batch: a worker's, or of the whole step
-    times, over settings that multiply and divide it;  workers: settings whose product counts the workers
-    nominal     examples to which passes of smaller batches are accumulated
-    """
-
-    name: str
-    has: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    batch: str = ""
-    per: str = ""
-    times: tuple[str, ...] = ()
-    over: str = ""
-    workers: tuple[str, ...] = ()
-    nominal: str | int = 0
-
-    def marks(self, parameters: Mapping[str, Any], files: Iterable[str]) -> bool:
-        """Whether a run is of the program."""
-        return (all(name in parameters for name in (*self.has, self.batch))
-                and (not self.files or bool({*self.files} & {*files})))
-
-
-@lru_cache(1)
-def programs() -> tuple[Program, ...]:
-    """The known programs, those that are marked more narrowly first."""
-    found = read_toml(Path(__file__).with_name("programs.toml"))
-    lists = {name: {key: tuple(value) for key, value in one.items() if isinstance(value, list)}
-             for name, one in found.items()}
-    return tuple(Program(name, **{**one, **lists[name]}) for name, one in found.items())

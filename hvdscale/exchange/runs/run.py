@@ -20,50 +20,29 @@ LONGEST_TAG = 200                       # characters; a log names columns after 
 
 
 class Series(NamedTuple):
-    """What was logged under a tag.
+    """What was logged under a tag: shape (points,)."""
 
-    rows    numbers of the rows in which it was, rising: int64, shape (points,)
-    values  float64, shape (points,)
-    """
-
-    rows: np.ndarray
-    values: np.ndarray
+    rows: np.ndarray                # numbers of the rows in which it was, rising: int64
+    values: np.ndarray              # float64
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """One run.
+    """One run. Where its format has them, STEP is the tag of the step, and SECONDS that of the seconds since the run's
+    start, evaluations included."""
 
-    path        where it is, which names it
-    format      the name of the format
-    parameters  what was set: numbers, texts, flags
-    series      by tag; the rows are in the order in which they were logged. Where a format has them, STEP is the step
-                and SECONDS the seconds since the run's start, evaluations included
-    counts_done whether the format's steps count those done; otherwise that is not known
-    unfinished  the state of a run that is said not to have finished, such as crashed
-    files       names of the files with settings that lie beside it
-    epoch_steps the steps of an epoch, where the format says them
-    left_out    what was not read of it, by name, with the reason
-    """
-
-    path: str
+    path: str                               # where it is, which names it
     format: str
-    parameters: Mapping[str, Any]
-    series: Mapping[str, Series]
-    counts_done: bool = False
-    unfinished: str = ""
-    files: tuple[str, ...] = ()
-    epoch_steps: int | None = None
-    left_out: Mapping[str, str] | None = None
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """All tags, in the order in which they first appear."""
-        return tuple(self.series)
+    parameters: Mapping[str, Any]           # what was set: numbers, texts, flags
+    series: Mapping[str, Series]            # by tag; rows are in the order in which they were logged
+    counts_done: bool = False               # whether the format's steps count those done; else that is not known
+    unfinished: str = ""                    # the state of a run that is said not to have finished, such as crashed
+    files: tuple[str, ...] = ()             # names of the files with settings that lie beside it
+    epoch_steps: int | None = None          # the steps of an epoch, where the format says them
+    left_out: Mapping[str, str] | None = None       # what was not read of it, by name, with the reason
 
     @cached_property
     def rows(self) -> int:
-        """The number of rows."""
         return int(max((series.rows[-1] for series in self.series.values() if len(series.rows)), default=-1)) + 1
 
     def spread(self, tag: str) -> np.ndarray:
@@ -100,19 +79,8 @@ def number(text: Any) -> float | None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number, rather than a flag."""
+    """Whether it is a number, and no flag."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def constants(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The values that never change in all rows."""
-    found: dict[str, Any] = {}
-    changed: set[str] = set()
-    for row in rows:
-        for tag, value in row.items():
-            if tag not in changed and found.setdefault(tag, value) != value:
-                changed.add(tag)
-    return {tag: value for tag, value in found.items() if tag not in changed}
 
 
 def value_of(text: str) -> Any:

@@ -20,8 +20,7 @@ BELOW = ((), (".hydra",))               # folders in a run's folder that have it
 
 @lru_cache(maxsize=64)
 def settings_beside(folder: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(scalars, names of the files) of the settings that lie in a run's folder; of one that is alone in having its last
-    name, by that name, too. Raises WrongFile for a file that cannot be read."""
+    """(scalars, names of the files) of the settings that lie in a run's folder, see ``with_short_names``."""
     found: dict[str, Any] = {}
     files = []
     for below in BELOW:

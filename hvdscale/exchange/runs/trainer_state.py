@@ -19,12 +19,10 @@ SETTINGS = {"train_batch_size": "per_device_train_batch_size", "max_steps": "max
 
 
 def recognises(path: str) -> bool:
-    """Whether it is such a file, or a folder that has one or whose checkpoints do."""
     return bool(_file_of(path))
 
 
 def read(path: str) -> Iterator[FoundRun]:
-    """The run of a folder, or of the file. Raises WrongFile, naming the file and what it lacks."""
     file = _file_of(path)
     state = json_of(file)
     history = state.get("log_history") if isinstance(state, dict) else None
@@ -39,7 +37,7 @@ def read(path: str) -> Iterator[FoundRun]:
 
 
 def _file_of(path: str) -> str:
-    """The file of a path; "" where there is none."""
+    """The path's file, or that of its last checkpoint; "" where there is none."""
     if not os.path.isdir(path):
         return path if os.path.basename(path) == NAME else ""
     if os.path.lexists(os.path.join(path, NAME)):

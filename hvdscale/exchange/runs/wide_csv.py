@@ -8,9 +8,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
 _ENDS_OF_CHART = ("__MIN", "__MAX")                # of W&B's charts
 _EXPORT = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv")                     # a file a tag of TensorBoard's
+_CHARTED = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+)")         # a column of a chart
 _POINT = ("Wall time", "Step", "Value")
 _RUN = ("run", "run_id", "run_name", "name", "trial", "trial_id", "id", "number", "experiment", "tags.mlflow.runname")
 _STATE = ("state", "status")
@@ -35,39 +35,31 @@ _HEADER = re.compile(r"[\w/@. ()%-]+")
 
 @dataclass
 class _Table:
-    """A CSV file's columns.
-
-    values  numbers, NaN where a cell has none;  there: where it has one; None: wherever the value is not NaN
-    texts   the cells of columns with a cell that is no number
-    """
+    """A CSV file's columns."""
 
     path: str
-    names: tuple[str, ...]
+    names: Sequence[str]
     rows: int
-    values: Mapping[str, np.ndarray]
-    there: Mapping[str, np.ndarray]
-    texts: Mapping[str, Sequence[str]]
+    values: Mapping[str, np.ndarray]        # numbers, NaN where a cell has none
+    there: Mapping[str, np.ndarray]         # where a cell has a number
+    texts: Mapping[str, Sequence[str]]      # the cells of columns with a cell that is no number
 
-    def series(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Series]:
-        """The columns of some rows, as series."""
-        found = {name: (self.values[name][rows], self.there[name][rows]) for name in self.values if name}
-        return {name: Series(np.flatnonzero(there), values[there]) for name, (values, there) in found.items()
-                if there.any()}
-
-    def constants(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
-        """What never changes in some rows, by column."""
-        found: dict[str, Any] = {}
-        for name, texts in self.texts.items():
-            given = set(texts) if isinstance(rows, slice) else {texts[row] for row in rows.tolist()}
-            if len(given) == 1 and name and (text := given.pop()):
-                found[name] = value_of(text)
-        numbers = constants_of({name: series for name, series in self.series(rows).items() if name not in self.texts})
-        return {**{name: int(value) if value.is_integer() else value for name, value in numbers.items()}, **found}
+    def run(self, path: str, rows: np.ndarray | slice = slice(None), names: Mapping[str, str] = {}) -> FoundRun:
+        """The run of some rows; what never changes in them is a parameter, too. ``names``: others of columns."""
+        cells = {names.get(name, name): (self.values[name][rows], self.there[name][rows])
+                 for name in self.values if name}
+        series = {name: Series(np.flatnonzero(there), values[there]) for name, (values, there) in cells.items()
+                  if there.any()}
+        texts = {names.get(name, name): {*np.array(texts, object)[rows]} for name, texts in self.texts.items() if name}
+        numbers = constants_of({name: found for name, found in series.items() if name not in texts})
+        return FoundRun(path, NAME, {
+            **{name: int(value) if value.is_integer() else value for name, value in numbers.items()},
+            **{name: value_of(text) for name, given in texts.items() if len(given) == 1 and (text := given.pop())}},
+            series)
 
 
 def recognises(path: RunPath) -> bool:
-    """Whether it is a CSV file, by its name or, of a log, by its first two lines; what the columns mean is not looked
-    at."""
+    """Whether it is a CSV file, by its name or, of a log, by its first two lines."""
     if path.lower().endswith(ENDS):
         return not os.path.isdir(path)
     header, row = (line.strip().split(",") for line in (*path.head(LOGS), "", "")[:2])
@@ -78,19 +70,17 @@ def recognises(path: RunPath) -> bool:
 def read(path: str) -> Iterator[FoundRun]:
     """The file's run, or the runs of a chart. Raises WrongFile, naming file and line."""
     text = CsvText(file_bytes(path, path, LARGEST, follow=True), path)
-    if tuple(text.header) == _POINT and _EXPORT.fullmatch(os.path.basename(path)):
+    if text.header == _POINT and _EXPORT.fullmatch(os.path.basename(path)):
         yield from _run_of_tags(path)
         return
     table = _table_of(text)
-    charted = [_charted(name) for name in table.names]
+    charted = [_CHARTED.fullmatch(name) for name in table.names]
     if any(charted) and all(charted[1:]):
         yield from _runs_of_chart(table, charted)
-        return
-    rows = _rows_of_runs(table)
-    if rows:
+    elif rows := _rows_of_runs(table):
         yield from _runs_of_table(table, rows)
-        return
-    yield FoundRun(path, NAME, table.constants(), table.series())
+    else:
+        yield table.run(path)
 
 
 def _table_of(text: CsvText) -> _Table:
@@ -107,7 +97,7 @@ def _table_of(text: CsvText) -> _Table:
     found = text.numbers()
     if found is not None and not text.has_nan():
         there = [~np.isnan(column) for column in found.T]
-        return _Table(text.name, tuple(names), text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
+        return _Table(text.name, names, text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
     rows: list[list[str]] = []
     for line, row, wrong in text.read_rows():
         if row and wrong:
@@ -120,7 +110,7 @@ def _table_of(text: CsvText) -> _Table:
     values = [np.array([np.nan if one is None else one for one in column], float) for column in read]
     texts = {name: column for name, column, known in zip(names, columns, there) if any(
         cell.strip() for cell, one in zip(column, known) if not one)}
-    return _Table(text.name, tuple(names), len(rows), dict(zip(names, values)), dict(zip(names, there)), texts)
+    return _Table(text.name, names, len(rows), dict(zip(names, values)), dict(zip(names, there)), texts)
 
 
 def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
@@ -157,15 +147,12 @@ def _rises(column: np.ndarray) -> bool:
 
 
 def _runs_of_table(table: _Table, runs: Mapping[str, np.ndarray]) -> Iterator[FoundRun]:
-    """The runs of a table of several: what never changes in a run's rows is a parameter of it, too."""
-    short = [_GROUP.sub("", name, count=1) for name in table.names]
-    renamed = dict(zip(table.names, short if len(set(short)) == len(short) else table.names))
-    for run, rows in runs.items():
-        parameters = {renamed[name]: value for name, value in table.constants(rows).items()}
-        state = next((str(value) for name, value in parameters.items() if name.lower() in _STATE), "")
-        yield FoundRun(f"{table.path}:{run}", NAME, parameters, {
-            renamed[name]: series for name, series in table.series(rows).items()},
-            unfinished="" if state.lower() in _WHOLE else state)
+    short = {name: _GROUP.sub("", name, count=1) for name in table.names}
+    names = short if len({*short.values()}) == len(short) else {}
+    for name, rows in runs.items():
+        run = table.run(f"{table.path}:{name}", rows, names)
+        state = next((str(value) for name, value in run.parameters.items() if name.lower() in _STATE), "")
+        yield replace(run, unfinished="" if state.lower() in _WHOLE else state)
 
 
 def _run_of_tags(path: str) -> Iterator[FoundRun]:
@@ -187,20 +174,13 @@ def _run_of_tags(path: str) -> Iterator[FoundRun]:
             (tag, value, time - points[0][2], step) for tag, value, time, step in points), path))
 
 
-def _charted(name: str) -> tuple[str, str] | None:
-    """(run, tag) of a column of a chart; None of any other."""
-    run, mark, tag = name.rpartition(" - ")
-    return (run, tag) if mark and run and tag and "-" not in tag else None
-
-
-def _runs_of_chart(table: _Table, charted: Sequence[tuple[str, str] | None]) -> Iterator[FoundRun]:
+def _runs_of_chart(table: _Table, charted: Sequence[re.Match | None]) -> Iterator[FoundRun]:
     axis, found = table.names[0], {}
-    for name, match in zip(table.names, charted):
-        if match and not name.endswith(_ENDS_OF_CHART):
-            found.setdefault(match[0], {})[match[1]] = name
+    for match in charted:
+        if match and not match[0].endswith(_ENDS_OF_CHART):
+            found.setdefault(match["run"], {})[match["tag"]] = match[0]
     for run, columns in found.items():
         rows = np.logical_or.reduce([table.there[name] for name in columns.values()])
-        names = {axis: axis, **{name: tag for tag, name in columns.items()}}
-        series = table.series(np.flatnonzero(rows))
+        series = table.run(table.path, rows).series
         yield FoundRun(f"{table.path}:{run}", NAME, {}, {
-            tag: series[name] for name, tag in names.items() if name in series})
+            tag: series[name] for tag, name in {axis: axis, **columns}.items() if name in series})

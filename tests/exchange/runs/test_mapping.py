@@ -2,7 +2,8 @@
 import pytest
 
 from hvdscale.errors import UsageError
-from hvdscale.exchange.runs.mapping import _KEYS, Metric, Source, guess, read_mapping
+from hvdscale.exchange.runs.guessing import guess
+from hvdscale.exchange.runs.mapping import _KEYS, Metric, Source, read_mapping
 from hvdscale.exchange.runs.run import FoundRun, series_of
 from hvdscale.plan.settings import read_toml
 from tests import guides

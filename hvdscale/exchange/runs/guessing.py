@@ -1,0 +1,283 @@
+"""How runs are meant, by what their names, parameters, programs and tags say: the mapping that is guessed."""
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from ...log.directions import better
+from ...log.schema import DIRECTIONS
+from ...plan.settings import read_toml
+from ...target import logged_name, metric_faults
+from . import names
+from .mapping import GLOBAL_BATCH, LOSS, RATE, WORKER_BATCH, Metric, RunMapping, Source, count_of, source_of
+from .run import WITHIN, FoundRun
+
+UNKNOWN = "unknown"
+LEFT_OUT = "left out: "
+MOST_METRICS = 1000             # columns of metrics that a log takes
+STAMP = 1e8                     # seconds from which a clock counts since 1970
+
+_PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:(?:global[-_]?)?batch(?:[-_]?size)?|gbs?|bsz?|b)[-_=]?(\d+)",
+             "workers": r"(?:(?:^|[^a-zA-Z])(?:workers|gpus?|w)[-_=]?|(?<!\d)(?=\d+[-_]?(?:gpus?|workers)))(\d+)",
+             "nodes": r"(?:^|[^a-zA-Z])(?:nodes?)[-_=]?(\d+)",
+             "seed": r"(?:^|[^a-zA-Z])(?:seed|repeat|rep|s|r)[-_=]?(\d+)"}
+_WAYS = {way: word for word, way in DIRECTIONS.items()}          # min and max by the log's words
+_POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # in a run's path: lr0.1, wd=1e-4
+_SPLITS = {name: split for split, names_of in {
+    "train": "train training tr", "val": "val valid validation eval evaluation dev heldout",
+    "test": "test testing"}.items() for name in names_of.split()}
+_PARTS = re.compile(r"([/_ .]+)")
+_OF_EVALUATION = re.compile(            # of a validation set, by MMEngine, Detectron2, Ultralytics and their kin
+    r"(?:metrics|accuracy|bbox|segm|keypoints|coco|pascal_voc|sem_seg|panoptic_seg)/.+|"
+    r"(?:(?:bbox|segm|proposal)_)?m?AP(?:\W?\d.*)?|"
+    r"(?:(?:bbox|segm)_)mAP_.*|mIoU|aAcc|mAcc|mDice|zero_?shot.+|NDS|PQ")
+_OF_RUN = re.compile(r"(?:steps?|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|gpu_mem|"
+                     r"max_mem|grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|runtime|throughput)"
+                     r"(?:[/_ .]|$).*|.*(?:time|seconds|per_second|per_sec|_sec|_per_s)", re.I)
+_WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
+_OF_CLOCK = {*("total train training elapsed wall run relative cumulative since start clock time walltime runtime "
+               "duration in fit").split()}
+_UNIT_NAMES = {name: unit for unit, names_of in {
+    "s": "s sec secs second seconds", "ms": "ms milliseconds", "minutes": "m min mins minute minutes",
+    "hours": "h hr hrs hour hours", "days": "d day days"}.items() for name in names_of.split()}
+
+
+def guess(runs: Sequence[FoundRun]) -> RunMapping:
+    """What the runs' names, parameters, programs and tags say; what they leave open is missing."""
+    tags = dict.fromkeys(tag for run in runs for tag in run.series)
+    settings, per, evidence = _guess_counts(runs)
+    step, unit, within = _guess_step(runs, tags)
+    loss = _first(names.LOSSES, tags) if unit == "steps" or within else ""
+    rate = _first(names.RATES, tags) or next((tag for tag in tags if tag.startswith("lr-") or tag.endswith("/lr")), "")
+    seconds, time_unit = _guess_clock(runs, [tag for tag in tags if tag != step])
+    used = {loss, rate, step, within, seconds}
+    metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (metric := _guess_metric(tag, tags))),
+                          MOST_METRICS))
+    if unit == "epochs" and not loss and (plain := _first(("loss", "Loss"), tags)):
+        metrics[plain] = Metric("train/loss", "min")
+    elif loss and not metrics:
+        metrics[loss] = Metric("train/loss", "min")
+    sizes = {run.parameters.get("train_examples") for run in runs}
+    size = sizes.pop() if len(sizes) == 1 else None
+    mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
+                         time_unit=time_unit, train_examples=size if isinstance(size, int) and size > 0 else None,
+                         step_seconds=_first(names.STEP_TIMES, tags), tags=_without_sums(metrics, runs),
+                         metaparameters=_guess_points(runs), evidence=evidence,
+                         steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
+    return replace(mapping, step_offset=_guess_offset(runs, mapping))
+
+
+def _without_sums(metrics: Mapping[str, Metric], runs: Sequence[FoundRun]) -> dict[str, Metric]:
+    """Without tags of one row a run that sum it up, as another of the same column has more rows."""
+    often = {tag for run in runs for tag, series in run.series.items() if len(series.rows) > 1}
+    columns = {metric.column for tag, metric in metrics.items() if tag in often}
+    return {tag: metric for tag, metric in metrics.items() if tag in often or metric.column not in columns}
+
+
+def _first(wanted: Iterable[str], there: Collection[str]) -> str:
+    """The first of the wanted names that is there; "" where none is."""
+    return next((name for name in wanted if name in there), "")
+
+
+def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dict[str, str]]:
+    """(settings of batch, workers, nodes and accumulation; whose the batch is; why)."""
+    batch, per, why = _guess_batch(runs)
+    evidence = {"batch": why}
+    accumulation, workers, nodes, per_node = (
+        _counted(known, runs) for known in (names.ACCUMULATION, names.WORKERS, names.NODES, names.PER_NODE))
+    found = {"batch": batch, "workers": workers or _in_paths("workers", runs),
+             "nodes": nodes or _in_paths("nodes", runs), "accumulation": accumulation}
+    if per_node and not workers:
+        found["workers"] = replace(per_node, times=(nodes.parameter,) if nodes else ())
+    if accumulation and batch and accumulation.parameter in batch.times:
+        found["accumulation"] = None
+    loaders = [name for name in names.LOADERS if any(name in run.parameters for run in runs)]
+    if loaders and not found["workers"]:
+        evidence["loaders"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
+                               "they are not taken for workers")
+    return {name: source for name, source in found.items() if source}, per, evidence
+
+
+def _guess_batch(runs: Sequence[FoundRun]) -> tuple[Source | None, str, str]:
+    """(where the batch comes from, whose it is, why), by the first rule under which there is one."""
+    known = sorted(_batches_of_programs(runs), key=lambda found: found[1] != GLOBAL_BATCH)
+    by_name = _counted(names.GLOBAL, runs), GLOBAL_BATCH, "{} is that of a step over all workers, by its name"
+    otherwise = "is taken for that of a step over all workers; --batch-per worker says otherwise"
+    rules = [*known[:1], by_name] if known and known[0][0].over else [by_name, *known]
+    rules += [
+        (_counted(names.PLAIN, runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
+        (_in_paths("batch", runs), GLOBAL_BATCH,
+         f"it is of the names of the runs, which do not say whose it is, and {otherwise}"),
+        (_counted(names.PER_WORKER, runs), WORKER_BATCH, "{} is that of a worker, by its name")]
+    return next(((source, per, why.format(source.parameter)) for source, per, why in rules if source),
+                (None, GLOBAL_BATCH, ""))
+
+
+def _batches_of_programs(runs: Sequence[FoundRun]) -> Iterator[tuple[Source, str, str]]:
+    """What the known programs mean whose marks all runs have: see programs.toml."""
+    for name, program in read_toml(Path(__file__).with_name("programs.toml")).items():
+        source, files = source_of("batch", program["batch"]), {*program.get("files", ())}
+        if all(count_of(run.parameters.get(source.parameter)) and run.parameters.keys() >= {*program.get("has", ())}
+               and (not files or files & {*run.files}) for run in runs):
+            whose = "a worker" if program["per"] == WORKER_BATCH else "a step over all workers"
+            more = f", accumulated up to {source.nominal} examples" if source.nominal else ""
+            yield source, program["per"], f"{{}} is that of {whose}, as in {name}{more}"
+
+
+def _counted(known: Iterable[str], runs: Sequence[FoundRun]) -> Source | None:
+    """The first parameter of these names that is a count in every run."""
+    return next((Source(parameter=name) for name in known
+                 if all(count_of(run.parameters.get(name)) for run in runs)), None)
+
+
+def _in_paths(name: str, runs: Sequence[FoundRun]) -> Source | None:
+    """The pattern of a setting, where it is in every path."""
+    pattern = _PATTERNS.get(name)
+    return Source(pattern=pattern) if pattern and all(re.search(pattern, run.path) for run in runs) else None
+
+
+def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
+    """Seed, data set, model and optimizer: parameters that all runs have, else of their paths, else of their folder."""
+    folder = os.path.commonpath([os.path.abspath(run.path) for run in runs])
+    named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
+    found = {}
+    for name, keys in names.SETTINGS.items():
+        key = next((key for key in keys if all(run.parameters.get(key) is not None for run in runs)), None)
+        otherwise = _in_paths(name, runs) or Source(named if name == "dataset" else UNKNOWN)
+        found[name] = otherwise if key is None else Source(parameter=key)
+    return found
+
+
+def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
+    there = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
+    found = {}
+    for name, keys in names.POINTS.items():
+        pattern = _POINT.format("|".join(map(re.escape, keys)))
+        if key := _first(keys, there):
+            found[name] = Source(parameter=key)
+        elif all(re.search(pattern, run.path) for run in runs):
+            found[name] = Source(pattern=pattern)
+    return found
+
+
+def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, str, str]:
+    """(the tag that counts, its unit, the tag that counts the steps within an epoch): one that falls back whenever the
+    epoch rises counts no steps of the run."""
+    epoch = _first(names.EPOCH_NAMES, tags)
+    found = [name for name in names.STEP_NAMES if name in tags]
+    within = [name for name in found if epoch and any(_falls_by_epoch(run, name, epoch) for run in runs)]
+    step = next((name for name in found if name not in within), "")
+    if step and not (within and step == "_step"):
+        return step, "steps", ""
+    if epoch:
+        return epoch, "epochs", WITHIN if WITHIN in tags else next(iter(within), "")
+    rising = [tag for tag in tags if any(len(set(run.series[tag].values[:2])) > 1 for run in runs if tag in run.series)]
+    for known, unit, there in ((names.EXAMPLES, "examples", rising), (names.TOKENS, "tokens", rising),
+                               (names.REPORTS, "steps", tags), (names.LENGTHS, "steps", tags),
+                               (names.EPOCHS, "epochs", tags)):
+        if name := _first(known, there):
+            return name, unit, ""
+    return "", "steps", ""
+
+
+def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
+    """Whether a counter falls whenever the epoch rises."""
+    steps, epochs = run.spread(step), run.spread(epoch)
+    both = ~np.isnan(steps) & ~np.isnan(epochs)
+    rises = np.diff(epochs[both]) > 0
+    return bool(rises.any() and (np.diff(steps[both])[rises] < 0).all())
+
+
+def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, str]:
+    """(the tag of the time since the start, its unit): a known name, else one of words of time under which numbers rise
+    as a clock does."""
+    if known := _first((*names.TIMED, *names.TIMES), tags):
+        return known, "s"
+    for tag in tags:
+        words = [word for word in _WORD.split(tag[:100]) if word]
+        if any(len(word) > 2 for word in words) and all(
+                word.lower() in _OF_CLOCK or word.lower() in _UNIT_NAMES for word in words) and all(
+                _is_clock(run.series[tag].values) for run in runs if tag in run.series):
+            return tag, _UNIT_NAMES.get(words[-1].lower(), "s")
+    return "", "s"
+
+
+def _is_clock(values: np.ndarray) -> bool:
+    return len(values) > 1 and bool((np.diff(values) < 0).mean() <= 0.1 and (
+        np.nanmax(values) >= 1.5 * values[0] or values[0] > STAMP))
+
+
+def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
+    """The column of a tag that names a split, or is known to be of an evaluation, and its better way by its name."""
+    if tag in names.KNOWN:
+        return Metric(names.KNOWN[tag], "min")
+    parts = _PARTS.split(tag)               # names, and what separates them
+    split = next((_SPLITS[part.lower()] for part in parts[::2] if part.lower() in _SPLITS), "")
+    if split:
+        kept = [part + mark for part, mark in zip(parts[::2], (*parts[1::2], "")) if part.lower() not in _SPLITS]
+        name = "".join(kept).strip("/_ .").removeprefix("metrics/")
+    elif _OF_EVALUATION.fullmatch(tag):
+        split, name = "val", tag.removeprefix("metrics/")
+    elif any(f"{val}{tag}" in tags for val in ("val_", "val/", "valid_", "eval_")) and better(f"train/{tag}"):
+        split, name = "train", tag
+    else:
+        return None
+    name = logged_name(name.removesuffix("_epoch"))
+    if not name or name.endswith("_step") or _OF_RUN.fullmatch(name) or metric_faults([name]):
+        return None
+    way = _WAYS.get(better(f"{split}/{name}"), "")
+    if not way and parts[0].lower() not in _SPLITS and not _OF_EVALUATION.fullmatch(tag):
+        return None
+    return Metric(f"{split}/{name}", way)
+
+
+def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
+    """1 where steps count from 0: where measurements lie before round numbers, or a loss was logged at step 0."""
+    if all(run.counts_done for run in runs):
+        return 0
+    steps = [(run, run.spread(mapping.step)) for run in runs if mapping.step in run.series]
+    votes = [_before_round(at[run.series[tag].rows]) for run, at in steps
+             for tag in (*mapping.tags, *mapping.steps.values()) if tag in run.series]
+    if any(votes) and not mapping.within:
+        return int(sum(votes) > 0)
+    trained = {mapping.steps.get(LOSS), *(tag for tag, metric in mapping.tags.items()
+                                          if metric.column.startswith("train/") and mapping.step_unit == "epochs")}
+    return int(any((at[run.series[tag].rows] == 0).any() for run, at in steps for tag in trained if tag in run.series))
+
+
+def _before_round(steps: np.ndarray) -> int:
+    """1 where a tag was logged at steps such as 49 and 99, -1 at such as 50 and 100, 0: neither."""
+    found = steps[np.isfinite(steps) & (abs(steps) < 2**53)].astype(np.int64)
+    if not len(found) or found.min() == found.max():
+        return 0
+    before, at = np.gcd.reduce(found + 1), np.gcd.reduce(found)
+    return int(before > at) - int(at > before)
+
+
+def accounts(runs: Sequence[FoundRun], mapping: RunMapping, reasons: bool = True) -> dict[str, str]:
+    """What every tag, column and file of the runs is used for, or why it is left out, by its name.
+
+    reasons  why, too, which takes a while for many tags
+    """
+    sources = [*mapping.settings.items(), *mapping.metaparameters.items()]
+    used = {**{source.parameter: f"the setting {name}" for name, source in sources if source.parameter},
+            mapping.step: "step", mapping.within: "step within the epoch", mapping.seconds: "seconds since the start",
+            mapping.step_seconds: "seconds of a step", **{tag: f"steps/{name}" for name, tag in mapping.steps.items()},
+            **{tag: f"{metric.column} {metric.way or '(better way unknown)'}" for tag, metric in mapping.tags.items()}}
+    found = {tag: used.get(tag) or f"{LEFT_OUT}{_why_left_out(tag) if reasons else ''}"
+             for run in runs for tag in run.series}
+    return found | {name: LEFT_OUT + why for run in runs for name, why in (run.left_out or {}).items()
+                    if name not in found}
+
+
+def _why_left_out(tag: str) -> str:
+    if _guess_metric(tag, ()):
+        return "another tag has its column, or there are too many"
+    of_run = _OF_RUN.fullmatch(_PARTS.split(tag)[-1]) or _OF_RUN.fullmatch(tag)
+    return "of the run, not of its quality" if of_run else "it names no split"
