@@ -50,13 +50,11 @@ class Finding:
     severity: str = "finding"
 
     def values(self) -> dict[str, object]:
-        """For JSON."""
         return {**pick(self, "kind severity said more"), **(encode(self.estimate) if self.estimate else {}),
                 **pick(self, "values=named")}
 
 
 def sentences_of(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """All that findings say."""
     return tuple(said for one in findings for said in (one.said, *one.more))
 
 
@@ -106,7 +104,6 @@ class Shown:
 
 
 def shown_by(parts: Iterable[Part]) -> Shown:
-    """All of the parts, in their order."""
     parts = tuple(parts)
     return Shown(tuple(part for part in parts if isinstance(part, Finding)),
                  tuple(part for part in parts if isinstance(part, Table)),
@@ -132,14 +129,11 @@ def section_name(workload: JobKey, target: Target | None = None, rest: str = "")
     size = f"{workload.train_examples}-examples" if workload.train_examples else ""
     args = "" if workload.model_args in ("", "{}", "null") else workload.model_args
     names = slug("-".join(filter(None, (workload.dataset, workload.model, workload.optimizer, size, args))))
-    return "-".join(filter(None, (cut(names, LONGEST_WORKLOAD), target_name(target) if target else rest)))
-
-
-def target_name(target: Target) -> str:
-    """``val-error-below-0.01``; ``at-most`` of ``<=``, ``minus-1`` of ``-1``."""
-    value = str(target).removeprefix(f"{target.column}{target.comparison}")
-    value = re.sub("^-", "minus-", value)
-    return cut(slug(f"{column_name(target.column)}-{COMPARED[target.comparison]}-{value}"), LONGEST_TARGET)
+    if target:              # val-error-below-0.01; at-most of <=, minus-1 of -1
+        value = re.sub("^-", "minus-", str(target).removeprefix(f"{target.column}{target.comparison}"))
+        goal = f"{column_name(target.column)}-{COMPARED[target.comparison]}-{value}"
+        rest = cut(slug(goal), LONGEST_TARGET)
+    return "-".join(filter(None, (cut(names, LONGEST_WORKLOAD), rest)))
 
 
 def column_name(column: str) -> str:

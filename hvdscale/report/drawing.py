@@ -141,7 +141,7 @@ def as_matplotlib(figure: Figure) -> Canvas:
 
 def across(panels: int) -> int:
     """How many panels are side by side."""
-    return panels if panels < 4 else 2 if panels == 4 else 4 if panels in (7, 8) else 3
+    return {4: 2, 7: 4, 8: 4}.get(panels, min(panels, 3))
 
 
 def _share_labels(axes: Sequence[Axes], columns: int) -> None:
@@ -183,15 +183,13 @@ def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: 
     """
     value, low, high = estimate.value, estimate.low, estimate.high
     named, x = f"{HOVER}{exact(x)}: {number(value)}{in_brackets(low, high)}", x * aside
-    if is_known(estimate):
+    if is_positive(value):
         if high > low:
             top = high if math.isfinite(high) else value
             axes.plot([x, x], [low if low > 0 else value, top], color=color, linewidth=1.4, alpha=0.75, marker="_",
                       markersize=5, markeredgewidth=1.4)
-            if math.isinf(high):
-                draw_arrow(axes, x, value, color, 1)
-            if low == 0:
-                draw_arrow(axes, x, value, color, -1)
+            for _, way in arrows([estimate]):
+                draw_arrow(axes, x, value, color, way)
         one = estimate.runs < 2
         hollow = {"markerfacecolor": "white", "markeredgewidth": 1.4} if crowded else {"markeredgewidth": 0}
         axes.plot([x], [value], linestyle="", marker="D" if one else marker, color=color,
@@ -203,23 +201,17 @@ def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: 
         if crowded:
             explain(axes, CROWDED_LABEL, marker="o", color=MUTED, markersize=5.5, **hollow)
         return
-    if math.isfinite(estimate.beyond) and estimate.beyond > 0:      # above this
-        mark_open(axes, x, estimate.beyond, color, "^", 1)
-    elif math.isfinite(high) and high > 0:                          # below this
-        mark_open(axes, x, high, color, "v", -1)
+    for end, way in arrows([estimate]):         # no value is known, but that it lies above or below this
+        draw_arrow(axes, x, end, color, way)
+        look: Look = {"linestyle": "", "marker": "^" if way > 0 else "v", "markersize": 6.5, "markerfacecolor": "none",
+                      "markeredgewidth": 1.3}
+        axes.plot([x], [end], **look, markeredgecolor=color, zorder=3)
+        explain(axes, "not met: above" if way > 0 else "not met: below", **look, markeredgecolor=MUTED)
 
 
 def explain_crowded(axes: Axes) -> None:
     """The entry of the legend for a # behind a worker count."""
     explain(axes, f"# {CROWDED_LABEL}")
-
-
-def mark_open(axes: Axes, x: float, y: float, color: str, marker: str, way: int) -> None:
-    """An open triangle with an arrow upwards (way 1) or downwards (-1), where no value is known."""
-    draw_arrow(axes, x, y, color, way)
-    look: Look = {"marker": marker, "markersize": 6.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
-    axes.plot([x], [y], linestyle="", **look, markeredgecolor=color, zorder=3)
-    explain(axes, "not met: above" if way > 0 else "not met: below", **look, markeredgecolor=MUTED)
 
 
 def draw_arrow(axes: Axes, x: float, y: float, color: str, way: int, aside: int = 0) -> None:
@@ -228,11 +220,6 @@ def draw_arrow(axes: Axes, x: float, y: float, color: str, way: int, aside: int 
     look = {"arrowstyle": "<-", "color": color, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4, "clip_on": True,
             "clip_box": axes.bbox}
     axes.annotate("", xy=(x, y), xytext=(ARROW * aside, ARROW * way), textcoords="offset points", arrowprops=look)
-
-
-def is_known(estimate: Estimate) -> bool:
-    """Whether an estimate has a value that a logarithmic axis can show."""
-    return is_positive(estimate.value)
 
 
 def is_positive(value: float) -> bool:
@@ -263,8 +250,7 @@ def log2_axis(axes: Axes, which: str, values: Iterable[float], ends: Iterable[fl
     Ends of intervals are held as far as they lie within a factor 4 of the values: two runs may leave them far away.
     arrows  (value, 1 or -1) of each arrow that starts at a value and goes up or down: it is held whole
     """
-    values = [value for value in values if math.isfinite(value) and value > 0] or [1]
-    ends = [end for end in ends if math.isfinite(end) and end > 0]
+    values, ends = list(filter(is_positive, values)) or [1], list(filter(is_positive, ends))
     low = min(values + [max(end, min(values) / 4) for end in ends])
     high = max(values + [min(end, max(values) * 4) for end in ends])
     getattr(axes, f"set_{which}scale")("log", base=2)
@@ -286,16 +272,6 @@ def _with_room(low: float, high: float, arrows: Iterable[Arrow]) -> tuple[float,
         length = ARROW_SHARE * (high - low)
         low, high = min(low, down - length), max(high, length - up)
     return math.exp(low), math.exp(high)
-
-
-def arrows_of(estimate: Estimate) -> list[Arrow]:
-    """(where it starts, way) of each arrow that mark_estimate draws."""
-    value, low, high = estimate.value, estimate.low, estimate.high
-    if is_known(estimate):
-        return [(value, way) for way, is_open in ((1, math.isinf(high)), (-1, low == 0)) if is_open and high > low]
-    if is_positive(estimate.beyond):
-        return [(estimate.beyond, 1)]
-    return [(high, -1)] if is_positive(high) else []
 
 
 def _apart(values: Sequence[float], most: int) -> list[float]:
@@ -377,13 +353,11 @@ def _have_room(names: Sequence[str], ticks: Sequence[float], ends: tuple[float, 
 
 
 def label_axes(axes: Axes, across: str, up: str) -> None:
-    """What is on both axes."""
     axes.set_xlabel(across)
     axes.set_ylabel(up)
 
 
 def draw_line(axes: Axes, points: Points, color: str, style: str = "-", width: float = 1, **look: Any) -> None:
-    """A line through points."""
     points = list(points)
     axes.plot([x for x, _ in points], [y for _, y in points], style, color=color, linewidth=width, **look)
 
@@ -404,8 +378,17 @@ def ends_of(estimates: Iterable[Any]) -> list[float]:
 
 
 def arrows(estimates: Iterable[Estimate]) -> list[Arrow]:
-    """What starts at the open ends of intervals."""
-    return [arrow for one in estimates for arrow in arrows_of(one)]
+    """(where it starts, way) of each arrow that mark_estimate draws: at the open ends of intervals."""
+    found: list[Arrow] = []
+    for one in estimates:
+        if is_positive(one.value):
+            ends = (1, math.isinf(one.high)), (-1, one.low == 0)
+            found += [(one.value, way) for way, is_open in ends if is_open and one.high > one.low]
+        elif is_positive(one.beyond):
+            found.append((one.beyond, 1))
+        elif is_positive(one.high):
+            found.append((one.high, -1))
+    return found
 
 
 def draw_panels(draw: Callable[[Axes, Any], None], panels: Sequence[Any], titles: Sequence[str]

@@ -23,7 +23,7 @@ from .plan.words import cautions, describe_crowded, verdict
 from .request import StudyRequest
 from .subject import Subject, View, Whole, with_costs
 from .texts import GENERAL
-from .views import batches, budgets, growing, noise, quality, rules, searches, step_times, trials, workers
+from .views import batches, budgets, noise, quality, rules, searches, step_times, trials, workers
 from .views.branches import branched_runs
 from .views.landscapes import landscapes
 from .views.study_figures import families
@@ -32,7 +32,7 @@ from .views.study_figures import families
 # repeats, or where there is no target to hold them against
 MEASURED: tuple[View, ...] = (
     searches.of_metrics, batches.steps_by_batch, workers.by_workers, trials.slow_runs, trials.seeds_apart, trials.drift,
-    trials.split_seeds, batches.early_crossing, trials.unlearned, growing.growing_batch, batches.regimes,
+    trials.split_seeds, batches.early_crossing, trials.unlearned, workers.growing_batch, batches.regimes,
     searches.next_draws, searches.other_targets, step_times.step_parts, step_times.ranks, noise.noise_scales,
     searches.to_target, trials.training)
 STUDIED: tuple[View, ...] = (
@@ -135,7 +135,7 @@ def _laws_over_size(whole: Whole) -> Iterator[Titled]:
 
 def _of_papers(whole: Whole) -> Iterator[Titled]:
     if whole.asked.compare or whole.asked.paper:
-        from .papers.chapters import chapters       # which other reports need not wait for
+        from .papers.figures import chapters        # which other reports need not wait for
         yield from chapters(whole)
 
 
@@ -144,7 +144,7 @@ CHAPTERS: tuple[Callable[[Whole], Iterator[Titled]], ...] = (_laws_over_size, fa
 
 def targets_of_paper(paper: str, workload: JobKey) -> tuple[Target, ...]:
     """The first target that a paper has for a workload; () where it has none."""
-    from .papers.chapters import target_of
+    from .papers.figures import target_of
     return target_of(paper, workload)
 
 

@@ -127,9 +127,9 @@ def as_csv(table: Table, target: Target | None = None) -> str:
 
 def record_keys(table: Table) -> list[str]:
     """The keys of the table's records, in order."""
-    return [name for column, wide in zip(table.columns, _ranged(table))
-            for name in ((column.key, f"{column.key}_low", f"{column.key}_high") if wide else (column.key,))] + [
-                "trials", *([] if _has_target(table) else [TARGET])]
+    keys = [name for column, wide in zip(table.columns, _ranged(table))
+            for name in ((column.key, f"{column.key}_low", f"{column.key}_high") if wide else (column.key,))]
+    return [*keys, "trials", *([] if TARGET in keys else [TARGET])]
 
 
 def as_records(table: Table, target: Target | None = None) -> list[dict[str, Any]]:
@@ -138,20 +138,17 @@ def as_records(table: Table, target: Target | None = None) -> list[dict[str, Any
 
     target  of the page that the table is on, for ``target``; empty where there is none
     """
-    keys, ranged, rest = record_keys(table), _ranged(table), [] if _has_target(table) else [
-        str(table.target or target or "")]
-    found = []
+    ranged, found = _ranged(table), []
     for row in table.rows:
-        values: list[Any] = []
-        for cell, wide in zip(row.cells, ranged):
-            values.append(cell.shown if cell.value is None else cell.value)
-            values += [math.nan if end is None else end for end in (cell.low, cell.high)] if wide else []
-        found.append(dict(zip(keys, [*values, row.trials, *rest])))
+        record: dict[str, Any] = {}
+        for column, cell, wide in zip(table.columns, row.cells, ranged):
+            record[column.key] = cell.shown if cell.value is None else cell.value
+            for end in ("low", "high") if wide else ():
+                record[f"{column.key}_{end}"] = math.nan if getattr(cell, end) is None else getattr(cell, end)
+        record["trials"] = row.trials
+        record.setdefault(TARGET, str(table.target or target or ""))
+        found.append(record)
     return found
-
-
-def _has_target(table: Table) -> bool:
-    return any(column.key == TARGET for column in table.columns)
 
 
 def _ranged(table: Table) -> list[bool]:
@@ -191,7 +188,6 @@ def as_values(table: Table) -> dict[str, object]:
 
 
 def trial_list(keys: Iterable[tuple[str, int]]) -> list[dict[str, object]]:
-    """Trials for JSON."""
     return [{"log": log, "trial": trial} for log, trial in keys]
 
 

@@ -30,8 +30,7 @@ def _fill(template: str, values: Mapping[str, Any]) -> str:
     return fill(template, {**SOURCES, **values})
 
 
-def no_trials(row: object) -> TrialKeys:
-    """Of rows that are of no trials alone."""
+def _no_trials(_: object) -> TrialKeys:
     return ()
 
 
@@ -73,7 +72,7 @@ class Texts:
         return Column(name or key, title, unit or "1", formula, source, short, bool(spare))
 
     def table(self, name: str, rows: Iterable[Any], cells: Mapping[Column | str, Callable[[Any], Cell]],
-              trials: OfRow = no_trials, *, diverged: OfRow = no_trials, baseline: OfRow = no_trials, file: str = "",
+              trials: OfRow = _no_trials, *, diverged: OfRow = _no_trials, baseline: OfRow = _no_trials, file: str = "",
               notes: Iterable[str] = (), warnings: Iterable[str] = (), target: Target | None = None, **values: Any
               ) -> Table:
         """A table of a title by name, a row for each of ``rows``.

@@ -16,7 +16,6 @@ from ...analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTU
                                      BestPoint, Space, best_points, many_valued, space_of)
 from ...analysis.curves import Curve, CurvePoint
 from ...analysis.defaults import USEFUL_WITHIN
-from ...analysis.search import BestOf
 from ...analysis.studies import Study
 from ...formatting.numbers import counted, exact
 from ...target import Target
@@ -55,26 +54,22 @@ def best_figure(curve: Curve, what: str = EFFECTIVE) -> Figure | None:
 def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, title: str = "",
                 name: str = "") -> Figure | None:
     """A panel (title, curve) each; those with fewer than two batches are left out, None where none is left."""
-    found = [(panel, curve, points) for panel, curve in panels
-             if len(points := _above_zero(best_points(curve, what), what)) > 1]
+    found = [(panel, curve, [point for point in best_points(curve, what) if is_positive(_on_axis(point.value, what))])
+             for panel, curve in panels]
+    found = [(panel, curve, points) for panel, curve, points in found if len(points) > 1]
     if not found:
         return None
 
-    def draw(axes: Axes, points: Sequence[BestPoint]) -> None:
-        _draw_best(axes, points, what, PANEL_TICKS if len(found) > 1 else TICKS)
+    most = PANEL_TICKS if len(found) > 1 else TICKS
     targets = {str(curve.target) for _, curve, _ in found}
     return SEARCH.figure(
-        "best", draw_panels(draw, [points for *_, points in found], [panel for panel, *_ in found]),
+        "best", draw_panels(lambda axes, points: _draw_best(axes, points, what, most),
+                            [points for *_, points in found], [panel for panel, *_ in found]),
         keys_of(point for *_, points in found for point in points),
         len(found), name=name or f"best-{slug(what)}-panels", title=title or f"Best {TITLES.get(what, what)} by batch",
         panel=found[0][0] if len(found) == 1 else "", what=TITLES.get(what, what), within=USEFUL_WITHIN,
         momentum=what == MOMENTUM, target=min(targets) if len(targets) == 1 else "",
         formula=FORMULAS.get(what, f"{AXES.get(what, what)} of the best trial"))
-
-
-def _above_zero(points: Iterable[BestPoint], what: str) -> list[BestPoint]:
-    """The points that a logarithmic axis has a place for."""
-    return [point for point in points if is_positive(_on_axis(point.value, what))]
 
 
 def _on_axis(value: Values, name: str) -> Values:
@@ -141,18 +136,15 @@ def second(curve: Curve) -> str | None:
     return MOMENTUM if MOMENTUM in names else names[0] if names else None
 
 
-def _placed(study: Study, names: Sequence[str]) -> int:
-    """How many trials of a study have these metaparameters."""
-    if any(name not in study.metaparameters for name in names):
-        return 0
-    ended = (study.feasible | study.infeasible) & ~study.repeat
-    return int((ended & np.all([np.isfinite(study.metaparameters[name]) for name in names], axis=0)).sum())
-
-
 def _spread(curve: Curve, y: str | None, most: int) -> list[CurvePoint]:
     """At most that many points with trials to show, evenly spread, the first and the last among them."""
-    names = [LEARNING_RATE] if y is None else [LEARNING_RATE, y]
-    return spread_evenly([point for point in curve.searched if _placed(point.study, names) >= LEAST], most)
+    def placed(study: Study) -> int:
+        names = [LEARNING_RATE] if y is None else [LEARNING_RATE, y]
+        if any(name not in study.metaparameters for name in names):
+            return 0
+        known = np.isfinite([study.metaparameters[name] for name in names]).all(0)
+        return int(((study.feasible | study.infeasible) & ~study.repeat & known).sum())
+    return spread_evenly([point for point in curve.searched if placed(point.study) >= LEAST], most)
 
 
 def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *, title: str,
@@ -168,16 +160,14 @@ def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *
     if not found:
         return None
 
-    def draw(axes: Axes, space: Space) -> None:
-        _draw_space(axes, space, [space for _, space in found], y)
+    titles, spaces = [panel for panel, _ in found], [space for _, space in found]
     return SEARCH.figure(
-        "trials", draw_panels(draw, [space for _, space in found], [panel for panel, _ in found]),
-        keys_of(space for _, space in found), len(found), name=name, title=title,
-        panel=found[0][0] if len(found) == 1 else "", second=y.replace("_", " ") if y else "", momentum=y == MOMENTUM)
+        "trials", draw_panels(lambda axes, space: _draw_space(axes, space, spaces, y), spaces, titles),
+        keys_of(spaces), len(found), name=name, title=title,
+        panel=titles[0] if len(found) == 1 else "", second=y.replace("_", " ") if y else "", momentum=y == MOMENTUM)
 
 
 def _draw_space(axes: Axes, space: Space, spaces: Sequence[Space], y: str | None) -> None:
-    """One of the spaces, on axes that hold all of them."""
     most = PANEL_TICKS if len(spaces) > 1 else TICKS
     across, up = space.x, space.steps if y is None else _on_axis(space.y, y)
     every_x = np.concatenate([one.x for one in spaces])
@@ -187,8 +177,12 @@ def _draw_space(axes: Axes, space: Space, spaces: Sequence[Space], y: str | None
         log2_axis(axes, "y", every_y[every_y > 0].tolist(), most=most)
     else:
         value_axis(axes, "y", every_y, most)
-    if y == MOMENTUM:
-        _same_effective_rates(axes)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    if y == MOMENTUM and min(left, low) > 0:        # along which learning rate / (1 - momentum) is a power of 10
+        pale: Look = {"color": MUTED, "alpha": 0.35, "linewidth": 0.7, "zorder": 1}
+        for power in range(math.floor(math.log10(left / high)), math.ceil(math.log10(right / low)) + 1):
+            axes.plot([left, right], [left / 10 ** power, right / 10 ** power], **pale)
+        explain(axes, "equal effective rate", **pale, linestyle="-")
     known = [kind for kind, *_ in MARKS if kind is not None]
     crowded = len(every_x) > MOST_MARKS
     for kind, look, label in MARKS:
@@ -205,20 +199,9 @@ def _draw_space(axes: Axes, space: Space, spaces: Sequence[Space], y: str | None
     label_axes(axes, AXES[LEARNING_RATE], "steps to target S" if y is None else AXES.get(y, y.replace("_", " ")))
 
 
-def _same_effective_rates(axes: Axes) -> None:
-    """Pale lines along which learning rate / (1 - momentum) is a power of 10."""
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    if min(left, low) <= 0:
-        return
-    look: Look = {"color": MUTED, "alpha": 0.35, "linewidth": 0.7, "zorder": 1}
-    for power in range(math.floor(math.log10(left / high)), math.ceil(math.log10(right / low)) + 1):
-        axes.plot([left, right], [left / 10 ** power, right / 10 ** power], **look)
-    explain(axes, "equal effective rate", **look, linestyle="-")
-
-
 def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
     """The median best of n trials against n, one line a batch; None where none has two points."""
-    found = [one for one in found if len(known_bests(one.curve)) > 1]
+    found = [one for one in found if sum(best.known and math.isfinite(best.low) for best in one.curve) > 1]
     if not found:
         return None
     objective, target = found[0].objective, found[0].target
@@ -242,18 +225,13 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
                          confidence=found[0].confidence if ranged else None)
 
 
-def known_bests(curve: Iterable[BestOf]) -> list[BestOf]:
-    """The points of a best-of-n curve that are known."""
-    return [one for one in curve if one.known and math.isfinite(one.low)]
-
-
 def _draw_best_of(axes: Axes, trials: BestOfTrials, color: str, label: str | None) -> None:
-    known = known_bests(trials.curve)
+    known, unknown = ([one for one in trials.curve if one.known is is_known and math.isfinite(one.low)]
+                      for is_known in (True, False))
     axes.plot([one.n for one in known], [one.low for one in known], "o-", color=color, linewidth=1, markersize=4,
               markeredgewidth=0, label=label)
     if trials.best is not None and trials.best.met:
         mark_estimate(axes, trials.curve[-1].n, trials.best, color, "o", None)
-    unknown = [one for one in trials.curve if not one.known and math.isfinite(one.low)]
     look: Look = {"linestyle": "", "marker": "^", "markersize": 5, "markerfacecolor": "none", "markeredgewidth": 1}
     axes.plot([one.n for one in unknown], [one.low for one in unknown], color=color, **look)
     if unknown:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,7 +17,7 @@ from ...analysis.size.power_law import REACH, PowerLaw
 from ...formatting.numbers import in_brackets, number, ratio
 from ...formatting.templates import format_power
 from ..document import Detail, Figures, Finding, Part
-from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, Figure, decimal_ticks, is_known, mark_estimate,
+from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, decimal_ticks, ends_of, is_positive, mark_estimate,
                        value_axis)
 from ..subject import Whole
 from ..table import Cell, Column, Table, TrialKeys, Write, interval_cell, metric_name, number_cell
@@ -38,13 +38,32 @@ def parts_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> Iterato
     """What there is to show of laws over size, and of what rules from elsewhere cost."""
     yield from [describe_law(key, law) for key, law in found.quantities.items()] or [SIZE.find("none")]
     if found.quantities:
-        yield laws_table(found)
+        compared = "best_batch" in found.quantities and found.metric
+        yield SIZE.table("size-laws", found.quantities.items(), {
+            "quantity": lambda row: Cell(QUANTITIES[row[0]][0]),
+            **{SIZE.column("power", f"power_{name}", size=name): partial(_power_cell, name) for name in found.names},
+            "factor": lambda row: number_cell(row[1].factor),
+            "cells": lambda row: Cell(str(len(row[1].points)), len(row[1].points)),
+            "lack_of_fit": lambda row: number_cell(row[1].lack_of_fit)}, notes=[
+                SIZE.say("intervals", confidence=found.confidence, law=True),
+                SIZE.say("compared", metric=metric_name(compared[0]), budget=found.budget) if compared else ""])
     for at, rule in enumerate(rules):
         costs = costs_of(rule, found)
         yield describe_rule(rule, costs)
         yield costs_table(found, rule, costs, at)
     yield Detail(cells_table(found))
-    yield Figures(partial(_figures, found))
+    laws = {key: law for key, law in found.quantities.items() if not law.why}
+    yield Figures(lambda: [SIZE.figure(
+        "size-laws", partial(_draw_laws, laws), tuple(key for one in found.cells for key in _trials(one)), len(laws),
+        sizes=found.names, others=found.names[1:], confidence=found.confidence)] if laws else [])
+
+
+def _power_cell(name: str, row: tuple[str, PowerLaw]) -> Cell:
+    law = row[1]
+    one = law.exponents.get(name)
+    if one is None:
+        return Cell("same path" if name in law.path else "constant" if name in law.constant else "-")
+    return power_cell(one)
 
 
 def describe_law(key: str, law: PowerLaw) -> Finding:
@@ -78,67 +97,38 @@ def describe_rule(rule: BorrowedLaw, costs: Sequence[LawCost]) -> Finding:
         best=worst.best.value if worst.best and worst.best.met else None)
 
 
-def _estimate(estimate: Estimate | None, write: Write = number) -> Cell:
-    return interval_cell(estimate or Estimate.unknown(), write)
-
-
 def _size_columns(found: SizeLaws) -> Cells:
     """The columns of a cell's workload and its sizes."""
-    def size(one: CellResult, at: int) -> Cell:
-        return number_cell(one.cell.sizes[at])
     return {"workload": lambda one: Cell(one.cell.label),
-            **{SIZE.column("size", name, size=name): partial(size, at=at) for at, name in enumerate(found.names)}}
+            **{SIZE.column("size", name, size=name): partial(lambda at, one: number_cell(one.cell.sizes[at]), at)
+               for at, name in enumerate(found.names)}}
 
 
-def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at: int = 0) -> Table:
+def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at: int) -> Table:
     """A cell a row: what the rule names there, what is best, and what the difference costs."""
-    def own(one: LawCost, cell: Callable[[CellResult], Cell]) -> Cell:
-        return cell(one.cell)
-    cells: Cells = {key: partial(own, cell=cell) for key, cell in _size_columns(found).items()}
-    cells |= {"rule": lambda one: number_cell(one.value), "best": lambda one: _estimate(one.best)}
+    def cell_of(name: str, write: Write = number, factor: float = 1) -> Callable[[LawCost], Cell]:
+        return lambda one: interval_cell((getattr(one, name) or Estimate.unknown()).scaled(factor), write)
+    cells: Cells = {key: partial(lambda fill, one: fill(one.cell), fill) for key, fill in _size_columns(found).items()}
+    cells |= {"rule": lambda one: number_cell(one.value), "best": cell_of("best")}
     if any(one.loss or one.outside for one in costs):
-        cells["loss"] = lambda one: Cell("outside") if one.outside else _estimate(one.loss and one.loss.scaled(100))
+        more_loss = cell_of("loss", factor=100)
+        cells["loss"] = lambda one: Cell("outside") if one.outside else more_loss(one)
     steps = any(one.steps for one in costs)
     if steps:
-        cells |= {"steps": lambda one: _estimate(one.steps, ratio),
-                  "examples": lambda one: _estimate(one.examples, ratio)}
+        cells |= {name: cell_of(name, ratio) for name in ("steps", "examples")}
     return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
                       file=f"size-rule-{at + 1}" if at else "size-rule",
                       notes=[SIZE.say("from_steps") if steps else ""], rule=rule.text, text=rule.text, of=rule.of)
 
 
-def laws_table(found: SizeLaws) -> Table:
-    """A law a row: its powers, its factor and whether it describes the cells."""
-    notes = [SIZE.say("intervals", confidence=found.confidence, law=True)]
-    if "best_batch" in found.quantities and found.metric:
-        notes.append(SIZE.say("compared", metric=metric_name(found.metric[0]), budget=found.budget))
-    return SIZE.table("size-laws", found.quantities.items(), {
-        "quantity": lambda row: Cell(QUANTITIES[row[0]][0]),
-        **{SIZE.column("power", f"power_{name}", size=name): partial(_power_cell, name=name) for name in found.names},
-        "factor": lambda row: number_cell(row[1].factor),
-        "cells": lambda row: Cell(str(len(row[1].points)), len(row[1].points)),
-        "lack_of_fit": lambda row: number_cell(row[1].lack_of_fit)}, notes=notes)
-
-
-def _power_cell(row: tuple[str, PowerLaw], name: str) -> Cell:
-    law = row[1]
-    one = law.exponents.get(name)
-    if one is None:
-        return Cell("same path" if name in law.path else "constant" if name in law.constant else "-")
-    return power_cell(one)
-
-
 def cells_table(found: SizeLaws) -> Table | None:
     """A cell a row: its sizes and what was measured there."""
-    if not found.cells:
-        return None
-
-    def quantity(one: CellResult, key: str) -> Cell:
-        return _estimate(one.estimate(key))
-    cells = _size_columns(found) | {Column(key, *QUANTITIES[key][:2]): partial(quantity, key=key)
+    def quantity(key: str, one: CellResult) -> Cell:
+        return interval_cell(one.estimate(key) or Estimate.unknown())
+    cells = _size_columns(found) | {Column(key, *QUANTITIES[key][:2]): partial(quantity, key)
                                     for key in found.quantities}
-    return SIZE.table("size-cells", found.cells, cells, _trials,
-                      notes=[SIZE.say("intervals", confidence=found.confidence)])
+    return SIZE.table("size-cells", found.cells, cells, _trials, notes=[
+        SIZE.say("intervals", confidence=found.confidence)]) if found.cells else None
 
 
 def _trials(one: CellResult) -> TrialKeys:
@@ -146,20 +136,13 @@ def _trials(one: CellResult) -> TrialKeys:
     return tuple(study.key(0) for study in one.cell.studies if len(study))
 
 
-def _figures(found: SizeLaws) -> Iterator[Figure]:
-    laws = {key: law for key, law in found.quantities.items() if not law.why}
-    if not laws:
-        return
-    trials = tuple(key for one in found.cells for key in _trials(one))
-
-    def draw(*axes: Axes) -> None:
-        for one, (key, law) in zip(axes, laws.items()):
-            _draw_law(one, law, PANEL_TICKS if len(laws) > 1 else TICKS)
-            one.set_ylabel(f"{QUANTITIES[key][0]}{f' ({unit})' if (unit := QUANTITIES[key][1]) != '1' else ''}")
-            if len(laws) > 1:
-                one.set_title(QUANTITIES[key][0])
-    yield SIZE.figure("size-laws", draw, trials, len(laws), sizes=found.names, others=found.names[1:],
-                      confidence=found.confidence)
+def _draw_laws(laws: Mapping[str, PowerLaw], *axes: Axes) -> None:
+    for one, (key, law) in zip(axes, laws.items()):
+        _draw_law(one, law, PANEL_TICKS if len(laws) > 1 else TICKS)
+        name, unit = QUANTITIES[key][:2]
+        one.set_ylabel(name if unit == "1" else f"{name} ({unit})")
+        if len(laws) > 1:
+            one.set_title(name)
 
 
 def _draw_law(axes: Axes, law: PowerLaw, most: int) -> None:
@@ -180,8 +163,7 @@ def _draw_law(axes: Axes, law: PowerLaw, most: int) -> None:
     axes.axvline(known[-1], color=MUTED, linewidth=0.8, linestyle=":")
     for one in law.points:
         mark_estimate(axes, one.sizes[at], one.estimate, INK, "o", "measured")
-    ends = [end for one in law.points if is_known(one.estimate) for end in (one.estimate.low, one.estimate.high)
-            if 0 < end < math.inf]
+    ends = list(filter(is_positive, ends_of(one.estimate for one in law.points if is_positive(one.estimate.value))))
     far = law.at({**middle, name: end}).value
     value_axis(axes, "y", [*ends, far], most)
     axes.set_xscale("log")

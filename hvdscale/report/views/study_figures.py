@@ -15,7 +15,6 @@ from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, curve_of
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Options
-from ...analysis.studies import Study
 from ...analysis.trials import JobKey
 from ...formatting.numbers import round_number
 from ...target import Target
@@ -41,37 +40,30 @@ def workload_figures(curves: Sequence[Curve], options: Options = Options(), shar
     return filter(None, _of_workload(curves, options, shared, budgets))
 
 
-def _of_workload(curves: Sequence[Curve], options: Options, shared: bool, budgets: Sequence[Budget]
+def _of_workload(curves: Sequence[Curve], options: Options, shared: bool, asked: Sequence[Budget]
                  ) -> Iterator[Figure | None]:
     main = curves[0]
     yield curves_figure([main])
     yield curves_figure([main], kind=EXAMPLES)
     yield targets_figure(curves)
-    studies = [point.study for point in main.searched]
+    studies, column, minimizes = [point.study for point in main.searched], main.target.column, main.target.minimizes
     for name in choices(studies):
         yield split_figure(main, name, options)
     for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE):
         if what != MOMENTUM or is_varied(studies, MOMENTUM):
             yield best_figure(main, what)
     yield trials_figure(main)
-    steps, epochs = (max((budget.amount for budget in budgets if budget.unit == unit), default=None)
-                     for unit in ("steps", "epochs"))
+    of_unit = group_by(sorted(asked), lambda budget: budget.unit)
+    steps, epochs = (of_unit[unit][-1].amount if unit in of_unit else None for unit in ("steps", "epochs"))
     yield budgets_figure(main, steps=steps, epochs=epochs)
     yield best_of_figure([best_of_trials(study, main.target, options.confidence) for study in studies])
     if shared:
-        yield from _figures_under_budgets(studies, main.target, options, budgets)
-
-
-def _figures_under_budgets(studies: Sequence[Study], target: Target, options: Options,
-                           asked: Sequence[Budget]) -> tuple[Figure | None, Figure | None]:
-    """The best of a target's metric under budgets, and by base rate: the same at all its targets."""
-    column, minimizes = target.column, target.minimizes
-    maps = both_readings(studies, column, minimizes)
-    groups = {one.budget.unit: _earlier(one.budget) for one in maps[::-1] if one and one.budget}
-    for unit in dict.fromkeys(budget.unit for budget in asked):
-        groups[unit] = sorted(budget for budget in asked if budget.unit == unit)
-    under = [best_under(studies, column, minimizes, budgets, options.confidence) for budgets in groups.values()]
-    return best_under_figure(*under), base_rate_figure(*maps)
+        maps = both_readings(studies, column, minimizes)
+        groups = {one.budget.unit: _earlier(one.budget) for one in maps[::-1] if one and one.budget}
+        groups |= {unit: of_unit[unit] for unit in dict.fromkeys(budget.unit for budget in asked)}
+        yield best_under_figure(*(best_under(studies, column, minimizes, budgets, options.confidence)
+                                  for budgets in groups.values()))
+        yield base_rate_figure(*maps)
 
 
 def _earlier(budget: Budget) -> list[Budget]:
@@ -104,23 +96,23 @@ def family_figures(curves: Sequence[Curve]) -> Iterator[Figure]:
 
     Data sets are compared each to its own target, so only normalised; all else to one target.
     """
+    return filter(None, _of_families(curves))
+
+
+def _of_families(curves: Sequence[Curve]) -> Iterator[Figure | None]:
     for attribute, title in ATTRIBUTES.items():
-        for family in group_by(curves, lambda curve: _all_but(curve, attribute)).values():
-            if len({getattr(curve.workload, attribute) for curve in family}) > 1:
-                yield from filter(None, _of_family(family, attribute, title))
-
-
-def _of_family(family: Sequence[Curve], attribute: str, title: str) -> Iterator[Figure | None]:
-    name = f"{attribute.replace('_', '-')}s-{section_name(*_all_but(family[0], attribute))}"
-    family = sorted(family, key=lambda curve: getattr(curve.workload, attribute))
-    said = f"{title}: " + (plain(family[0].target) if attribute != "dataset" else "each to its target")
-    for kind in (NORMALISED, EXAMPLES) if attribute == "dataset" else (STEPS, NORMALISED):
-        yield curves_figure(family, kind=kind, title=said + ("" if kind == STEPS else ", normalised"),
-                            name=f"{name}-{kind}", ordered=attribute == "train_examples")
+        for alike, family in group_by(curves, lambda curve: _all_but(curve, attribute)).items():
+            if len({getattr(curve.workload, attribute) for curve in family}) < 2:
+                continue
+            name, of_data = f"{attribute.replace('_', '-')}s-{section_name(*alike)}", attribute == "dataset"
+            family = sorted(family, key=lambda curve: getattr(curve.workload, attribute))
+            said = f"{title}: " + ("each to its target" if of_data else plain(family[0].target))
+            for kind in (NORMALISED, EXAMPLES) if of_data else (STEPS, NORMALISED):
+                yield curves_figure(family, kind=kind, title=said + ("" if kind == STEPS else ", normalised"),
+                                    name=f"{name}-{kind}", ordered=attribute == "train_examples")
 
 
 def _all_but(curve: Curve, attribute: str) -> tuple[JobKey, Target | None]:
-    """What the curves of a family share."""
     blank: dict[str, dict[str, Any]] = {
         "dataset": {"dataset": "", "train_examples": 0}, "train_examples": {"train_examples": 0},
         "model": {"model": "", "model_args": ""}, "optimizer": {"optimizer": ""}}
