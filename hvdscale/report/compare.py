@@ -1,11 +1,5 @@
-"""A candidate's logs held against a baseline's: one table a workload and target, one line of verdict, and files.
-
-    comparisons = compare_trials(baseline, candidate)
-    for comparison in comparisons:
-        print(as_text(comparison_table(comparison)))
-    print(verdict_line(comparisons))
-
-Then what is decided of a candidate, by how many runs, and what differences so many runs see.
+"""A candidate's logs held against a baseline's: one table a workload and target, one line of verdict, and files; then
+what is decided of it, by how many runs, and what differences so many runs see.
 """
 from __future__ import annotations
 
@@ -29,7 +23,7 @@ from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
 from .differences import how_they_differ
-from .table import BATCH, Cell, Table, TrialKeys, as_values, count_cell, encode, number_cell, pick
+from .table import Cell, Table, TrialKeys, as_values, count_cell, encode, number_cell, pick
 from .texts import COMPARE, Cells
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
@@ -68,7 +62,7 @@ def comparison_table(comparison: Comparison) -> Table:
                     "steps_after": partial(of_cell, lambda cell: _steps(cell.candidate), "")}
     return COMPARE.table("compare", rows, {
         "workers": partial(of_cell, lambda cell: count_cell(cell.workers), ALL),
-        BATCH: partial(of_cell, lambda cell: count_cell(cell.global_batch), ALL),
+        "global_batch": partial(of_cell, lambda cell: count_cell(cell.global_batch), ALL),
         "met": partial(of_cell, met, ""), **(steps if target else {}),
         **{CHANGES[name]: partial(_change, name) for name in (tuple(NAMES) if target else (SPEED,))},
         "verdict": verdict}, lambda row: row[0].candidate.keys if row[0] else (),
@@ -78,7 +72,6 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def detail_table(comparisons: Sequence[Comparison]) -> Table:
-    """Every test of every comparison, a row each."""
     rows: list[tuple[dict[str, Cell], TrialKeys]] = []
     for comparison in comparisons:
         about = {"workload": comparison.workload, "target": comparison.target or ""}
@@ -114,7 +107,6 @@ def _worst(verdicts: Iterable[str]) -> str:
 
 
 def verdict_of(comparisons: Sequence[Comparison]) -> str:
-    """The worst verdict of all."""
     return _worst(comparison.verdict for comparison in comparisons)
 
 
@@ -167,7 +159,6 @@ def verdict_text(comparisons: Sequence[Comparison]) -> str:
 
 
 def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[str, object]:
-    """All of it for JSON."""
     def where(workers: int | str, batch: int | str) -> dict[str, int | str]:
         return {"workers": workers, "global_batch": batch}
     tolerances = comparisons[0].tolerances
@@ -285,7 +276,6 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 
 
 def _describe_intervals(tests: Sequence[Test]) -> Iterator[str]:
-    """What the intervals of single runs are, and where there are none."""
     single = [math.isnan(test.change.low) for test in tests if "one run" in test.reason]
     if not all(single):
         yield COMPARE.say("one_run")
@@ -301,7 +291,6 @@ def _place(workers: int | str, batch: int | str) -> str:
 
 
 def _some(texts: Sequence[str], joint: str = "; ") -> str:
-    """The first of them, and how many more there are."""
     more = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
     return joint.join([*texts[:MOST_NAMED], *more])
 
@@ -314,15 +303,11 @@ def decision_lines(found: Sequence[Decided], within: float, ledger: str | None, 
 
 
 def place_of(one: Decided) -> str:
-    """Its workers and batch."""
     return _place(one.cell.workers, one.cell.global_batch)
 
 
 def describe(one: Decided, both: bool = True) -> str:
-    """What is decided of a cell, by what runs, and how many more decide.
-
-    both  whether more runs can be of the baseline, too
-    """
+    """What is decided of a cell, by what runs, and how many more decide; both: whether also of the baseline."""
     more = ""               # 3 to 5, 38 to over 50
     if one.decision == OPEN and not np.isnan(one.runs_more).any():
         ends = [f"{end:.0f}" if math.isfinite(end) else f"over {MOST_MORE}" for end in one.runs_more]
@@ -338,7 +323,6 @@ def describe(one: Decided, both: bool = True) -> str:
 
 
 def decision_values(found: Sequence[Decided], within: float, ledger: str | None) -> dict[str, object]:
-    """The same for JSON; of all cells the worst."""
     return {"decision": worst(found), "chance": max(one.chance for one in found), "within": within, "ledger": ledger,
             "runs_more": encode([*np.max([one.runs_more for one in found], 0)]),
             "smallest_difference": encode(max(one.smallest for one in found)),
@@ -350,11 +334,10 @@ def decision_values(found: Sequence[Decided], within: float, ledger: str | None)
 
 
 def noise_table(found: Sequence[Floor]) -> Table:
-    """What so many runs of each see, a measure a row."""
     def share(value: float) -> Cell:
         return Cell(percent(value) if math.isfinite(value) else "n/a", value)
     where: Cells = {"workers": lambda one: count_cell(one.cell.workers[0]),
-                    BATCH: lambda one: count_cell(one.cell.global_batch)}
+                    "global_batch": lambda one: count_cell(one.cell.global_batch)}
     return COMPARE.table("noise", found, {
         **(where if len({id(one.cell) for one in found}) > 1 else {}),
         "measure": lambda one: Cell(one.measure, one.measure), "spread": lambda one: share(one.spread),

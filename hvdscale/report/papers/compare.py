@@ -1,8 +1,4 @@
-"""Measured curves beside published ones: figures, tables and sentences.
-
-    view = beside_published(curves, "shallue2019")       raises UsageError, naming those there are, for another name
-    view.summary, view.tables, view.figures
-"""
+"""Measured curves beside published ones: figures, tables and sentences."""
 from __future__ import annotations
 
 import math
@@ -17,7 +13,7 @@ from ...target import Target
 from ..document import Figures, Finding, Part, section_name
 from ..drawing import (BLUE, MUTED, ORANGE, Axes, Figure, arrows, draw_line, ends_of, fraction, label_axes, log2_axis,
                        mark_estimate, power_ticks)
-from ..table import BATCH, Cell, Table, keys_of, steps_cell
+from ..table import Cell, Table, keys_of, steps_cell
 from ..texts import PAPERS, Cells
 from ..views.curves import mark_regimes
 from ..views.noise import is_bounded, one_ended
@@ -28,11 +24,7 @@ MARK_NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the covera
 
 def beside_published(curves: Sequence[Curve], name: str, noise_scales: Mapping[JobKey, float] | None = None
                      ) -> Iterator[Part]:
-    """Curves beside the publication ``name``, those of no job in it passed over.
-
-    noise_scales  measured, in examples, for a publication that has such
-    Where nothing can be compared, the findings say why.
-    """
+    """Curves beside the publication ``name``, without those of no job in it; findings say why none is compared."""
     reference = load(name)
     found, barred = [], []
     shapes: dict[tuple[str, JobKey], NoMatch] = {}
@@ -67,7 +59,6 @@ def beside_published(curves: Sequence[Curve], name: str, noise_scales: Mapping[J
 
 
 def _find_fidelity(found: Fidelity, reference: Reference) -> Iterator[Finding]:
-    """How far a curve is from the published one."""
     label, title = found.published.label, reference.title
     within, told = found.counted("within")
     if told:
@@ -91,7 +82,6 @@ def _find_fidelity(found: Fidelity, reference: Reference) -> Iterator[Finding]:
 
 def _find_jobs(curves: Sequence[Curve], reference: Reference, noise_scales: Mapping[JobKey, float]
                ) -> Iterable[Finding]:
-    """Published critical batch sizes on the same data, beside the measured one."""
     said: dict[str, Finding] = {}
     for curve in curves:
         for job in jobs_of(reference, curve.workload):
@@ -115,7 +105,8 @@ def _tables(found: Fidelity, reference: Reference) -> tuple[Table, Table]:
     equal: Cells = {"steps_at_equal_trials": lambda point: steps_cell(point.equal, whole)}
     unequal = any(point.equal is not point.measured for point in found.points)
     return PAPERS.table("published", found.points, {
-        BATCH: lambda point: Cell(f"{INTERPOLATED * point.interpolated}{point.global_batch:,}", point.global_batch),
+        "global_batch": lambda point: Cell(f"{INTERPOLATED * point.interpolated}{point.global_batch:,}",
+                                           point.global_batch),
         "published_steps": lambda point: Cell(number(point.published), point.published, point.low, point.high,
                                               span(point.low, point.high)),
         "steps_to_target": lambda point: steps_cell(point.measured, whole), **(equal if unequal else {}),
@@ -195,7 +186,6 @@ def _shown(curve: Curve) -> list[CurvePoint | BatchPoint]:
 
 
 def _draw(axes: Axes, curve: Curve, published: PublishedCurve, here: float, there: float, label: str) -> None:
-    """Both curves, the steps of each times its factor."""
     points = [(point.global_batch, point.steps.scaled(here)) for point in _shown(curve)]
     low, high, steps = (there * values for values in (published.low, published.high, published.steps))
     target = "" if here == there else f", to {published.target}"

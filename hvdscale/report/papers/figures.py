@@ -1,7 +1,5 @@
 """Chapters beside published results, and all figures of a paper that logs have the data for.
 
-    shown_by(figures(studies, paper="shallue2019"))     # its findings: what of the paper the logs do not have
-
 Curves are computed workload by workload, so that a study's columns are read while they are kept.
 """
 from __future__ import annotations
@@ -22,14 +20,13 @@ from ...analysis.trials import JobKey
 from ...errors import UsageError
 from ...formatting.progress import Tell, quiet
 from ...target import Target
-from ..document import Figures, Finding, Part
+from ..document import Figures, Part
 from ..drawing import Figure
 from ..subject import Whole
 from ..texts import PAPERS
 from ..views.budgets import best_under_figure
 from ..views.curves import NORMALISED, STEPS, CurvePanel, curve_panels, plain
-from ..views.metaparameters import best_panels, budgets_figure, scatter, second
-from ..views.study_figures import split_figure
+from ..views.study_figures import best_panels, budgets_figure, scatter, second, split_figure
 from . import shallue2019
 from .compare import beside_published
 from .shallue2019 import Line, Panel, Sheet
@@ -73,16 +70,18 @@ def target_of(paper: str, workload: JobKey) -> tuple[Target, ...]:
 
 def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Options = Options(),
             tell: Tell = quiet) -> Iterator[Part]:
-    """Every figure of a paper that these studies have the data for, in its order, and those that they lack.
-
-    Raises UsageError for a paper that is not known.
-    """
+    """Every figure of a paper that these studies have the data for, in its order, and those that they lack."""
     found, figures = _Found(studies, paper_of(paper), options, tell), []
     for at, sheet in enumerate(found.paper.FIGURES, 1):
         tell(f"figure {sheet.number} of the paper, {at} of {len(found.paper.FIGURES)}")
         figures += [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
                             source=f"{found.paper.SOURCE}, figure {number}") for number, figure in found.figures(sheet)]
-    yield from found.left_out()
+    for number, names in found.missing.items():
+        yield PAPERS.find("figure_missing", number=number, names=list(names))
+    for name, (n, wanted) in sorted(found.short.items()):
+        yield PAPERS.find("few_trials", name=name, n=n, wanted=wanted)
+    for number in found.empty:
+        yield PAPERS.find("figure_empty", number=number)
     yield Figures(lambda: figures)
 
 
@@ -108,7 +107,6 @@ class _Found:
                        for at, line in enumerate(sorted(lines), 1)}
 
     def _curve(self, name: str, goal: str, which: str = "a curve") -> Curve | None:
-        """Of the studies with as many trials as the paper takes."""
         wanted, target = self.paper.TAKEN.get(name, self.paper.TRIALS_TAKEN), Target.parse(goal)
         studies = [first_feasible(study, wanted) for study in self.studies.get(name, ())]
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
@@ -130,9 +128,8 @@ class _Found:
     def figures(self, sheet: Sheet) -> list[tuple[str, Figure]]:
         """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
         paper = self.paper
-        draw = {paper.STEPS: self._steps, paper.NORMALISED: self._steps, paper.SPLIT: self._split,
-                paper.BEST: self._best, paper.BUDGET_TRIALS: self._budget_trials, paper.TRIALS: self._trials,
-                paper.BEST_UNDER: self._best_under}[sheet.kind]
+        draw = {paper.STEPS: self._steps, paper.NORMALISED: self._steps, paper.BEST: self._best,
+                paper.TRIALS: self._trials}.get(sheet.kind, self._of_one_curve)
         panels = []
         for letter, panel in zip(LETTERS, sheet.panels):
             lines = [(line, curve) for line in panel.lines if (curve := self.curve(sheet, line)) is not None]
@@ -154,20 +151,9 @@ class _Found:
         kind = NORMALISED if sheet.kind == self.paper.NORMALISED else STEPS
         return curve_panels(found, kind=kind, title=sheet.title)
 
-    def _split(self, sheet: Sheet, panels: Drawn) -> Figure | None:
-        [(panel, [(_, curve)])] = panels
-        return split_figure(curve, sheet.metaparameter, self.options,
-                            f"{sheet.title}\n{panel.title}, {curve.target}")
-
     def _best(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],
                            sheet.metaparameter, title=sheet.title)
-
-    def _budget_trials(self, sheet: Sheet, panels: Drawn) -> Figure | None:
-        [(panel, [(_, curve)])] = panels
-        [steps], [epochs] = panel.budgets
-        return budgets_figure(curve, steps=steps, epochs=epochs,
-                              title=f"{sheet.title}: {panel.title}, {curve.target}")
 
     def _trials(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         [(panel, lines)] = panels
@@ -177,20 +163,17 @@ class _Found:
         title = f"{sheet.title}\nB = {sheet.batch:,}, {steps:,} steps, {lines[0][1].target}"
         return scatter(found, second(lines[0][1]), title=title)
 
-    def _best_under(self, sheet: Sheet, panels: Drawn) -> Figure | None:
+    def _of_one_curve(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         [(panel, [(line, curve)])] = panels
-        studies, target = self.studies[line.workload], curve.target
-        budgets = [[Budget(amount, "steps") for amount in panel.budgets[0]]]
+        target, (steps, epochs) = curve.target, panel.budgets
+        if sheet.kind == self.paper.SPLIT:
+            return split_figure(curve, sheet.metaparameter, self.options, f"{sheet.title}\n{panel.title}, {target}")
+        if sheet.kind == self.paper.BUDGET_TRIALS:
+            return budgets_figure(curve, steps=steps[0], epochs=epochs[0],
+                                  title=f"{sheet.title}: {panel.title}, {target}")
+        budgets = [[Budget(amount, "steps") for amount in steps]]
         if curve.workload.train_examples:
-            budgets.append([Budget(amount, "epochs") for amount in panel.budgets[1]])
-        return best_under_figure(*(best_under(studies, target.column, target.minimizes, some, self.options.confidence)
-                                   for some in budgets), title=f"{sheet.title}\n{panel.title}")
-
-    def left_out(self) -> Iterator[Finding]:
-        """What the studies do not have, by figure."""
-        for number, names in self.missing.items():
-            yield PAPERS.find("figure_missing", number=number, names=list(names))
-        for name, (n, wanted) in sorted(self.short.items()):
-            yield PAPERS.find("few_trials", name=name, n=n, wanted=wanted)
-        for number in self.empty:
-            yield PAPERS.find("figure_empty", number=number)
+            budgets.append([Budget(amount, "epochs") for amount in epochs])
+        return best_under_figure(*(best_under(self.studies[line.workload], target.column, target.minimizes, some,
+                                              self.options.confidence) for some in budgets),
+                                 title=f"{sheet.title}\n{panel.title}")

@@ -13,15 +13,14 @@ from ...analysis.curves import BatchPoint, Curve, CurvePoint
 from ...analysis.defaults import FIRST, LASTING
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.regimes import BatchEstimate, Regimes
-from ...analysis.report_data import Options, Section
+from ...analysis.report_data import Options
 from ...analysis.steps import RunCell, crossing_of
 from ...formatting.numbers import listed, number, span, spread, whole
 from ...target import Target
 from ..document import Detail, Figures, Finding, Part
-from ..drawing import BLUE, GREEN, MUTED, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, mark_estimate
+from ..drawing import BLUE, GREEN, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
-from ..table import (BATCH, EXAMPLES, PERFECT, Cell, Table, TrialKeys, Write, count_cell, interval_cell, keys_of,
-                     no_cell, number_cell, steps_cell)
+from ..table import Cell, Table, TrialKeys, Write, count_cell, interval_cell, keys_of, no_cell, number_cell, steps_cell
 from ..texts import SCALING
 from .searches import best_of_each, best_of_interval
 from .study_figures import workload_figures
@@ -32,8 +31,7 @@ NEVER = "never measured"
 
 
 def curve(subject: Subject) -> Iterator[Part]:
-    """Regimes and steps by batch of studies; of searches that hvdscale ran, the section's own words and table have
-    them."""
+    """Regimes and steps by batch of studies; searches that hvdscale ran have words and a table of their own."""
     found = subject.curve
     if not subject.section.searches:
         yield from curve_findings(found)
@@ -45,21 +43,21 @@ def curve(subject: Subject) -> Iterator[Part]:
 
 
 def fitted(subject: Subject) -> Iterator[Part]:
-    """What was fitted to repeats."""
     section = subject.section
     fit = section.batches.regimes.fit if section.batches else None
     yield Detail(fit_table(fit, section.target, keys_of(section.cells)))
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
-    """The figure of repeats, for the top of the page."""
     section, curve = subject.section, subject.section.batches
     run = [point for point in curve.measured if point.cell.runs] if curve else []
-    yield Figures(lambda: [_repeats_figure(section, curve, run)] if curve and len(run) > 1 else [])
+    if curve and len(run) > 1:
+        draw = partial(_draw_repeats, run, curve.regimes.maximum_useful.value)
+        yield Figures(lambda: [SCALING.figure("steps-batch", draw, keys_of(point.cell for point in run),
+                                              target=section.target, confidence=section.options.confidence)])
 
 
 def curve_findings(curve: Curve) -> tuple[Finding, ...]:
-    """The regimes of a curve of searches; nothing where fewer than two batches were run, or none met."""
     counts = {point.global_batch: point.trials for point in curve.searched if point.trials}
     extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
     return (*_find_judged(curve), *find_trials(curve.n, counts, curve.left_out, extrapolated))
@@ -78,8 +76,7 @@ def find_trials(n: int | None, counts: Mapping[int, int], left_out: Sequence[tup
                 extrapolated: Sequence[int] = ()) -> Iterator[Finding]:
     """At how many trials batches are compared, where their counts differ; which were left out, or extrapolated.
 
-    counts    feasible trials by global batch, of the batches that are compared
-    left_out  (batch, feasible trials) of those with fewer trials than were asked for
+    counts, left_out    feasible trials by global batch: of those compared, and of those with fewer than were asked for
     """
     if n is not None and counts and max(counts.values()) > n:
         fewest = [] if left_out else [batch for batch, count in counts.items() if count == n]
@@ -95,10 +92,8 @@ def find_trials(n: int | None, counts: Mapping[int, int], left_out: Sequence[tup
 
 def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Sequence[Estimate],
                  any_met: Sequence[bool]) -> Iterator[Finding]:
-    """The regimes at these batches, smallest first.
-
-    any_met  whether some run of a batch met the target, though its estimate may not
-    """
+    """The regimes at these batches, smallest first; any_met: whether some run of a batch met the target, though its
+    estimate may not."""
     untrained = [batch for batch, one in zip(batches, estimates) if one.value == 0]
     if untrained:
         yield SCALING.find("at_once", batches=untrained)
@@ -136,15 +131,13 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
 
 
 def describe_batch(found: BatchEstimate) -> str:
-    """``128 (64-256)``, ``128 (at least 64)``, ``128 (no other of those run)``; ``128``: nothing is known of the
-    spread."""
+    """``128 (64-256)``, ``128 (at least 64)``, ``128 (no other of those run)``; ``128``: of unknown spread."""
     return SCALING.say("batch", batch=found.value, unknown=not found.known, least=f"{found.low:,.0f}",
                        open=math.isinf(found.high), alone=found.low == found.high, most=f"{found.high:,.0f}")
 
 
 def find_fit(fit: CriticalBatchFit | None) -> Iterator[Finding]:
-    """The critical batch and S_min with their intervals, as far as the points bound them; nothing where they bound
-    neither. Then the shape of S = S_min (1 + (B_crit / B)^p)^(1/p), lack of fit, and which batches were left out."""
+    """The critical batch and S_min as far as the points bound them, shape, lack of fit, and batches left out."""
     if fit is None:
         return
     b_crit, low, high, shape = fit.b_crit, fit.b_crit.low, fit.b_crit.high, fit.shape
@@ -174,7 +167,7 @@ def as_fitted(estimate: Estimate) -> str:
 
 
 def early_crossing(subject: Subject) -> Iterator[Part]:
-    """Where the first crossing of a run was early, and a row a batch, for files."""
+    """Where first crossings were early by more than their interval, and a row a batch, for files."""
     section, target = subject.section, subject.section.target
     rows: list[Crossed] = []
     for cell in (point.cell for point in section.batches.measured) if section.batches else ():
@@ -184,28 +177,23 @@ def early_crossing(subject: Subject) -> Iterator[Part]:
             rows.append((cell, met, float(geometric_mean([one.steps for one in met]))))
     if rows:
         yield Detail(SCALING.table("crossings", rows, {
-            BATCH: lambda row: count_cell(row[0].global_batch),
+            "global_batch": lambda row: count_cell(row[0].global_batch),
             "crossing": lambda row: Cell(whole(row[0].steps.value), row[0].steps.value),
             "lasting_steps": lambda row: number_cell(row[2]),
             "modelled": lambda row: count_cell(sum(one.modelled for one in row[1])),
             "evaluations_after": lambda row: count_cell(sum(one.after for one in row[1])),
             "met_after": lambda row: count_cell(sum(one.met_after for one in row[1]))},
             lambda row: row[0].keys, notes=(SCALING.say("crossing_noise"),), what=target))
-        yield from find_early_crossing(section, rows)
-
-
-def find_early_crossing(section: Section, rows: Sequence[Crossed]) -> Iterator[Finding]:
-    """Where the first crossing was early by more than its interval: the batch at which by most."""
-    early = [(cell.steps.value / lasting, cell, found, lasting) for cell, found, lasting in rows
+    early = [(cell.steps.value / lasting, cell, met, lasting) for cell, met, lasting in rows
              if section.options.crossing == FIRST and lasting > cell.steps.high]
-    if not early:
-        return
-    _, cell, found, lasting = min(early, key=lambda one: one[0])
-    after, met, model = (sum(getattr(one, name) for one in found) for name in ("after", "met_after", "modelled"))
-    more = [SCALING.say("early_option"), SCALING.say("early_model") if model else ""]
-    yield SCALING.find("early", None, more, batch=cell.global_batch, target=section.target, first=cell.steps,
-                       lasting=lasting if np.isfinite(lasting) else None, model=bool(model), after=after or None,
-                       met=met, share=met / after if after else None)
+    if early:                   # the batch at which by most
+        _, cell, met, lasting = min(early, key=lambda one: one[0])
+        after, met_after, model = (sum(getattr(one, name) for one in met)
+                                   for name in ("after", "met_after", "modelled"))
+        more = [SCALING.say("early_option"), SCALING.say("early_model") if model else ""]
+        yield SCALING.find("early", None, more, batch=cell.global_batch, target=target, first=cell.steps,
+                           lasting=lasting if np.isfinite(lasting) else None, model=bool(model), after=after or None,
+                           met=met_after, share=met_after / after if after else None)
 
 
 def describe_crossing(options: Options) -> tuple[str, ...]:
@@ -214,7 +202,6 @@ def describe_crossing(options: Options) -> tuple[str, ...]:
 
 
 def curve_table(curve: Curve) -> Table:
-    """Steps and examples to the target at each batch."""
     options = curve.regimes.options
     perfect = dict(zip((point.global_batch for point in curve.judged), curve.regimes.perfect))
     words = {True: "yes", False: "no", None: "cut off"}
@@ -229,15 +216,15 @@ def curve_table(curve: Curve) -> Table:
             return no_cell("diverged" if point.infeasible else "n/a")
         return steps_cell(estimate, write) if measured(point) else no_cell(NEVER)
     return SCALING.table("curve", curve.searched, {
-        BATCH: lambda point: count_cell(point.global_batch),
+        "global_batch": lambda point: count_cell(point.global_batch),
         SCALING.column("met_of_search", "met"): lambda point: Cell(
             f"{point.met:,}/{point.trials:,}", point.met,
             below=f"{point.infeasible:,} div." if point.infeasible else ""),
         "best_of": lambda point: count_cell(curve.n) if curve.n and point.trials else Cell("n/a", math.nan),
         SCALING.column("best_steps", "steps_to_target"): lambda point: value(point, point.steps, whole),
-        EXAMPLES: lambda point: value(point, point.steps.scaled(point.global_batch), number),
-        PERFECT: lambda point: Cell(words[perfect.get(point.global_batch)] if point.steps.met else
-                                    "not met" if measured(point) else NEVER)},
+        "examples_to_target": lambda point: value(point, point.steps.scaled(point.global_batch), number),
+        "perfect_scaling": lambda point: Cell(words[perfect.get(point.global_batch)] if point.steps.met else
+                                              "not met" if measured(point) else NEVER)},
         lambda point: point.keys, notes=[
             SCALING.say("best_intervals", interval=best_of_interval(curve.confidence)),
             SCALING.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
@@ -261,7 +248,6 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
 
 
 def regimes(subject: Subject) -> Iterator[Finding]:
-    """Perfect scaling, the maximum useful batch and the fit through the steps."""
     section = subject.section
     if section.workload.batch_schedule:
         return
@@ -273,25 +259,21 @@ def regimes(subject: Subject) -> Iterator[Finding]:
                            [cell.global_batch for cell in searched if cell.steps.extrapolated])
 
 
-def _repeats_figure(section: Section, curve: Curve, points: Sequence[BatchPoint]) -> Figure:
-    """Steps to target by global batch over repeats of one setting; curve_figures has that of searches."""
-    def draw(axes: Axes) -> None:
-        met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
-        log2_axis(axes, "x", [point.global_batch for point in points])
-        steps = [point.cell.steps for point in points]
-        seen = [value for one in steps for value in (one.value, one.beyond)]
-        if met:
-            first, ends = met[0], (points[0].global_batch, points[-1].global_batch)
-            line = [first.cell.steps.value * first.global_batch / end for end in ends]
-            draw_line(axes, zip(ends, line), MUTED, "--", 1.2, label="perfect scaling")
-            seen += line
-        log2_axis(axes, "y", seen, ends_of(steps))
-        useful = curve.regimes.maximum_useful.value
-        if useful:
-            axes.axvline(useful, color=GREEN, linestyle=":", label=f"maximum useful batch, {useful:,}")
-        draw_line(axes, ((point.global_batch, point.cell.steps.value) for point in met), BLUE)
-        for point in points:
-            mark_estimate(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")
-        label_axes(axes, "global batch B (examples)", "steps to target S")
-    return SCALING.figure("steps-batch", draw, keys_of(point.cell for point in points), target=section.target,
-                          confidence=section.options.confidence)
+def _draw_repeats(points: Sequence[BatchPoint], useful: int | None, axes: Axes) -> None:
+    """Steps to target by global batch over repeats of one setting; curves_figure has that of searches."""
+    met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
+    log2_axis(axes, "x", [point.global_batch for point in points])
+    steps = [point.cell.steps for point in points]
+    seen = [value for one in steps for value in (one.value, one.beyond)]
+    if met:
+        first, ends = met[0], (points[0].global_batch, points[-1].global_batch)
+        line = [first.cell.steps.value * first.global_batch / end for end in ends]
+        draw_line(axes, zip(ends, line), MUTED, "--", 1.2, label="perfect scaling")
+        seen += line
+    log2_axis(axes, "y", seen, ends_of(steps))
+    if useful:
+        axes.axvline(useful, color=GREEN, linestyle=":", label=f"maximum useful batch, {useful:,}")
+    draw_line(axes, ((point.global_batch, point.cell.steps.value) for point in met), BLUE)
+    for point in points:
+        mark_estimate(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")
+    label_axes(axes, "global batch B (examples)", "steps to target S")

@@ -1,7 +1,4 @@
-"""The critical batch along a run, by branches: a chapter with sentences, tables and figures.
-
-    shown_by(parts_of_branches(branched, [(target, fit.b_crit)]))
-"""
+"""The critical batch along a run, by branches: a chapter with sentences, tables and figures."""
 from __future__ import annotations
 
 import json
@@ -22,7 +19,7 @@ from ..document import Detail, Figures, Finding, Part
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, arrows, draw_panels, ends_of, explain,
                        label_axes, log2_axis, mark_estimate, spread_evenly, value_axis)
 from ..subject import Whole
-from ..table import BATCH, NOISE, Cell, Table, count_cell, interval_cell, keys_of, known_cell, number_cell
+from ..table import Cell, Table, count_cell, interval_cell, keys_of, known_cell, number_cell
 from ..texts import BRANCHES, Cells
 from .noise import is_bounded
 
@@ -32,8 +29,7 @@ Measured = Sequence[tuple[Target, Estimate]]        # critical batches fitted to
 
 
 def branched_runs(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
-    """The title and parts of each run with branches, beside the critical batches fitted to steps of the same workload,
-    and the id of the run's log."""
+    """Of each run with branches the title and parts, beside critical batches fitted to steps, and the id of its log."""
     for run in branched_of(whole.branches, whole.asked.branch_tolerance, whole.options.confidence):
         fits = [(subject.target, subject.curve.regimes.fit) for subject in whole.subjects
                 if subject.section.workload == run.workload and subject.curve]
@@ -44,7 +40,6 @@ def branched_runs(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
 
 
 def parts_of_branches(found: Branched, measured: Measured = ()) -> Iterator[Part]:
-    """All there is to show of the branches of one run."""
     yield from findings(found, measured)
     yield from _tables(found, measured)
     points = spread_evenly(found.points, MOST_PANELS)
@@ -60,13 +55,11 @@ def _heading(found: Branched) -> str:
 
 
 def _words(found: Branched) -> dict[str, Any]:
-    """What texts name."""
     return {"metric": found.metric, "tolerance": str(found.tolerance), "length": found.length, "rule": found.rule,
             "confidence": found.confidence}
 
 
 def findings(found: Branched, measured: Measured) -> Iterator[Finding]:
-    """The critical batch along the run, then the noise scale and the fitted critical batch beside it."""
     said = [BRANCHES.say("local_at", batch=describe_critical(point.critical), step=point.step)
             for point in found.points]
     yield BRANCHES.find("local", found.points[-1].critical, batches=", then ".join(
@@ -129,7 +122,7 @@ def _tables(found: Branched, measured: Measured) -> Iterator[Table | Detail]:
     yield BRANCHES.table("branched-critical-batch", found.points, {
         "step": lambda point: count_cell(point.step), "examples": lambda point: count_cell(point.examples),
         "local_critical_batch": critical, "loss_allowed": lambda point: number_cell(point.allowed),
-        NOISE: lambda point: known_cell(_noise(point)),
+        "noise_scale": lambda point: known_cell(_noise(point)),
         "noise_over_local": lambda point: known_cell(_noise_over_critical(point), ratio), **fitted,
         "diverged": lambda point: count_cell(len(point.diverged))},
         lambda point: point.keys, diverged=lambda point: point.diverged, notes=notes,
@@ -141,7 +134,7 @@ def _tables(found: Branched, measured: Measured) -> Iterator[Table | Detail]:
         rows += [(point, at, excess, float(lower[at]), float(upper[at])) for at in range(len(point.factors))]
     yield Detail(BRANCHES.table("branched-losses", rows, {
         "step": lambda row: count_cell(row[0].step), "factor": lambda row: count_cell(row[0].factors[row[1]]),
-        BATCH: lambda row: count_cell(row[0].factors[row[1]] * found.base_batch),
+        "global_batch": lambda row: count_cell(row[0].factors[row[1]] * found.base_batch),
         "loss": lambda row: number_cell(float(row[0].losses.mean(0)[row[1]])), "excess": excess_cell,
         "allowed": lambda row: number_cell(row[2].allowed[row[1]]),
         "within": lambda row: Cell("yes" if row[2].within[row[1]] else "no")},
@@ -149,7 +142,6 @@ def _tables(found: Branched, measured: Measured) -> Iterator[Table | Detail]:
 
 
 def _draw_critical(found: Branched, measured: Measured, axes: Axes) -> None:
-    """The critical batch and the noise scale against the examples seen, and fitted critical batches as bands."""
     noise = [(point, as_estimate(point.noise)) for point in found.points if point.noise]
     bands = [(target, b_crit) for target, b_crit in measured if is_bounded(b_crit)]
     shown = [*(point.critical for point in found.points), *(scale for _, scale in noise)]

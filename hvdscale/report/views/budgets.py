@@ -1,8 +1,4 @@
-"""The best of a metric under budgets, in tables and findings.
-
-    found = best_under(studies, "val/error", True, [Budget(10, "epochs"), Budget(5000, "steps")])
-    print(as_text(budgets_table(found)), *sentences_of(find_budgets(found)))
-"""
+"""The best of a metric under budgets, in tables and findings."""
 from __future__ import annotations
 
 import math
@@ -15,10 +11,10 @@ from ...analysis.base_rates import BaseRates, both_readings, value_range
 from ...analysis.budgets import BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind, best_under
 from ...formatting.numbers import in_brackets, listed, number, span
 from ..document import Detail, Finding, Part, column_name
-from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look, draw_bar,
+from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look, draw_line,
                        draw_panels, explain, is_named, is_positive, label_axes, log2_axis, set_ticks, shade, value_axis)
 from ..subject import Subject, shared_by_metric
-from ..table import BATCH, Cell, Table, count_cell, keys_of, metric_name, no_cell, number_cell
+from ..table import Cell, Table, count_cell, keys_of, metric_name, no_cell, number_cell
 from ..texts import GENERAL, SEARCH, Cells
 from .curves import ASIDE, heading, plain
 
@@ -30,7 +26,6 @@ SUPERSCRIPT = str.maketrans("-0123456789", "\N{SUPERSCRIPT MINUS}⁰¹²³⁴⁵
 
 @shared_by_metric
 def best_under_budgets(subject: Subject) -> Iterable[Part]:
-    """The best of the target's metric under each budget that was asked for."""
     return parts_of_budgets(subject, subject.target.column, subject.target.minimizes, subject.asked.budgets)
 
 
@@ -50,7 +45,6 @@ def base_rates(subject: Subject) -> Iterator[Part]:
 
 
 def unused_budgets(subject: Subject) -> Iterator[Finding]:
-    """That budgets are ignored, of trials that are no draws."""
     if subject.asked.budgets:
         yield GENERAL.find("no_budgets")
 
@@ -59,7 +53,7 @@ def budgets_table(found: BestUnder) -> Table:
     columns: Cells = {SEARCH.column("best_within", _key(budget), within=within_budget(budget), metric=found.column):
                       partial(lambda at, points: best_cell(points[at]), at) for at, budget in enumerate(found.budgets)}
     return SEARCH.table("budgets", zip(*found.rows), {
-        BATCH: lambda points: count_cell(points[0].global_batch),
+        "global_batch": lambda points: count_cell(points[0].global_batch),
         SEARCH.column("feasible_of_all", "feasible"): lambda points: count_cell(
             max(point.feasible for point in points), f"{points[0].diverged} div." if points[0].diverged else ""),
         **columns}, keys_of, file=f"budgets-{column_name(found.column)}", warnings=warnings(found),
@@ -68,16 +62,26 @@ def budgets_table(found: BestUnder) -> Table:
 
 def trials_table(found: BestUnder) -> Table:
     """Behind each best value its trial and step, and the median best of fewer trials."""
+    def best_of(parts: int, row: tuple[Budget | None, BudgetPoint]) -> Cell:
+        n = row[1].feasible // parts
+        return number_cell(row[1].curve[n - 1].low, f"of {n}") if n else Cell("n/a", math.nan)
+
+    def trial(row: tuple[Budget | None, BudgetPoint]) -> Cell:
+        best, outcomes = row[1].trial, row[1].outcomes
+        if best is None:
+            return Cell("n/a")
+        log, number = outcomes.study.key(best)
+        return Cell(f"{log}:{number}{f' {MARK}' if outcomes.kind[best] == TrialKind.SHORT else ''}")
     return SEARCH.table(
         "budget-trials", [(budget, point) for budget, points in zip(found.budgets, found.rows) for point in points], {
             SEARCH.column("budget_name", "budget"): lambda row: Cell(within_budget(row[0]).removeprefix("within ")),
-            BATCH: lambda row: count_cell(row[1].global_batch),
+            "global_batch": lambda row: count_cell(row[1].global_batch),
             SEARCH.column("best_of_trial", "best"): lambda row: number_cell(row[1].value),
             "step": lambda row: Cell("n/a" if row[1].trial is None else f"{row[1].step:,.0f}", row[1].step),
-            SEARCH.column("trial_name", "trial"): lambda row: Cell(_trial(row[1])),
+            SEARCH.column("trial_name", "trial"): trial,
             "short": lambda row: count_cell(row[1].short),
-            SEARCH.column("best_of_part", "best_of_quarter", part="a quarter"): lambda row: _of_n(row[1], 4),
-            SEARCH.column("best_of_part", "best_of_half", part="half"): lambda row: _of_n(row[1], 2)},
+            SEARCH.column("best_of_part", "best_of_quarter", part="a quarter"): partial(best_of, 4),
+            SEARCH.column("best_of_part", "best_of_half", part="half"): partial(best_of, 2)},
         lambda row: row[1].keys, file=f"budget-trials-{column_name(found.column)}", warnings=warnings(found),
         metric=metric_name(found.column), notes=(SEARCH.say("budget_intervals", confidence=found.confidence),))
 
@@ -136,27 +140,12 @@ def best_cell(point: BudgetPoint) -> Cell:
                 span(point.best.low, point.best.high))
 
 
-def _of_n(point: BudgetPoint, parts: int) -> Cell:
-    n = point.feasible // parts
-    if not n:
-        return Cell("n/a", math.nan)
-    return number_cell(point.curve[n - 1].low, f"of {n}")
-
-
-def _trial(point: BudgetPoint) -> str:
-    if point.trial is None:
-        return "n/a"
-    log, trial = point.outcomes.study.key(point.trial)
-    return f"{log}:{trial}{f' {MARK}' if point.outcomes.kind[point.trial] == TrialKind.SHORT else ''}"
-
-
 def within_budget(budget: Budget | None) -> str:
     """``within 10 epochs``."""
     return "over the whole run" if budget is None else f"within {budget}"
 
 
 def within_own(budget: Budget | None) -> str:
-    """`` within 10 epochs``."""
     return f" {within_budget(budget)}" if budget else " within each trial's own budget"
 
 
@@ -188,7 +177,7 @@ def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
     short = any(found.kind[at] == TrialKind.SHORT for found in maps for at in found.best)
     return SEARCH.table(
         "base-rates", sorted({int(found.global_batch[at]) for found in maps for at in found.best}),
-        {BATCH: count_cell, **columns},
+        {"global_batch": count_cell, **columns},
         lambda batch: tuple(found.key(at) for found in maps if (at := _best_at(found, batch)) is not None),
         file=f"base-rates-{column_name(maps[0].column)}", notes=[SEARCH.say("short_best", mark=MARK) if short else ""],
         metric=metric_name(maps[0].column))
@@ -247,7 +236,7 @@ def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
         look: Look = {"linestyle": "", "marker": marker, "color": color, "markersize": 5.5}
         for point, across in zip(row, x):
             if point.best.high > point.best.low:
-                draw_bar(axes, across, point.best.low, point.best.high, color, 0.6)
+                draw_line(axes, ((across, point.best.low), (across, point.best.high)), color, width=1.4, alpha=0.6)
             axes.plot([across], [point.best.value], **look,
                       **({"markerfacecolor": "none"} if point.best_is_short else {"markeredgewidth": 0}))
         if row and is_named(at, len(rows)):
@@ -256,10 +245,7 @@ def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
 
 
 def base_rate_figure(*records: BaseRates | None) -> Figure | None:
-    """The map of a metric over batch and base rate, a panel a record; None where no trial has a value.
-
-    Trials lie where their own rate lies, on a grid or not; one scale of colours for all panels.
-    """
+    """The map of a metric over batch and base rate, a panel a record, of one scale of colours; None without a value."""
     maps = [one for one in records if one is not None and np.isfinite(one.value).any()]
     if not maps:
         return None
@@ -281,8 +267,7 @@ def base_rate_figure(*records: BaseRates | None) -> Figure | None:
 
 
 class _Scale:
-    """Colours of values, by their share of the way from the best (0: dark) to ``worst``, beyond which all have one.
-    """
+    """Colours of values by their share of the way from the best (0: dark) to the worst, beyond which all have one."""
 
     def __init__(self, best: float, worst: float) -> None:
         self.best, self.worst = best, worst

@@ -22,7 +22,6 @@ CROWDED = "#"       # marks a worker count at which a host had fewer cores than 
 
 
 def workers_marked(cell: RunCell) -> str:
-    """Its worker count, ``4#`` where its runs crowded their host."""
     return f"{cell.workers[0]}{CROWDED if cell.oversubscribed else ''}"
 
 
@@ -114,7 +113,6 @@ def _freedom(degrees: Mapping[str, int]) -> str:
 
 
 def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
-    """Which hosts had more workers than cores."""
     crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
     counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in crowded})
     shared = any(trial.workers < trial.execution["local_workers"] for trial in crowded)

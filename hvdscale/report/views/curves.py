@@ -1,10 +1,4 @@
-"""Figures of steps to target against batch size, of searches: one curve, and families of them.
-
-    figure = curves_figure([curve])
-    figure = curves_figure(curves, kind=NORMALISED)         # models, optimizers, data sets, targets in one
-
-Records are analysis.curves.Curve. Several panels make one figure, as in the paper.
-"""
+"""Figures of steps to target against batch size, of searches: one curve, and families of them."""
 from __future__ import annotations
 
 import math
@@ -49,11 +43,7 @@ PerfectLine = tuple[str, Sequence[float], Sequence[float]]  # colour, batches, v
 
 @dataclass(frozen=True, eq=False)
 class CurvePanel:
-    """Curves in one pair of axes.
-
-    labels   one a curve; None: what distinguishes them
-    ordered  whether the curves have an order, which shades of one scale then show
-    """
+    """Curves in one pair of axes; ordered: shades of one scale show it; labels, by default what distinguishes them."""
 
     title: str
     curves: Sequence[Curve]
@@ -63,18 +53,21 @@ class CurvePanel:
 
 def curves_figure(curves: Sequence[Curve], *, kind: str = STEPS, labels: Sequence[str] | None = None, title: str = "",
                   name: str = "", ordered: bool = False) -> Figure | None:
-    """Steps to target against batch size, of one curve or of a family in one figure; None where no batch was met.
-
-    kind     STEPS; NORMALISED: over the steps at the smallest batch that all met; EXAMPLES: B S over its fewest
-    labels, ordered  see CurvePanel
-    """
+    """Steps to target against batch size, of one curve or of a family in one figure; None where no batch was met. kind:
+    STEPS; NORMALISED: over the steps at the smallest batch that all met; EXAMPLES: B S over its fewest."""
     panels, empty = _with_something([CurvePanel(title, curves, labels, ordered)], kind)
-    return _figure(panels, empty, kind, title or _title(panels[0].curves, kind), name or f"{kind}-batch"
-                   ) if panels else None
+    if not panels:
+        return None
+    first, one_workload = panels[0].curves[0], len({curve.workload for curve in panels[0].curves}) == 1
+    goal = "several targets" if one_workload else "target"
+    if len({curve.target for curve in panels[0].curves}) == 1:
+        goal = str(first.target)
+    own = f"{'Examples' if kind == EXAMPLES else 'Steps'} to {goal}{'' if kind == STEPS else ', normalised'}"
+    own += f"\n{heading(first.workload)}" if one_workload else ""
+    return _figure(panels, empty, kind, title or own, name or f"{kind}-batch")
 
 
 def curve_panels(panels: Iterable[CurvePanel], *, kind: str = STEPS, title: str = "") -> Figure | None:
-    """The same in several panels, without those that have nothing to show; None where none is left."""
     panels, empty = _with_something(panels, kind)
     title = title or NAMES[kind]
     return _figure(panels, empty, kind, title if len(panels) > 1 else f"{title}\n{heading(panels[0].title)}",
@@ -111,7 +104,6 @@ def plain(text: object, longest: int = LONGEST) -> str:
 
 
 def heading(text: object) -> str:
-    """A name as a line of a title can show it."""
     return plain(text, LONGEST_TITLE)
 
 
@@ -159,14 +151,6 @@ def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title
         fit=alone and any(map(_drawn_fit, curves)),
         targets=[f"{panel.title}: {panel.curves[0].target}" for panel in panels] if len(panels) > 1 == most else [],
         empty=list(empty))
-
-
-def _title(curves: Sequence[Curve], kind: str) -> str:
-    first, one_target = curves[0], len({curve.target for curve in curves}) == 1
-    what, tail = "Examples" if kind == EXAMPLES else "Steps", "" if kind == STEPS else ", normalised"
-    if len({curve.workload for curve in curves}) == 1:
-        return f"{what} to {first.target if one_target else 'several targets'}{tail}\n{heading(first.workload)}"
-    return f"{what} to {first.target if one_target else 'target'}{tail}"
 
 
 def _met(curve: Curve) -> list[CurvePoint]:
@@ -225,7 +209,14 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
         if len(curves) > len(HUES):         # a crowd: what lies where, and no more
             _draw_line(axes, points, 1, color, marker=marker, markersize=3, label=label, alpha=0.8)
         else:
-            _draw_curve(axes, points, gap ** ((at + 0.5) / len(curves) - 0.5), color, marker, label)
+            aside = gap ** ((at + 0.5) / len(curves) - 0.5)
+            _draw_line(axes, points, aside, color)
+            for point, one in points:
+                mark_estimate(axes, point.global_batch, one, color, marker, label, aside=aside)
+                if not point.trials and point.infeasible:
+                    lost: Look = {"linestyle": "", "marker": "x", "markersize": 6}
+                    axes.plot([point.global_batch * aside], axes.get_ylim()[1:], color=color, clip_on=False, **lost)
+                    explain(axes, "not met: all diverged", color=MUTED, **lost)
     label_axes(axes, "global batch B (examples)", AXES.get(kind) or f"steps / steps at B = {_common(curves):,}")
 
 
@@ -249,18 +240,6 @@ def _perfect(shown: Sequence[Sequence[ScaledPoint]], kind: str, ends: tuple[int,
     starts = starts if len(starts) <= OWN_LINES and not ordered else [max(starts)]
     return [(MUTED if len(starts) == 1 else color, [batch, ends[1]], [start / batch, start / ends[1]])
             for start, batch, color in starts]
-
-
-def _draw_curve(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, marker: str,
-                label: str | None) -> None:
-    _draw_line(axes, points, aside, color)
-    top = axes.get_ylim()[1]
-    for point, one in points:
-        mark_estimate(axes, point.global_batch, one, color, marker, label, aside=aside)
-        if not point.trials and point.infeasible:
-            look: Look = {"linestyle": "", "marker": "x", "markersize": 6}
-            axes.plot([point.global_batch * aside], [top], color=color, clip_on=False, **look)
-            explain(axes, "not met: all diverged", color=MUTED, **look)
 
 
 def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, **look: Any) -> None:

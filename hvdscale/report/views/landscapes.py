@@ -1,11 +1,8 @@
-"""Learning-rate landscapes: steps and loss against the rate at each batch, and what describes the best rates.
-
-    view = landscapes(about)
-"""
+"""Learning-rate landscapes: steps and loss against the rate at each batch, and what describes the best rates."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,8 +19,7 @@ from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICK
                        draw_line, draw_panels, ends_of, fraction, is_named, label_axes, log2_axis, mark_estimate, shade,
                        spread_evenly, value_axis)
 from ..subject import Subject
-from ..table import (BATCH, STEPS, Cell, Table, TrialKeys, count_cell, interval_cell, metric_name, no_cell, number_cell,
-                     steps_cell)
+from ..table import Cell, Table, count_cell, interval_cell, keys_of, metric_name, no_cell, number_cell, steps_cell
 from ..texts import LANDSCAPES, power_cell
 from .curves import heading
 from .rules import rate_words
@@ -38,7 +34,6 @@ LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("-
 
 
 def landscapes(subject: Subject) -> Iterator[Part]:
-    """What there is to show of a workload's studies, whose fits are those of the learning-rate rules."""
     found = rate_landscapes(subject.curve, subject.costs)
     if found:
         yield from find_law(found)
@@ -49,13 +44,11 @@ def landscapes(subject: Subject) -> Iterator[Part]:
 
 
 def _words(found: RateLandscapes) -> dict[str, Any]:
-    """What texts name."""
     return {**rate_words(found.costs.effective), "metric": metric_name(found.costs.target.column),
             "confidence": found.costs.confidence, "tolerance": percent(found.costs.tolerance), "bin": f"{BIN:g}"}
 
 
 def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
-    """Which law describes the best rates, in a sentence; () where too few are known."""
     laws, rate = found.laws, _words(found)["rate"]
     if not laws.laws:
         return ()
@@ -73,7 +66,6 @@ def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
 
 
 def landscapes_table(found: RateLandscapes) -> Table:
-    """By batch: the best rate, the rates that lose little, and the fewest steps and best loss."""
     def best(one: RateLandscape) -> Cell:
         why = WHY.get(one.rate.why, "not bracketed") if one.rate.why else ""
         return no_cell(below=why) if why else interval_cell(one.rate.best)
@@ -82,9 +74,9 @@ def landscapes_table(found: RateLandscapes) -> Table:
         low, high = (math.nan, math.nan) if one.rate.why else one.width(found.costs.tolerance)
         return Cell(span(low, high) or "n/a", high / low, low, high)
     return LANDSCAPES.table("lr-landscape", found.batches, {
-        BATCH: lambda one: count_cell(one.global_batch),
+        "global_batch": lambda one: count_cell(one.global_batch),
         "trials": lambda one: count_cell(len(one.space.x), f"{int((one.space.kind == REACHED).sum())} met"),
-        STEPS: lambda one: steps_cell(one.steps), "tried_rate": lambda one: number_cell(one.rate.tried),
+        "steps_to_target": lambda one: steps_cell(one.steps), "tried_rate": lambda one: number_cell(one.rate.tried),
         "best_rate": best, "rates_within": within,
         "best_value": lambda one: number_cell(best_value(one.values, found.costs.target.minimizes))},
         lambda one: one.rate.keys, what=found.costs.target, **_words(found), notes=(
@@ -111,14 +103,10 @@ def laws_table(found: RateLandscapes) -> Table | None:
         LANDSCAPES.column("power_of_batch", "power"): power,
         "deviation": lambda law: Cell(f"x{ratio(law.deviation)}", law.deviation) if law else Cell("n/a", math.nan),
         "describes": lambda law: Cell("yes" if law is None or law.describes else "no")},
-        lambda law: _keys(found.batches), what=found.costs.target, **_words(found), notes=(
+        lambda law: keys_of(one.space for one in found.batches), what=found.costs.target, **_words(found), notes=(
             LANDSCAPES.say("laws", **_words(found)),
             LANDSCAPES.say("adam") if any(law.name == ADAM for law in laws.laws) else "",
             LANDSCAPES.say("peak_law") if peak is not None else ""))
-
-
-def _keys(batches: Sequence[RateLandscape]) -> TrialKeys:
-    return tuple(key for one in batches for key in one.space.keys)
 
 
 def rates_table(found: RateLandscapes) -> Table:
@@ -136,7 +124,7 @@ def rates_table(found: RateLandscapes) -> Table:
         steps: np.ndarray = row[0].space.steps[row[3]][row[0].space.kind[row[3]] == REACHED]
         return steps
     return LANDSCAPES.table("lr-landscape-rates", rows, {
-        BATCH: lambda row: count_cell(row[0].global_batch), "rate": lambda row: number_cell(row[1]),
+        "global_batch": lambda row: count_cell(row[0].global_batch), "rate": lambda row: number_cell(row[1]),
         LANDSCAPES.column("trials_of_bin", "trials"): lambda row: count_cell(len(row[3]), f"{len(met(row))} met"),
         "fewest_steps": lambda row: number_cell(float(met(row).min()) if len(met(row)) else math.nan),
         LANDSCAPES.column("steps_fitted", "steps"): lambda row: interval_cell(row[2]),
@@ -146,16 +134,18 @@ def rates_table(found: RateLandscapes) -> Table:
 
 
 def landscape_figures(found: RateLandscapes) -> Iterator[Figure]:
-    """The landscapes by batch, and the best rates with the laws."""
     words = {"target": found.costs.target, "workload": heading(found.costs.workload), **_words(found)}
     fitted = spread_evenly([one for one in found.batches if one.rate.landscape is not None], MOST_PANELS)
     known = [one for one in found.batches if not one.rate.why]
+
+    def figure(name: str, draw: Callable[..., None], batches: Sequence[RateLandscape], panels: int = 1) -> Figure:
+        return LANDSCAPES.figure(name, draw, keys_of(one.space for one in batches), panels, **words)
     if fitted:
         draw = draw_panels(partial(_draw_landscape, found), fitted, [f"B = {one.global_batch:,}" for one in fitted])
-        yield LANDSCAPES.figure("lr-landscape", draw, _keys(fitted), len(fitted), **words)
-    yield LANDSCAPES.figure("lr-landscape-loss", partial(_draw_losses, found), _keys(found.batches), **words)
+        yield figure("lr-landscape", draw, fitted, len(fitted))
+    yield figure("lr-landscape-loss", partial(_draw_losses, found), found.batches)
     if len(known) > 1:
-        yield LANDSCAPES.figure("lr-landscape-best", partial(_draw_best_rates, found, known), _keys(known), **words)
+        yield figure("lr-landscape-best", partial(_draw_best_rates, found, known), known)
 
 
 def _draw_landscape(found: RateLandscapes, axes: Axes, one: RateLandscape) -> None:

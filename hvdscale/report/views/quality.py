@@ -1,7 +1,4 @@
-"""Whether larger batches reach worse solutions, in findings and a table.
-
-    print(find_quality(quality_of(studies, "val/error", True, Budget(5000, "steps"))).said)
-"""
+"""Whether larger batches reach worse solutions, in findings and a table."""
 from __future__ import annotations
 
 import math
@@ -19,9 +16,9 @@ from ...analysis.studies import are_searched, is_measured
 from ...formatting.numbers import capital, in_brackets, listed, percent, span, whole
 from ...log.schema import SMALLER
 from ..document import Detail, Figures, Finding, Part, column_name, shown_by
-from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_bar, ends_of, label_axes, log2_axis, shade, value_axis
+from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, shade, value_axis
 from ..subject import Subject, shared_by_metric
-from ..table import BATCH, Cell, Table, count_cell, keys_of, metric_name, number_cell
+from ..table import Cell, Table, count_cell, keys_of, metric_name, number_cell
 from ..texts import GENERAL, SEARCH, Cells
 from .budgets import MARK, at_batches, best_cell, describe_ends, parts_of_budgets, within_own
 from .curves import heading
@@ -29,7 +26,6 @@ from .curves import heading
 
 @shared_by_metric
 def by_quality(subject: Subject) -> Iterable[Part]:
-    """Of the target's metric."""
     return parts_of_quality(subject, subject.target.column, subject.target.minimizes)
 
 
@@ -59,8 +55,7 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
 
 
 def best_of_metrics(subject: Subject) -> Iterator[Part]:
-    """The best of each validation metric of which it is known which way is better, of studies held against no target.
-    """
+    """The best of each validation metric whose better way is known, of studies held against no target."""
     studies, budgets = subject.studies, subject.asked.budgets or (None,)
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
     known = [(column, way == SMALLER) for column in columns
@@ -84,7 +79,6 @@ def best_of_metrics(subject: Subject) -> Iterator[Part]:
 
 
 def find_quality(found: Quality) -> Finding:
-    """The verdict, what it is based on, and what the sweep could have found."""
     more = tuple(_describe_basis(found))
     metric, within = metric_name(found.column), within_own(found.budget)
     if not math.isfinite(found.p_value):
@@ -156,7 +150,6 @@ def _why(found: Quality) -> tuple[str, ...]:
 
 
 def quality_table(found: Quality, apart: bool = False) -> Table:
-    """By batch the best value and what was compared of it. apart: its name has the budget."""
     best = {found.points[at].global_batch: value for at, value in zip(found.compared, found.best)}
     fitted: dict[int, Cell] = {}
     if found.valley:
@@ -171,7 +164,7 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
         return number_cell(math.nan if point.trial is None else float(rates[point.trial]))
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return SEARCH.table("quality", found.points, {
-        BATCH: lambda point: count_cell(point.global_batch),
+        "global_batch": lambda point: count_cell(point.global_batch),
         SEARCH.column("feasible_valued", "feasible"): lambda point: count_cell(point.feasible),
         SEARCH.column("best_of_all", "best", metric=found.column): best_cell,
         "compared": lambda point: number_cell(float(best.get(point.global_batch, math.nan))),
@@ -195,7 +188,7 @@ def best_batch_figure(found: Quality, tolerance: Tolerance) -> Figure | None:
         along = np.geomspace(valley.batches[0], valley.batches[-1], 300)
         axes.axvspan(*valley.within(tolerance), color=shade(2, 3), alpha=0.2, linewidth=0, label=f"within {tolerance}")
         for point, value in zip(points, found.best):
-            draw_bar(axes, point.global_batch, point.best.low, point.best.high, MUTED)
+            draw_line(axes, [(point.global_batch, end) for end in (point.best.low, point.best.high)], MUTED, width=1.4)
             axes.plot([point.global_batch], [value], linestyle="", marker="o", color=INK, markersize=5.5)
         axes.plot(along, sign * valley.at(along), color=shade(0, 3), linewidth=1.4, label="fitted")
         axes.axvline(valley.best.value, color=shade(0, 3), linewidth=1, linestyle=":", label="best batch")

@@ -1,8 +1,4 @@
-"""What a learning-rate rule cost, in tables and sentences.
-
-    found = rules_of(curve)
-    print(*sentences_of(find_rules(found)), sep="\n"); print(as_text(rules_table(found)))
-"""
+"""What a learning-rate rule cost, in tables and sentences."""
 from __future__ import annotations
 
 import math
@@ -19,8 +15,7 @@ from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..document import Detail, Finding, Part
 from ..subject import Subject
-from ..table import (BATCH, STEPS, Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, keys_of, no_cell,
-                     number_cell)
+from ..table import Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, keys_of, no_cell, number_cell
 from ..texts import SEARCH, Cells
 from .searches import best_of_interval
 
@@ -37,7 +32,6 @@ PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not brack
 
 
 def rule_costs(subject: Subject) -> Iterator[Part]:
-    """What each rule cost."""
     found = subject.costs
     if found:
         yield from find_rules(found)
@@ -47,13 +41,11 @@ def rule_costs(subject: Subject) -> Iterator[Part]:
 
 
 def rate_words(effective: bool) -> dict[str, Any]:
-    """What is scaled, for texts."""
     return ({"rate": "effective learning rate", "formula": "lr / (1 - momentum)"} if effective else
             {"rate": "learning rate", "formula": "lr"})
 
 
 def find_rules(found: RuleCosts) -> tuple[Finding, ...]:
-    """Where each rule first loses or that it holds, then how the best rate grows."""
     exponent, rate = found.exponent, rate_words(found.effective)["rate"]
     grows = (SEARCH.find("exponent", exponent, rate=rate, power=exponent)
              if math.isfinite(exponent.value) else
@@ -120,7 +112,6 @@ def _text(value: object) -> str:
 
 
 def rules_table(found: RuleCosts) -> Table:
-    """By batch: the best rate, and what each rule loses."""
     def keys(at: int) -> TrialKeys:
         return keys_of([found.rates[at], *(cost.points[at] for cost in found.costs)])
     columns: Cells = {}
@@ -133,8 +124,8 @@ def rules_table(found: RuleCosts) -> Table:
     lost = [SEARCH.say("from_fitted_rule", rule=rule_name(cost.rule), batch=None if math.isinf(
         cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
     return SEARCH.table("lr-rules", range(len(found.rates)), {
-        BATCH: lambda at: count_cell(found.rates[at].global_batch),
-        STEPS: lambda at: _steps_cell(found.tuned_steps[at]),
+        "global_batch": lambda at: count_cell(found.rates[at].global_batch),
+        "steps_to_target": lambda at: _steps_cell(found.tuned_steps[at]),
         "tried_rate": lambda at: number_cell(found.rates[at].tried),
         "best_rate": lambda at: interval_cell(found.rates[at].best), **columns}, keys,
         baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **rate_words(found.effective),
@@ -162,9 +153,8 @@ def _steps_cell(steps: Estimate) -> Cell:
 
 
 def points_table(found: RuleCosts) -> Table:
-    """Every rule at every batch, with its rate and the trials near it."""
     return SEARCH.table("lr-rule-points", [(cost, point) for cost in found.costs for point in cost.points], {
-        "rule": lambda row: Cell(str(row[0].rule)), BATCH: lambda row: count_cell(row[1].global_batch),
+        "rule": lambda row: Cell(str(row[0].rule)), "global_batch": lambda row: count_cell(row[1].global_batch),
         SEARCH.column("rate_of_rule", "rate", **rate_words(found.effective)):
             lambda row: number_cell(row[1].rate),
         "near": lambda row: count_cell(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
@@ -176,7 +166,6 @@ def points_table(found: RuleCosts) -> Table:
 
 
 def missing_table(found: RuleCosts) -> Table | None:
-    """The runs that would decide; None where none is missing."""
     runs = [run for cost in found.costs for run in cost.missing]
     if not runs:
         return None
@@ -184,7 +173,7 @@ def missing_table(found: RuleCosts) -> Table | None:
     def value(name: str, run: Missing) -> Cell:
         return number_cell(run.values[name]) if name in run.values else Cell("n/a")
     return SEARCH.table("lr-rule-missing", runs, {
-        "rule": lambda run: Cell(str(run.rule)), BATCH: lambda run: count_cell(run.global_batch),
+        "rule": lambda run: Cell(str(run.rule)), "global_batch": lambda run: count_cell(run.global_batch),
         SEARCH.column("missing_rate", "rate", **rate_words(found.effective)):
             lambda run: number_cell(run.rate),
         **{SEARCH.column("missing_value", name, title=name.replace("_", " ")): partial(value, name)
@@ -194,7 +183,6 @@ def missing_table(found: RuleCosts) -> Table | None:
 
 
 def notes(found: RuleCosts) -> Iterator[str]:
-    """What must be known to read the tables."""
     log, trial = found.base.key(found.base_trial)
     hows = {point.how for cost in found.costs for point in cost.points}
     yield SEARCH.say("rules_start", batch=found.base_batch, trial=f"{log}:{trial}",

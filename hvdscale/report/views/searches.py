@@ -18,9 +18,9 @@ from ...plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter
 from ...target import Target
 from ..document import Figures, Finding, Part, column_name
 from ..subject import Subject
-from ..table import BATCH, Cell, Table, TrialKeys, count_cell, no_cell, number_cell
+from ..table import Cell, Table, TrialKeys, count_cell, no_cell, number_cell
 from ..texts import SCALING, SEARCH, Cells
-from .metaparameters import best_of_figure
+from .study_figures import best_of_figure
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next
@@ -65,8 +65,7 @@ def describe_best(search: Search) -> str:
 
 
 def not_by(before: float) -> str:
-    """``> 380``: the last evaluation that did not meet the target, in other words than an interval's; empty where
-    it is unknown."""
+    """``> 380``: the last evaluation that did not meet the target; empty where it is unknown."""
     return "" if math.isnan(before) else SEARCH.say("not_by", steps=exact(before, 0))
 
 
@@ -82,8 +81,7 @@ def format_value(parameter: Parameter, value: object) -> str:
 
 
 def hygiene(search: Search) -> tuple[str, ...]:
-    """Where the space may have cut the best point off, how far others lie from its ends, and whether more trials
-    promise a better best."""
+    """Where the space may have cut the best point off, how far others lie from its ends, whether more trials help."""
     if search.best is None or search.points_are_equal:
         return ()
     cut, inside = [], []
@@ -98,31 +96,29 @@ def hygiene(search: Search) -> tuple[str, ...]:
                 end=end_name(bound), bound=format_value(parameter, bound.end), scale=parameter.scale.replace("_", " ")))
         elif not (bound.final or math.isnan(bound.position) or parameter.values):
             inside.append(SEARCH.say("inside_one", name=parameter.name, distance=bound.distance, end=end_name(bound)))
-    return (*cut, *([SEARCH.say("inside", distances=", ".join(inside))] if inside else ()), *_describe_more(search))
+    more, half = [SEARCH.say("inside", distances=", ".join(inside))] if inside else [], search.half
+    kind = "more_pruned"
+    if half is None:
+        kind = "more_unknown" if search.done else ""
+    elif math.isinf(half.low):
+        kind = "more_needed"
+    elif math.isnan(search.lowered):
+        kind = ""
+    elif half.known or search.improving:
+        kind = "more"
+    if kind:                        # by what the second half of the trials brought
+        more.append(SEARCH.say(kind, half=half and half.n, all=len(search.curve), least=half and not half.known,
+                               amount=search.lowered, improving=search.improving, keep=search.prune_keep,
+                               bettered="bettered" if search.objective != STEPS_TO_TARGET else "lowered",
+                               coarse=search.lowered > IMPROVED))
+    return (*cut, *more)
 
 
 def end_name(bound: Bound) -> str:
     return "upper" if bound.upper else "lower"
 
 
-def _describe_more(search: Search) -> Iterator[str]:
-    """Whether more trials promise a better best, by what the second half of them brought."""
-    half = search.half
-    if half is None:
-        yield from [SEARCH.say("more_unknown")] * search.done
-        return
-    kind = "more" if half.known or search.improving else "more_pruned"
-    if math.isinf(half.low):
-        kind = "more_needed"
-    elif math.isnan(search.lowered):
-        return
-    yield SEARCH.say(kind, half=half.n, all=len(search.curve), least=not half.known, amount=search.lowered,
-                     bettered="bettered" if search.objective != STEPS_TO_TARGET else "lowered",
-                     improving=search.improving, coarse=search.lowered > IMPROVED, keep=search.prune_keep)
-
-
 def notes(searches: Sequence[Search]) -> Iterator[str]:
-    """How to read the table of studies."""
     steps = searches[0].objective == STEPS_TO_TARGET
     yield SEARCH.say("feasible_note")
     if not all(search.points_are_equal for search in searches):         # else they differ by seeds alone
@@ -135,7 +131,6 @@ def notes(searches: Sequence[Search]) -> Iterator[str]:
 
 
 def warnings(searches: Sequence[Search]) -> Iterator[str]:
-    """Of the table of studies: those that are not done, or fell short of their trials."""
     for kind, found in (("not_done", [search for search in searches if not search.done]),
                         ("fell_short", [search for search in searches
                                         if search.done and len(search.feasible) < search.wanted])):
@@ -145,28 +140,15 @@ def warnings(searches: Sequence[Search]) -> Iterator[str]:
                 word=kind == "not_done") for search in found])
 
 
-def of_metrics(subject: Subject) -> Iterator[Part]:
-    """The searches of a section without a target, which come first there."""
-    yield from () if subject.section.target else _searches(subject.section.searches)
-
-
-def to_target(subject: Subject) -> Iterator[Part]:
-    """The same, of others."""
-    yield from _searches(subject.section.searches) if subject.section.target else ()
-
-
-def _searches(searches: Sequence[Search]) -> Iterator[Part]:
-    yield from tables_of_searches(searches)
-    yield Figures(lambda: (best_of_figure([
-        BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
-                     tuple(draw.trial.key for draw in search.feasible if draw.trial))
-        for search in searches if search.objective == objective])
-        for objective in dict.fromkeys(search.objective for search in searches)))
-
-
-def next_draws(subject: Subject) -> Iterator[Finding]:
-    """What its searches should be asked next."""
-    yield from find_next(subject.section.searches)
+def own_searches(subject: Subject, to_target: bool) -> Iterator[Part]:
+    """The searches of a section with a target, or of one without."""
+    if bool(subject.section.target) is to_target:
+        searches = subject.section.searches
+        yield from tables_of_searches(searches)
+        yield Figures(lambda: (best_of_figure([
+            BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
+                         tuple(draw.trial.key for draw in search.feasible if draw.trial)) for search in found])
+            for found in group_by(searches, lambda search: search.objective).values()))
 
 
 def find_next(searches: Sequence[Search]) -> Iterator[Finding]:
@@ -199,8 +181,7 @@ def find_next(searches: Sequence[Search]) -> Iterator[Finding]:
 
 
 def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
-    """What the rows of these studies are based on in a table by batch or by workers; a search for the best metric may
-    have found another trial than the row's."""
+    """What rows of these studies are based on; a search for the best metric may have found another trial."""
     sought = dict.fromkeys(search.objective for search in searches if search.objective != STEPS_TO_TARGET)
     return SEARCH.say("tuned", names=list(dict.fromkeys(one.name for search in searches for one in search.space)),
                       trials=spread([len(search.feasible) for search in searches]), sought=list(sought),
@@ -208,12 +189,10 @@ def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
 
 
 def best_of_each(confidence: float) -> str:
-    """What a table of such rows shows, for its title."""
     return SEARCH.say("best_of_each", confidence=confidence)
 
 
 def best_of_interval(confidence: float) -> str:
-    """What goes under a value that is the best of a search."""
     return SEARCH.say("best_of_interval", confidence=confidence)
 
 
@@ -224,10 +203,15 @@ def tables_of_searches(searches: Sequence[Search]) -> tuple[Table, ...]:
 
 
 def _tables(searches: Sequence[Search], goal: str) -> Iterator[Table]:
-    """Of studies of one objective."""
     of_steps = searches[0].objective == STEPS_TO_TARGET
     suffix = "" if of_steps else f"-{searches[0].objective.replace('/', '-')}"
-    of_space: Cells = {"nearest_bound": _nearest, "still_improving": _improving}
+
+    def behind(search: Search) -> TrialKeys:
+        found = (search.best.trial, *search.repeats) if search.best else ()
+        return tuple(trial.key for trial in found if trial)
+
+    def lost(search: Search) -> TrialKeys:
+        return tuple(draw.trial.key for draw in search.of_kind(DrawEnd.DIVERGED) if draw.trial)
 
     def counted(search: Search, kind: DrawEnd, below: str = "") -> Cell:
         count = len(search.of_kind(kind))
@@ -241,6 +225,13 @@ def _tables(searches: Sequence[Search], goal: str) -> Iterator[Table]:
         saved = "" if math.isnan(search.saved_share) else f"{percent(search.saved_share)} saved"
         return Cell("off", 0) if search.prune_keep is None else counted(search, DrawEnd.PRUNED, saved)
 
+    def nearest(search: Search) -> Cell:
+        bound = search.nearest
+        flag = f" {FLAG}" if bound and bound.near else ""
+        return Cell("n/a", math.nan) if bound is None else Cell(
+            f"{percent(bound.distance)} {end_name(bound)}{flag}", bound.distance, below=bound.parameter.name)
+    of_space: Cells = {"nearest_bound": nearest, "still_improving": _improving}
+
     def best(search: Search) -> Cell:
         if search.best is None:
             return Cell("not met" if of_steps else "n/a", math.nan)
@@ -248,39 +239,22 @@ def _tables(searches: Sequence[Search], goal: str) -> Iterator[Table]:
         return (Cell(f"{value:,.0f}", value, before, value, not_by(before)) if of_steps else
                 number_cell(value, f"step {search.best.step:,.0f}"))
     yield SEARCH.table("search", searches, {
-        BATCH: lambda search: count_cell(search.global_batch), "draws": draws,
+        "global_batch": lambda search: count_cell(search.global_batch), "draws": draws,
         "feasible": lambda search: count_cell(len(search.feasible)),
         "diverged": lambda search: counted(search, DrawEnd.DIVERGED, percent(search.diverged_share)), "pruned": pruned,
         "best_trial": lambda search: Cell(str(search.best.number), search.best.number) if search.best else Cell("none"),
         "fewest_steps" if of_steps else "best_value": best,
-        **({} if all(search.points_are_equal for search in searches) else of_space)}, _behind, diverged=_diverged_of,
+        **({} if all(search.points_are_equal for search in searches) else of_space)}, behind, diverged=lost,
         file=f"search{suffix}", goal=goal, notes=notes(searches), warnings=warnings(searches))
     spaces = group_by((search for search in searches if search.best),
                       lambda search: tuple(one.name for one in search.space))
     for at, (names, found) in enumerate(spaces.items()):
         idle = any(len(search.bounds) < len(names) for search in found)
         yield SEARCH.table("best-points", found, {
-            BATCH: lambda search: count_cell(search.global_batch),
+            "global_batch": lambda search: count_cell(search.global_batch),
             **{SEARCH.column("dimension", name, title=re.sub("[_.]", " ", name)): partial(_point, name=name)
-               for name in names}}, _behind, diverged=_diverged_of, goal=goal,
+               for name in names}}, behind, diverged=lost, goal=goal,
             file=f"best-points{suffix}{f'-{at + 1}' if at else ''}", notes=[SEARCH.say("idle")] * idle)
-
-
-def _nearest(search: Search) -> Cell:
-    bound = search.nearest
-    if bound is None:
-        return Cell("n/a", math.nan)
-    flag = f" {FLAG}" if bound.near else ""
-    return Cell(f"{percent(bound.distance)} {end_name(bound)}{flag}", bound.distance, below=bound.parameter.name)
-
-
-def _behind(search: Search) -> TrialKeys:
-    behind = (search.best.trial, *search.repeats) if search.best else ()
-    return tuple(trial.key for trial in behind if trial)
-
-
-def _diverged_of(search: Search) -> TrialKeys:
-    return tuple(draw.trial.key for draw in search.of_kind(DrawEnd.DIVERGED) if draw.trial)
 
 
 def _improving(search: Search) -> Cell:
@@ -293,7 +267,6 @@ def _improving(search: Search) -> Cell:
 
 
 def _point(search: Search, name: str) -> Cell:
-    """The best value of a dimension."""
     bound = next((bound for bound in search.bounds if bound.parameter.name == name), None)
     if bound is None:
         return Cell("n/a")
@@ -331,7 +304,6 @@ def results(subject: Subject) -> Iterator[Part]:
 
 
 def steps_table(rows: Sequence[SearchResult]) -> Table:
-    """Steps to one target, of the studies of one workload."""
     target, workload = rows[0].reached.target, rows[0].study.workload
     pruned = any(row.pruned for row in rows)
     stopped: Cells = {SEARCH.column("pruned_of_all", "pruned"): lambda row: count_cell(row.pruned)}
@@ -345,7 +317,8 @@ def steps_table(rows: Sequence[SearchResult]) -> Table:
             return no_cell("never measured")
         return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")
     return SEARCH.table("steps-to-result", rows, {
-        BATCH: lambda row: count_cell(row.global_batch), SEARCH.column("fewest_of_all", "fewest_steps"): fewest,
+        "global_batch": lambda row: count_cell(row.global_batch),
+        SEARCH.column("fewest_of_all", "fewest_steps"): fewest,
         "trial": lambda row: Cell(str(row.keys[0][1]), row.keys[0][1]) if row.keys else Cell("none"),
         "value": lambda row: number_cell(row.value), "met": lambda row: Cell(f"{row.met:,}/{row.trials:,}", row.met),
         **(stopped if pruned else {}), "infeasible": lambda row: count_cell(row.infeasible),

@@ -7,15 +7,14 @@ from functools import partial
 import numpy as np
 
 from ...analysis.rank_times import ELSEWHERE, NAMES, SHARE, WORK, RankTimes
-from ...analysis.speedup import Series
 from ...analysis.step_breakdown import NAMES as STEP_PARTS
 from ...analysis.step_breakdown import StepParts
 from ...analysis.steps import RunCell
 from ...formatting.numbers import counted, number, percent
 from ..document import Figures, Finding, Part
-from ..drawing import BLUE, GREEN, ORANGE, Axes, Figure, explain_crowded, label_axes, set_ticks, shade
+from ..drawing import BLUE, CROWDED_COUNT, GREEN, ORANGE, Axes, explain, label_axes, set_ticks, shade
 from ..subject import Subject
-from ..table import BATCH, Cell, count_cell, keys_of, number_cell
+from ..table import Cell, count_cell, keys_of, number_cell
 from ..texts import SCALING
 from .cells import batch_cell, crowded_warnings, runs_cell, table_of_cells, workers_cell, workers_marked
 from .workers import series_kind, series_name
@@ -26,12 +25,11 @@ MOST_ROWS = 16          # ranks of a worker count that the table names
 
 
 def step_parts(subject: Subject) -> Iterator[Part]:
-    """Of the most workers: what a step waits for, beside the fewest workers."""
     section = subject.section
     if not section.parts:
         return
     yield table_of_cells("step-time", section.parts, {
-        "workers": lambda row: workers_cell(row[0]), BATCH: lambda row: batch_cell(row[0]),
+        "workers": lambda row: workers_cell(row[0]), "global_batch": lambda row: batch_cell(row[0]),
         "runs": lambda row: runs_cell(row[0]),
         "timed_steps": lambda row: count_cell(row[1].steps), "step_ms": lambda row: number_cell(1000 * row[1].seconds),
         **{SCALING.column("part_ms", f"{name}_ms", part=name, what=PARTS.get(name, name)):
@@ -43,7 +41,10 @@ def step_parts(subject: Subject) -> Iterator[Part]:
     parts_of = {id(cell): (cell, parts) for cell, parts in section.parts}
     shown = [(series, [parts_of[id(point.cell)] for point in series.points if id(point.cell) in parts_of])
              for series in section.series]
-    yield Figures(lambda: [_parts_figure(series, parts) for series, parts in shown if 1 < len(parts) <= MOST_BARS])
+    yield Figures(lambda: [
+        SCALING.figure("step-time", partial(_draw_parts, parts), keys_of(cell for cell, _ in parts),
+                       name=series_name(series), series=series_kind(series))
+        for series, parts in shown if 1 < len(parts) <= MOST_BARS])
     (few, before), (many, after) = section.parts[0], section.parts[-1]
     where, there = (counted(cell.workers[0], "worker") for cell in (many, few))
     if few is not many and few.workers == many.workers:
@@ -53,28 +54,22 @@ def step_parts(subject: Subject) -> Iterator[Part]:
                        waiting_there=before.communication, data_there=before.data)
 
 
-def _parts_figure(series: Series, parts: Sequence[tuple[RunCell, StepParts]]) -> Figure:
-    cells = [cell for cell, _ in parts]
-
-    def draw(axes: Axes) -> None:
-        bottoms = [0.0] * len(parts)
-        for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
-                                   ("communication", ORANGE, "waiting for communication, and its share")):
-            heights = [1000 * one.seconds * getattr(one, name) for _, one in parts]
-            axes.bar(range(len(parts)), heights, bottom=bottoms, width=0.62, color=color, label=label, linewidth=0)
-            bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
-        for at, (_, one) in enumerate(parts):
-            axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2),
-                          textcoords="offset points", ha="center", va="bottom", fontsize=8)
-        set_ticks(axes.xaxis, range(len(parts)))
-        axes.xaxis.set_major_formatter(lambda at, _: workers_marked(cells[round(at)]))
-        if any(cell.oversubscribed for cell in cells):
-            explain_crowded(axes)
-        axes.grid(False, axis="x")
-        axes.set_ylim(0, 1.1 * max(bottoms))
-        label_axes(axes, "workers W", "milliseconds a step (median)")
-    return SCALING.figure("step-time", draw, keys_of(cells), name=series_name(series),
-                          series=series_kind(series))
+def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
+    bottoms = [0.0] * len(parts)
+    for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
+                               ("communication", ORANGE, "waiting for communication, and its share")):
+        heights = [1000 * one.seconds * getattr(one, name) for _, one in parts]
+        axes.bar(range(len(parts)), heights, bottom=bottoms, width=0.62, color=color, label=label, linewidth=0)
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+    for at, (_, one) in enumerate(parts):
+        axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2), textcoords="offset points",
+                      ha="center", va="bottom", fontsize=8)
+    set_ticks(axes.xaxis, range(len(parts)), lambda at: workers_marked(parts[round(at)][0]))
+    if any(cell.oversubscribed for cell, _ in parts):
+        explain(axes, CROWDED_COUNT)
+    axes.grid(False, axis="x")
+    axes.set_ylim(0, 1.1 * max(bottoms))
+    label_axes(axes, "workers W", "milliseconds a step (median)")
 
 
 def ranks(subject: Subject) -> Iterator[Part]:
@@ -85,7 +80,8 @@ def ranks(subject: Subject) -> Iterator[Part]:
     left_out = any(times.ranks > MOST_ROWS for _, times in timed)
     yield SCALING.table(
         "ranks", [(cell, times, rank) for cell, times in timed for rank in range(min(times.ranks, MOST_ROWS))], {
-            "workers": lambda row: count_cell(row[0].workers[0]), BATCH: lambda row: count_cell(row[0].global_batch),
+            "workers": lambda row: count_cell(row[0].workers[0]),
+            "global_batch": lambda row: count_cell(row[0].global_batch),
             "rank": lambda row: Cell(str(row[2]), row[2]),
             **{SCALING.column("rank_ms", f"{name}_ms", part=name, name=name, rest=name == ELSEWHERE):
                partial(lambda name, row: number_cell(1000 * row[1].seconds[name][row[2]]), name) for name in NAMES}},

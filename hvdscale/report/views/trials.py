@@ -20,7 +20,8 @@ from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
 from ..document import Figures, Finding, Part
-from ..drawing import INK, Axes, Figure, decimal_ticks, explain_crowded, is_named, label_axes, power_ticks, shade
+from ..drawing import (CROWDED_COUNT, INK, Axes, Figure, decimal_ticks, explain, is_named, label_axes, power_ticks,
+                       shade)
 from ..subject import Subject
 from ..table import keys_of, metric_name
 from ..texts import SCALING
@@ -33,21 +34,17 @@ ACROSS = {"step": ("steps", "steps", "step of /evaluations"),
           "seconds": ("training time (seconds, evaluation left out)", "time", "train_seconds of /evaluations")}
 
 
-def slow_runs(subject: Subject) -> Iterator[Finding]:
-    """Runs that are left out of the times, as they took far longer than the others of their setting."""
-    named = [SCALING.say("slow_run", run=name_trials([run.trial]), workers=run.trial.workers,
-                         batch=run.trial.global_batch, times=times) for run, times in subject.section.slow]
-    if named:
-        yield SCALING.find("slow", None, (capital(list_first(named, MOST_NAMED)) + ".",), runs=len(named))
-
-
-def seeds_apart(subject: Subject) -> Iterator[Finding]:
-    """Seeds that are left out of the steps, as they needed far more than the others of their setting."""
-    found = {(cell.global_batch, seed[0]): ratio for cell in subject.section.cells
-             for seed, ratio in cell.apart.items()}
-    named = [SCALING.say("apart_seed", seed=seed, batch=batch, times=times) for (batch, seed), times in found.items()]
-    if named:
-        yield SCALING.find("apart", None, (capital(list_first(named, MOST_NAMED)) + ".",), seeds=len(named))
+def outliers(subject: Subject) -> Iterator[Finding]:
+    """Runs left out of the times, and seeds left out of the steps, that took far more than others of their setting."""
+    section = subject.section
+    slow = [SCALING.say("slow_run", run=name_trials([run.trial]), workers=run.trial.workers,
+                        batch=run.trial.global_batch, times=times) for run, times in section.slow]
+    ratios = {(cell.global_batch, seed[0]): ratio for cell in section.cells for seed, ratio in cell.apart.items()}
+    apart = [SCALING.say("apart_seed", seed=seed, batch=batch, times=times) for (batch, seed), times in ratios.items()]
+    if slow:
+        yield SCALING.find("slow", None, (capital(list_first(slow, MOST_NAMED)) + ".",), runs=len(slow))
+    if apart:
+        yield SCALING.find("apart", None, (capital(list_first(apart, MOST_NAMED)) + ".",), seeds=len(apart))
 
 
 def drift(subject: Subject) -> Iterator[Finding]:
@@ -91,10 +88,7 @@ def unlearned(subject: Subject) -> Iterator[Finding]:
 
 
 def schedules(section: Section) -> tuple[str, ...]:
-    """The learning rate as a function of the step at each batch, as the plans settled it in whatever unit was typed.
-
-    Of a search that met nothing no trial is the best.
-    """
+    """The learning rate by step at each batch, as the plans settled it; of a search that met nothing no trial's."""
     found: dict[BatchSchedule, dict[str, None]] = {}
     for run in (run for cell in section.cells if cell.met or not section.searches for run in cell.runs):
         schedule = Schedule.of(run.trial.plan.get("problem") or {})
@@ -150,8 +144,11 @@ def name_trials(trials: Sequence[Trial]) -> str:
 
 
 def training(subject: Subject) -> Iterator[Part]:
-    """The curves of the metric that matters, against steps, tokens and time."""
-    section, metric = subject.section, _metric(subject.section)
+    section, target = subject.section, subject.section.target
+    names = {name for cell in section.cells for run in cell.runs for name in run.trial.metrics if _has_curve(run, name)}
+    # the target's, else the first there is of validation, test or training, an error before others
+    metric = target.column if target else min(names, default=None, key=lambda name: (
+        ("val", "test", "train").index(name.split("/")[0]), "error" not in name, name))
 
     def figures() -> Iterator[Figure]:
         if not metric:
@@ -174,7 +171,7 @@ def _draw_curves(section: Section, metric: str, across: str, drawn: Sequence[tup
         crowded = across == "seconds" and cell.oversubscribed
         name = f"W = {listed(cell.workers)}{CROWDED if crowded else ''}, B = {cell.global_batch:,}"
         if crowded:
-            explain_crowded(axes)
+            explain(axes, CROWDED_COUNT)
         for index, run in enumerate(runs):
             x, y = _across(run, across), run.trial.metrics[metric]
             axes.plot(x, y, color=shade(at, len(drawn)), linewidth=1, alpha=0.9, linestyle="--" if crowded else "-",
@@ -204,17 +201,6 @@ def _across(run: RunToTarget, across: str) -> np.ndarray:
     if across == "tokens":
         return np.full(len(run.trial.step), np.nan) if run.trial.tokens is None else run.trial.tokens
     return run.trial.step if across == "step" else run.trial.train_seconds
-
-
-def _metric(section: Section) -> str | None:
-    """The metric whose curves are shown: the target's, else the first there is of validation, test or training."""
-    if section.target:
-        return section.target.column
-    names = {name for cell in section.cells for run in cell.runs for name in run.trial.metrics
-             if _has_curve(run, name)}
-    ordered = sorted(names, key=lambda name: (("val", "test", "train").index(name.split("/")[0]), "error" not in name,
-                                              name))
-    return ordered[0] if ordered else None
 
 
 def _has_curve(run: RunToTarget, metric: str, across: str = "step") -> bool:
