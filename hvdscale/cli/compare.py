@@ -20,8 +20,8 @@ from ..doctor.finding import Finding, Verdict
 from ..doctor.formats import JUNIT, render_for_machines
 from ..errors import ExitCode, UsageError
 from ..formatting.lines import wrap
-from ..report.compare import as_json, comparison_table, detail_table, equality_json, verdict_of, verdict_text
-from ..report.decide import decision_lines, decision_values, describe, place_of
+from ..report.compare import (as_json, comparison_table, decision_lines, decision_values, describe, detail_table,
+                              equality_json, place_of, verdict_of, verdict_text)
 from ..report.runs import read
 from ..report.table import as_csv, as_text
 from ..system.outputs import replace_own

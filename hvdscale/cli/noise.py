@@ -7,7 +7,7 @@ from ..analysis.noise_floor import floors
 from ..analysis.shares import confidence_of
 from ..errors import UsageError
 from ..formatting.lines import wrap
-from ..report.decide import noise_lines, noise_table
+from ..report.compare import noise_lines, noise_table
 from ..report.table import as_text, as_values
 from ..system.outputs import replace_own
 from ..target import Target

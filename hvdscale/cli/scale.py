@@ -84,7 +84,7 @@ def main(workload, counts, repeats, out, probe, until, at_most, against, decidin
       hvdscale-scale script --help
     """
     with slow_imports():                # which --help can do without
-        from ..report.make import make
+        from ..report.runs import make
         from .compare import read_all
         from ..report.output import refuse_no_folder
     loss = _check_until(until, at_most, probe, overwrite, deciding)

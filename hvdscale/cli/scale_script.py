@@ -57,7 +57,7 @@ def main(script, arguments, counts, repeats, out, batch, global_batch, updates, 
     Exit codes: 0 all runs were timed, 1 some were not, 2 misuse.
     """
     with slow_imports():
-        from ..report.make import make
+        from ..report.runs import make
         from ..report.output import refuse_no_folder
         from ..scaling.runs import carry_out, carry_out_launched, keys_of
         from ..training.series import ended, repeated

@@ -41,22 +41,26 @@ def _leaders(names: Iterable[str]) -> list[str]:
 
 
 def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] = ()) -> list[str]:
-    """What of the points' problems differs and does not follow from the batch: ``precision is fp32 at 1 worker, fp64 at
-    3``.
-
-    searched  names of what was tuned at every point
-    """
+    """What of the points' problems differs and follows neither from the batch nor from names ``searched`` at every
+    point: ``precision is fp32 at 1 worker, fp64 at 3``."""
     fields = [_fields(point.cell.setting) for point in points]
     batches = [point.cell.global_batch for point in points]
     follow = {*OF_BATCH, "eval_every", *searched}
     for rule, betas in SCALED_BETAS.items():
         if all(one.get("lr_rule") == rule for one in fields):
             follow |= {*betas, "epsilon"}
-    follow |= {name for name in DECAYS_PER_STEP if _keeps_half_life([one.get(name) for one in fields], batches)}
+    for name in DECAYS_PER_STEP:            # the same half-life in examples
+        decays = [one.get(name) for one in fields]
+        known = [half_life_of(decay, batch) for decay, batch in zip(decays, batches)
+                 if isinstance(decay, float) and 0 < decay < 1]
+        if len(known) == len(points) and _alike(known):
+            follow.add(name)
     if all(one.get("ghost_batch") == point.cell.global_batch for one, point in zip(fields, points)):
         follow.add("ghost_batch")
-    if _keeps_timescale(fields, batches):
-        follow.add("weight_decay")
+    if all(one.get("optimizer") in DECOUPLED and one.get("weight_decay") and one.get("peak_lr") for one in fields):
+        # the time scale of decoupled weight decay in examples, B / (rate decay)
+        if _alike([batch / (one["peak_lr"] * one["weight_decay"]) for one, batch in zip(fields, batches)]):
+            follow.add("weight_decay")
     said = []
     for name in _differing(fields):
         if name not in follow:
@@ -70,20 +74,8 @@ def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] =
     return said
 
 
-def _keeps_timescale(fields: Sequence[Mapping[str, Any]], batches: Sequence[int]) -> bool:
-    """Whether decoupled weight decay has the same time scale in examples, B / (rate decay), at each batch."""
-    if not all(one.get("optimizer") in DECOUPLED and one.get("weight_decay") and one.get("peak_lr") for one in fields):
-        return False
-    found = [batch / (one["peak_lr"] * one["weight_decay"]) for one, batch in zip(fields, batches)]
-    return max(found) <= min(found) * (1 + 1e-9)
-
-
-def _keeps_half_life(decays: Sequence[Any], batches: Sequence[int]) -> bool:
-    """Whether these decays per step have the same half-life in examples, each at its batch."""
-    if not all(isinstance(decay, float) and 0 < decay < 1 for decay in decays):
-        return False
-    found = [half_life_of(decay, batch) for decay, batch in zip(decays, batches)]
-    return max(found) <= min(found) * (1 + 1e-9)
+def _alike(values: Sequence[float]) -> bool:
+    return max(values) <= min(values) * (1 + 1e-9)
 
 
 def _fields(setting: str) -> dict[str, Any]:
@@ -119,8 +111,7 @@ def _shown(value: object) -> str:
 
 
 def how_they_differ(one: str, other: str) -> str:
-    """``peak_lr 0.1, then 0.2`` of two settings, what follows from other fields left out; empty where they are equal.
-    """
+    """``peak_lr 0.1, then 0.2`` of two settings, without what follows from other fields; empty: they are equal."""
     fields = [_fields(setting) for setting in (one, other)]
     names = dict.fromkeys(name for own in fields for name in own)
     found = [name for name in names if json.dumps(fields[0].get(name)) != json.dumps(fields[1].get(name))]

@@ -34,29 +34,21 @@ IMPORTED = ("search", "repeats", "workers", "steps", "overlap", "batch", "times"
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A value with its interval, a verdict and one reason, in a line.
-
-    more        sentences on the same, for the page and the files
-    estimate    what has ``value``, ``low`` and ``high``; None where the finding is no number
-    kind        which template of report/texts said it, and severity: the section of that, finding or warning
-    named       the values that it was filled in with, by name
-    """
+    """A value with its interval, a verdict and one reason, in a line."""
 
     said: str
-    more: tuple[str, ...] = ()
-    estimate: object = None
-    kind: str = ""
-    named: Mapping[str, object] = field(default_factory=dict)
-    severity: str = "finding"
+    more: tuple[str, ...] = ()      # sentences on the same, for the page and the files
+    estimate: object = None         # what has ``value``, ``low`` and ``high``; None where the finding is no number
+    kind: str = ""                  # which template of report/texts said it
+    named: Mapping[str, object] = field(default_factory=dict)       # the values that it was filled in with
+    severity: str = "finding"       # the section of the template, or warning
 
     def values(self) -> dict[str, object]:
-        """For JSON."""
         return {**pick(self, "kind severity said more"), **(encode(self.estimate) if self.estimate else {}),
                 **pick(self, "values=named")}
 
 
 def sentences_of(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """All that findings say."""
     return tuple(said for one in findings for said in (one.said, *one.more))
 
 
@@ -79,8 +71,6 @@ Part = Finding | Table | Detail | Figures | None        # of what a view shows; 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """Findings, tables, tables for files only, and figures, each as far as there are."""
-
     findings: tuple[Finding, ...] = ()
     tables: tuple[Table, ...] = ()
     details: tuple[Table, ...] = ()
@@ -88,7 +78,6 @@ class Shown:
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """The findings in sentences."""
         return sentences_of(self.findings)
 
     def find(self) -> Iterator[Figure]:
@@ -101,12 +90,10 @@ class Shown:
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
-        """All figures, worked out once."""
         return tuple(self.find())
 
 
 def shown_by(parts: Iterable[Part]) -> Shown:
-    """All of the parts, in their order."""
     parts = tuple(parts)
     return Shown(tuple(part for part in parts if isinstance(part, Finding)),
                  tuple(part for part in parts if isinstance(part, Table)),
@@ -115,7 +102,6 @@ def shown_by(parts: Iterable[Part]) -> Shown:
 
 
 def slug(text: object) -> str:
-    """Letters, digits, dots, and a dash for all else."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", str(text)).strip("-.")
 
 
@@ -125,21 +111,15 @@ def cut(text: str, longest: int) -> str:
 
 
 def section_name(workload: JobKey, target: Target | None = None, rest: str = "") -> str:
-    """The name of a workload held against a target, each whole unless it is very long.
-
-    rest  what the name ends with where there is no target
-    """
+    """The name of a workload held against a target, whole unless it is very long; without one it ends in ``rest``."""
     size = f"{workload.train_examples}-examples" if workload.train_examples else ""
     args = "" if workload.model_args in ("", "{}", "null") else workload.model_args
     names = slug("-".join(filter(None, (workload.dataset, workload.model, workload.optimizer, size, args))))
-    return "-".join(filter(None, (cut(names, LONGEST_WORKLOAD), target_name(target) if target else rest)))
-
-
-def target_name(target: Target) -> str:
-    """``val-error-below-0.01``; ``at-most`` of ``<=``, ``minus-1`` of ``-1``."""
-    value = str(target).removeprefix(f"{target.column}{target.comparison}")
-    value = re.sub("^-", "minus-", value)
-    return cut(slug(f"{column_name(target.column)}-{COMPARED[target.comparison]}-{value}"), LONGEST_TARGET)
+    if target:              # val-error-below-0.01; at-most of <=, minus-1 of -1
+        value = re.sub("^-", "minus-", str(target).removeprefix(f"{target.column}{target.comparison}"))
+        goal = f"{column_name(target.column)}-{COMPARED[target.comparison]}-{value}"
+        rest = cut(slug(goal), LONGEST_TARGET)
+    return "-".join(filter(None, (cut(names, LONGEST_WORKLOAD), rest)))
 
 
 def column_name(column: str) -> str:
@@ -172,8 +152,6 @@ class LogFacts:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Chapter(Shown):
-    """What is about several workloads."""
-
     slug: str                       # for file names and anchors
     title: str
     target: Target | None = None
@@ -190,14 +168,11 @@ class Page(Chapter):
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """The whole in sentences."""
         return (*self.verdict, *sentences_of(self.findings), *self.notes)
 
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """The whole report."""
-
     pages: tuple[tuple[JobResults, tuple[Page, ...]], ...]
     logs: tuple[LogFacts, ...]
     skipped: tuple[str, ...]        # messages about logs that could not be read, and trials that imports left out
@@ -209,7 +184,6 @@ class Document:
 
     @property
     def shown(self) -> list[Chapter]:
-        """Every page and chapter."""
         return [*(page for _, pages in self.pages for page in pages), *self.chapters]
 
     def with_main_figures(self) -> Document:
@@ -234,19 +208,16 @@ class Document:
 
     @property
     def title(self) -> str:
-        """What it is about."""
         names = list(dict.fromkeys(f"{group.workload.dataset}/{group.workload.model}" for group, _ in self.pages))
         return f"{self.kind}: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
 
     @property
     def lead(self) -> str:
-        """How much it is based on."""
         trials = sum(log.trials for log in self.logs)
         return f"{counted(trials, 'trial')} in {counted(len(self.logs), 'log')}"
 
 
 def facts_of(log: Log) -> LogFacts:
-    """What to say of a log; see log.reader.Log."""
     hosts, devices = (tuple(map(str, np.unique(log.restarts[name].astype(str)))) if log.restarts.rows else ()
                       for name in ("host", "device"))
     return LogFacts(log.path, log.trials.rows, dict(log.attributes), hosts, devices)

@@ -46,6 +46,7 @@ MOST_NAMED = 8          # entries of a legend
 TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; room for that many times LETTERS
 LETTERS = 6.5
 CROWDED_LABEL = "more workers than cores"       # on a host
+CROWDED_COUNT = f"# {CROWDED_LABEL}"            # behind a worker count
 TITLE_WIDTH = 54        # letters of a title's line that SIZE has room for
 LONG = 34               # letters from which on entries of a legend take twice the room
 ARROW, ARROW_SHARE = 20, 0.16   # points that an arrow is long, and the share of the height of axes that it is given
@@ -83,7 +84,6 @@ class Figure:
 
     @property
     def alt(self) -> str:
-        """A text for those who do not see it."""
         return f"{', '.join(self.title.splitlines())}. {self.caption}"
 
 
@@ -126,7 +126,11 @@ def as_matplotlib(figure: Figure) -> Canvas:
             axes = [canvas.add_subplot(rows, columns, at + 1) for at in range(figure.panels)]
             figure.draw(*axes)
         if figure.panels > 1:
-            _share_labels(axes, columns)
+            for at, one in enumerate(axes):         # a label of neighbours is said once a row and once a column
+                if at % columns and one.get_ylabel() == axes[at - 1].get_ylabel():
+                    one.yaxis.label.set_visible(False)
+                if at + columns < len(axes) and one.get_xlabel() == axes[at + columns].get_xlabel():
+                    one.xaxis.label.set_visible(False)
             canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"], fontweight="bold")
         else:
             axes[0].set_title("\n".join(part for line in figure.title.splitlines() for part in textwrap.wrap(
@@ -140,21 +144,10 @@ def as_matplotlib(figure: Figure) -> Canvas:
 
 
 def across(panels: int) -> int:
-    """How many panels are side by side."""
-    return panels if panels < 4 else 2 if panels == 4 else 4 if panels in (7, 8) else 3
-
-
-def _share_labels(axes: Sequence[Axes], columns: int) -> None:
-    """A label of neighbouring panels is said once a row and once a column."""
-    for at, one in enumerate(axes):
-        if at % columns and one.get_ylabel() == axes[at - 1].get_ylabel():
-            one.yaxis.label.set_visible(False)
-        if at + columns < len(axes) and one.get_xlabel() == axes[at + columns].get_xlabel():
-            one.xaxis.label.set_visible(False)
+    return {4: 2, 7: 4, 8: 4}.get(panels, min(panels, 3))
 
 
 def colors_on_dark() -> dict[str, str]:
-    """For each colour of the figures, the one that takes its place on a dark page."""
     return ON_DARK | {_viridis(0.85 * at / SHADES): _viridis(0.35 + 0.65 * at / SHADES) for at in range(SHADES + 1)}
 
 
@@ -176,22 +169,17 @@ def is_named(at: int, count: int) -> bool:
 
 def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: str, label: str | None,
                   crowded: bool = False, aside: float = 1.0) -> None:
-    """One point with its interval, which an SVG names when hovered over; hollow where its runs crowded their host; see
-    the module's text for the marks.
-
-    aside  x times this is where it is drawn, so that points of several lines do not cover each other
-    """
+    """One point with its interval, which an SVG names when hovered over; see the module's text for the marks. It is
+    drawn at x times ``aside``, so that points of several lines do not cover each other."""
     value, low, high = estimate.value, estimate.low, estimate.high
     named, x = f"{HOVER}{exact(x)}: {number(value)}{in_brackets(low, high)}", x * aside
-    if is_known(estimate):
+    if is_positive(value):
         if high > low:
             top = high if math.isfinite(high) else value
             axes.plot([x, x], [low if low > 0 else value, top], color=color, linewidth=1.4, alpha=0.75, marker="_",
                       markersize=5, markeredgewidth=1.4)
-            if math.isinf(high):
-                draw_arrow(axes, x, value, color, 1)
-            if low == 0:
-                draw_arrow(axes, x, value, color, -1)
+            for _, way in arrows([estimate]):
+                draw_arrow(axes, x, value, color, way)
         one = estimate.runs < 2
         hollow = {"markerfacecolor": "white", "markeredgewidth": 1.4} if crowded else {"markeredgewidth": 0}
         axes.plot([x], [value], linestyle="", marker="D" if one else marker, color=color,
@@ -203,36 +191,19 @@ def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: 
         if crowded:
             explain(axes, CROWDED_LABEL, marker="o", color=MUTED, markersize=5.5, **hollow)
         return
-    if math.isfinite(estimate.beyond) and estimate.beyond > 0:      # above this
-        mark_open(axes, x, estimate.beyond, color, "^", 1)
-    elif math.isfinite(high) and high > 0:                          # below this
-        mark_open(axes, x, high, color, "v", -1)
-
-
-def explain_crowded(axes: Axes) -> None:
-    """The entry of the legend for a # behind a worker count."""
-    explain(axes, f"# {CROWDED_LABEL}")
-
-
-def mark_open(axes: Axes, x: float, y: float, color: str, marker: str, way: int) -> None:
-    """An open triangle with an arrow upwards (way 1) or downwards (-1), where no value is known."""
-    draw_arrow(axes, x, y, color, way)
-    look: Look = {"marker": marker, "markersize": 6.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
-    axes.plot([x], [y], linestyle="", **look, markeredgecolor=color, zorder=3)
-    explain(axes, "not met: above" if way > 0 else "not met: below", **look, markeredgecolor=MUTED)
+    for end, way in arrows([estimate]):         # no value is known, but that it lies above or below this
+        draw_arrow(axes, x, end, color, way)
+        look: Look = {"linestyle": "", "marker": "^" if way > 0 else "v", "markersize": 6.5, "markerfacecolor": "none",
+                      "markeredgewidth": 1.3}
+        axes.plot([x], [end], **look, markeredgecolor=color, zorder=3)
+        explain(axes, "not met: above" if way > 0 else "not met: below", **look, markeredgecolor=MUTED)
 
 
 def draw_arrow(axes: Axes, x: float, y: float, color: str, way: int, aside: int = 0) -> None:
-    """An arrow from a point upwards (way 1) or downwards (-1), and to the right (aside 1), cut off at the edge of the
-    axes."""
+    """An arrow from a point upwards (way 1) or downwards (-1), and to the right (aside 1), clipped by the axes."""
     look = {"arrowstyle": "<-", "color": color, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4, "clip_on": True,
             "clip_box": axes.bbox}
     axes.annotate("", xy=(x, y), xytext=(ARROW * aside, ARROW * way), textcoords="offset points", arrowprops=look)
-
-
-def is_known(estimate: Estimate) -> bool:
-    """Whether an estimate has a value that a logarithmic axis can show."""
-    return is_positive(estimate.value)
 
 
 def is_positive(value: float) -> bool:
@@ -258,44 +229,25 @@ def _legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
 
 def log2_axis(axes: Axes, which: str, values: Iterable[float], ends: Iterable[float] = (), most: int = TICKS,
               arrows: Iterable[Arrow] = ()) -> None:
-    """A base 2 axis that holds the positive values, with a margin, and ticks at powers of 2.
-
-    Ends of intervals are held as far as they lie within a factor 4 of the values: two runs may leave them far away.
-    arrows  (value, 1 or -1) of each arrow that starts at a value and goes up or down: it is held whole
-    """
-    values = [value for value in values if math.isfinite(value) and value > 0] or [1]
-    ends = [end for end in ends if math.isfinite(end) and end > 0]
+    """A base 2 axis that holds the positive values, with a margin, and ticks at powers of 2; ends of intervals within a
+    factor 4 of the values, as two runs may leave them far away; and whole arrows that start at values."""
+    values, ends = list(filter(is_positive, values)) or [1], list(filter(is_positive, ends))
     low = min(values + [max(end, min(values) / 4) for end in ends])
     high = max(values + [min(end, max(values) * 4) for end in ends])
     getattr(axes, f"set_{which}scale")("log", base=2)
     margin = 2 ** (0.06 * max(1.5, math.log2(high / low)) + 0.1)
-    low, high = _with_room(low / margin, high * margin, arrows)
+    low, high = math.log(low / margin), math.log(high * margin)
+    down, up = (min((-way * math.log(value) for value, one in arrows if one == way), default=math.inf)
+                for way in (-1, 1))
+    for _ in range(20):                         # until every arrow has room
+        length = ARROW_SHARE * (high - low)
+        low, high = min(low, down - length), max(high, length - up)
+    low, high = math.exp(low), math.exp(high)
     getattr(axes, f"set_{which}lim")(low, high)
     if which == "x":
         set_ticks(axes.xaxis, _apart(sorted(set(values)), most))
     else:
         power_ticks(axes.yaxis, low, high, most)
-
-
-def _with_room(low: float, high: float, arrows: Iterable[Arrow]) -> tuple[float, float]:
-    """The ends of a logarithmic axis, moved apart until it holds every arrow."""
-    low, high = math.log(low), math.log(high)
-    down, up = (min((-way * math.log(value) for value, one in arrows if one == way), default=math.inf)
-                for way in (-1, 1))
-    for _ in range(20):
-        length = ARROW_SHARE * (high - low)
-        low, high = min(low, down - length), max(high, length - up)
-    return math.exp(low), math.exp(high)
-
-
-def arrows_of(estimate: Estimate) -> list[Arrow]:
-    """(where it starts, way) of each arrow that mark_estimate draws."""
-    value, low, high = estimate.value, estimate.low, estimate.high
-    if is_known(estimate):
-        return [(value, way) for way, is_open in ((1, math.isinf(high)), (-1, low == 0)) if is_open and high > low]
-    if is_positive(estimate.beyond):
-        return [(estimate.beyond, 1)]
-    return [(high, -1)] if is_positive(high) else []
 
 
 def _apart(values: Sequence[float], most: int) -> list[float]:
@@ -325,7 +277,6 @@ def short(value: float) -> str:
 
 
 def set_ticks(axis: Axis, values: Sequence[float], write: Callable[[float], str] = short) -> None:
-    """Ticks at these values alone."""
     from matplotlib.ticker import FixedLocator
     axis.set_major_locator(FixedLocator(values))
     axis.set_minor_locator(FixedLocator([]))
@@ -343,10 +294,15 @@ def decimal_ticks(axis: matplotlib.axis.XAxis | matplotlib.axis.YAxis, ends: tup
                   most: int = TICKS) -> None:
     """Ticks at 1, 2, 5 times powers of 10; at 1, 3 times, then at some powers, where there were more than most."""
     first, last = (math.floor(math.log10(end)) for end in ends)
+
+    def have_room(ticks: Sequence[float]) -> bool:      # along an axis from left to right: two letters between names
+        letters, wide = [len(f"{tick:,g}") for tick in ticks], math.log(ends[1] / ends[0])
+        return all((name + after) / 2 + 2 <= LETTERS * most * math.log(later / tick) / wide
+                   for name, after, tick, later in zip(letters, letters[1:], ticks, ticks[1:]))
     for parts, every in (((1, 2, 5), 1), ((1, 3), 1), *(((1,), every) for every in range(1, last - first + 2))):
         ticks = [part * 10.0 ** power for power in range(first, last + 2, every) for part in parts]
         if (sum(0.99 * ends[0] <= tick <= 1.01 * ends[1] for tick in ticks) <= most
-                and (axis.axis_name == "y" or _have_room([f"{tick:,g}" for tick in ticks], ticks, ends, most))):
+                and (axis.axis_name == "y" or have_room(ticks))):
             break
     set_ticks(axis, ticks, "{:,g}".format)
 
@@ -369,43 +325,36 @@ def value_axis(axes: Axes, which: str, values: Iterable[float], most: int = TICK
     axis.set_major_formatter(lambda value, _: f"{value:,.4g}")
 
 
-def _have_room(names: Sequence[str], ticks: Sequence[float], ends: tuple[float, float], most: int) -> bool:
-    """Whether names are apart along a logarithmic axis from left to right: with two letters between them."""
-    wide = math.log(ends[1] / ends[0])
-    return all((len(name) + len(after)) / 2 + 2 <= LETTERS * most * math.log(later / tick) / wide
-               for name, after, tick, later in zip(names, names[1:], ticks, ticks[1:]))
-
-
 def label_axes(axes: Axes, across: str, up: str) -> None:
-    """What is on both axes."""
     axes.set_xlabel(across)
     axes.set_ylabel(up)
 
 
 def draw_line(axes: Axes, points: Points, color: str, style: str = "-", width: float = 1, **look: Any) -> None:
-    """A line through points."""
     points = list(points)
     axes.plot([x for x, _ in points], [y for _, y in points], style, color=color, linewidth=width, **look)
 
 
-def draw_bar(axes: Axes, x: float, low: float, high: float, color: str, alpha: float | None = None) -> None:
-    """The interval of a mark."""
-    axes.plot([x, x], [low, high], color=color, linewidth=1.4, alpha=alpha)
-
-
 def explain(axes: Axes, label: str, **look: Any) -> None:
-    """An entry of the legend for marks of that look."""
     axes.plot([], [], **{"linestyle": "", **look}, label=label)
 
 
 def ends_of(estimates: Iterable[Any]) -> list[float]:
-    """The ends of all intervals."""
     return [end for one in estimates for end in (one.low, one.high)]
 
 
 def arrows(estimates: Iterable[Estimate]) -> list[Arrow]:
-    """What starts at the open ends of intervals."""
-    return [arrow for one in estimates for arrow in arrows_of(one)]
+    """(where it starts, way) of each arrow that mark_estimate draws: at the open ends of intervals."""
+    found: list[Arrow] = []
+    for one in estimates:
+        if is_positive(one.value):
+            ends = (1, math.isinf(one.high)), (-1, one.low == 0)
+            found += [(one.value, way) for way, is_open in ends if is_open and one.high > one.low]
+        elif is_positive(one.beyond):
+            found.append((one.beyond, 1))
+        elif is_positive(one.high):
+            found.append((one.high, -1))
+    return found
 
 
 def draw_panels(draw: Callable[[Axes, Any], None], panels: Sequence[Any], titles: Sequence[str]

@@ -1,9 +1,4 @@
-"""How a report is given out: text for the screen, and files.
-
-    for text in on_screen(document):
-        print(text)
-    paths = list(write(document, "report"))
-"""
+"""How a report is given out: text for the screen, files, and values for report.json."""
 from __future__ import annotations
 
 import json
@@ -12,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from .. import __version__
+from ..analysis.intervals import OWN_FROM
+from ..analysis.report_data import Section
 from ..errors import HvdscaleError, UsageError
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import capital, counted
@@ -21,24 +19,26 @@ from ..system.files import writing
 from ..system.forked import map_on_cores
 from ..system.outputs import replace_own
 from . import FORMATS
-from .document import LONGEST_FILE, MOST, Document, Finding, Page, Path, cut
-from .table import as_csv, as_text
-from .values import as_json
+from .document import LONGEST_FILE, MOST, Chapter, Document, Finding, Page, Path, cut
+from .table import as_csv, as_text, as_values, encode, pick, trial_list
+from .views.searches import lines
 
 if TYPE_CHECKING:
     from .drawing import Figure
 
-Values = Callable[[], Mapping[str, object]]
 MORE = "how to read all this: --full, or the files of --out."
 LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
             "--out have them.")
+WORKLOAD = "dataset model model_args optimizer train_examples"
+FORMULA = ("exp(mean(log) +- t s / sqrt(n)); s^2 = sum of squares within points / sum of (n - 1), the degrees of "
+           f"freedom of t; a point with n >= {OWN_FROM} uses its own s; ratios: s^2 / n of both sides added, degrees "
+           "of freedom by Welch-Satterthwaite where two spreads differ; same updates: paired by seed")
 MOST_RULED = 20_000                 # trials, beyond which a report is written fast, and rules' costs are left out
 
 
 def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
-    """The report as pieces of plain text: verdict, main table and findings of each workload; ``whole``: then all other
-    tables, and at the end how to read them.
-    """
+    """The report in pieces of text: verdict, main table and findings of each workload; ``whole``: then other tables,
+    and how to read them."""
     for message in document.skipped:
         yield f"skipped: {message}\n"
     for note in document.notes:
@@ -56,8 +56,8 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
                                                   [one.said for one in chapter.findings[:MOST]])
             yield from (as_text(table, table.warnings) for table in chapter.tables if whole)
     if not whole:
-        more = sum(len(shown.tables) for shown in document.chapters) + sum(
-            len(page.tables[1:]) for _, pages in document.pages for page in pages)
+        more = sum(len(shown.tables) for shown in document.shown) - sum(
+            bool(page.tables) for _, pages in document.pages for page in pages)
         yield wrap(capital(f"{counted(more, 'more table')} and {MORE}" if more else MORE)) + "\n"
     elif document.how_to_read:
         yield titled("How to read this") + bullets(
@@ -67,8 +67,7 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
 
 
 def _page_text(page: Page, title: str, whole: bool) -> Iterator[str]:
-    """Verdict, main table, findings, and of a whole report other tables; a warning appears once, where it is first due.
-    """
+    """Verdict, main table, findings, and of a whole report other tables; each warning where it is first due."""
     verdict = title + "".join(f"{wrap(said)}\n" for said in page.verdict)
     if verdict:
         yield verdict
@@ -77,46 +76,46 @@ def _page_text(page: Page, title: str, whole: bool) -> Iterator[str]:
         warnings = (*table.warnings, *(() if at else page.left_out))
         yield as_text(table, [warning for warning in warnings if warning not in said])
         said.update(warnings)
-        if not at:
+        if page.findings and not at:
             more = len(page.findings) - MOST
             rest = [f"{more} more, in the files of --out."] if more > 0 else []
-            if page.findings:
-                yield bullets([*(one.said for one in page.findings[:MOST]), *rest])
+            yield bullets([*(one.said for one in page.findings[:MOST]), *rest])
     if not page.tables:
         nothing = f"{page.title}: no trial has run to its end and measured it yet."
         yield bullets([*(one.said for one in page.findings or [Finding(nothing)]), *page.left_out])
 
 
 def bullets(sentences: Iterable[str]) -> str:
-    """Each on a line of its own, indented where it takes more."""
     return "\n".join(wrap(said, "- ") for said in sentences) + "\n"
 
 
 def titled(title: str, line: str = "=") -> str:
-    """A heading, underlined."""
     title = wrap(title)
     return f"{title}\n{line * min(line_width(), len(title))}\n"
 
 
 def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
-          tell: Tell = quiet, *, name: str = "report", values: Values | None = None) -> Iterator[str]:
-    """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last.
-
-    name    of its page and of its JSON, which holds ``values()``; by default ``as_json(document)``
-    """
+          tell: Tell = quiet, *, name: str = "report",
+          values: Callable[[], Mapping[str, object]] | None = None) -> Iterator[str]:
+    """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last, which
+    has this name, as has the JSON, which holds ``values()`` or else ``as_json(document)``."""
     out = os.fspath(out)
     kinds = [kind for kind in ("svg", "png") if kind in formats or kind == "svg" and "html" in formats]
-    figures, svgs = [], {}
+    figures: list[tuple[str, Figure]] = []
+    svgs: dict[Figure, bytes] = {}
     for shown in document.shown if kinds else ():
         tell(f"working out the figures of {shown.slug}")
         figures += [(cut(f"{shown.slug}-{figure.name}", LONGEST_FILE), figure) for figure in shown.figures]
-    drawing = _drawn(figures, kinds)
+    drawing: Iterator[dict[str, bytes]] = iter(())
+    if figures:
+        from .drawing import render
+        drawing = iter(map_on_cores(lambda named: {kind: render(named[1], kind) for kind in kinds}, figures))
     begun, page = list(islice(drawing, 1)), ""
     if "html" in formats:               # which is made while other processes draw
         from .page.html import with_figures, without_figures
         with uncollected():
             page = without_figures(document, tell)
-    for at, (file, figure, drawn) in enumerate(chain(begun, drawing), 1):
+    for at, ((file, figure), drawn) in enumerate(zip(figures, chain(begun, drawing)), 1):
         tell(f"drawing figure {at} of {len(figures)}")
         svgs[figure] = drawn.get("svg", b"")
         for kind in (kind for kind in kinds if kind in formats):
@@ -137,15 +136,54 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
             yield put_file(os.path.join(out, f"{name}.html"), with_figures(page, document, svgs))
 
 
-def _drawn(figures: Sequence[tuple[str, Figure]],
-           kinds: Sequence[str]) -> Iterator[tuple[str, Figure, dict[str, bytes]]]:
-    """Each figure with its files' contents by kind."""
-    if not figures:
-        return
-    from .drawing import render
-    drawn = map_on_cores(lambda named: {kind: render(named[1], kind) for kind in kinds}, figures)
-    for (name, figure), contents in zip(figures, drawn):
-        yield name, figure, contents
+def as_json(document: Document, figures: bool = True) -> dict[str, object]:
+    """The report for report.json: every number with its interval, its trials and its formula; ``figures``: whether to
+    list those of each workload, which have to be worked out for that."""
+    return {
+        "format": "hvdscale-report", "version": 1, "creator": f"hvdscale {__version__}",
+        "confidence": document.confidence,
+        "logs": [pick(log, "path trials hosts devices attributes") for log in document.logs],
+        "skipped": document.skipped, "notes": document.notes,
+        "workloads": [{
+            **pick(group.workload, WORKLOAD), **(pick(group.workload, "version") if group.workload.version else {}),
+            "sections": [{
+                "target": str(page.target) if page.target else None, "summary": page.summary, "verdict": page.verdict,
+                "findings": [one.values() for one in page.findings], "left_out": page.left_out,
+                **_shown_values(page, figures),
+                **(_section_values(page.section) if page.section and page.section.trials else {})} for page in pages]}
+            for group, pages in document.pages],
+        "how_to_read": [{"about": about, "notes": notes} for about, notes in document.how_to_read],
+        "chapters": [{"title": one.title, "summary": one.summary,
+                      "findings": [found.values() for found in one.findings], **_shown_values(one)}
+                     for one in document.chapters],
+    }
+
+
+def _shown_values(shown: Chapter, figures: bool = True) -> dict[str, object]:
+    return {
+        "tables": [as_values(table) for table in (*shown.tables, *shown.details)],
+        "figures": [{"name": f"{shown.slug}-{figure.name}", **pick(figure, "title caption formula source"),
+                     "trials": trial_list(figure.trials)} for figure in (shown.figures if figures else ())]}
+
+
+def _section_values(section: Section) -> dict[str, object]:
+    pooled, paired = ({name: {"deviation_of_logs": float(spread.deviation), "degrees_of_freedom": spread.freedom,
+                              **({"variance_grows_with_batch_to_the": spread.growth, "at_batch": spread.base}
+                                 if spread.growth else {})}
+                       for name, spread in pools.items() if spread.freedom}
+                      for pools in (section.pools.cell, section.pools.paired))
+    searches = [{
+        **pick(search, "study objective done"), "said": lines(search), "space": [one.record() for one in search.space],
+        "draws": [{**pick(draw, "draw=number kind value last_step"), "point": draw.point if draw.trial else None,
+                   **({"log": draw.trial.log, "trial": draw.trial.id} if draw.trial else {})} for draw in search.draws],
+        "best": search.best and search.best.number,
+        "positions": {bound.parameter.name: encode(bound.position) for bound in search.bounds},
+        "best_of_n": [pick(one, "n low high") for one in search.curve], **pick(search, "saved_steps"),
+    } for search in section.searches]
+    return {
+        "intervals": {"confidence": section.options.confidence, "formula": FORMULA, "pooled": pooled, "paired": paired},
+        "tolerances": pick(section.options, "perfect_within useful_within loss_within"),
+        **({"searches": searches} if searches else {})}
 
 
 def refuse_no_folder(out: Path | None) -> None:

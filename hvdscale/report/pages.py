@@ -1,12 +1,11 @@
 """From what the logs say to a report: a page for each workload and target, and chapters on several workloads.
 
-    document_of(analyse(trials, targets), studies=studies_of(logs))
-
 Of logs so large that no trial is made of its own, sections have no trials, and pages what the studies show.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..analysis.budgets import show_ends_alone
@@ -23,7 +22,7 @@ from .plan.words import cautions, describe_crowded, verdict
 from .request import StudyRequest
 from .subject import Subject, View, Whole, with_costs
 from .texts import GENERAL
-from .views import batches, budgets, growing, noise, quality, rules, searches, step_times, trials, workers
+from .views import batches, budgets, noise, quality, rules, searches, step_times, trials, workers
 from .views.branches import branched_runs
 from .views.landscapes import landscapes
 from .views.study_figures import families
@@ -31,10 +30,10 @@ from .views.study_figures import families
 # what a page shows, in reading order: of trials at their worker counts; beside it of studies held against a target, of
 # repeats, or where there is no target to hold them against
 MEASURED: tuple[View, ...] = (
-    searches.of_metrics, batches.steps_by_batch, workers.by_workers, trials.slow_runs, trials.seeds_apart, trials.drift,
-    trials.split_seeds, batches.early_crossing, trials.unlearned, growing.growing_batch, batches.regimes,
-    searches.next_draws, searches.other_targets, step_times.step_parts, step_times.ranks, noise.noise_scales,
-    searches.to_target, trials.training)
+    partial(searches.own_searches, to_target=False), batches.steps_by_batch, workers.by_workers, trials.outliers,
+    trials.drift, trials.split_seeds, batches.early_crossing, trials.unlearned, workers.growing_batch, batches.regimes,
+    lambda subject: searches.find_next(subject.section.searches), searches.other_targets, step_times.step_parts,
+    step_times.ranks, noise.noise_scales, partial(searches.own_searches, to_target=True), trials.training)
 STUDIED: tuple[View, ...] = (
     batches.curve, rules.rule_costs, landscapes, budgets.best_under_budgets, quality.by_quality, noise.beside_critical,
     searches.results, budgets.base_rates)
@@ -55,9 +54,8 @@ def document_of(groups: Sequence[JobResults], logs: Sequence[LogFacts] = (), ski
                 options: Options = Options(), studies: Sequence[Study] = (), asked: StudyRequest = StudyRequest(),
                 tell: Tell = quiet, branches: Sequence[Trial] = (), notes: Sequence[str] = (), ruled: bool = True
                 ) -> Document:
-    """The report of analysed groups.
+    """The report of analysed groups, with facts of each log, and messages about those that could not be read.
 
-    logs      LogFacts of each; skipped: messages about those that could not be read
     branches  trials that are branches of a run, in no group
     studies   the same trials as studies.studies_of gives them; without them there is nothing of what makes them studies
     ruled     whether to work out what learning-rate rules cost, seconds a study
@@ -83,7 +81,7 @@ def document_of(groups: Sequence[JobResults], logs: Sequence[LogFacts] = (), ski
     joining = describe_joining([group.workload for group in groups], [facts.attributes for facts in logs])
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence, tuple(
         Chapter(**vars(shown_by(parts)), slug=unique(slug(title), key or title, taken), title=title)
-        for chapters in CHAPTERS for title, parts, key in chapters(whole)), (*notes, *describe_imports(logs), *joining))
+        for title, parts, key in _chapters(whole)), (*notes, *describe_imports(logs), *joining))
 
 
 def _subjects(group: JobResults, studies: tuple[Study, ...], asked: StudyRequest) -> Iterator[Subject]:
@@ -103,7 +101,10 @@ def measured(subject: Subject) -> Shown:
 
 def _page(subject: Subject, taken: set[str]) -> Page:
     """Without a verdict of its own the first findings are it."""
-    section, plan, best_alone = subject.section, subject.plan, subject.best_alone
+    section, plan = subject.section, subject.plan
+    # nothing to show but the best of each metric: no target, and no throughput of repeats
+    best_alone = section.target is None and (are_searched(subject.studies) or not section.trials or not any(
+        cell.examples_per_second.value > 0 for cell in section.cells))
     views = STUDIED if subject.held else REPEATED
     if best_alone:
         views = UNTARGETED
@@ -127,32 +128,25 @@ def _page(subject: Subject, taken: set[str]) -> Page:
                 notes=(*((PLANNED,) if plan else ()), *notes))
 
 
-def _laws_over_size(whole: Whole) -> Iterator[Titled]:
+def _chapters(whole: Whole) -> Iterator[Titled]:
+    """What is seldom asked for is imported late, so that other reports need not wait for it."""
     if whole.asked.sizes:
-        from .views.size import laws_over_size              # which other reports need not wait for
+        from .views.size import laws_over_size
         yield "Laws over size", laws_over_size(whole), ""
-
-
-def _of_papers(whole: Whole) -> Iterator[Titled]:
+    yield from families(whole)
     if whole.asked.compare or whole.asked.paper:
-        from .papers.chapters import chapters       # which other reports need not wait for
+        from .papers.figures import chapters
         yield from chapters(whole)
-
-
-CHAPTERS: tuple[Callable[[Whole], Iterator[Titled]], ...] = (_laws_over_size, families, _of_papers, branched_runs)
+    yield from branched_runs(whole)
 
 
 def targets_of_paper(paper: str, workload: JobKey) -> tuple[Target, ...]:
-    """The first target that a paper has for a workload; () where it has none."""
-    from .papers.chapters import target_of
+    from .papers.figures import target_of
     return target_of(paper, workload)
 
 
 def describe_joining(workloads: Iterable[JobKey], attributes: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence on each data set whose workloads differ only in what an import can name, and how to join them.
-
-    attributes  of the logs; nothing is said where none is an import that could
-    """
+    """A sentence on each data set whose workloads differ only in what an import can name, and how to join them."""
     if not any((one.get("imported") or {}).get("kind") in NAMING for one in attributes):
         return
     for key, alike in group_by(sorted(workloads), lambda one: (

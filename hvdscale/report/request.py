@@ -6,9 +6,9 @@ Runs.report.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.budgets import Budget
 from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULES, RULE_WITHIN,
@@ -34,11 +34,9 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                confidence: float = CONFIDENCE, branch_tolerance: Share | None = None, crossing: str = FIRST,
                sizes: Texts = (), laws: Texts = (),
                spell: Callable[[str], str] = str) -> tuple[Options, StudyRequest]:
-    """The options of the analysis, and what to show of studies.
+    """The options of the analysis, and what to show of studies; raises UsageError for a value that means nothing.
 
     spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within
-
-    Raises UsageError for a value that means nothing.
     """
     if trials is not None and trials < 1:
         raise UsageError(f"{spell('trials')} {trials}: is a number of trials, 1 or more")
@@ -56,20 +54,18 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
     options = Options(share("perfect_within", perfect_within), share("useful_within", useful_within),
                       confidence_of(confidence, spell("confidence")),
                       Tolerance.parse(str(loss_within), spell("loss_within")), trials, crossing)
-    return options, StudyRequest(budgets_of(_listed(budgets)), compare, paper,
+    every_budget = [part for text in _listed(budgets) for part in re.split(r"(?<=[a-z])\s*,", text)]     # after a unit
+    of_sizes: tuple[Any, Any] = (), ()
+    if sizes:
+        from ..analysis.size.borrowed import BorrowedLaw            # which other reports need not wait for
+        from ..analysis.size.sizes import sizes_of
+        of_sizes = sizes_of(_listed(sizes)), tuple(map(BorrowedLaw.parse, _listed(laws)))
+    return options, StudyRequest(tuple(dict.fromkeys(map(Budget.parse, every_budget))), compare, paper,
                                  tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))),
                                  share("rule_within", rule_within),
                                  None if branch_tolerance is None else
                                  Tolerance.parse(str(branch_tolerance), spell("branch_tolerance")),
-                                 *_sizes_and_laws(_listed(sizes), _listed(laws)))
-
-
-def _sizes_and_laws(sizes: Sequence[str], laws: Sequence[str]) -> tuple[tuple[Size, ...], tuple[BorrowedLaw, ...]]:
-    if not sizes:
-        return (), ()
-    from ..analysis.size.borrowed import BorrowedLaw            # which other reports need not wait for
-    from ..analysis.size.sizes import sizes_of
-    return sizes_of(sizes), tuple(map(BorrowedLaw.parse, laws))
+                                 *of_sizes)
 
 
 def targets_of(targets: Target | str | Iterable[Target | str]) -> tuple[Target, ...]:
@@ -78,35 +74,19 @@ def targets_of(targets: Target | str | Iterable[Target | str]) -> tuple[Target, 
     return tuple(one if isinstance(one, Target) else Target.parse(one) for one in several)
 
 
-def budgets_of(texts: Iterable[str]) -> tuple[Budget, ...]:
-    """Budgets from lists such as ``5,000 steps, 10 epochs``: a comma separates them only after a unit."""
-    parts = [part for text in texts for part in re.split(r"(?<=[a-z])\s*,", text)]
-    return tuple(dict.fromkeys(map(Budget.parse, parts)))
-
-
 def _listed(texts: Texts) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What the user wants to see of studies, beside the targets.
+    """What the user wants to see of studies, beside the targets."""
 
-    budgets       under which the best of the target's metric is shown
-    compare       publications that curves are laid beside
-    paper         whose figures are made, as far as the logs have data for them
-    rules         of the learning rate, held against the tuned optimum
-    rule_within   the share of steps more than that optimum at which a rule loses
-    branch_tolerance    of the loss of branches; None: that of their own plans
-    sizes         over which laws are fitted
-    laws          from elsewhere, over these sizes, whose cost is shown
-    """
-
-    budgets: tuple[Budget, ...] = ()
-    compare: tuple[str, ...] = ()
-    paper: str | None = None
-    rules: tuple[Rule, ...] = COMMON_RULES
-    rule_within: float = RULE_WITHIN
-    branch_tolerance: Tolerance | None = None
-    sizes: tuple[Size, ...] = ()
-    laws: tuple[BorrowedLaw, ...] = ()
+    budgets: tuple[Budget, ...] = ()        # under which the best of the target's metric is shown
+    compare: tuple[str, ...] = ()           # publications that curves are laid beside
+    paper: str | None = None                # whose figures are made, as far as the logs have data for them
+    rules: tuple[Rule, ...] = COMMON_RULES          # of the learning rate, held against the tuned optimum
+    rule_within: float = RULE_WITHIN        # the share of steps more than that optimum at which a rule loses
+    branch_tolerance: Tolerance | None = None       # of the loss of branches; None: that of their own plans
+    sizes: tuple[Size, ...] = ()            # over which laws are fitted
+    laws: tuple[BorrowedLaw, ...] = ()      # from elsewhere, over these sizes, whose cost is shown

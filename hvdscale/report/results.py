@@ -17,9 +17,8 @@ from ..target import Target
 from . import FORMATS
 from .document import Chapter, Document, Page, Path
 from .drawing import Figure, as_matplotlib
-from .output import on_screen, refuse_no_folder, write
-from .table import Table, as_records, as_text, as_values, record_keys
-from .values import as_json
+from .output import as_json, on_screen, refuse_no_folder, write
+from .table import Table, as_records, as_text, pick, record_keys
 
 if TYPE_CHECKING:
     import pandas
@@ -45,8 +44,7 @@ class ReportTable:
     @property
     def columns(self) -> list[Record]:
         """Each column: key, title, unit, formula and source."""
-        columns: Any = as_values(self.table)["columns"]
-        return list(columns)
+        return [pick(column, "key title unit formula source") for column in self.table.columns]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -73,33 +71,26 @@ class ReportTable:
         return f"<table {self.table.name}: {self.title}>"
 
     def _repr_html_(self) -> str:
-        from .page.html import table_html
-        return table_html(self.table)
+        from .page.html import notebook_html
+        return notebook_html("table", table=self.table)
 
 
 class LazyMapping(Mapping[str, T], Generic[T]):
-    """Things by name. The end of a name will do where only one has it: ``weak-32``."""
+    """Things by name. The end of a name will do where only one has it: ``weak-32``; else UnknownNameError."""
 
     def __init__(self, what: str, makers: Mapping[str, Callable[[], T]]) -> None:
         self._what, self._makers = what, makers
         self._made: dict[str, T] = {}
 
-    def full_name(self, name: str) -> str:
-        """The whole name; raises UnknownNameError where none, or more than one, ends so."""
-        if name in self._makers:
-            return name
-        found = [one for one in self._makers if one.endswith(f"-{name}")]
+    def __getitem__(self, name: str) -> T:
+        found = [name] if name in self._makers else [one for one in self._makers if one.endswith(f"-{name}")]
         if len(found) != 1:
             few = "several" if found else "none"
             raise UnknownNameError(f"{self._what} {name!r}: {few} of that name; choose one of: "
                                    f"{', '.join(found or self._makers) or 'nothing, there is none'}")
-        return found[0]
-
-    def __getitem__(self, name: str) -> T:
-        name = self.full_name(name)
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
+        if found[0] not in self._made:
+            self._made[found[0]] = self._makers[found[0]]()
+        return self._made[found[0]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._makers)
@@ -182,5 +173,5 @@ class Report:
         return f"<{self.document.title}; {self.document.lead}>"
 
     def _repr_html_(self) -> str:
-        from .page.html import report_html
-        return report_html(self.document)
+        from .page.html import notebook_html
+        return notebook_html("report", document=self.document)

@@ -4,15 +4,18 @@
     runs.evaluations["val/error"]               an array
     report = runs.report("val/error<0.02")
     report.findings, report.tables, report.figures
+
+    make(["runs"], targets=[Target.parse("val/error<0.01")], out="report")      prints the report, writes its files
 """
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +24,7 @@ from ..analysis.defaults import LASTING, Options
 from ..analysis.metric_direction import better, check_direction
 from ..analysis.report_data import Contents, analyse, analyse_studies, refuse_unknown
 from ..analysis.studies import Study, best_metric, is_measured
-from ..errors import LogError
+from ..errors import LogError, UnknownNameError
 from ..exchange.csv_tables import is_tables
 from ..exchange.runs.formats import has_runs, is_archive
 from ..exchange.runs.into_log import import_runs
@@ -29,31 +32,38 @@ from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
 from ..log.check import refuse_unsound, refuse_unsound_trials
 from ..log.plan_text import refuse_wrong_plans
-from ..log.reader import Log, read_log
-from ..log.schema import SMALLER
+from ..log.reader import Columns, Log, LogTable, absent, in_order, read_log
+from ..log.schema import SMALLER, UNKNOWN_SEED, LogColumn, Status
 from ..log.segments import expand, find_logs, refuse_none, refuse_outer
+from ..system.collecting import uncollected
+from ..system.extras import import_extra
 from ..system.files import scratch_folder
 from ..target import Target
+from . import FORMATS
 from .document import Document, Path, describe_imports, facts_of
-from .frames import Frame
-from .output import MOST_RULED
+from .output import MOST_RULED, on_screen, refuse_no_folder, write
 from .pages import document_of, targets_of_paper
 from .request import StudyRequest, request_of, targets_of
 from .results import Report
 from .texts import GENERAL
 from .views.batches import describe_crossing
 
+if TYPE_CHECKING:
+    import pandas
+
+LOG = "log"                         # the column before those of the logs: where each row comes from
+STATUS_NAMES = np.array([status.name for status in sorted(Status)], object)
+WITHOUT_PANDAS = "each column is a numpy array without it, such as runs.trials['id']"
 CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
 MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
+MOST_LEFT_OUT = 10          # trials of a log that are named
 LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
 
 
 def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell: Tell = quiet
               ) -> tuple[list[Log], list[str]]:
     """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
-
-    Raises LogError where a log cannot be read, unless it is to be skipped, and where there is nothing to report.
-    """
+    Raises LogError where one cannot be read, unless it is to be skipped, and where there is nothing to report."""
     for path in expand(paths):
         refuse_outer(path)
     found = {path: _log_of_runs(path, opened) for path in expand(paths)}
@@ -69,7 +79,7 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
             (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
             refuse_wrong_plans(log)
             logs.append(log)
-            skipped += left_out_of(log)
+            skipped += _left_out_of(log)
         except LogError as error:
             if not skip_broken:
                 rest = f"\n{CONTINUE}" if len(names) > 1 else ""
@@ -84,9 +94,7 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
 
 def _log_of_runs(path: str, opened: ExitStack) -> str | None:
     """The log, for as long as ``opened`` is, of a file or folder with runs of other programs; None of any other path.
-
-    Raises LogError, naming the command that imports them, for tables and archives.
-    """
+    Raises LogError, naming the command that imports them, for tables and archives."""
     if not os.path.exists(path) or path.endswith(".h5") or os.path.isdir(path) and find_logs([path]):
         return None
     if is_tables(path) or is_archive(path):
@@ -98,14 +106,14 @@ def _log_of_runs(path: str, opened: ExitStack) -> str | None:
     return log
 
 
-def left_out_of(log: Log, most: int = 10) -> list[str]:
+def _left_out_of(log: Log) -> list[str]:
     """Messages about the trials that an import left out of a log."""
     note = log.attributes.get("skipped")
     if not isinstance(note, dict) or not isinstance(note.get("count"), int) or not isinstance(note.get("first"), list):
         return []
-    said = [f"{log.path}: left out when it was imported: {message}" for message in note["first"][:most]]
-    rest = note["count"] - len(said)
-    return said + ([f"{log.path}: left out when it was imported: {rest:,} more"] if rest > 0 else [])
+    said = note["first"][:MOST_LEFT_OUT]
+    rest = [f"{note['count'] - len(said):,} more"] if note["count"] > len(said) else []
+    return [f"{log.path}: left out when it was imported: {message}" for message in [*said, *rest]]
 
 
 def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skipped: Sequence[str] = (),
@@ -162,6 +170,71 @@ def _describe_no_target(studies: Sequence[Study], logs: Sequence[Log]) -> str:
             return GENERAL.say("no_target", target=f"{column}{'<' if way == SMALLER else '>'}{np.median(known):.2g}"
                                ) if len(known) else ""
     return ""
+
+
+class Frame(Columns):
+    """A table of one or more logs, end to end: a mapping of column names to arrays with one entry a row.
+
+    The first column, ``log``, is the path of each row's log. A status is its name, a text a str, both in object arrays.
+    A column that some of the logs lack is NaN, or empty, in their rows. Columns are read when asked for, and kept.
+    """
+
+    def __init__(self, name: str, logs: Sequence[Log]) -> None:
+        self.name = name
+        self._tables: list[tuple[str, LogTable]] = [(log.path, getattr(log, name)) for log in logs]
+        found = {column: spec for _, table in reversed(self._tables) for column, spec in table.specs.items()}
+        own = LogColumn(LOG, "text", "1", "the path of the log")
+        super().__init__({LOG: own, **in_order(name, found)})
+        self.rows = sum(table.rows for _, table in self._tables)
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The unit of each column; "1": a pure number."""
+        return {name: spec.unit for name, spec in self.specs.items()}
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """The meaning of each column."""
+        return {name: spec.meaning for name, spec in self.specs.items()}
+
+    def to_numpy(self, columns: Iterable[str] | None = None) -> np.ndarray:
+        """The columns, by default all, as one structured array of shape (rows,)."""
+        found = {name: self[name] for name in self._wanted(columns)}
+        rows = np.empty(self.rows, [(name, values.dtype) for name, values in found.items()])
+        for name, values in found.items():
+            rows[name] = values
+        return rows
+
+    def to_pandas(self, columns: Iterable[str] | None = None) -> pandas.DataFrame:
+        """The columns, by default all, as a pandas DataFrame, an unknown seed as NA; UsageError without pandas."""
+        frames: Any = import_extra("pandas", "to_pandas()", WITHOUT_PANDAS)
+        found = frames.DataFrame({name: self[name] for name in self._wanted(columns)})
+        unknown = found.get("seed", np.empty(0)) == UNKNOWN_SEED
+        if unknown.any():
+            found["seed"] = found["seed"].astype("Int64").mask(unknown)
+        return found
+
+    def _wanted(self, columns: Iterable[str] | None) -> tuple[str, ...]:
+        return self.columns if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+
+    def read(self, name: str) -> np.ndarray:
+        """A column, not kept; raises UnknownNameError for one that there is not."""
+        if name not in self.specs:
+            raise UnknownNameError(f"{self.name} have no column {name!r}; there are {', '.join(self.specs)}")
+        if name == LOG:
+            paths = np.array([path for path, _ in self._tables], object)
+            return np.repeat(paths, [table.rows for _, table in self._tables])
+        kind = self.specs[name].type
+        parts = [table[name] if name in table else absent(kind, table.rows) for _, table in self._tables]
+        joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        return STATUS_NAMES[joined] if kind == "status" else joined
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.rows:,} rows; columns {', '.join(self.specs)}>"
+
+    def _repr_html_(self) -> str:
+        from .page.html import frame_html
+        return frame_html(self)
 
 
 class Runs:
@@ -246,3 +319,33 @@ def read(paths: Path | Iterable[Path], *, skip_broken: bool = False, tell: Tell 
         logs, skipped = open_logs([paths] if isinstance(paths, (str, os.PathLike)) else list(paths), skip_broken,
                                   opened, tell)
         return Runs(logs, skipped, opened.pop_all())
+
+
+@np.errstate(over="ignore")         # what is beyond the largest float counts as inf
+def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,
+         options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
+         every_figure: bool = False, whole: bool = False, asked: StudyRequest = StudyRequest(),
+         echo: Callable[[str], object] = print, tell: Tell = quiet) -> Document:
+    """Print the report of these logs or directories of logs, and write its files under ``out`` where it is given.
+
+    targets      to hold the trials against; none: each against its own
+    skip_broken  leave out the logs that cannot be read, and say so; else the first raises its LogError
+    whole        print every table, and how to read them
+    every_figure draw every figure, rather than the main ones of each workload
+    asked        what is to be shown of studies, beside the targets
+    echo         takes each piece of text for the screen as soon as it is known; tell: see progress.Progress
+    """
+    refuse_no_folder(out)
+    with ExitStack() as opened:
+        with uncollected():
+            runs = opened.enter_context(read(paths, skip_broken=skip_broken, tell=tell))
+            document = runs.document(targets, options, asked, tell)
+        for text in on_screen(document, whole):
+            echo(text)
+        if out is not None:
+            written = list(write(document if every_figure else document.with_main_figures(), out, formats, tell))
+            echo(f"wrote {counted(len(written), 'file')}: {written[-1]}"
+                 + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else "")
+                 + ("" if every_figure else "; --figures all draws every figure"))
+    gc.unfreeze()
+    return document

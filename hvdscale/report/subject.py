@@ -1,7 +1,4 @@
-"""What views are made from: of a page a workload held against one target, of a chapter all workloads.
-
-    view_of(*(view(Subject(section, studies)) for view in MEASURED))
-"""
+"""What views are made from: of a page a workload held against one target, of a chapter all workloads."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -16,7 +13,7 @@ from ..analysis.report_data import JobResults, Options, Section
 from ..analysis.rules import RuleCosts, rules_along, rules_of
 from ..analysis.step_time import StepTimes, timings_of
 from ..analysis.steps_curve import points_of, steps_curve
-from ..analysis.studies import Study, are_searched
+from ..analysis.studies import Study
 from ..analysis.trials import JobKey, Trial
 from ..analysis.worker_plan import Request, WorkerPlan, plan_of
 from ..formatting.progress import Tell
@@ -27,47 +24,35 @@ from .request import StudyRequest
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A section with the studies of the same trials, and what several views need of them.
-
-    studies  of its workload, by global batch
-    held     whether these are searches, or of more evaluations than trials are made of, held against its target
-    others   targets of the same metric, which have pages of their own
-    first    of its metric: then its page has the figures that all its targets share
-    known    what was worked out for any of the workload's targets
-    """
+    """A section with the studies of the same trials, and what several views need of them."""
 
     section: Section
-    studies: tuple[Study, ...] = ()
+    studies: tuple[Study, ...] = ()         # of its workload, by global batch
     asked: StudyRequest = StudyRequest()
-    held: bool = False
-    others: tuple[Target, ...] = ()
-    first: bool = True
-    known: dict[Hashable, Any] = field(default_factory=dict)
+    held: bool = False                      # searches, or more evaluations than trials are made of, against its target
+    others: tuple[Target, ...] = ()         # of the same metric, which have pages of their own
+    first: bool = True                      # of its metric: its page has the figures that all its targets share
+    known: dict[Hashable, Any] = field(default_factory=dict)        # worked out for any of the workload's targets
 
     @property
     def options(self) -> Options:
-        """Of the analysis."""
         return self.section.options
 
     @property
     def target(self) -> Target:
-        """What the studies are held against."""
         assert self.section.target is not None
         return self.section.target
 
     @property
     def curve(self) -> Curve:
-        """Steps to the target by batch, of the studies."""
         return self.curve_to(self.target)
 
     def curve_to(self, target: Target) -> Curve:
-        """The same to another target of the metric."""
         found: Curve = self.once((curve_of, target), lambda: curve_of(self.studies, target, self.options))
         return found
 
     @property
     def costs(self) -> RuleCosts | None:
-        """What learning-rate rules cost."""
         found: RuleCosts | None = self.once((rules_of, self.target), lambda: rules_of(
             self.curve, self.asked.rules, self.asked.rule_within))
         return found
@@ -77,13 +62,6 @@ class Subject:
         if key not in self.known:
             self.known[key] = find()
         return self.known[key]
-
-    @property
-    def best_alone(self) -> bool:
-        """Whether there is nothing to show but the best of each metric: no target, and no throughput of repeats."""
-        section = self.section
-        return section.target is None and (are_searched(self.studies) or not section.trials or not any(
-            cell.examples_per_second.value > 0 for cell in section.cells))
 
     @cached_property
     def plan(self) -> WorkerPlan | None:
@@ -123,24 +101,18 @@ def with_costs(subjects: Sequence[Subject], asked: StudyRequest, ruled: bool = T
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """What chapters are made from, which are about several workloads.
+    """What chapters are made from, which are about several workloads."""
 
-    subjects  whose studies are held against their target;  repeats: sections of no studies
-    groups    all sections by workload
-    branches  trials that are branches of a run, in no group
-    """
-
-    subjects: Sequence[Subject]
-    repeats: Sequence[Section]
+    subjects: Sequence[Subject]         # whose studies are held against their target
+    repeats: Sequence[Section]          # of no studies
     studies: Sequence[Study]
     asked: StudyRequest
     options: Options
     tell: Tell
-    groups: Sequence[JobResults]
-    branches: Sequence[Trial]
+    groups: Sequence[JobResults]        # all sections by workload
+    branches: Sequence[Trial]           # of runs, in no group
 
     @property
     def first(self) -> dict[JobKey, Subject]:
-        """The first of each workload's."""
         by_workload = group_by(self.subjects, lambda one: one.section.workload)
         return {workload: found[0] for workload, found in by_workload.items()}

@@ -1,8 +1,4 @@
-"""Tables as records, and the three ways of writing them: aligned text, CSV, and values for JSON.
-
-    for table in tables_of(section):
-        print(as_text(table))
-"""
+"""Tables as records, and the three ways of writing them: aligned text, CSV, and values for JSON."""
 from __future__ import annotations
 
 import csv
@@ -27,9 +23,6 @@ WIDE = f"No interval: so few runs or trials leave its ends more than a factor {T
 TARGET = "target"           # a column of every CSV
 TrialKeys = tuple[tuple[str, int], ...]     # (log, id) each
 Write = Callable[[float], str]
-SHALLUE = "Shallue et al. 2019, arXiv 1811.03600"
-POLLUX = "Qiao et al. 2021, arXiv 2008.12260"
-MCCANDLISH = "McCandlish et al. 2018, arXiv 1812.06162, appendix A.1"
 SPLIT_NAMES = {"train": "training", "val": "validation"}
 
 
@@ -69,8 +62,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its title in words."""
-
     name: str
     title: str
     columns: tuple[Column, ...]
@@ -81,11 +72,9 @@ class Table:
 
 
 def as_text(table: Table, notes: Iterable[str] | None = None) -> str:
-    """The table in plain ASCII columns under its title, each interval behind its value where there is room.
-
-    Where it is too wide, spare columns are left out; then intervals go under their values, the widest on two lines.
-    notes  wrapped under it; by default its warnings and notes
-    """
+    """The table in plain ASCII columns under its title, each interval behind its value where there is room, and notes
+    under it, by default its warnings and notes. Where it is too wide, spare columns are left out; then intervals go
+    under their values, the widest on two lines."""
     width = line_width()
     lines = on_one_line(*_texts(table, "({})".format), width)
     if lines is None:
@@ -112,10 +101,8 @@ def _entry(cell: Cell, word: Callable[[str], str]) -> str:
 
 
 def as_csv(table: Table, target: Target | None = None) -> str:
-    """The table as CSV at full precision; KEY_low and KEY_high beside a value with an interval, inf: not met.
-
-    target  of the page that the table is on; the last column has it, empty where there is none
-    """
+    """The table as CSV at full precision; KEY_low and KEY_high beside a value with an interval, inf: not met; the last
+    column has the target, by default that of the page that the table is on."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(record_keys(table))
@@ -126,32 +113,25 @@ def as_csv(table: Table, target: Target | None = None) -> str:
 
 
 def record_keys(table: Table) -> list[str]:
-    """The keys of the table's records, in order."""
-    return [name for column, wide in zip(table.columns, _ranged(table))
-            for name in ((column.key, f"{column.key}_low", f"{column.key}_high") if wide else (column.key,))] + [
-                "trials", *([] if _has_target(table) else [TARGET])]
+    keys = [name for column, wide in zip(table.columns, _ranged(table))
+            for name in ((column.key, f"{column.key}_low", f"{column.key}_high") if wide else (column.key,))]
+    return [*keys, "trials", *([] if TARGET in keys else [TARGET])]
 
 
 def as_records(table: Table, target: Target | None = None) -> list[dict[str, Any]]:
     """The rows at full precision, each a value by key; KEY_low and KEY_high beside a value with an interval, inf: not
-    met, NaN: unknown; ``trials``: the (log, id) behind it.
-
-    target  of the page that the table is on, for ``target``; empty where there is none
-    """
-    keys, ranged, rest = record_keys(table), _ranged(table), [] if _has_target(table) else [
-        str(table.target or target or "")]
-    found = []
+    met, NaN: unknown; ``trials``: the (log, id) behind it; ``target``: its own, or that of its page."""
+    ranged, found = _ranged(table), []
     for row in table.rows:
-        values: list[Any] = []
-        for cell, wide in zip(row.cells, ranged):
-            values.append(cell.shown if cell.value is None else cell.value)
-            values += [math.nan if end is None else end for end in (cell.low, cell.high)] if wide else []
-        found.append(dict(zip(keys, [*values, row.trials, *rest])))
+        record: dict[str, Any] = {}
+        for column, cell, wide in zip(table.columns, row.cells, ranged):
+            record[column.key] = cell.shown if cell.value is None else cell.value
+            for end in ("low", "high") if wide else ():
+                record[f"{column.key}_{end}"] = math.nan if getattr(cell, end) is None else getattr(cell, end)
+        record["trials"] = row.trials
+        record.setdefault(TARGET, str(table.target or target or ""))
+        found.append(record)
     return found
-
-
-def _has_target(table: Table) -> bool:
-    return any(column.key == TARGET for column in table.columns)
 
 
 def _ranged(table: Table) -> list[bool]:
@@ -178,7 +158,6 @@ def pick(record: object, names: str) -> dict[str, Any]:
 
 
 def as_values(table: Table) -> dict[str, object]:
-    """The table for JSON: every cell with its value, interval and reading, every row with its trials."""
     return {
         **pick(table, "name title"), "notes": [*table.warnings, *table.notes], **pick(table, "warnings"),
         "columns": [pick(column, "key title unit formula source") for column in table.columns],
@@ -191,7 +170,6 @@ def as_values(table: Table) -> dict[str, object]:
 
 
 def trial_list(keys: Iterable[tuple[str, int]]) -> list[dict[str, object]]:
-    """Trials for JSON."""
     return [{"log": log, "trial": trial} for log, trial in keys]
 
 
@@ -206,7 +184,6 @@ def count_cell(value: int, below: str = "") -> Cell:
 
 
 def number_cell(value: float, below: str = "") -> Cell:
-    """To three digits; ``n/a`` for NaN."""
     return Cell(number(value), value, below=below)
 
 
@@ -235,32 +212,14 @@ def steps_cell(estimate: Estimate, write: Write = number) -> Cell:
 
 
 def interval_of(estimate: Estimate, write: Write = number) -> str:
-    """What goes under its value: its interval, or that so few trials or seeds give none worth the name.
-
-    Of one run, which has none, more than the evaluation before, which did not meet.
-    """
+    """What goes under its value: its interval, or that so few trials or seeds give none; of one run, which has none,
+    more than the evaluation before, which did not meet."""
     if estimate.runs == 1 and math.isnan(estimate.low):
         return f"> {write(estimate.before)}" if estimate.before > 0 else ""
     wide = math.isfinite(estimate.high) and estimate.high > TOO_WIDE * estimate.low and estimate.runs > 1
     if wide or estimate.low == 0 and math.isinf(estimate.high):
         return NO_INTERVAL
     return span(estimate.low, estimate.high, write)
-
-
-BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
-STEPS = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
-               "target, geometric mean over seeds, the median where a seed did not meet; of a search the median best "
-               "of as many trials as every batch has", SHALLUE)
-EXAMPLES = Column("examples_to_target", "examples to target", "examples", "B S", SHALLUE)
-TOKENS = Column("tokens_to_target", "tokens to target", "tokens", "tokens that the loss counted in B S examples")
-STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
-SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
-PERFECT = Column("perfect_scaling", "perfect scaling", "1", "B S within its tolerance of the smallest B S", SHALLUE)
-NOISE = Column("noise_scale", "noise scale", "examples", "tr(Sigma) / |G|^2, each averaged over steps first; Fieller's "
-               "interval, variances from differences of neighbouring measured steps", MCCANDLISH)
-QUARTERS = tuple(Column(f"noise_scale_quarter_{at}", f"{word} quarter", "examples", "the noise scale over the "
-                        f"{word} quarter of each run's measured steps", MCCANDLISH)
-                 for at, word in enumerate(("first", "second", "third", "last"), 1))
 
 
 def metric_name(metric: str) -> str:

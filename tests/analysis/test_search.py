@@ -15,7 +15,7 @@ from hvdscale.log.schema import PRUNED, Status
 from hvdscale.plan.search_space import DrawEnd, Parameter, discrete
 from hvdscale.report.document import sentences_of
 from hvdscale.report.pages import document_of
-from hvdscale.report.values import as_json
+from hvdscale.report.output import as_json
 from hvdscale.report.drawing import render
 from hvdscale.report.page.html import as_html
 from hvdscale.report.views.searches import find_next, hygiene, lines, tables_of_searches

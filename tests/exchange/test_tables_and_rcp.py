@@ -21,7 +21,7 @@ from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
-from hvdscale.report.make import make
+from hvdscale.report.runs import make
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.factories.archives import write_archive, write_big_log

@@ -18,7 +18,7 @@ from hvdscale.exchange.csv_file import repeats
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED
-from hvdscale.report.frames import Frame
+from hvdscale.report.runs import Frame
 from hvdscale.target import Target
 from tests import guides
 

@@ -73,17 +73,13 @@ def test_a_critical_batch_in_words(estimate, said):
     assert describe_critical(estimate) == said
 
 
-def test_both_figures_can_be_drawn_with_all_that_stands_beside(found):
+def test_figures_can_be_drawn_with_all_that_stands_beside_and_of_a_single_checkpoint(found):
     for figure in shown_by(parts_of_branches(found, [(TARGET, B_CRIT)])).figures:
         svg = render(figure, "svg").decode()
         assert figure.title.splitlines()[0] in svg and figure.trials == found.keys
-    assert "B_crit of val/error&lt;0.2" in render(
-        shown_by(parts_of_branches(found, [(TARGET, B_CRIT)])).figures[0], "svg").decode()
-
-
-def test_a_single_checkpoint_of_one_order_can_be_shown():
-    [found] = branched_of(read_trials(log(*branches({0: losses(2.0)}, orders=1))))
-    view = shown_by(parts_of_branches(found))
+        assert ("B_crit of val/error&lt;0.2" in svg) == (figure.name == "branched-critical-batch")
+    [single] = branched_of(read_trials(log(*branches({0: losses(2.0)}, orders=1))))
+    view = shown_by(parts_of_branches(single))
     assert "interval" in view.tables[0].notes[-1]
     assert all(render(figure, "svg") for figure in view.figures) and as_text(view.details[0])
 
@@ -91,6 +87,9 @@ def test_a_single_checkpoint_of_one_order_can_be_shown():
 def test_branches_have_a_chapter_and_no_part_in_the_pages(made, tmp_path):
     ordinary = save(log(trial(1, batch=16), trial(2, batch=16, seed=1)), tmp_path / "a.h5")
     beside = save(log(*made), tmp_path / "branches.h5")
+    with hvdscale.read(beside) as runs:
+        report = runs.report()
+        assert "Branched critical batch" in str(report) and report.findings[0]["value"] == math.inf
     with hvdscale.read([ordinary]) as runs, hvdscale.read([ordinary, beside]) as both:
         alone, report = runs.report(), both.report()
         [chapter] = report.values()["chapters"]
@@ -105,9 +104,3 @@ def test_branches_have_a_chapter_and_no_part_in_the_pages(made, tmp_path):
         assert all(math.isinf(row["local_critical_batch"]) for row in wide)
         with pytest.raises(UsageError, match="branch_tolerance 'x': is a loss above 0"):
             both.report(branch_tolerance="x")
-
-
-def test_branches_alone_make_a_report(made, tmp_path):
-    with hvdscale.read(save(log(*made), tmp_path / "branches.h5")) as runs:
-        report = runs.report()
-        assert "Branched critical batch" in str(report) and report.findings[0]["value"] == math.inf

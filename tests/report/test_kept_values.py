@@ -1,6 +1,7 @@
 """The JSON of reports and plans of small inputs of every kind, as tests/golden/json keeps it, numbers within 1 %.
 
-A line has a finding, a row of a table or the like; trials, formulas, notes and captions are a digest alone.
+A line has a finding, a row of a table or the like; trials, formulas, notes and captions are a digest alone. And the
+text of the report of each schema version's golden log, as it was when that version was new.
 """
 import json
 import zlib
@@ -8,10 +9,10 @@ import zlib
 import numpy as np
 import pytest
 
-from hvdscale.report.runs import document_of_logs, read
+from hvdscale.report.runs import document_of_logs, make, read
 from hvdscale.report.plan.make import make_plan
 from hvdscale.report.request import request_of, targets_of
-from hvdscale.report.values import as_json
+from hvdscale.report.output import as_json
 from tests.conftest import GOLDEN, ROOT
 from tests.factories.kept_reports import PLANS, REPORTS, saved, timed
 
@@ -87,3 +88,11 @@ def test_a_plan_has_the_values_that_are_kept(name, tmp_path, kept, monkeypatch):
     monkeypatch.chdir(saved(logs(), tmp_path / "logs"))
     make_plan(["."], (), request, out=tmp_path, formats=("json",), echo=lambda text: None)
     kept(name, json.loads((tmp_path / "plan.json").read_text()))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.h5")))
+def test_the_report_of_a_golden_log_is_as_expected(name, golden, monkeypatch):
+    monkeypatch.chdir(GOLDEN)
+    said = []
+    make([f"{name}.h5"], whole=True, echo=said.append)
+    golden(f"{name}.report", "\n".join(said))

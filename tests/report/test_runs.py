@@ -11,7 +11,7 @@ import hvdscale
 from hvdscale.errors import LogError, UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import KNOWN, Status
-from hvdscale.report.make import make
+from hvdscale.report.runs import make
 from hvdscale.report.results import LazyMapping
 from tests import guides
 from tests.conftest import ROOT
@@ -99,24 +99,25 @@ def test_columns_of_several_logs_lie_end_to_end(folder, runs):
     assert runs.evaluations.meanings["step"] == KNOWN["evaluations"]["step"].meaning
 
 
-def test_a_column_that_some_logs_lack_is_missing_in_their_rows(tmp_path):
-    save(log(trial(steps=(0, 1)), metric="val/error"), tmp_path / "a.h5")
+def test_a_column_that_some_logs_lack_is_missing_in_their_rows_and_a_status_is_its_name(tmp_path):
+    save(log(*(trial(at, status=status, steps=(0, 1)) for at, status in enumerate(Status))), tmp_path / "a.h5")
     save(log(trial(steps=(0, 1), error=(0.25, 0.5)), metric="test/error"), tmp_path / "b.h5")
-    values = hvdscale.read(tmp_path).evaluations["test/error"]
-    assert np.isnan(values[:2]).all() and values[2:].tolist() == [0.25, 0.5]
+    with hvdscale.read(tmp_path) as runs:
+        values, status = runs.evaluations["test/error"], runs.trials["status"]
+    assert np.isnan(values[:-2]).all() and values[-2:].tolist() == [0.25, 0.5]
+    assert status.tolist() == [*(one.name for one in Status), "COMPLETE"]
+    assert runs.trials["status"] is status, "arrays stay when the logs are closed"
 
 
-@pytest.mark.parametrize("status", Status)
-def test_a_status_is_its_name(tmp_path, status):
-    save(log(trial(1), trial(2, status=status)), tmp_path / "a.h5")
-    assert hvdscale.read(tmp_path).trials["status"].tolist() == ["COMPLETE", status.name]
-
-
-def test_columns_make_a_structured_array(runs):
+def test_columns_make_a_structured_array_and_a_frame(runs):
     rows = runs.evaluations.to_numpy(["trial", "val/error"])
     assert rows.dtype.names == ("trial", "val/error") and rows.shape == (runs.evaluations.rows,)
     np.testing.assert_array_equal(rows["val/error"], runs.evaluations["val/error"])
-    assert runs.trials.to_numpy().dtype.names == runs.trials.columns
+    assert runs.trials.to_numpy().dtype.names == runs.trials.columns and "12 trials in 4 logs" in repr(runs)
+    pytest.importorskip("pandas")
+    frame = runs.evaluations.to_pandas()
+    assert list(frame) == list(runs.evaluations) and (frame["val/error"] == runs.evaluations["val/error"]).all()
+    assert list(runs.trials.to_pandas(["id", "status"])) == ["id", "status"]
 
 
 def test_a_name_that_there_is_not_is_an_error_that_lists_those_there(runs, report):
@@ -153,18 +154,12 @@ def test_the_report_says_what_the_command_prints(folder, runs, report):
     make([folder], whole=True, echo=printed.append)
     assert str(report) == "\n".join(printed) and all(said in str(report) for said in report.verdict[:1])
     document = report.values()
-    assert [found["said"] for found in report.findings] == [
-        found["said"] for workload in document["workloads"] for section in workload["sections"]
-        for found in section["findings"]]
     assert {found["target"] for found in report.findings} == {"val/error<0.02"}
     assert any(isinstance(found["value"], float) and found["low"] <= found["value"] for found in report.findings)
-    assert [(found["kind"], found["values"]) for found in report.findings] == [
-        (found["kind"], found["values"]) for group in document["workloads"] for section in group["sections"]
-        for found in section["findings"]]
+    assert [(found["said"], found["kind"], found["values"]) for found in report.findings] == [
+        (found["said"], found["kind"], found["values"]) for group in document["workloads"]
+        for section in group["sections"] for found in section["findings"]]
     assert any(found["kind"] and found["values"] for found in report.findings)
-
-
-def test_targets_and_options_are_those_of_the_command(runs):
     one, both = runs.report("val/error<0.1"), runs.report(["val/error<0.1", "val/error<0.02"], confidence=0.5)
     assert len(both.tables) > len(one.tables) and both.document.confidence == 0.5
 
@@ -208,13 +203,6 @@ def test_without_pandas_the_error_names_it_and_the_way_without(runs, report, mon
             ask()
 
 
-def test_frames_are_the_columns(runs):
-    pytest.importorskip("pandas")
-    frame = runs.evaluations.to_pandas()
-    assert list(frame) == list(runs.evaluations) and (frame["val/error"] == runs.evaluations["val/error"]).all()
-    assert list(runs.trials.to_pandas(["id", "status"])) == ["id", "status"]
-
-
 def test_all_html_is_escaped(tmp_path):
     evil = "<evil onload=1>"
     save(log(trial(dataset=evil, model=evil, optimizer=evil, stop_reason=evil), metric="val/<evil>"), tmp_path / "a.h5")
@@ -234,12 +222,6 @@ def test_a_long_table_shows_its_ends(tmp_path):
     save(log(trial(steps=range(100), error=[0.5] * 100)), tmp_path / "a.h5")
     text = hvdscale.read(tmp_path).evaluations._repr_html_()
     assert "evaluations: 100 rows" in text and "90 more rows" in text and text.count("<tr>") == 12
-
-
-def test_arrays_stay_when_the_logs_are_closed(folder):
-    with hvdscale.read(folder) as runs:
-        values = runs.trials["id"]
-    assert runs.trials["id"] is values and "12 trials in 4 logs" in repr(runs)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 import pytest
 
 from hvdscale.errors import UsageError
-from hvdscale.report.values import as_json
+from hvdscale.report.output import as_json
 from hvdscale.report.drawing import render
 from hvdscale.report.request import request_of
 from hvdscale.report.runs import document_of_logs

@@ -6,16 +6,17 @@ from click.testing import CliRunner
 
 from hvdscale.analysis.budgets import Budget
 from hvdscale.analysis.studies import are_searched, studies_of
+from hvdscale.analysis.trials import JobKey
 from hvdscale.cli.report import main
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.report import differences
-from hvdscale.report.values import as_json
 from hvdscale.report.document import MOST
-from hvdscale.report.output import on_screen
-from hvdscale.report.runs import document_of_logs
+from hvdscale.report.output import as_json, on_screen
 from hvdscale.report.page.html import as_html
+from hvdscale.report.pages import describe_joining
 from hvdscale.report.request import StudyRequest
+from hvdscale.report.runs import document_of_logs
 from hvdscale.report.views import budgets, quality
 from hvdscale.target import Target
 from tests.factories.archives import write_big_log
@@ -54,8 +55,19 @@ def test_budgets_are_shown_where_they_are_asked_for(swept):
     [table] = [table for table in page.tables if table.name == "budgets-val-error"]
     assert [column.title for column in table.columns[2:]] == ["best within 500 steps", "best within 2 epochs"]
     assert "Best validation error within 500 steps" in words(swept)
+    for budget in ("500 steps", "2 epochs"):
+        assert any(one.startswith(f"No sign of a large-batch penalty within {budget}:") for one in page.summary)
+        assert f"quality-val-error-{budget.replace(' ', '-')}" in [table.name for table in page.details]
     [without] = [page for _, [page] in document_of_logs(sweep()).pages]
     assert not any(table.name.startswith("budget") for table in (*without.tables, *without.details))
+
+
+def test_repeats_of_one_setting_are_no_studies():
+    logs = list(study().values())
+    assert not are_searched(studies_of(logs)) and are_searched(studies_of(sweep()))
+    [(_, [page])] = document_of_logs(logs).pages
+    assert [table.name for table in page.details] == ["critical-batch", "crossings"]
+    assert page.summary[0].startswith("Fastest: ")
 
 
 @pytest.mark.parametrize("target, batches", [("val/error<0.6", "16, 64, 256 and 1,024"), ("val/error<0.2", "16")])
@@ -70,13 +82,6 @@ def test_a_target_met_before_the_first_step_is_said_and_the_rest_goes_on(target,
     [page] = document.shown
     assert {"trials", "best-under-budgets"} <= {figure.name for figure in page.figures}
     json.dumps(as_json(document), allow_nan=False)
-
-
-def test_a_penalty_is_tested_for_under_every_budget_that_is_asked_for(swept):
-    [page] = swept.shown
-    for budget in ("500 steps", "2 epochs"):
-        assert any(one.startswith(f"No sign of a large-batch penalty within {budget}:") for one in page.summary)
-    assert {"quality-val-error-500-steps", "quality-val-error-2-epochs"} <= {table.name for table in page.details}
 
 
 def test_tables_in_detail_are_in_the_files_alone(swept):
@@ -105,14 +110,6 @@ def test_workloads_are_shown_beside_each_other_and_beside_publications():
     assert published.summary and published.title in words(document)
     written = json.loads(json.dumps(as_json(document), allow_nan=False))["chapters"]
     assert [one["title"] for one in written] == [beside.title, published.title] and written[0]["figures"]
-
-
-def test_repeats_of_one_setting_are_no_studies():
-    logs = list(study().values())
-    assert not are_searched(studies_of(logs)) and are_searched(studies_of(sweep()))
-    [(_, [page])] = document_of_logs(logs).pages
-    assert [table.name for table in page.details] == ["critical-batch", "crossings"]       # of repeats, too
-    assert page.summary[0].startswith("Fastest: ")
 
 
 @pytest.fixture
@@ -168,7 +165,7 @@ def test_without_a_target_the_best_measured_is_shown_and_a_target_asked_for(wide
     (["5,000 steps,1 epoch", "3600 seconds"], [(5000, "steps"), (1, "epochs"), (3600, "seconds")])])
 def test_lists_of_budgets(tmp_path, monkeypatch, text, found):
     given = []
-    monkeypatch.setattr("hvdscale.report.make.make", lambda *_, asked, **__: given.extend(asked.budgets))
+    monkeypatch.setattr("hvdscale.report.runs.make", lambda *_, asked, **__: given.extend(asked.budgets))
     arguments = [word for one in text for word in ("--budget", one)]
     assert CliRunner().invoke(main, ["x.h5", *arguments]).exit_code == 0
     assert [(one.amount, one.unit) for one in given] == found
@@ -185,23 +182,13 @@ def test_misuse_is_explained_of_huge_logs_too(wide, arguments, said):
 
 def test_the_rules_and_how_much_they_may_lose_are_the_user_s(monkeypatch):
     given = []
-    monkeypatch.setattr("hvdscale.report.make.make", lambda *_, asked, **__: given.append(asked))
+    monkeypatch.setattr("hvdscale.report.runs.make", lambda *_, asked, **__: given.append(asked))
     words_given = ["x.h5", "--rule", "power:0.7", "--rule", "sqrt<=4", "--rule-within", "35%"]
     assert CliRunner().invoke(main, words_given, catch_exceptions=False).exit_code == 0
     [page] = document_of_logs(sweep(), asked=given[0]).shown
     [table] = [table for table in page.tables if table.name == "lr-rules"]
     assert [column.key for column in table.columns[4:]] == ["loss_power_0p7", "loss_sqrt_max_4"]
     assert any("surely more than 35%;" in note for note in table.notes)
-
-
-@pytest.mark.parametrize("given, said", [
-    (("--rule", "cubic"), "rule 'cubic' is none of linear, sqrt, none and power:P"),
-    (("--rule-within", "a fifth"), "--rule-within a fifth: is a share, 0 or more"),
-    (("--rule-within", "20"), "--rule-within 20: is a share")])
-def test_what_is_no_rule_or_share_is_refused(tmp_path, given, said):
-    path = save(sweep()[0], tmp_path / "b16.h5")
-    failed = CliRunner().invoke(main, [*given, str(path)])
-    assert failed.exit_code and said in f"{failed.output}{failed.exception}"
 
 
 def test_compare_is_a_command_of_its_own(tmp_path):
@@ -253,3 +240,20 @@ def test_of_studies_from_elsewhere_no_tables_of_repeats_are_made(monkeypatch):
     monkeypatch.setattr("hvdscale.report.pages.measured", made.append)
     [page] = document_of_logs([archived(24)], [Target.parse("val/error<0.3")]).shown
     assert page.tables and not made
+
+
+IMPORTED = [{"imported": {"kind": "rcp"}}]
+
+
+def workload(**changes):
+    return JobKey(**{"dataset": "bert", "model": "reference", "model_args": "", "optimizer": "lamb",
+                     "train_examples": 0, **changes})
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({"model": "bert_large"}, "--model"), ({"optimizer": "adam"}, "--optimizer"), ({"train_examples": 7}, "--set-size"),
+    ({"version": "a1b2c3"}, None), ({"dataset": "resnet"}, None)])
+def test_workloads_that_differ_in_what_an_import_names_are_told_how_to_join(changes, said):
+    found = list(describe_joining([workload(), workload(**changes)], IMPORTED))
+    assert len(found) == (said is not None) and all(said in one for one in found)
+    assert not list(describe_joining([workload(), workload(**changes)], [{}]))

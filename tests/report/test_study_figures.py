@@ -17,14 +17,14 @@ from hvdscale.analysis.trials import JobKey
 from hvdscale.formatting.numbers import number as written
 from hvdscale.log.schema import Status
 from hvdscale.report import drawing
-from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, colors_on_dark, render
+from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, render
 from hvdscale.report.views.landscapes import landscape_figures
 from hvdscale.report.runs import document_of_logs
-from hvdscale.report.views.study_figures import family_figures, workload_figures
 from hvdscale.report.views.budgets import base_rate_figure, best_under_figure
 from hvdscale.report.views.curves import (EXAMPLES, NORMALISED, CurvePanel, curve_panels, curves_figure, labels_of,
                                           plain, style_of, targets_figure)
-from hvdscale.report.views.metaparameters import best_figure, best_of_figure, best_panels, budgets_figure, trials_figure
+from hvdscale.report.views.study_figures import (best_figure, best_of_figure, best_panels, budgets_figure,
+                                                 family_figures, trials_figure, workload_figures)
 from hvdscale.target import Target
 from tests.analysis.test_landscapes import landscapes
 from tests.factories.logs import study as logs_of_a_study
@@ -141,23 +141,17 @@ def test_examples_are_one_where_they_are_fewest(nesterov):
     assert values.min() == pytest.approx(1)
 
 
-def test_a_line_breaks_where_the_target_was_not_met():
+def test_a_line_breaks_where_the_target_was_not_met_and_has_a_cross_where_all_diverged():
     found = sweep(trials=4)
     found[2] = study(32, [{"met": np.inf, "last": 300}] * 3)
+    found[-1] = study(256, [{"status": Status.INFEASIBLE}] * 3)
     figure = curves_figure([curve_of(found, TARGET)])
     [axes] = axes_of(figure)
     [values] = [np.asarray(one.get_ydata(), float) for one in axes.get_lines() if len(one.get_xdata()) == len(BATCHES)]
-    assert np.isnan(values[2]) and np.isfinite(np.delete(values, 2)).all()
+    assert np.isnan(values[[2, -1]]).all() and np.isfinite(np.delete(values, [2, -1])).all()
     [open_mark] = [one for one in axes.get_lines() if one.get_marker() == "^" and len(one.get_xdata())]
     assert open_mark.get_data()[0][0] == 32 and open_mark.get_data()[1][0] == 300
-    assert "open triangle" in figure.caption
-
-
-def test_a_batch_at_which_every_trial_diverged_has_a_cross():
-    found = sweep(trials=4)
-    found[-1] = study(256, [{"status": Status.INFEASIBLE}] * 3)
-    [axes] = axes_of(curves_figure([curve_of(found, TARGET)]))
-    assert "not met: all diverged" in labels(axes)
+    assert "open triangle" in figure.caption and "not met: all diverged" in labels(axes)
 
 
 def test_several_targets_go_from_easy_to_strict_and_missed_ones_are_named():
@@ -233,18 +227,17 @@ def test_learning_rates_over_six_decades_have_labels_that_stand_apart():
 
 def test_the_best_points_have_the_fewest_steps_and_a_range(nesterov):
     for point, best in zip(nesterov.points, best_points(nesterov, LEARNING_RATE)):
-        steps = outcomes(point.study, TARGET).steps
-        rates = point.study.metaparameters["learning_rate"]
-        fewest, near = np.inf, []
-        for trial in range(len(point.study)):
-            if point.study.complete[trial] and steps[trial] < fewest:
-                fewest, value = steps[trial], rates[trial]
-        for trial in range(len(point.study)):
-            if point.study.complete[trial] and steps[trial] <= 1.2 * fewest:
-                near.append(rates[trial])
+        found = [(steps, rate) for steps, rate, complete in zip(
+            outcomes(point.study, TARGET).steps, point.study.metaparameters["learning_rate"], point.study.complete)
+            if complete]
+        fewest, value = min(found, key=lambda one: one[0])
+        near = [rate for steps, rate in found if steps <= 1.2 * fewest]
         assert (best.global_batch, best.value) == (point.global_batch, value)
         assert (best.low, best.high, len(best.keys)) == (min(near), max(near), len(near))
-        assert best.keys[0] == point.study.key(point.best) and len(best.keys) == len(near)
+        assert best.keys[0] == point.study.key(point.best)
+    rate, momentum, effective = (best_points(nesterov, name) for name in (LEARNING_RATE, MOMENTUM, EFFECTIVE))
+    for eta, mu, both in zip(rate, momentum, effective):
+        assert both.value == pytest.approx(eta.value / (1 - mu.value)) and both.keys[0] == eta.keys[0]
 
 
 def test_the_heuristics_start_at_the_smallest_batch_that_met_the_target(nesterov):
@@ -254,25 +247,20 @@ def test_the_heuristics_start_at_the_smallest_batch_that_met_the_target(nesterov
     assert np.allclose(line(axes, "linear heuristic"), [[BATCHES[0], BATCHES[-1]], [first, first * ratio]])
     assert np.allclose(line(axes, "square root heuristic")[1], [first, first * ratio ** 0.5])
     assert axes.get_xlabel().startswith("global batch") and axes.get_ylabel() == "learning rate / (1 - momentum)"
-
-
-def test_the_effective_rate_is_that_of_rate_and_momentum_of_one_trial(nesterov):
-    rate, momentum, effective = (best_points(nesterov, name) for name in (LEARNING_RATE, MOMENTUM, EFFECTIVE))
-    for eta, mu, both in zip(rate, momentum, effective):
-        assert both.value == pytest.approx(eta.value / (1 - mu.value)) and both.keys[0] == eta.keys[0]
-
-
-def test_momentum_is_shown_as_its_distance_from_one_without_heuristics(nesterov):
-    [axes] = axes_of(best_figure(nesterov, MOMENTUM))
+    [axes] = axes_of(best_figure(nesterov, MOMENTUM))           # momentum is shown as its distance from one
     assert axes.get_ylabel() == "1 - momentum" and "linear heuristic" not in labels(axes)
     assert np.allclose(line(axes, "best momentum")[1], [1 - one.value for one in best_points(nesterov, MOMENTUM)])
 
 
-def test_without_momentum_there_is_no_effective_rate_and_no_best_momentum():
-    trials = [{"lr": lr, "met": 50} for lr in (0.1, 0.2)]
+def test_figures_of_what_was_not_searched_are_left_out():
+    trials = [{"lr": 0.01 * at, "met": 10 * at} for at in range(1, 9)]
     curve = curve_of([study(batch, trials) for batch in BATCHES], TARGET)
     assert best_figure(curve, EFFECTIVE) is None and best_figure(curve, MOMENTUM) is None
-    assert best_figure(curve, LEARNING_RATE) is not None
+    assert best_figure(curve, LEARNING_RATE) is not None and budgets_figure(curve) is None
+    assert axes_of(trials_figure(curve))[0].get_ylabel() == "steps to target S"
+    held = [study(batch, [{**trial, "momentum": 0.9} for trial in trials]) for batch in BATCHES]
+    names = {figure.name for figure in workload_figures([curve_of(held, TARGET)]) if figure}
+    assert "best-learning-rate" in names and "best-momentum" not in names
 
 
 def test_trials_are_reached_missed_stopped_or_diverged_within_the_budget():
@@ -319,13 +307,6 @@ def test_budgets_of_steps_and_of_epochs_are_one_at_the_middle_batch(nesterov):
     assert any(steps == pytest.approx(2 * point.steps.value, rel=0.01) for point in nesterov.points)
 
 
-def test_with_one_metaparameter_trials_are_shown_against_their_steps():
-    trials = [{"lr": 0.01 * at, "met": 10 * at} for at in range(1, 9)]
-    figure = trials_figure(curve_of([study(batch, trials) for batch in BATCHES], TARGET))
-    assert axes_of(figure)[0].get_ylabel() == "steps to target S"
-    assert budgets_figure(curve_of([study(batch, trials) for batch in BATCHES], TARGET)) is None
-
-
 def test_a_split_gives_every_trial_to_one_value(nesterov):
     made = [point.study for point in nesterov.points]
     parts = split_by(made, "label_smoothing")
@@ -334,13 +315,9 @@ def test_a_split_gives_every_trial_to_one_value(nesterov):
         assert (sum(part[at].feasible.astype(int) for part in parts.values()) == one.feasible).all()
         best = [curve_of([part[at]], TARGET).points[0].steps.value for part in parts.values()]
         assert min(best) == nesterov.points[at].steps.value
-
-
-def test_what_was_not_a_choice_within_studies_is_not_split(nesterov):
-    scaled = [study(batch, [{"lr": 0.01 * batch, "met": 50}] * 3) for batch in BATCHES]
-    assert split_by(scaled, "learning_rate") == {} and choices(scaled) == ()
-    assert many_valued(scaled) == ()
-    assert split_by([point.study for point in nesterov.points], "learning_rate") == {}
+    scaled = [study(batch, [{"lr": 0.01 * batch, "met": 50}] * 3) for batch in BATCHES]     # no choice within studies
+    assert split_by(scaled, "learning_rate") == {} and choices(scaled) == () and many_valued(scaled) == ()
+    assert split_by(made, "learning_rate") == {}
 
 
 def test_the_median_best_of_n_is_that_of_the_search(nesterov):
@@ -382,22 +359,15 @@ def test_step_and_epoch_budgets_share_a_scale_and_open_marks_are_named(nesterov)
 
 def test_requested_budgets_are_drawn_else_round_ones(nesterov):
     def drawn(**given):
-        found = {figure.name: figure for figure in workload_figures([nesterov], **given)}
+        found = {figure.name: figure for figure in filter(None, workload_figures([nesterov], **given))}
         under = [name for axes in axes_of(found["best-under-budgets"]) for name in labels(axes)]
         return under, {axes.get_title().partition(", ")[2] for axes in axes_of(found["trials-budgets"])}
-    under, trials = drawn(budgets=(Budget(200, "steps"), Budget(50, "steps"), Budget(5, "epochs")))
+    under, trials = drawn(asked=(Budget(200, "steps"), Budget(50, "steps"), Budget(5, "epochs")))
     assert under == ["50 steps", "200 steps", "5 epochs"] and trials == {"200 steps", "5 epochs"}
     under, trials = drawn()
     steps = [name.removesuffix(" steps").replace(",", "") for name in under if name.endswith("steps")]
     assert steps == ["20", "50", "200", "1000"]
     assert all(re.fullmatch(r"[\d,]+ steps|[\d.]+ epochs", one) for one in trials)
-
-
-def test_a_momentum_that_was_not_searched_has_no_figure():
-    held = [study(batch, [{"lr": 0.1 * at, "momentum": 0.9, "met": 50 * at} for at in range(1, 9)])
-            for batch in BATCHES]
-    names = {figure.name for figure in workload_figures([curve_of(held, TARGET)])}
-    assert "best-learning-rate" in names and "best-momentum" not in names
 
 
 def test_the_map_of_base_rates_has_each_trial_at_its_rate_and_frames_the_best(nesterov):
@@ -446,7 +416,7 @@ def odd():
     workload = JobKey("<script>alert(1)</script>", "$\\frac{1}{2$_$", '{"<i>": "\\u0000"}', "_&amp;", 1000)
     curves = [curve_of(sweep(workload, BATCHES[:2], 12), Target.parse(f"val/error<{value}")) for value in (0.1, 0.4)]
     other = curve_of(sweep(replace(workload, optimizer="<b>"), BATCHES[:2], 8, seed=1), TARGET)
-    return [*workload_figures(curves), *family_figures([curves[0], other])]
+    return [*filter(None, (*workload_figures(curves), *family_figures([curves[0], other])))]
 
 
 def of_each_kind(figures):
@@ -495,14 +465,7 @@ def test_these_are_all_kinds_of_figures(odd):
         "steps-batch", "speedup-weak-32", "efficiency-weak-32", "curve-step", "curve-seconds"]
 
 
-def test_every_colour_has_one_for_dark_pages(odd):
-    known = set(colors_on_dark()) | {"#ffffff"}
-    for figure in of_each_kind(odd):
-        svg = re.sub(r"<style.*?</style>", "", render(figure, "svg").decode(), flags=re.DOTALL)
-        assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg)) <= known, figure.name
-
-
-@pytest.mark.parametrize("name, module", [("trials", "metaparameters"), ("base-rates", "budgets")])
+@pytest.mark.parametrize("name, module", [("trials", "study_figures"), ("base-rates", "budgets")])
 def test_many_trials_are_one_picture_in_an_svg(odd, name, module, monkeypatch):
     [figure] = [one for one in odd if one.name == name]
     single = render(figure, "svg")

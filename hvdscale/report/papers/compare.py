@@ -1,16 +1,11 @@
-"""Measured curves beside published ones: figures, tables and sentences.
-
-    view = beside_published(curves, "shallue2019")       raises UsageError, naming those there are, for another name
-    view.summary, view.tables, view.figures
-"""
+"""Measured curves beside published ones: figures, tables and sentences."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...analysis.curves import BatchPoint, Curve, CurvePoint
-from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch, Ordering,
+from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch,
                                    PassMark, PublishedCurve, Reference, against, jobs_of, load, ordering_of)
 from ...analysis.trials import JobKey
 from ...formatting.numbers import exact, in_brackets, number, percent, ratio, span, whole
@@ -18,7 +13,7 @@ from ...target import Target
 from ..document import Figures, Finding, Part, section_name
 from ..drawing import (BLUE, MUTED, ORANGE, Axes, Figure, arrows, draw_line, ends_of, fraction, label_axes, log2_axis,
                        mark_estimate, power_ticks)
-from ..table import BATCH, Cell, Table, keys_of, steps_cell
+from ..table import Cell, Table, keys_of, steps_cell
 from ..texts import PAPERS, Cells
 from ..views.curves import mark_regimes
 from ..views.noise import is_bounded, one_ended
@@ -29,11 +24,7 @@ MARK_NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the covera
 
 def beside_published(curves: Sequence[Curve], name: str, noise_scales: Mapping[JobKey, float] | None = None
                      ) -> Iterator[Part]:
-    """Curves beside the publication ``name``, those of no job in it passed over.
-
-    noise_scales  measured, in examples, for a publication that has such
-    Where nothing can be compared, the findings say why.
-    """
+    """Curves beside the publication ``name``, without those of no job in it; findings say why none is compared."""
     reference = load(name)
     found, barred = [], []
     shapes: dict[tuple[str, JobKey], NoMatch] = {}
@@ -52,7 +43,9 @@ def beside_published(curves: Sequence[Curve], name: str, noise_scales: Mapping[J
                     shapes.setdefault((published.label, curve.workload), one)
     orderings = [(one, mark) for one in reference.orderings if (mark := ordering_of(curves, one))]
     said = [*(text for one in found for text in _find_fidelity(one, reference)),
-            *(_find_ordering(one, mark, reference) for one, mark in orderings),
+            *(PAPERS.find("ordering", label=one.label, title=reference.title, first=one.perfect[0],
+                          second=one.perfect[1], found=mark.found, passed=bool(mark.passed), least=one.at_least)
+              for one, mark in orderings),
             *_find_jobs(curves, reference, noise_scales or {}), *{one.said: one for one in barred}.values()]
     if not said:
         has = dict.fromkeys([*(one.label for one in reference.curves), *(job.label for job in reference.jobs)])
@@ -61,16 +54,11 @@ def beside_published(curves: Sequence[Curve], name: str, noise_scales: Mapping[J
     yield from (table for one in found for table in _tables(one, reference))
     if orderings and not found:
         yield _marks_table(f"published-{name}-marks", reference, [mark for _, mark in orderings], ())
-    yield Figures(lambda: [*(_figure(one.curve, one.published, reference) for one in found), *(
-        _shape_figure(one.curve, one.published, reference, one.base) for one in shapes.values() if one.base)])
-
-
-def _named(kind: str, reference: Reference, curve: Curve) -> str:
-    return f"{kind}-{reference.name}-{section_name(curve.workload, curve.target)}"
+    yield Figures(lambda: [*(_figure("published", one.curve, one.published, reference) for one in found), *(
+        _figure("shape", one.curve, one.published, reference, one.base) for one in shapes.values() if one.base)])
 
 
 def _find_fidelity(found: Fidelity, reference: Reference) -> Iterator[Finding]:
-    """How far a curve is from the published one."""
     label, title = found.published.label, reference.title
     within, told = found.counted("within")
     if told:
@@ -78,34 +66,22 @@ def _find_fidelity(found: Fidelity, reference: Reference) -> Iterator[Finding]:
         more = [PAPERS.say("against_steps", factor=f"{WITHIN_LOG2:g}", within=within, told=told, share=within / told,
                            asked=SHARE_WITHIN)]
         if b_crit.passed is not None:
-            more.append(PAPERS.say("against_b_crit", b_crit=_format_mark(b_crit), passed=bool(b_crit.passed),
+            more.append(PAPERS.say("against_b_crit", b_crit=_found_of(b_crit), passed=bool(b_crit.passed),
                                    factor=f"{B_CRIT_WITHIN:g}"))
         if known:
             more.append(PAPERS.say("against_intervals", covered=covered, known=known, asked=SHARE_COVERED))
-        yield PAPERS.find("against", None, more, label=label, title=title, verdict=_verdict(found.marks))
+        failed, unknown = ([MARK_NAMES[mark.name] for mark in found.marks if mark.passed is passed]
+                           for passed in (False, None))
+        yield PAPERS.find("against", None, more, label=label, title=title,
+                          verdict=PAPERS.say("verdict", failed=failed, open=unknown))
     else:
         yield PAPERS.find("too_short", label=label, title=title)
     if found.remarks:
         yield PAPERS.find("remarks", remarks="; ".join(found.remarks))
 
 
-def _format_mark(mark: PassMark) -> str:
-    return f"{mark.bound} {ratio(mark.found)}".strip()
-
-
-def _verdict(marks: Sequence[PassMark]) -> str:
-    return PAPERS.say("verdict", failed=[MARK_NAMES[mark.name] for mark in marks if mark.passed is False],
-                      open=[MARK_NAMES[mark.name] for mark in marks if mark.passed is None])
-
-
-def _find_ordering(one: Ordering, mark: PassMark, reference: Reference) -> Finding:
-    return PAPERS.find("ordering", label=one.label, title=reference.title, first=one.perfect[0], second=one.perfect[1],
-                       found=mark.found, passed=bool(mark.passed), least=one.at_least)
-
-
 def _find_jobs(curves: Sequence[Curve], reference: Reference, noise_scales: Mapping[JobKey, float]
                ) -> Iterable[Finding]:
-    """Published critical batch sizes on the same data, beside the measured one."""
     said: dict[str, Finding] = {}
     for curve in curves:
         for job in jobs_of(reference, curve.workload):
@@ -124,15 +100,18 @@ def _find_jobs(curves: Sequence[Curve], reference: Reference, noise_scales: Mapp
 
 
 def _tables(found: Fidelity, reference: Reference) -> tuple[Table, Table]:
-    published, name, target = found.published, _named("published", reference, found.curve), found.curve.target
+    published, target = found.published, found.curve.target
+    name = f"published-{reference.name}-{section_name(found.curve.workload, target)}"
     equal: Cells = {"steps_at_equal_trials": lambda point: steps_cell(point.equal, whole)}
     unequal = any(point.equal is not point.measured for point in found.points)
     return PAPERS.table("published", found.points, {
-        BATCH: lambda point: Cell(f"{INTERPOLATED * point.interpolated}{point.global_batch:,}", point.global_batch),
+        "global_batch": lambda point: Cell(f"{INTERPOLATED * point.interpolated}{point.global_batch:,}",
+                                           point.global_batch),
         "published_steps": lambda point: Cell(number(point.published), point.published, point.low, point.high,
                                               span(point.low, point.high)),
         "steps_to_target": lambda point: steps_cell(point.measured, whole), **(equal if unequal else {}),
-        "log2_apart": lambda point: _apart(point.log2_apart),
+        "log2_apart": lambda point: Cell(f"{point.log2_apart:+.2f}" if math.isfinite(point.log2_apart) else
+                                         "not met" if math.isinf(point.log2_apart) else "n/a", point.log2_apart),
         "within": lambda point: _yes(point.within), "covered": lambda point: _yes(point.covered)},
         lambda point: point.point.keys, file=name, notes=_notes(found, reference), target=target,
         label=published.label, what=published.target, factor=f"{WITHIN_LOG2:g}"), _marks_table(
@@ -141,23 +120,27 @@ def _tables(found: Fidelity, reference: Reference) -> tuple[Table, Table]:
 
 def _marks_table(name: str, reference: Reference, marks: Iterable[PassMark], remarks: Sequence[str],
                  target: Target | None = None) -> Table:
-    rows = [(mark, *_mark_texts(mark)) for mark in marks]
+    shares = {"steps": f"steps within {WITHIN_LOG2:g} log2", "intervals": "intervals that cover"}
+    rows = []                   # a mark: what it is, what is asked
+    for mark in marks:
+        texts = f"end of perfect scaling: {mark.name}", f"{mark.wanted:g} or more"
+        if mark.name in shares:
+            texts = shares[mark.name], f"{percent(mark.wanted)} of batches"
+        elif mark.name == "b_crit":
+            texts = "B_crit over published", f"1/{mark.wanted:g} to {mark.wanted:g}"
+        rows.append((mark, *texts))
     return PAPERS.table("published-marks", rows, {
         "mark": lambda row: Cell(row[1], row[1]), "wanted": lambda row: Cell(row[2], row[0].wanted),
-        "found": lambda row: Cell(row[3], row[0].found), "passed": lambda row: _yes(row[0].passed)},
+        "found": lambda row: Cell(_found_of(row[0]), row[0].found), "passed": lambda row: _yes(row[0].passed)},
         file=name, notes=[PAPERS.say("remarks", remarks="; ".join(remarks)) if remarks else ""], target=target,
         title=reference.title)
 
 
-def _mark_texts(mark: PassMark) -> tuple[str, str, str]:
-    """(what it is, what is asked, what was found) of a pass mark."""
-    shares = {"steps": f"steps within {WITHIN_LOG2:g} log2", "intervals": "intervals that cover"}
-    unknown = "cannot be judged" if mark.passed is None else ""
-    if mark.name in shares:
-        return shares[mark.name], f"{percent(mark.wanted)} of batches", unknown or percent(mark.found)
-    if mark.name == "b_crit":
-        return "B_crit over published", f"1/{mark.wanted:g} to {mark.wanted:g}", unknown or _format_mark(mark)
-    return f"end of perfect scaling: {mark.name}", f"{mark.wanted:g} or more", ratio(mark.found)
+def _found_of(mark: PassMark) -> str:
+    if mark.name in ("steps", "intervals", "b_crit") and mark.passed is None:
+        return "cannot be judged"
+    shown = percent(mark.found) if mark.name in ("steps", "intervals") else ratio(mark.found)
+    return f"{mark.bound if mark.name == 'b_crit' else ''} {shown}".strip()
 
 
 def _notes(found: Fidelity, reference: Reference) -> Iterator[str]:
@@ -180,33 +163,22 @@ def _notes(found: Fidelity, reference: Reference) -> Iterator[str]:
                          trials=published.trials if list(ends) != [published.trials] else None)
 
 
-def _apart(log2: float) -> Cell:
-    return Cell(f"{log2:+.2f}" if math.isfinite(log2) else "not met" if math.isinf(log2) else "n/a", log2)
-
-
 def _yes(told: bool | None) -> Cell:
     return Cell("n/a" if told is None else "yes" if told else "no", None if told is None else int(told))
 
 
-def _figure(curve: Curve, published: PublishedCurve, reference: Reference) -> Figure:
-    return _of_both("published", curve, published, reference,
-                    lambda axes: _draw(axes, curve, published, 1.0, 1.0, "steps to target S"))
-
-
-def _shape_figure(curve: Curve, published: PublishedCurve, reference: Reference, base: int) -> Figure:
-    """Two curves to different targets, each over its own steps at the smallest batch of both."""
-    here = next(point.steps.value for point in curve.points if point.global_batch == base)
-    there, *_ = published.at(base) or (math.nan,)
-    return _of_both("shape", curve, published, reference, lambda axes: _draw(
-        axes, curve, published, 1 / here, 1 / there, f"steps / steps at B = {base:,}"), base=base)
-
-
-def _of_both(kind: str, curve: Curve, published: PublishedCurve, reference: Reference, draw: Callable[[Axes], None],
-             **values: Any) -> Figure:
+def _figure(kind: str, curve: Curve, published: PublishedCurve, reference: Reference, base: int = 0) -> Figure:
+    """Two curves; base: to different targets, each over its own steps at this, the smallest batch of both."""
+    here, there, label = 1.0, 1.0, "steps to target S"
+    if base:
+        here = 1 / next(point.steps.value for point in curve.points if point.global_batch == base)
+        there, label = 1 / (published.at(base) or (math.nan,))[0], f"steps / steps at B = {base:,}"
     band = PAPERS.say("band", plot=bool(published.trials), confidence=curve.confidence)
-    return PAPERS.figure(kind, draw, keys_of(_shown(curve)), name=_named(kind, reference, curve), target=curve.target,
-                         label=published.label, there=published.target, band=band, obtained=reference.obtained,
-                         source=reference.source, **values)
+    return PAPERS.figure(
+        kind, lambda axes: _draw(axes, curve, published, here, there, label), keys_of(_shown(curve)),
+        name=f"{kind}-{reference.name}-{section_name(curve.workload, curve.target)}", target=curve.target,
+        label=published.label, there=published.target, band=band, obtained=reference.obtained,
+        source=reference.source, base=base)
 
 
 def _shown(curve: Curve) -> list[CurvePoint | BatchPoint]:
@@ -214,7 +186,6 @@ def _shown(curve: Curve) -> list[CurvePoint | BatchPoint]:
 
 
 def _draw(axes: Axes, curve: Curve, published: PublishedCurve, here: float, there: float, label: str) -> None:
-    """Both curves, the steps of each times its factor."""
     points = [(point.global_batch, point.steps.scaled(here)) for point in _shown(curve)]
     low, high, steps = (there * values for values in (published.low, published.high, published.steps))
     target = "" if here == there else f", to {published.target}"

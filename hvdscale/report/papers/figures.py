@@ -1,12 +1,11 @@
-"""All figures of a paper that logs have the data for.
-
-    shown_by(figures(studies, paper="shallue2019"))     # its findings: what of the paper the logs do not have
+"""Chapters beside published results, and all figures of a paper that logs have the data for.
 
 Curves are computed workload by workload, so that a study's columns are read while they are kept.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
 
@@ -14,20 +13,22 @@ from ...analysis.best_points import first_feasible
 from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, curve_of
 from ...analysis.grouping import group_by
+from ...analysis.noise_against import best_known
 from ...analysis.report_data import Options
 from ...analysis.studies import Study
 from ...analysis.trials import JobKey
 from ...errors import UsageError
 from ...formatting.progress import Tell, quiet
 from ...target import Target
+from ..document import Figures, Part
 from ..drawing import Figure
-from ..document import Figures, Finding, Part
-from ..views.study_figures import split_figure
+from ..subject import Whole
+from ..texts import PAPERS
 from ..views.budgets import best_under_figure
 from ..views.curves import NORMALISED, STEPS, CurvePanel, curve_panels, plain
-from ..views.metaparameters import best_panels, budgets_figure, scatter, second
+from ..views.study_figures import best_panels, budgets_figure, scatter, second, split_figure
 from . import shallue2019
-from ..texts import PAPERS
+from .compare import beside_published
 from .shallue2019 import Line, Panel, Sheet
 
 KNOWN = {"shallue2019": shallue2019}
@@ -42,18 +43,45 @@ def paper_of(name: str) -> ModuleType:
     return KNOWN[name]
 
 
+def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
+    """The title and parts of each publication and paper that was asked for."""
+    curves = [*(subject.curve for subject in whole.subjects),
+              *(section.batches for section in whole.repeats if section.batches)]
+    noise: dict[JobKey, float] = {}
+    for workload, subject in whole.first.items():       # at the batch at which it is known best
+        best = best_known([one for _, one in subject.section.noise if 0 < one.whole.noise_scale < math.inf],
+                          lambda one: one)
+        if best:
+            noise[workload] = best.whole.noise_scale
+    for name in whole.asked.compare:
+        yield f"Beside published results: {name}", beside_published(curves, name, noise), ""
+    if whole.asked.paper:
+        yield f"The figures of {whole.asked.paper}", figures(whole.studies, paper=whole.asked.paper,
+                                                             options=whole.options, tell=whole.tell), ""
+
+
+def target_of(paper: str, workload: JobKey) -> tuple[Target, ...]:
+    """The first target that a paper has for a workload; () where it has none."""
+    names, sheets = paper_of(paper).names_of(workload), paper_of(paper).FIGURES
+    lines = [line for sheet in sheets for panel in sheet.panels for line in panel.lines]
+    found = [line.target for line in lines if line.workload in names]
+    return tuple(map(Target.parse, found[:1]))
+
+
 def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Options = Options(),
             tell: Tell = quiet) -> Iterator[Part]:
-    """Every figure of a paper that these studies have the data for, in its order, and those that they lack.
-
-    Raises UsageError for a paper that is not known.
-    """
+    """Every figure of a paper that these studies have the data for, in its order, and those that they lack."""
     found, figures = _Found(studies, paper_of(paper), options, tell), []
     for at, sheet in enumerate(found.paper.FIGURES, 1):
         tell(f"figure {sheet.number} of the paper, {at} of {len(found.paper.FIGURES)}")
         figures += [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
                             source=f"{found.paper.SOURCE}, figure {number}") for number, figure in found.figures(sheet)]
-    yield from found.left_out()
+    for number, names in found.missing.items():
+        yield PAPERS.find("figure_missing", number=number, names=list(names))
+    for name, (n, wanted) in sorted(found.short.items()):
+        yield PAPERS.find("few_trials", name=name, n=n, wanted=wanted)
+    for number in found.empty:
+        yield PAPERS.find("figure_empty", number=number)
     yield Figures(lambda: figures)
 
 
@@ -62,7 +90,14 @@ class _Found:
 
     def __init__(self, studies: Sequence[Study], paper: ModuleType, options: Options, tell: Tell) -> None:
         self.paper, self.options, self.tell = paper, options, tell
-        self.studies = self._by_name(studies)
+        self.studies: dict[str, list[Study]] = {}           # by the paper's names
+        most: dict[str, tuple[int, int, JobKey]] = {}       # of several that go by one name, that with the most trials
+        for workload, group in group_by(studies, lambda study: study.workload).items():
+            trials = sum(int(study.feasible.sum()) for study in group)
+            for place, name in enumerate(paper.names_of(workload)):
+                key = place, -trials, workload
+                if name not in most or key < most[name]:
+                    most[name], self.studies[name] = key, group
         self.missing: dict[str, dict[str, None]] = {}       # of a figure, by its number: names
         self.short: dict[str, tuple[int, int]] = {}     # by workload: (trials compared, trials that the paper takes)
         self.empty: list[str] = []      # numbers of figures whose workloads are there
@@ -71,31 +106,16 @@ class _Found:
         self.curves = {line: self._curve(*line, f"curve {at} of {len(lines)}")
                        for at, line in enumerate(sorted(lines), 1)}
 
-    def _by_name(self, studies: Sequence[Study]) -> dict[str, list[Study]]:
-        """The studies of each workload by the paper's names; of several that go by one, that with the most trials."""
-        found: dict[str, list[tuple[int, int, JobKey, list[Study]]]] = {}
-        for workload, group in group_by(studies, lambda study: study.workload).items():
-            for place, name in enumerate(self.paper.names_of(workload)):
-                trials = sum(int(study.feasible.sum()) for study in group)
-                found.setdefault(name, []).append((place, -trials, workload, group))
-        return {name: min(all_of_name)[-1] for name, all_of_name in found.items()}
-
     def _curve(self, name: str, goal: str, which: str = "a curve") -> Curve | None:
-        studies, target = self.taken(name), Target.parse(goal)
+        wanted, target = self.paper.TAKEN.get(name, self.paper.TRIALS_TAKEN), Target.parse(goal)
+        studies = [first_feasible(study, wanted) for study in self.studies.get(name, ())]
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
             return None
         self.tell(f"{name}: {target}, {which} for the figures of the paper")
-        curve, wanted = curve_of(studies, target, self.options), self._wanted(name)
+        curve = curve_of(studies, target, self.options)
         if curve is not None and curve.n is not None and curve.n < wanted:
             self.short[name] = curve.n, wanted
         return curve
-
-    def _wanted(self, name: str) -> int:
-        return self.paper.TAKEN.get(name, self.paper.TRIALS_TAKEN)
-
-    def taken(self, name: str) -> list[Study]:
-        """The studies of a workload with as many trials as the paper takes."""
-        return [first_feasible(study, self._wanted(name)) for study in self.studies.get(name, ())]
 
     def curve(self, sheet: Sheet, line: Line) -> Curve | None:
         """The curve of a line; None, and a note, where it is missing."""
@@ -108,9 +128,8 @@ class _Found:
     def figures(self, sheet: Sheet) -> list[tuple[str, Figure]]:
         """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
         paper = self.paper
-        draw = {paper.STEPS: self._steps, paper.NORMALISED: self._steps, paper.SPLIT: self._split,
-                paper.BEST: self._best, paper.BUDGET_TRIALS: self._budget_trials, paper.TRIALS: self._trials,
-                paper.BEST_UNDER: self._best_under}[sheet.kind]
+        draw = {paper.STEPS: self._steps, paper.NORMALISED: self._steps, paper.BEST: self._best,
+                paper.TRIALS: self._trials}.get(sheet.kind, self._of_one_curve)
         panels = []
         for letter, panel in zip(LETTERS, sheet.panels):
             lines = [(line, curve) for line in panel.lines if (curve := self.curve(sheet, line)) is not None]
@@ -123,25 +142,18 @@ class _Found:
         return [(number, figure) for number, figure in found if figure is not None]
 
     def _steps(self, sheet: Sheet, panels: Drawn) -> Figure | None:
+        found = []
+        for panel, lines in panels:
+            targets = {str(curve.target) for _, curve in lines}
+            title = f"{panel.title}, {min(targets)}" if len(panels) == 1 == len(targets) else panel.title
+            found.append(CurvePanel(title, [curve for _, curve in lines],
+                                    [line.label or str(curve.target) for line, curve in lines], panel.ordered))
         kind = NORMALISED if sheet.kind == self.paper.NORMALISED else STEPS
-        return curve_panels([CurvePanel(
-            _with_target(panel, lines) if len(panels) == 1 else panel.title, [curve for _, curve in lines],
-            [line.label or str(curve.target) for line, curve in lines], panel.ordered)
-            for panel, lines in panels], kind=kind, title=sheet.title)
-
-    def _split(self, sheet: Sheet, panels: Drawn) -> Figure | None:
-        [(panel, [(_, curve)])] = panels
-        return split_figure(curve, sheet.metaparameter, self.options,
-                            f"{sheet.title}\n{panel.title}, {curve.target}")
+        return curve_panels(found, kind=kind, title=sheet.title)
 
     def _best(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],
                            sheet.metaparameter, title=sheet.title)
-
-    def _budget_trials(self, sheet: Sheet, panels: Drawn) -> Figure | None:
-        [(panel, [(_, curve)])] = panels
-        return budgets_figure(curve, steps=panel.budgets[0][0], epochs=panel.budgets[1][0],
-                              title=f"{sheet.title}: {panel.title}, {curve.target}")
 
     def _trials(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         [(panel, lines)] = panels
@@ -151,26 +163,17 @@ class _Found:
         title = f"{sheet.title}\nB = {sheet.batch:,}, {steps:,} steps, {lines[0][1].target}"
         return scatter(found, second(lines[0][1]), title=title)
 
-    def _best_under(self, sheet: Sheet, panels: Drawn) -> Figure | None:
+    def _of_one_curve(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         [(panel, [(line, curve)])] = panels
-        studies, target = self.studies[line.workload], curve.target
-        budgets = [[Budget(amount, "steps") for amount in panel.budgets[0]]]
+        target, (steps, epochs) = curve.target, panel.budgets
+        if sheet.kind == self.paper.SPLIT:
+            return split_figure(curve, sheet.metaparameter, self.options, f"{sheet.title}\n{panel.title}, {target}")
+        if sheet.kind == self.paper.BUDGET_TRIALS:
+            return budgets_figure(curve, steps=steps[0], epochs=epochs[0],
+                                  title=f"{sheet.title}: {panel.title}, {target}")
+        budgets = [[Budget(amount, "steps") for amount in steps]]
         if curve.workload.train_examples:
-            budgets.append([Budget(amount, "epochs") for amount in panel.budgets[1]])
-        return best_under_figure(*(best_under(studies, target.column, target.minimizes, some, self.options.confidence)
-                                   for some in budgets), title=f"{sheet.title}\n{panel.title}")
-
-    def left_out(self) -> Iterator[Finding]:
-        """What the studies do not have, by figure."""
-        for number, names in self.missing.items():
-            yield PAPERS.find("figure_missing", number=number, names=list(names))
-        for name, (n, wanted) in sorted(self.short.items()):
-            yield PAPERS.find("few_trials", name=name, n=n, wanted=wanted)
-        for number in self.empty:
-            yield PAPERS.find("figure_empty", number=number)
-
-
-def _with_target(panel: Panel, lines: Sequence[tuple[Line, Curve]]) -> str:
-    """A panel's title, and the target where its curves have one."""
-    targets = {str(curve.target) for _, curve in lines}
-    return f"{panel.title}, {min(targets)}" if len(targets) == 1 else panel.title
+            budgets.append([Budget(amount, "epochs") for amount in epochs])
+        return best_under_figure(*(best_under(self.studies[line.workload], target.column, target.minimizes, some,
+                                              self.options.confidence) for some in budgets),
+                                 title=f"{sheet.title}\n{panel.title}")

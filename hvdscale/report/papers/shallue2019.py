@@ -1,8 +1,5 @@
 """The figures of Shallue et al. 2019 (arXiv 1811.03600) as data: workloads, targets, budgets, in the paper's order.
 
-    for figure in FIGURES: ...
-    names_of(workload)      -> ("mnist/simple_cnn_base/nesterov_momentum", "solution_quality/mnist/...", ...)
-
 Workloads have the names of the published archive, dataset/model/optimizer; logs of hvdscale itself are found by theirs.
 Goals and budgets are those of the published analysis, except that figures 1 and 8 have one goal for Fashion MNIST and
 that axes say what they show. Chosen here: which panels are normalised (where models or data sets differ), the goal of

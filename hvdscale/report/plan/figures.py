@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from ...analysis.step_time import MEASURED
-from ...analysis.worker_plan import Option, Value, WorkerPlan
+from ...analysis.worker_plan import Option, WorkerPlan
 from ...formatting.numbers import counted, duration, percent, unit_of
-from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_line, ends_of, explain,
-                       explain_crowded, label_axes, log2_axis, set_ticks)
-from .words import CROWDED, ROLES
+from ..drawing import (BLUE, CROWDED_COUNT, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_line, ends_of,
+                       explain, label_axes, log2_axis, set_ticks)
 from ..texts import PLAN
+from .words import CROWDED, ROLES
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
 Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its value is that one
@@ -24,24 +24,25 @@ EAGER = "Eager, Zahorjan and Lazowska 1989"
 
 
 def figures_of_plan(plan: WorkerPlan) -> tuple[Figure, ...]:
-    """Its figures; none where there is one option only."""
     if len(plan.options) < 2:
         return ()
     trials = tuple(dict.fromkeys(key for option in plan.options for key in option.trials))
-    return tuple(PLAN.figure(name, partial(draw, plan=plan), trials, what=_what(plan),
-                             confidence=plan.request.confidence) for name, draw in (
-        ("plan-time", _draw_time), ("plan-speedup", _draw_speedup), ("plan-cost", _draw_cost)))
+    what = str(plan.target or "steps as given")
+    if plan.relative:
+        what = "relative, predicted" if plan.noise else "relative"
+    return tuple(PLAN.figure(name, partial(draw, plan=plan), trials, what=what, confidence=plan.request.confidence)
+                 for name, draw in (("plan-time", _draw_time), ("plan-speedup", _draw_speedup),
+                                    ("plan-cost", _draw_cost)))
 
 
 def _note(axes: Axes, text: str, place: tuple[float, float], aside: tuple[float, float], **look: Any) -> None:
-    """A small text beside a mark."""
     axes.annotate(text, place, xytext=aside, textcoords="offset points", fontsize=7.5, **look)
 
 
 def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
     options = plan.options
-    workers, ideal = ([option.workers for option in options],
-                      [option.workers / options[0].workers for option in options])
+    workers = [option.workers for option in options]
+    ideal = [one / workers[0] for one in workers]
     log2_axis(axes, "x", workers)
     log2_axis(axes, "y", [*ideal, *(option.speedup.value for option in options)],
               ends_of(option.speedup for option in options))
@@ -49,10 +50,10 @@ def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
     draw_line(axes, ((option.workers, option.speedup.value) for option in options), BLUE)
     _draw_options(axes, plan, lambda option, speedup: (option.workers, speedup), of="speedup")
     for option in options:
-        efficiency = percent(option.speedup.value * options[0].workers / option.workers)
+        efficiency = percent(option.speedup.value * workers[0] / option.workers)
         _note(axes, f"{efficiency}{CROWDED * plan.is_crowded(option)}", (option.workers, option.speedup.value),
               (9, -11))
-    label_axes(axes, "workers W", f"speedup over {counted(options[0].workers, 'worker')}")
+    label_axes(axes, "workers W", f"speedup over {counted(workers[0], 'worker')}")
 
 
 def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
@@ -65,7 +66,14 @@ def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
     values = [option.seconds.value / size for option in options]
     ends = [options[0].workers, options[-1].workers]
     draw_line(axes, zip(ends, [values[0], values[0] * ends[0] / ends[1]]), MUTED, "--", 1.2, label="perfect scaling")
-    _draw_band(axes, plan, size)
+    axes.fill_between([option.workers for option in options],
+                      [max(option.seconds.low, option.seconds.value / 1000) / size for option in options],
+                      [min(option.seconds.high, option.seconds.value * 1000) / size for option in options],
+                      color=BLUE, alpha=0.18, linewidth=0, label=f"{plan.request.confidence:.0%} interval")
+    many = plan.decision.fastest_workers[1]         # where the fastest may lie among counts that were not run
+    if many > plan.most_measured > 0:
+        axes.axvspan(plan.most_measured * 2 ** 0.5, many * 2 ** 0.25, color=ORANGE, alpha=0.10, linewidth=0,
+                     label="may be faster, not run to the target")
     draw_line(axes, (place(option, option.seconds.value) for option in options), BLUE)
     _draw_options(axes, plan, place, bars=False)
     for option in filter(plan.is_crowded, options):
@@ -75,18 +83,6 @@ def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
                      label=f"deadline, {duration(plan.request.deadline)}")
     _log_axis(axes, "y", values, _ends(options, "seconds", size))
     label_axes(axes, "workers W", label)
-
-
-def _draw_band(axes: Axes, plan: WorkerPlan, size: float) -> None:
-    """The intervals as a band, and where the fastest may lie among counts that were not run."""
-    axes.fill_between([option.workers for option in plan.options],
-                      [max(option.seconds.low, option.seconds.value / 1000) / size for option in plan.options],
-                      [min(option.seconds.high, option.seconds.value * 1000) / size for option in plan.options],
-                      color=BLUE, alpha=0.18, linewidth=0, label=f"{plan.request.confidence:.0%} interval")
-    _, many = plan.decision.fastest_workers
-    if many > plan.most_measured > 0:
-        axes.axvspan(plan.most_measured * 2 ** 0.5, many * 2 ** 0.25, color=ORANGE, alpha=0.10, linewidth=0,
-                     label="may be faster, not run to the target")
 
 
 def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
@@ -115,7 +111,6 @@ def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
 
 
 def _time_unit(plan: WorkerPlan) -> tuple[float, str]:
-    """(seconds in it, the axis label)."""
     size, name = unit_of(min(option.seconds.value for option in plan.options))
     return (1, "time to target, relative") if plan.relative else (size, f"time to target ({name})")
 
@@ -123,44 +118,19 @@ def _time_unit(plan: WorkerPlan) -> tuple[float, str]:
 def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds", bars: bool = True) -> None:
     """A mark and an interval of this value for each, and larger marks around those to take."""
     for option in plan.options:
-        value = getattr(option, of)
-        if bars:
-            _bar(axes, option, value, place)
-        _disc(axes, *place(option, value.value), option)
+        value, known = getattr(option, of), option.mark == MEASURED
+        low, (x, y) = max(value.low, value.value / 1000), place(option, value.value)    # 0: met at the first evaluation
+        if bars and low < value.high < math.inf:
+            (left, bottom), (right, top) = place(option, low), place(option, value.high)
+            axes.plot([left, right], [bottom, top], color=BLUE, linewidth=1.4, alpha=0.75)
+        marker, size, rest = ("D", 5, ", beyond batches run") if option.steps.beyond else ("o", 5.5, "")
+        axes.plot([x], [y], marker, markersize=size, markeredgecolor=BLUE, markeredgewidth=1.2, zorder=3,
+                  markerfacecolor=BLUE if known else "white", label=("measured" if known else "not measured") + rest)
     if any(map(plan.is_crowded, plan.options)):
-        explain_crowded(axes)
-    _roles(axes, plan, place, of)
-
-
-def _what(plan: WorkerPlan) -> str:
-    if plan.relative:
-        return "relative, predicted" if plan.noise else "relative"
-    return str(plan.target or "steps as given")
-
-
-def _disc(axes: Axes, x: float, y: float, option: Option) -> None:
-    known = option.mark == MEASURED
-    marker, size, rest = ("D", 5, ", beyond batches run") if option.steps.beyond else ("o", 5.5, "")
-    axes.plot([x], [y], marker, markersize=size, markeredgecolor=BLUE, markeredgewidth=1.2, zorder=3,
-              markerfacecolor=BLUE if known else "white", label=("measured" if known else "not measured") + rest)
-
-
-def _bar(axes: Axes, option: Option, value: Value, place: Place) -> None:
-    low, high = max(value.low, value.value / 1000), value.high      # 0: met at the first evaluation
-    if low < high < math.inf:
-        (left, bottom), (right, top) = place(option, low), place(option, high)
-        axes.plot([left, right], [bottom, top], color=BLUE, linewidth=1.4, alpha=0.75)
-
-
-def _ends(options: Sequence[Option], name: str, size: float = 1) -> list[float]:
-    return [end / size for end in ends_of(getattr(option, name) for option in options)]
-
-
-def _roles(axes: Axes, plan: WorkerPlan, place: Place, of: str) -> None:
-    """A larger mark around the options to take; one that is best at several has a mark of each."""
-    for at, role in enumerate(ROLES):
+        explain(axes, CROWDED_COUNT)
+    for at, role in enumerate(ROLES if len(plan.options) > 1 else ()):      # one that is best at several has several
         option = getattr(plan, role)
-        if option is not None and len(plan.options) > 1:
+        if option is not None:
             color, marker = LOOKS[role]
             x, y = place(option, getattr(option, of).value)
             look: Look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}
@@ -168,23 +138,21 @@ def _roles(axes: Axes, plan: WorkerPlan, place: Place, of: str) -> None:
             explain(axes, f"{role}: {counted(option.workers, 'worker')}", markersize=8, markeredgewidth=1.4, **look)
 
 
+def _ends(options: Sequence[Option], name: str, size: float = 1) -> list[float]:
+    return [end / size for end in ends_of(getattr(option, name) for option in options)]
+
+
 def _log_axis(axes: Axes, which: str, values: Sequence[float], ends: Iterable[float] = ()) -> None:
-    """A logarithmic axis that holds the values, and ends of intervals within a factor 4 of them."""
+    """A logarithmic axis that holds the values, and ends of intervals within a factor 4 of them; nine ticks or so."""
     low = min([*values, *(max(end, min(values) / 4) for end in ends if math.isfinite(end))])
     high = max([*values, *(min(end, max(values) * 4) for end in ends if math.isfinite(end))])
     margin = max(1.15, (high / low) ** 0.07)
+    low, high = low / margin, high * margin
     getattr(axes, f"set_{which}scale")("log")
-    getattr(axes, f"set_{which}lim")(low / margin, high * margin)
-    axis = getattr(axes, f"{which}axis")
-    set_ticks(axis, _round_ticks(low / margin, high * margin), "{:,g}".format)
-
-
-def _round_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two others, at most nine or so."""
+    getattr(axes, f"set_{which}lim")(low, high)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [digit * 10.0 ** power for power in powers for digit in ((1,) if high > 1000 * low else (1, 2, 5))]
     if high < 4 * low:
         from matplotlib.ticker import MaxNLocator
-        return [value for value in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= value <= high]
-    digits = (1,) if high > 1000 * low else (1, 2, 5)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found = [digit * 10.0 ** power for power in powers for digit in digits]
-    return [value for value in found if low <= value <= high]
+        ticks = list(MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high))
+    set_ticks(getattr(axes, f"{which}axis"), [tick for tick in ticks if low <= tick <= high], "{:,g}".format)

@@ -1,11 +1,8 @@
-"""A plan of workers: printed, and written as a page, tables and figures.
-
-    plans = make_plan(["runs"], [], Request((1, 2, 4, 8)), out="plan")
-"""
+"""A plan of workers: printed, and written as a page, tables and figures."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -25,22 +22,20 @@ from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans
 from ...errors import LogError, UsageError
 from ...formatting.numbers import counted, listed
 from ...log.plan_text import OF_SEARCH
-from ...log.reader import Log
 from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
 from .. import FORMATS
 from ..document import (Chapter, Document, Figures, Finding, LogFacts, Page, Path, describe_imports, facts_of,
-                        section_name, shown_by, unique)
-from ..output import on_screen, refuse_no_folder, write
+                        section_name, sentences_of, shown_by, unique)
+from ..output import WORKLOAD, on_screen, refuse_no_folder, write
 from ..runs import open_logs
 from ..table import as_values, encode, pick, trial_list
 from ..texts import PLAN
-from ..values import WORKLOAD
 from .figures import EAGER, figures_of_plan
 from .growing import describe_growing, describe_phases, growing_table, growing_values, job_lines, phases_table
 from .tables import model_table, plan_table
-from .words import WITHIN, advice, describe_next, describe_no_join, describe_no_plan, find_basis, summary, title
+from .words import WITHIN, advice, describe_next, describe_no_join, describe_no_plan, find_basis, title
 
 
 @np.errstate(over="ignore")         # what is beyond the largest float counts as inf
@@ -69,7 +64,11 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         ran = [trial if not times_from or trial.log in timed else trial.without_times() for trial in contents.trials]
         ran, joined = join_scripts(ran, timed)
         groups = analyse(ran, targets, options)
-        request = _with_relaunch(request, [log for log in opened_logs if not times_from or log.path in timed])
+        startups = np.concatenate([np.empty(0), *(log.restarts["startup_seconds"] for log in opened_logs
+                                                  if not times_from or log.path in timed)])
+        startups = startups[startups > 0]
+        if request.relaunch is None and len(startups):
+            request = replace(request, relaunch=float(np.median(startups)), starts=len(startups))
         found = [plan for group in groups if not group.workload.batch_schedule
                  for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
                                       steps=lambda section: steps_of(section, contents.studies))]
@@ -77,14 +76,21 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
                                       steps=lambda section: steps_of(section, contents.studies)))
         logs = tuple(map(facts_of, opened_logs))
     plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
-    refused = _refused([plan for plan in found if isinstance(plan, NoPlan)], groups, timed)
+    only_times = {group.workload for group in groups if {trial.log for trial in group.trials} <= timed}
+    known = [group.workload for group in groups
+             if timed and not group.workload.batch_schedule and timings_of(group.trials).found]
+    refused = [describe_no_join(plan, known) if known and plan.why == NO_TIMES else describe_no_plan(plan)
+               for plan in found if isinstance(plan, NoPlan) and plan.workload not in only_times]
     if not plans and not growing:
         raise LogError("\n".join(refused) or "no run with a growing batch met a target, and there are no others; "
                        "--target gives an easier one")
     if plans and (request.deadline or request.budget) and all(plan.relative for plan in plans):
         raise UsageError("--deadline and --budget need times in seconds, and the steps to target are not known; "
                          "--steps S@B gives them at one batch")
-    notes = *notes, *joined, *contents.notes, *describe_imports(logs), *refused, *_unused(plans, given, noise_scale)
+    unused = [PLAN.say("steps_unused")] if given is not None and all(plan.target for plan in plans) else []
+    if noise_scale is not None and not any(plan.curve.predicted for plan in plans):
+        unused.append(PLAN.say("noise_unused"))
+    notes = *notes, *joined, *contents.notes, *describe_imports(logs), *refused, *unused
     give_out(document_of_plans(plans, growing, logs, skipped, notes, request.confidence),
              lambda: {"plans": list(map(plan_values, plans)), "growing_batches": list(map(growing_values, growing))},
              out, formats, echo, whole)
@@ -94,18 +100,9 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     return plans
 
 
-def _with_relaunch(request: Request, logs: Sequence[Log]) -> Request:
-    """With the median start-up of the logs' processes, where some were timed and no other time is given."""
-    found = np.concatenate([np.empty(0), *(log.restarts["startup_seconds"] for log in logs)])
-    found = found[found > 0]
-    if request.relaunch is not None or not len(found):
-        return request
-    return replace(request, relaunch=float(np.median(found)), starts=len(found))
-
-
 def join_scripts(trials: Sequence[Trial], timed: Collection[str]) -> tuple[list[Trial], list[str]]:
-    """(the trials, what to say of it): those of a script among ``timed`` logs become trials of the workload of the
-    others, as a script's log cannot say what it trains. Raises UsageError where the others are of several."""
+    """(the trials, what to say of it): those of a script among ``timed`` logs become trials of the others' workload, as
+    a script's log cannot say what it trains. Raises UsageError where the others are of several."""
     scripts = {trial.workload: script for trial in trials if trial.log in timed
                and (script := (trial.plan.get("problem") or {}).get("script"))}
     others = {trial.workload for trial in trials if trial.log not in timed}
@@ -120,23 +117,6 @@ def join_scripts(trials: Sequence[Trial], timed: Collection[str]) -> tuple[list[
             for trial in trials], [PLAN.say("scripts", scripts=list(scripts.values()), workload=str(workload))]
 
 
-def _refused(plans: Sequence[NoPlan], groups: Sequence[JobResults], timed: Collection[str]) -> list[str]:
-    """Why there are no plans; with ``timed`` logs for times alone, why these have none for the others."""
-    only_times = {group.workload for group in groups if {trial.log for trial in group.trials} <= set(timed)}
-    known = [group.workload for group in groups
-             if timed and not group.workload.batch_schedule and timings_of(group.trials).found]
-    return [describe_no_join(plan, known) if known and plan.why == NO_TIMES else describe_no_plan(plan)
-            for plan in plans if plan.workload not in only_times]
-
-
-def _unused(plans: Sequence[WorkerPlan], given: StepsPoint | None, noise_scale: float | None) -> Iterator[str]:
-    """What the user gave and no plan needs."""
-    if given is not None and all(plan.target for plan in plans):
-        yield PLAN.say("steps_unused")
-    if noise_scale is not None and not any(plan.curve.predicted for plan in plans):
-        yield PLAN.say("noise_unused")
-
-
 def steps_of(section: Section, studies: Sequence[Study]) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
     """(StepsPoints, draws of their fit or None) of a section: of repeats, or where searched of the studies."""
     searched = {trial.global_batch for trial in section.trials if any(map(trial.plan.get, OF_SEARCH))}
@@ -147,28 +127,24 @@ def steps_of(section: Section, studies: Sequence[Study]) -> tuple[tuple[StepsPoi
 
 def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan], logs: Sequence[LogFacts],
                       skipped: Sequence[str], notes: Sequence[str], confidence: float) -> Document:
-    """A page for each plan, and a chapter for each growing batch."""
     taken: set[str] = set()
-    pages = tuple((JobResults(workload, (), ()), tuple(_page(plan, workload, taken) for plan in own))
+
+    def page(plan: WorkerPlan, workload: JobKey) -> Page:
+        name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
+        tables = [*([plan_table(plan)] if plan.options else []), *([model_table(plan)] if plan.uses_model else [])]
+        return Page(tuple(find_basis(plan)), tuple(tables), (plan_table(plan, True),),
+                    (Figures(lambda: figures_of_plan(plan)),), slug=name, title=title(plan), target=plan.target,
+                    verdict=advice(plan))
+
+    def chapter(plan: GrowingPlan) -> Chapter:
+        table, heading = growing_table(plan), f"{plan.workload}: batch {plan.batches}"
+        said = map(Finding, (describe_growing(plan), *describe_phases(plan)))
+        return Chapter(**vars(shown_by((*said, table if table.rows else None, phases_table(plan)))), target=plan.target,
+                       slug=unique(section_name(plan.workload, plan.target), heading, taken), title=heading)
+    pages = tuple((JobResults(workload, (), ()), tuple(page(plan, workload) for plan in own))
                   for workload, own in group_by(plans, lambda plan: plan.workload).items() if workload)
-    return Document(pages, tuple(logs), tuple(skipped), confidence,
-                    tuple(_growing_chapter(plan, taken) for plan in growing), tuple(notes), "Scaling plan")
-
-
-def _page(plan: WorkerPlan, workload: JobKey, taken: set[str]) -> Page:
-    name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
-    tables = [*([plan_table(plan)] if plan.options else []), *([model_table(plan)] if plan.uses_model else [])]
-    return Page(find_basis(plan), tuple(tables), (plan_table(plan, True),),
-                (Figures(lambda: figures_of_plan(plan)),), slug=name, title=title(plan), target=plan.target,
-                verdict=advice(plan))
-
-
-def _growing_chapter(plan: GrowingPlan, taken: set[str]) -> Chapter:
-    table, title = growing_table(plan), f"{plan.workload}: batch {plan.batches}"
-    name = unique(section_name(plan.workload, plan.target), title, taken)
-    said = map(Finding, (describe_growing(plan), *describe_phases(plan)))
-    return Chapter(**vars(shown_by((*said, table if table.rows else None, phases_table(plan)))), slug=name,
-                   target=plan.target, title=title)
+    return Document(pages, tuple(logs), tuple(skipped), confidence, tuple(map(chapter, growing)), tuple(notes),
+                    "Scaling plan")
 
 
 def give_out(document: Document, values: Callable[[], Mapping[str, object]], out: Path | None,
@@ -203,10 +179,10 @@ def decision_values(plan: WorkerPlan) -> dict[str, object]:
 
 
 def plan_values(plan: WorkerPlan) -> dict[str, object]:
-    """A plan for JSON: every option with its interval, what to take, and what it is based on."""
     request, workload = plan.request, plan.workload
     return {
-        "workload": workload and pick(workload, WORKLOAD), **pick(plan, "target relative"), "summary": summary(plan),
+        "workload": workload and pick(workload, WORKLOAD), **pick(plan, "target relative"),
+        "summary": (*advice(plan), *sentences_of(find_basis(plan))),
         "request": pick(request, "price per_node deadline_seconds=deadline budget local_batch global_batch "
                                  "max_local_batch accumulate knee confidence runs power"),
         **{name: option and option.workers for name, option in (

@@ -1,20 +1,16 @@
-"""A plan for a size that nobody has run: batch, rate, steps and workers from laws over smaller ones.
-
-    make_size_plan(["runs"], targets, {"parameters": 7e9}, sizes_of(["parameters=gpt_([0-9.]+M)"]))
-"""
+"""A plan for a size that nobody has run: batch, rate, steps and workers from laws over smaller ones."""
 from __future__ import annotations
 
 import math
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
-from ...analysis.intervals import Estimate
+from ...analysis.grouping import group_by
 from ...analysis.report_data import Contents, Options, analyse
 from ...analysis.size.laws import QUANTITIES, laws_of
-from ...analysis.size.power_law import REACH, WIDEST, PowerLaw, SizePrediction
+from ...analysis.size.power_law import REACH, WIDEST, SizePrediction
 from ...analysis.size.sizes import Size
 from ...errors import LogError
 from ...formatting.numbers import capital, number, whole
@@ -39,8 +35,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
                    echo: Callable[[str], object] = print) -> Predictions:
     """Print what laws over the logs' sizes predict at another size, and write it under ``out`` where that is given.
 
-    wanted       the size to plan for, by name
-    sizes        where the logs' own sizes of these names come from
+    wanted       the size to plan for, by name; sizes: where the logs' own sizes of these names come from
     local_batch  examples a worker; None: the most in the logs
     Raises UsageError or LogError, with what would help, where there is no law.
     """
@@ -57,58 +52,37 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         raise LogError(" ".join(why) or PLAN.say("size_none", sizes=list(wanted)))
     predictions = {key: law.predict(wanted) for key, law in known.items()}
     table = prediction_table(predictions, wanted, local_batch or most, options.confidence)
-    laws = shown_by(parts_of_laws(found))
-    chapter = Chapter(tuple(map(Finding, describe_predictions(predictions, known, wanted))), (table, *laws.tables),
+    laws, law = shown_by(parts_of_laws(found)), next(iter(known.values()))
+    far = max(one.extrapolated for one in predictions.values())
+    end = "largest" if any(value > law.largest(name) for name, value in wanted.items()) else "smallest"
+    reasons = group_by(((key, one) for key, one in predictions.items() if one.refused), lambda row: PLAN.say(
+        f"size_{row[1].refused}", times=row[1].extrapolated, reach=REACH, widest=WIDEST))
+    said = [PLAN.say("size_reach", inside=far <= 1, times=far, end=end), *(
+        PLAN.say("size_refused", quantities=[QUANTITIES[key][0] for key, _ in refused], why=why)
+        for why, refused in reasons.items())]
+    chapter = Chapter(tuple(map(Finding, said)), (table, *laws.tables),
                       laws.details, laws.finds, slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
     document = Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "Scaling plan")
-    give_out(document, lambda: prediction_values(predictions, chapter), out, formats, echo, whole)
+    give_out(document, lambda: {
+        "predictions": [{"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
+                         **encode(one.estimate)} for key, one in predictions.items()],
+        "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}, out, formats, echo, whole)
     return predictions
-
-
-def workers_of(batch: Estimate, local_batch: int) -> Estimate:
-    """Workers that hold a batch at ``local_batch`` examples each."""
-    return batch.mapped(lambda value: value if math.isnan(value) else max(1.0, float(-(-value // local_batch))))
-
-
-def describe_predictions(predictions: Predictions, laws: Mapping[str, PowerLaw], wanted: Mapping[str, float]
-                         ) -> tuple[str, ...]:
-    """How far the prediction reaches, and what was refused and why."""
-    far = max(one.extrapolated for one in predictions.values())
-    first = PLAN.say("size_reach", inside=far <= 1, times=far, end=_end_of(laws, wanted))
-    reasons: dict[str, list[str]] = {}
-    for key, one in predictions.items():
-        if one.refused:
-            reasons.setdefault(PLAN.say(f"size_{one.refused}", times=one.extrapolated, reach=REACH, widest=WIDEST),
-                               []).append(QUANTITIES[key][0])
-    return (first, *(PLAN.say("size_refused", quantities=words, why=why) for why, words in reasons.items()))
-
-
-def _end_of(laws: Mapping[str, PowerLaw], wanted: Mapping[str, float]) -> str:
-    law = next(iter(laws.values()))
-    return "largest" if any(value > law.largest(name) for name, value in wanted.items()) else "smallest"
 
 
 def prediction_table(predictions: Predictions, wanted: Mapping[str, float], local_batch: int, confidence: float
                      ) -> Table:
-    """A quantity a row; the workers that hold the batch last."""
     rows = [(capital(QUANTITIES[key][0]), interval_cell(one.estimate, WRITE.get(key, whole)),
              "refused" if one.refused else "measured range" if one.extrapolated <= 1 else
              f"{number(one.extrapolated, 2)} x beyond") for key, one in predictions.items()]
     batch = next((predictions[key].estimate for key in BATCHES
                   if key in predictions and not predictions[key].refused), None)
     if batch is not None and local_batch:
-        rows.append(("Workers for that batch", interval_cell(workers_of(batch, local_batch), whole),
+        held = batch.mapped(lambda one: one if math.isnan(one) else max(1.0, float(-(-one // local_batch))))
+        rows.append(("Workers for that batch", interval_cell(held, whole),
                      f"at {local_batch:,} examples each"))
     notes = (PLAN.say("size_intervals", confidence=confidence),)
     return PLAN.table("size-prediction", rows, notes=notes, cells={
         "quantity": lambda row: Cell(row[0]), PLAN.column("predicted", "value"): lambda row: row[1],
         "basis": lambda row: Cell(row[2])})
-
-
-def prediction_values(predictions: Predictions, chapter: Chapter) -> dict[str, object]:
-    """Predictions and tables for JSON."""
-    return {
-        "predictions": [{"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
-                         **encode(one.estimate)} for key, one in predictions.items()],
-        "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}

@@ -17,9 +17,8 @@ from ...analysis.trials import JobKey
 from ...analysis.worker_plan import (AT_ONCE, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, TIMED_ONCE, NoPlan, Option,
                                      Request, Value, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
-from ..document import Finding, sentences_of
-from ..table import MCCANDLISH
-from ..texts import PLAN
+from ..document import Finding
+from ..texts import PLAN, SOURCES
 
 WORKLOAD_FIELDS = {"dataset": "the data set is", "model": "the model is", "model_args": "the model's arguments are",
                    "optimizer": "the optimizer is", "train_examples": "the number of training examples is"}
@@ -42,37 +41,49 @@ REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_M
 
 
 def title(plan: WorkerPlan) -> str:
-    """What the plan is for."""
     if plan.relative:
         return "How many workers: relative times" + (", predicted" if plan.noise else "")
     return f"How many workers: {plan.target or 'steps as given'}"
 
 
 def describe_price(request: Request) -> str:
-    """What costs are in."""
     return PLAN.say("price", price=request.price, what="node-hour" if request.per_node else "worker-hour",
                     alone=not request.per_node, held=request.per_node or None,
                     power="" if request.knee == 1 else f"^{request.knee:g}")
 
 
-def summary(plan: WorkerPlan) -> tuple[str, ...]:
-    """What to take, then what it is based on."""
-    return (*advice(plan), *sentences_of(find_basis(plan)))
-
-
-def find_basis(plan: WorkerPlan) -> tuple[Finding, ...]:
-    """What the advice is based on."""
-    if not plan.options:
-        return tuple(_describe_left_out(plan))
-    return (*_describe_efficiency(plan), *_describe_links(plan), *_describe_steps(plan), *_describe_times(plan),
-            *_describe_laws(plan), *_describe_left_out(plan))
+def find_basis(plan: WorkerPlan) -> Iterator[Finding]:
+    """What the advice is based on, and what was left out."""
+    knee, first = plan.knee, plan.options[0] if plan.options else None
+    if first is not None:
+        if knee is not None and knee is not first:
+            yield PLAN.find("efficiency", workers=knee.workers, guess=BEYOND * knee.steps.beyond,
+                            statistical=knee.statistical_efficiency.value, first=first.workers,
+                            system=knee.system_efficiency.value)
+        untimed = [option.workers for option in plan.options if option.step_time.mark == ASSUMED]
+        if untimed:
+            held = plan.request.per_node or plan.times.timings.per_node
+            yield PLAN.find("links", None, (PLAN.say("held", held=held, asked=bool(plan.request.per_node)),),
+                            counts=_counts(untimed), held=held,
+                            within=bool(plan.times.model.between or untimed[0] <= held))
+        yield from (*_describe_steps(plan), *_describe_times(plan))
+        fits = sorted(plan.times.model.fits, key=lambda fit: LAWS.index(fit.law))
+        if len(fits) > 1:
+            yield PLAN.find("laws", fitting=[str(fit.law) for fit in fits if not fit.refuted],
+                            refuted=[str(fit.law) for fit in fits if fit.refuted])
+    for why, left_out in group_by(plan.left_out, lambda one: one[1]).items():
+        workers = [count for count, _ in left_out]
+        yield PLAN.find("not_at", counts=_counts(workers), one=workers == [1], why=why)
 
 
 def advice(plan: WorkerPlan) -> tuple[str, ...]:
     """What to take, what to measure next, what chances rest on, and which counts stay within deadline and budget."""
     if not plan.options:
         return (PLAN.say("none_runs"),)
-    return (*verdict(plan), *_next_lines(plan), *cautions(plan), *_describe_limits(plan))
+    found = next_runs(plan)
+    commands = [command_of(plan, runs) for runs in _alike(found)] if found else []
+    return (*verdict(plan), *([describe_next(found)] if found else ()), *filter(None, commands), *cautions(plan),
+            *_describe_limits(plan))
 
 
 def verdict(plan: WorkerPlan) -> tuple[str, ...]:
@@ -83,66 +94,58 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     if len(plan.options) == 1:
         return (PLAN.say("only", option=_describe_option(plan, fastest)),)
 
-    def say(kind: str, option: Option, weight: float) -> str:
-        return PLAN.say(kind, option=_describe_option(plan, option), within=percent(WITHIN),
-                        **_describe_chance(plan, option, weight))
-    ends, unmeasured = _describe_ends(plan, fastest), plan.decision.fastest_workers[1] > plan.most_measured
-    best = say("best" if fastest is cheapest else "fastest", fastest, math.inf)
-    other = () if fastest is cheapest else (say("cheapest", cheapest, 0), _describe_knee(plan, knee))
-    return (*ends, best, *other) if unmeasured else (best, *ends, *other)
-
-
-def _describe_chance(plan: WorkerPlan, option: Option, weight: float) -> dict[str, object]:
-    """How sure an option is near the best one, and whether that is little."""
-    share = plan.decision.chance(option.at, WITHIN, weight)
-    return {"sure": chance(plan, share), "unsure": share < SURE}
-
-
-def _describe_ends(plan: WorkerPlan, fastest: Option) -> Iterator[str]:
-    """How few and how many workers may be the fastest: what is surely slower, and what may be faster."""
+    def say(kind: str, taken: Option, weight: float, **values: object) -> str:
+        share = plan.decision.chance(taken.at, WITHIN, weight)
+        return PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE, **values)
+    best = say("best" if fastest is cheapest else "fastest", fastest, math.inf, option=_describe_option(plan, fastest))
+    other = [] if fastest is cheapest else [say("cheapest", cheapest, 0, option=_describe_option(plan, cheapest)),
+                                            say("knee", knee, plan.request.knee, **_step_from(plan, knee))]
     few, many = plan.decision.fastest_workers
-    few, many = min(few, fastest.workers), max(many, fastest.workers)
-    asked = [option.workers for option in plan.options]
+    beyond, few, many = many > plan.most_measured, min(few, fastest.workers), max(many, fastest.workers)
+    asked, ends = [option.workers for option in plan.options], []
     last = next(option for option in plan.options if option.workers == many)
     if few < many and (few > asked[0] or last is not fastest or many > plan.most_measured):
-        yield PLAN.say("may_be_faster", few=few if few > asked[0] else None, many=many, chosen=last is fastest,
-                       time=_describe_time(plan, last), above=plan.most_measured if many > plan.most_measured else None)
+        ends.append(PLAN.say(
+            "may_be_faster", few=few if few > asked[0] else None, many=many, chosen=last is fastest,
+            time=_describe_time(plan, last), above=plan.most_measured if many > plan.most_measured else None))
     if many < asked[-1]:
-        yield PLAN.say("no_gain", workers=many, sure=_floor(plan.request.confidence))
+        ends.append(PLAN.say("no_gain", workers=many, sure=_floor(plan.request.confidence)))
+    return (*ends, best, *other) if beyond else (best, *ends, *other)
+
+
+def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
+    """What the step beyond the knee, or else to it, costs and buys."""
+    front = plan.front
+    if knee not in front or len(front) < 2:
+        return {"workers": knee.workers}
+    at = front.index(knee)
+    few, many = front[at:at + 2] if at + 1 < len(front) else front[at - 1:at + 1]
+    return {"workers": knee.workers, "few": few.workers, "many": many.workers,
+            "cost": many.cost.value / few.cost.value, "speed": few.seconds.value / many.seconds.value}
 
 
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
-    """What speaks against being sure of a verdict."""
     reasons = [ASSUMPTIONS[reason] for reason in plan.assumed]
     unmet = filter(None, map(_describe_unmet, _picked(plan)))
     return (*unmet, *([PLAN.say("assumed", reasons=reasons)] if reasons and len(plan.options) > 1 else ()))
 
 
 def describe_next(found: NextRuns) -> str:
-    """What to measure next, what it costs and brings."""
-    full = [run for run in found.runs if run.seeds]
-    return PLAN.say("next", what=listed(map(_describe_measurements, _alike(found)), "and"), hours=found.worker_hours,
-                    before=percent(found.loss), after=percent(found.loss_after),
-                    batch=max((run.global_batch for run in full), default=None),
-                    workers=max(run.workers for run in found.runs))
-
-
-def _next_lines(plan: WorkerPlan) -> tuple[str, ...]:
-    """What to measure next, and the commands; none where the expected loss is low."""
-    found = next_runs(plan)
-    return (describe_next(found), *filter(None, (command_of(plan, runs) for runs in _alike(found)))) if found else ()
+    what = []
+    for first, *others in _alike(found):
+        counts = counted(first.workers, "worker")
+        if others:
+            counts = f"{listed([first.workers, *(run.workers for run in others)])} workers"
+        what.append(PLAN.say("measurement", counts=counts, steps=None if first.seeds else PROBE_STEPS,
+                             seeds=first.seeds or None, local=first.local_batch))
+    return PLAN.say("next", what=listed(what), hours=found.worker_hours, before=percent(found.loss),
+                    after=percent(found.loss_after), workers=max(run.workers for run in found.runs),
+                    batch=max((run.global_batch for run in found.runs if run.seeds), default=None))
 
 
 def _alike(found: NextRuns) -> list[list[Measurement]]:
     """Measurements that one command makes: of one local batch, passes and number of seeds."""
     return list(group_by(found.runs, lambda run: (run.seeds, run.local_batch, run.passes)).values())
-
-
-def _describe_measurements(runs: Sequence[Measurement]) -> str:
-    counts = [run.workers for run in runs]
-    return PLAN.say("measurement", counts=counted(counts[0], "worker") if len(counts) == 1 else
-                    f"{listed(map(str, counts))} workers", steps=None if runs[0].seeds else PROBE_STEPS,
-                    seeds=runs[0].seeds or None, local=runs[0].local_batch)
 
 
 def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
@@ -159,19 +162,6 @@ def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     rest = "".join(f" --set {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in asked.items()
                    if "workload" in plan.job)
     return f"    hvdscale-scale {job} --workers {counts} {batch} {first.local_batch}{accumulate}{how}{rest} --out next"
-
-
-def _describe_knee(plan: WorkerPlan, knee: Option) -> str:
-    """The knee, and what the step beyond it, or else to it, costs and buys."""
-    front = plan.front
-    values: dict[str, object] = {}
-    if knee in front and len(front) > 1:
-        at = front.index(knee)
-        few, many = front[at:at + 2] if at + 1 < len(front) else front[at - 1:at + 1]
-        values = {"few": few.workers, "many": many.workers, "cost": many.cost.value / few.cost.value,
-                  "speed": few.seconds.value / many.seconds.value}
-    return PLAN.say("knee", workers=knee.workers, within=percent(WITHIN), **values,
-                    **_describe_chance(plan, knee, plan.request.knee))
 
 
 def _picked(plan: WorkerPlan) -> list[Option]:
@@ -242,41 +232,19 @@ def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
     for what, limited, name in (("cheapest", request.deadline, "cost"), ("fastest", request.budget, "seconds")):
         if limited:
             roles.setdefault(min(found, key=lambda option: getattr(option, name).value), []).append(what)
+    said = []
+    for best, names in roles.items():
+        name, known, point = "cost" if "cheapest" in names else "seconds", best in _picked(plan), best.steps.point
+        safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
+        said.append(PLAN.say(
+            "best_within", what=f"{capital(' and '.join(names))} of them: " if len(found) > 1 else "",
+            option=counted(best.workers, "worker") if known else _describe_option(plan, best),
+            chance=chance(plan, plan.chance_within(best)), spread=bool(plan.run_spread.freedom),
+            met=point.met if point and point.seeds and not point.unmet else None, seeds=point.seeds if point else None,
+            least=None if safe is best else _floor(plan.surest), safe=safe.workers if safe else None,
+            unsafe=safe is None, unmet="" if known else _describe_unmet(best)))
     yield PLAN.say("within", limits=limits, workers=[option.workers for option in found] if len(found) > 1 else None,
-                   best=" ".join(_describe_best_within(plan, names if len(found) > 1 else [], option,
-                                                       "cost" if "cheapest" in names else "seconds")
-                                 for option, names in roles.items()))
-
-
-def _describe_best_within(plan: WorkerPlan, roles: Sequence[str], best: Option, name: str) -> str:
-    known, point = best in _picked(plan), best.steps.point
-    safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
-    given = point is not None and point.seeds and not point.unmet
-    return PLAN.say(
-        "best_within", what=f"{capital(' and '.join(roles))} of them: " if roles else "",
-        option=counted(best.workers, "worker") if known else _describe_option(plan, best),
-        chance=chance(plan, plan.chance_within(best)),
-        spread=bool(plan.run_spread.freedom), met=point.met if point and given else None,
-        seeds=point.seeds if point else None, least=None if safe is best else _floor(plan.surest),
-        safe=safe.workers if safe else None, unsafe=safe is None, unmet="" if known else _describe_unmet(best))
-
-
-def _describe_efficiency(plan: WorkerPlan) -> Iterator[Finding]:
-    knee = plan.knee
-    if knee is not None and knee is not plan.options[0]:
-        yield PLAN.find("efficiency", workers=knee.workers, guess=BEYOND * knee.steps.beyond,
-                        statistical=knee.statistical_efficiency.value, first=plan.options[0].workers,
-                        system=knee.system_efficiency.value)
-
-
-def _describe_links(plan: WorkerPlan) -> Iterator[Finding]:
-    """Which counts need links that no log has timed, and how to have them timed."""
-    untimed = [option.workers for option in plan.options if option.step_time.mark == ASSUMED]
-    if untimed:
-        held = plan.request.per_node or plan.times.timings.per_node
-        yield PLAN.find("links", None, (PLAN.say("held", held=held, asked=bool(plan.request.per_node)),),
-                        counts=_counts(untimed), held=held,
-                        within=bool(plan.times.model.between or untimed[0] <= held))
+                   best=" ".join(said))
 
 
 def _counts(workers: Sequence[int]) -> str:
@@ -295,7 +263,7 @@ def _describe_steps(plan: WorkerPlan) -> Iterator[Finding]:
     if PREDICTED in marks and scale:
         yield PLAN.find("steps_predicted", run=_counts(met) if met else None, scale=scale.noise_scale,
                         interval=in_brackets(scale.low, scale.high), start=scale.first_step if scale.steps else None,
-                        end=scale.last_step, factor=NOISE_WITHIN, source=MCCANDLISH.split(",")[0])
+                        end=scale.last_step, factor=NOISE_WITHIN, source=SOURCES["MCCANDLISH"].split(",")[0])
     if EXTRAPOLATED in marks:
         yield PLAN.find("steps_outside", first=met[0], last=met[-1] if len(met) > 1 else None, mark=BEYOND,
                         fitted=curve.critical is not None, alone=len(met) < 2)
@@ -310,7 +278,9 @@ def _describe_times(plan: WorkerPlan) -> Iterator[Finding]:
     met = [point.global_batch for point in plan.curve.met if point.trials]
     timed = [one.global_batch for one in timings.found]
     if met and timed and not (min(timed) <= max(met) and min(met) <= max(timed)):
-        yield PLAN.find("apart", met=_span_of(met), timed=_span_of(timed))
+        met_at, timed_at = (f"{min(one):,} to {max(one):,}" if len({*one}) > 1 else f"{one[0]:,}"
+                            for one in (met, timed))
+        yield PLAN.find("apart", met=met_at, timed=timed_at)
     if timings.crowded:
         yield from describe_crowded(timings)
     elif any(one.crowded for one in timings.found):
@@ -321,46 +291,22 @@ def _describe_times(plan: WorkerPlan) -> Iterator[Finding]:
         yield PLAN.find("times_once")
 
 
-def _span_of(batches: Sequence[int]) -> str:
-    return f"{min(batches):,} to {max(batches):,}" if len({*batches}) > 1 else f"{batches[0]:,}"
-
-
 def describe_crowded(timings: Timings) -> list[Finding]:
     """Which runs on hosts with fewer cores than workers are left out."""
     runs = sum(len(one.trials) for one in timings.crowded)
     return [PLAN.find("crowded", runs=runs, workers=sorted({one.workers for one in timings.crowded}))] if runs else []
 
 
-def _describe_laws(plan: WorkerPlan) -> Iterator[Finding]:
-    """Which laws of the step time the timings leave standing."""
-    fits = sorted(plan.times.model.fits, key=lambda fit: LAWS.index(fit.law))
-    if len(fits) > 1:
-        yield PLAN.find("laws", fitting=[str(fit.law) for fit in fits if not fit.refuted],
-                        refuted=[str(fit.law) for fit in fits if fit.refuted])
-
-
-def _describe_left_out(plan: WorkerPlan) -> list[Finding]:
-    reasons: dict[str, list[int]] = {}
-    for workers, why in plan.left_out:
-        reasons.setdefault(why, []).append(workers)
-    return [PLAN.find("not_at", counts=_counts(workers), one=workers == [1], why=why)
-            for why, workers in reasons.items()]
-
-
 def describe_no_join(found: NoPlan, timed: Sequence[JobKey]) -> str:
     """Why the logs of --times-from, which are of these workloads, give no times for a plan; names the nearest."""
-    return PLAN.say("not_joined", whose=_whose(found),
-                    differing=min((_differing(found.workload, other) for other in timed), key=len))
+    def written(value: object) -> str:
+        return f"{value:,}" if isinstance(value, int) and value else str(value) if value else "unknown"
 
-
-def _differing(one: JobKey | None, other: JobKey) -> list[str]:
-    """``the optimizer is sgd, not lars``: each field of the other workload that differs."""
-    return [f"{name} {_field(getattr(other, field))}, not {_field(getattr(one, field))}"
-            for field, name in WORKLOAD_FIELDS.items() if getattr(one, field) != getattr(other, field)]
-
-
-def _field(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) and value else str(value) if value else "unknown"
+    def differing(other: JobKey) -> list[str]:          # the optimizer is sgd, not lars
+        pairs = {name: (getattr(other, field), getattr(found.workload, field))
+                 for field, name in WORKLOAD_FIELDS.items()}
+        return [f"{name} {written(one)}, not {written(two)}" for name, (one, two) in pairs.items() if one != two]
+    return PLAN.say("not_joined", whose=_whose(found), differing=min(map(differing, timed), key=len))
 
 
 def _whose(found: NoPlan) -> str:

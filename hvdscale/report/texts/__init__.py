@@ -18,10 +18,12 @@ from ...plan.settings import read_toml
 from ...target import Target
 from ..document import Finding
 from ..drawing import Figure
-from ..table import MCCANDLISH, NO_INTERVAL, POLLUX, SHALLUE, WIDE, Cell, Column, Row, Table, TrialKeys
+from ..table import NO_INTERVAL, WIDE, Cell, Column, Row, Table, TrialKeys
 
-SOURCES = {"SHALLUE": SHALLUE, "POLLUX": POLLUX, "MCCANDLISH": MCCANDLISH,      # that any template may name
-           "MERRILL": "Merrill et al. 2025, arXiv 2505.23971"}
+SOURCES = {                 # that any template may name
+    "SHALLUE": "Shallue et al. 2019, arXiv 1811.03600", "POLLUX": "Qiao et al. 2021, arXiv 2008.12260",
+    "MCCANDLISH": "McCandlish et al. 2018, arXiv 1812.06162, appendix A.1",
+    "MERRILL": "Merrill et al. 2025, arXiv 2505.23971"}
 OfRow = Callable[[Any], TrialKeys]
 Cells = dict[Column | str, Callable[[Any], Cell]]       # what fills each column of a table, of its row
 
@@ -30,30 +32,24 @@ def _fill(template: str, values: Mapping[str, Any]) -> str:
     return fill(template, {**SOURCES, **values})
 
 
-def no_trials(row: object) -> TrialKeys:
-    """Of rows that are of no trials alone."""
+def _no_trials(_: object) -> TrialKeys:
     return ()
 
 
 class Texts:
-    """The texts of one subject.
-
-    Their sections: of ``finding`` and ``warning`` a template a kind; of ``note`` what says how to read something;
-    ``figure``: title, caption, formula and source by name; ``table``: titles by name; ``column``: by key what
-    table.Column has, in its order, as far as it has something.
-    """
+    """The texts of one subject. Sections: ``finding``, ``warning`` and ``note``, a template a kind; ``table``: titles
+    by name; ``figure``: title, caption, formula and source by name; ``column``: by key what table.Column has, ``spare``
+    where its template is not empty."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
 
     @cached_property
     def sections(self) -> dict[str, dict[str, Any]]:
-        """All of the file."""
         with importlib.resources.as_file(importlib.resources.files(__package__) / f"{self.subject}.toml") as path:
             return read_toml(str(path))
 
     def say(self, kind: str, /, **values: Any) -> str:
-        """The sentence of a finding, warning or note."""
         return _fill(self.sections[self._severity(kind)][kind], values)
 
     def find(self, kind: str, estimate: object = None, more: Sequence[str] = (), /, **values: Any) -> Finding:
@@ -67,21 +63,20 @@ class Texts:
         return next(name for name in ("finding", "warning", "note") if kind in self.sections.get(name, ()))
 
     def column(self, key: str, name: str = "", /, **values: Any) -> Column:
-        """A column of a table; ``name``: its key in files where that is another one."""
-        title, unit, formula, source, short, spare = (*(_fill(text, values) for text in self.sections["column"][key]),
-                                                      *("",) * 5)[:6]
-        return Column(name or key, title, unit or "1", formula, source, short, bool(spare))
+        """A column of a table, its own or one that all share; ``name``: its key in files where that is another one."""
+        texts = {**GENERAL.sections["column"], **self.sections.get("column", {})}[key]
+        found: dict[str, Any] = {part: _fill(text, values) for part, text in texts.items()}
+        return Column(name or key, **{**found, "spare": bool(found.get("spare"))})
 
     def table(self, name: str, rows: Iterable[Any], cells: Mapping[Column | str, Callable[[Any], Cell]],
-              trials: OfRow = no_trials, *, diverged: OfRow = no_trials, baseline: OfRow = no_trials, file: str = "",
+              trials: OfRow = _no_trials, *, diverged: OfRow = _no_trials, baseline: OfRow = _no_trials, file: str = "",
               notes: Iterable[str] = (), warnings: Iterable[str] = (), target: Target | None = None, **values: Any
               ) -> Table:
-        """A table of a title by name, a row for each of ``rows``.
+        """A table of a title by name, a row for each of ``rows``, whose trials, diverged and baseline table.Row has.
 
-        cells   see Cells; a column by its key has its words here
-        trials, diverged, baseline      of a row, see table.Row
-        file    its name in files, where that differs; notes, warnings (empty: none) and target: see Table
-        """
+    cells   see Cells; a column by its key has its words here
+    file    its name in files, where that differs; notes, warnings (empty: none) and target: see Table
+    """
         values = {"target": target, **values}
         columns = tuple(self.column(key, **values) if isinstance(key, str) else key for key in cells)
         found = tuple(Row(tuple(cell(row) for cell in cells.values()), trials(row), diverged(row), baseline(row))
@@ -92,7 +87,6 @@ class Texts:
 
     def figure(self, name: str, draw: Callable[..., None], trials: TrialKeys, panels: int = 1, /,
                **values: Any) -> Figure:
-        """A figure with its words."""
         words = {part: _fill(text, values) for part, text in self.sections["figure"][name].items()}
         return Figure(words.get("name", name), words["title"], words["caption"], words["formula"],
                       words.get("source", ""), trials, draw, panels)

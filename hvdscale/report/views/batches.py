@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -12,27 +13,25 @@ from ...analysis.curves import BatchPoint, Curve, CurvePoint
 from ...analysis.defaults import FIRST, LASTING
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.regimes import BatchEstimate, Regimes
-from ...analysis.report_data import Options, Section
+from ...analysis.report_data import Options
 from ...analysis.steps import RunCell, crossing_of
 from ...formatting.numbers import listed, number, span, spread, whole
 from ...target import Target
 from ..document import Detail, Figures, Finding, Part
-from ..drawing import BLUE, GREEN, MUTED, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, mark_estimate
+from ..drawing import BLUE, GREEN, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
-from ..table import (BATCH, EXAMPLES, PERFECT, Cell, Table, Write, count_cell, interval_cell, keys_of, no_cell,
-                     number_cell, steps_cell)
+from ..table import Cell, Table, TrialKeys, Write, count_cell, interval_cell, keys_of, no_cell, number_cell, steps_cell
 from ..texts import SCALING
 from .searches import best_of_each, best_of_interval
 from .study_figures import workload_figures
 
-Crossed = tuple[RunCell, list[Crossing]]
+Crossed = tuple[RunCell, list[Crossing], float]         # and the steps of those that last
 LACKING = 0.05          # p-value of the lack-of-fit test from which on down it is said
 NEVER = "never measured"
 
 
 def curve(subject: Subject) -> Iterator[Part]:
-    """Regimes and steps by batch of studies; of searches that hvdscale ran, the section's own words and table have
-    them."""
+    """Regimes and steps by batch of studies; searches that hvdscale ran have words and a table of their own."""
     found = subject.curve
     if not subject.section.searches:
         yield from curve_findings(found)
@@ -44,21 +43,21 @@ def curve(subject: Subject) -> Iterator[Part]:
 
 
 def fitted(subject: Subject) -> Iterator[Part]:
-    """What was fitted to repeats."""
     section = subject.section
     fit = section.batches.regimes.fit if section.batches else None
-    yield Detail(fit_table(fit, section.target, [key for cell in section.cells for key in cell.keys]))
+    yield Detail(fit_table(fit, section.target, keys_of(section.cells)))
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
-    """The figure of repeats, for the top of the page."""
     section, curve = subject.section, subject.section.batches
     run = [point for point in curve.measured if point.cell.runs] if curve else []
-    yield Figures(lambda: [_repeats_figure(section, curve, run)] if curve and len(run) > 1 else [])
+    if curve and len(run) > 1:
+        draw = partial(_draw_repeats, run, curve.regimes.maximum_useful.value)
+        yield Figures(lambda: [SCALING.figure("steps-batch", draw, keys_of(point.cell for point in run),
+                                              target=section.target, confidence=section.options.confidence)])
 
 
 def curve_findings(curve: Curve) -> tuple[Finding, ...]:
-    """The regimes of a curve of searches; nothing where fewer than two batches were run, or none met."""
     counts = {point.global_batch: point.trials for point in curve.searched if point.trials}
     extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
     return (*_find_judged(curve), *find_trials(curve.n, counts, curve.left_out, extrapolated))
@@ -68,18 +67,16 @@ def _find_judged(curve: Curve) -> Iterator[Finding]:
     """Where a search is cut off, and the regimes of the batches that are not."""
     if curve.cut:
         yield SCALING.find("cut", batch=curve.cut)
+    cells = [point.cell if isinstance(point, BatchPoint) else point for point in curve.judged]
     yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
-                            [point.steps for point in curve.judged],
-                            [(point.cell if isinstance(point, BatchPoint) else point).met > 0
-                             for point in curve.judged])
+                            [point.steps for point in curve.judged], [cell.met > 0 for cell in cells])
 
 
 def find_trials(n: int | None, counts: Mapping[int, int], left_out: Sequence[tuple[int, int]],
                 extrapolated: Sequence[int] = ()) -> Iterator[Finding]:
     """At how many trials batches are compared, where their counts differ; which were left out, or extrapolated.
 
-    counts    feasible trials by global batch, of the batches that are compared
-    left_out  (batch, feasible trials) of those with fewer trials than were asked for
+    counts, left_out    feasible trials by global batch: of those compared, and of those with fewer than were asked for
     """
     if n is not None and counts and max(counts.values()) > n:
         fewest = [] if left_out else [batch for batch, count in counts.items() if count == n]
@@ -95,10 +92,8 @@ def find_trials(n: int | None, counts: Mapping[int, int], left_out: Sequence[tup
 
 def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Sequence[Estimate],
                  any_met: Sequence[bool]) -> Iterator[Finding]:
-    """The regimes at these batches, smallest first.
-
-    any_met  whether some run of a batch met the target, though its estimate may not
-    """
+    """The regimes at these batches, smallest first; any_met: whether some run of a batch met the target, though its
+    estimate may not."""
     untrained = [batch for batch, one in zip(batches, estimates) if one.value == 0]
     if untrained:
         yield SCALING.find("at_once", batches=untrained)
@@ -108,67 +103,44 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
     until, useful = regimes.perfect_until.value, regimes.maximum_useful.value
     if until is None or useful is None:
         return
-    coarse = _too_coarse(regimes, until, batches, estimates)
-    yield _find_perfect(regimes, until, batches, estimates, coarse)
-    yield _find_useful(regimes, list(batches).index(useful), batches, estimates, any_met, coarse)
+    met = [(batch, one, inside) for batch, one, inside in zip(batches, estimates, regimes.perfect) if one.met]
+    # outside perfect scaling, of one run each, whose evaluation before, that did not meet, lies inside: intervals over
+    # repeats have that spread, too
+    most = (1 + regimes.options.perfect_within) * min(batch * one.value for batch, one, _ in met)
+    coarse = [batch for batch, one, _ in met
+              if one.runs < 2 and batch > until and batch * one.before < most < batch * one.value]
+    sure = regimes.perfect_until.known and next(batch for batch, _, inside in met if inside) == met[0][0]
+    but = [SCALING.say(kind, batches=found, sure=sure) for kind, found in (
+        ("outside_before", [batch for batch, _, inside in met if batch < until and not inside]),
+        ("inside_again", [batch for batch, _, inside in met if batch > until and inside]),
+        ("coarse", coarse)) if found]
+    yield SCALING.find(
+        "perfect", regimes.perfect_until, batch=describe_batch(regimes.perfect_until), none=until == batches[0],
+        all=until == batches[-1], more=met[-1][0] > until, but="; ".join(but),
+        alone=all(one.runs < 2 for _, one, _ in met))
+    at = list(batches).index(useful)
+    fewest, where = min((one.value, batch) for batch, one, _ in met)
+    falling = any((1 + regimes.options.useful_within) * fewest >= one.value for one in estimates[:at] if one.met)
+    yield SCALING.find(
+        "useful", regimes.maximum_useful, batch=describe_batch(regimes.maximum_useful), falling=falling,
+        first=where == useful, fewest=fewest, where=where, steps=estimates[at].value,
+        within=regimes.options.useful_within, last=at == len(batches) - 1,
+        none_fewer=any(one.met for one in estimates[at + 1:]), larger=list(batches[at + 1:]),
+        some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]))
     yield from find_fit(regimes.fit)
 
 
 def describe_batch(found: BatchEstimate) -> str:
-    """``128 (64-256)``, ``128 (at least 64)``, ``128 (no other of those run)``; ``128``: nothing is known of the
-    spread."""
-    return SCALING.say("batch", batch=found.value, unknown=not found.known, least=_end(found.low),
-                       open=math.isinf(found.high), alone=found.low == found.high, most=_end(found.high))
-
-
-def _end(batch: float) -> str:
-    return f"{batch:,.0f}"
-
-
-def _too_coarse(regimes: Regimes, until: int, batches: Sequence[int], estimates: Sequence[Estimate]) -> list[int]:
-    """The batches outside perfect scaling of one run each, of which the evaluation before, that did not meet, lies
-    inside: intervals over repeats have that spread, too."""
-    met = [(batch, one) for batch, one in zip(batches, estimates) if one.met]
-    most = (1 + regimes.options.perfect_within) * min(batch * one.value for batch, one in met)
-    return [batch for batch, one in met
-            if one.runs < 2 and batch > until and batch * one.before < most < batch * one.value]
-
-
-def _find_perfect(regimes: Regimes, until: int, batches: Sequence[int], estimates: Sequence[Estimate],
-                  coarse: Sequence[int]) -> Finding:
-    """Up to where scaling is perfect; which batches before that are outside, and which after it inside."""
-    met = [(batch, inside) for batch, one, inside in zip(batches, estimates, regimes.perfect) if one.met]
-    first = next(batch for batch, inside in met if inside)
-    before = [batch for batch, inside in met if batch < until and not inside]
-    after = [batch for batch, inside in met if batch > until and inside]
-    sure = regimes.perfect_until.known and first == met[0][0]
-    but = [SCALING.say(kind, batches=batches, sure=sure) for kind, batches in (
-        ("outside_before", before), ("inside_again", after), ("coarse", coarse)) if batches]
-    return SCALING.find(
-        "perfect", regimes.perfect_until, batch=describe_batch(regimes.perfect_until), none=until == batches[0],
-        all=until == batches[-1], more=met[-1][0] > until, but="; ".join(but),
-        alone=all(one.runs < 2 for one in estimates if one.met))
-
-
-def _find_useful(regimes: Regimes, at: int, batches: Sequence[int], estimates: Sequence[Estimate],
-                 any_met: Sequence[bool], coarse: Sequence[int]) -> Finding:
-    """Why the batch at ``at`` is the maximum useful one."""
-    fewest, where = min((one.value, batch) for batch, one in zip(batches, estimates) if one.met)
-    falling = any((1 + regimes.options.useful_within) * fewest >= one.value for one in estimates[:at] if one.met)
-    return SCALING.find(
-        "useful", regimes.maximum_useful, batch=describe_batch(regimes.maximum_useful), falling=falling,
-        first=where == batches[at], fewest=fewest, where=where, steps=estimates[at].value,
-        within=regimes.options.useful_within, last=at == len(batches) - 1,
-        none_fewer=any(one.met for one in estimates[at + 1:]), larger=list(batches[at + 1:]),
-        some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]))
+    """``128 (64-256)``, ``128 (at least 64)``, ``128 (no other of those run)``; ``128``: of unknown spread."""
+    return SCALING.say("batch", batch=found.value, unknown=not found.known, least=f"{found.low:,.0f}",
+                       open=math.isinf(found.high), alone=found.low == found.high, most=f"{found.high:,.0f}")
 
 
 def find_fit(fit: CriticalBatchFit | None) -> Iterator[Finding]:
-    """The critical batch and S_min with their intervals, as far as the points bound them; nothing where they bound
-    neither. Then the shape, lack of fit, and which batches were left out."""
+    """The critical batch and S_min as far as the points bound them, shape, lack of fit, and batches left out."""
     if fit is None:
         return
-    b_crit, low, high = fit.b_crit, fit.b_crit.low, fit.b_crit.high
+    b_crit, low, high, shape = fit.b_crit, fit.b_crit.low, fit.b_crit.high, fit.shape
     rising = [SCALING.say("rising", batches=list(fit.left_out))] if fit.left_out else []
     if low == 0 and math.isinf(high):
         if rising:
@@ -178,20 +150,14 @@ def find_fit(fit: CriticalBatchFit | None) -> Iterator[Finding]:
     elif low == 0:
         yield SCALING.find("critical_most", b_crit, rising, most=high, steps=as_fitted(fit.s_min))
     else:
+        bend = (SCALING.say("bend_unknown") if fit.points < 4 or shape.low <= 1 and shape.high >= 4 else SCALING.say(
+            "bend", sharp=shape.low > 1, soft=shape.high < 1, shape=shape.value, low=shape.low, high=shape.high))
+        if fit.lack_of_fit < LACKING:
+            bend += " " + SCALING.say("scatter", p=fit.lack_of_fit, rms=f"{fit.rms_log2:.2f}")
         yield SCALING.find(
-            "critical", b_crit, [_describe_shape(fit), SCALING.say("overheads", overhead=as_fitted(fit.overhead),
-                                                                   half=as_fitted(fit.half_efficient)), *rising],
+            "critical", b_crit, [bend, SCALING.say("overheads", overhead=as_fitted(fit.overhead),
+                                                   half=as_fitted(fit.half_efficient)), *rising],
             batch=as_fitted(b_crit), steps=as_fitted(fit.s_min))
-
-
-def _describe_shape(fit: CriticalBatchFit) -> str:
-    """Which shape the points prefer: of S = S_min (1 + (B_crit / B)^p)^(1/p); and whether they scatter about it."""
-    low, high = fit.shape.low, fit.shape.high
-    said = (SCALING.say("bend_unknown") if fit.points < 4 or low <= 1 and high >= 4 else
-            SCALING.say("bend", sharp=low > 1, soft=high < 1, shape=fit.shape.value, low=low, high=high))
-    if fit.lack_of_fit < LACKING:
-        said += " " + SCALING.say("scatter", p=fit.lack_of_fit, rms=f"{fit.rms_log2:.2f}")
-    return said
 
 
 def as_fitted(estimate: Estimate) -> str:
@@ -200,58 +166,34 @@ def as_fitted(estimate: Estimate) -> str:
     return f"{number(estimate.value, digits)} ({span(estimate.low, estimate.high, whole)})"
 
 
-def _crossings(section: Section, cell: RunCell) -> list[Crossing]:
-    """Those of a cell's runs that met; empty for a search, whose steps are the fewest of many runs."""
-    target = section.target
-    if target is None or cell.searched:
-        return []
-    found = (crossing_of(run.trial, target) for run in cell.runs)
-    return [one for one in found if one is not None]
-
-
-def _lasting(found: Sequence[Crossing]) -> float:
-    """The geometric mean over runs; NaN where it is unknown for one, inf where one did not last."""
-    return float(geometric_mean([one.steps for one in found]))
-
-
-def _by_batch(section: Section) -> list[Crossed]:
-    points = section.batches.measured if section.batches else ()
-    return [(point.cell, found) for point in points if (found := _crossings(section, point.cell))]
-
-
 def early_crossing(subject: Subject) -> Iterator[Part]:
-    """Where the first crossing was early, and a row a batch, for files."""
-    rows = _by_batch(subject.section)
+    """Where first crossings were early by more than their interval, and a row a batch, for files."""
+    section, target = subject.section, subject.section.target
+    rows: list[Crossed] = []
+    for cell in (point.cell for point in section.batches.measured) if section.batches else ():
+        found = [crossing_of(run.trial, target) for run in cell.runs] if target and not cell.searched else []
+        met = [one for one in found if one is not None]
+        if met:         # unknown for one: NaN; inf where one did not last
+            rows.append((cell, met, float(geometric_mean([one.steps for one in met]))))
     if rows:
-        yield Detail(crossings_table(subject.section, rows))
-        yield from find_early_crossing(subject.section, rows)
-
-
-def crossings_table(section: Section, rows: Sequence[Crossed]) -> Table:
-    """A row a batch."""
-    return SCALING.table("crossings", rows, {
-        BATCH: lambda row: count_cell(row[0].global_batch),
-        "crossing": lambda row: Cell(whole(row[0].steps.value), row[0].steps.value),
-        "lasting_steps": lambda row: number_cell(_lasting(row[1])),
-        "modelled": lambda row: count_cell(sum(one.modelled for one in row[1])),
-        "evaluations_after": lambda row: count_cell(sum(one.after for one in row[1])),
-        "met_after": lambda row: count_cell(sum(one.met_after for one in row[1]))},
-        lambda row: row[0].keys, notes=(SCALING.say("crossing_noise"),), what=section.target)
-
-
-def find_early_crossing(section: Section, rows: Sequence[Crossed]) -> Iterator[Finding]:
-    """Where the first crossing was early by more than its interval: the batch at which by most."""
-    early = [(cell.steps.value / lasting, cell, found, lasting) for cell, found in rows
-             if section.options.crossing == FIRST and (lasting := _lasting(found)) > cell.steps.high]
-    if not early:
-        return
-    _, cell, found, lasting = min(early, key=lambda one: one[0])
-    after, met = sum(one.after for one in found), sum(one.met_after for one in found)
-    model = any(one.modelled for one in found)
-    more = [SCALING.say("early_option"), SCALING.say("early_model") if model else ""]
-    yield SCALING.find("early", None, more, batch=cell.global_batch, target=section.target, first=cell.steps,
-                       lasting=lasting if np.isfinite(lasting) else None, model=model, after=after or None, met=met,
-                       share=met / after if after else None)
+        yield Detail(SCALING.table("crossings", rows, {
+            "global_batch": lambda row: count_cell(row[0].global_batch),
+            "crossing": lambda row: Cell(whole(row[0].steps.value), row[0].steps.value),
+            "lasting_steps": lambda row: number_cell(row[2]),
+            "modelled": lambda row: count_cell(sum(one.modelled for one in row[1])),
+            "evaluations_after": lambda row: count_cell(sum(one.after for one in row[1])),
+            "met_after": lambda row: count_cell(sum(one.met_after for one in row[1]))},
+            lambda row: row[0].keys, notes=(SCALING.say("crossing_noise"),), what=target))
+    early = [(cell.steps.value / lasting, cell, met, lasting) for cell, met, lasting in rows
+             if section.options.crossing == FIRST and lasting > cell.steps.high]
+    if early:                   # the batch at which by most
+        _, cell, met, lasting = min(early, key=lambda one: one[0])
+        after, met_after, model = (sum(getattr(one, name) for one in met)
+                                   for name in ("after", "met_after", "modelled"))
+        more = [SCALING.say("early_option"), SCALING.say("early_model") if model else ""]
+        yield SCALING.find("early", None, more, batch=cell.global_batch, target=target, first=cell.steps,
+                           lasting=lasting if np.isfinite(lasting) else None, model=bool(model), after=after or None,
+                           met=met_after, share=met_after / after if after else None)
 
 
 def describe_crossing(options: Options) -> tuple[str, ...]:
@@ -260,61 +202,52 @@ def describe_crossing(options: Options) -> tuple[str, ...]:
 
 
 def curve_table(curve: Curve) -> Table:
-    """Steps and examples to the target at each batch."""
     options = curve.regimes.options
     perfect = dict(zip((point.global_batch for point in curve.judged), curve.regimes.perfect))
+    words = {True: "yes", False: "no", None: "cut off"}
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.searched
             if point.met_before_diverging]
-    notes = [SCALING.say("best_intervals", interval=best_of_interval(curve.confidence)),
-             SCALING.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
-             SCALING.say("bias") if len(curve.points) > 2 else ""]
+
+    def measured(point: CurvePoint) -> bool:
+        return point.steps.met or not math.isnan(point.steps.beyond)
+
+    def value(point: CurvePoint, estimate: Estimate, write: Write) -> Cell:
+        if not point.trials:
+            return no_cell("diverged" if point.infeasible else "n/a")
+        return steps_cell(estimate, write) if measured(point) else no_cell(NEVER)
     return SCALING.table("curve", curve.searched, {
-        BATCH: lambda point: count_cell(point.global_batch),
+        "global_batch": lambda point: count_cell(point.global_batch),
         SCALING.column("met_of_search", "met"): lambda point: Cell(
             f"{point.met:,}/{point.trials:,}", point.met,
             below=f"{point.infeasible:,} div." if point.infeasible else ""),
         "best_of": lambda point: count_cell(curve.n) if curve.n and point.trials else Cell("n/a", math.nan),
-        SCALING.column("best_steps", "steps_to_target"): lambda point: _value(point, point.steps, whole),
-        EXAMPLES: lambda point: _value(point, point.steps.scaled(point.global_batch), number),
-        PERFECT: lambda point: Cell({True: "yes", False: "no", None: "cut off"}[perfect.get(point.global_batch)]
-                                    if point.steps.met else
-                                    "not met" if _is_measured(point) else NEVER)},
-        lambda point: point.keys, notes=notes,
+        SCALING.column("best_steps", "steps_to_target"): lambda point: value(point, point.steps, whole),
+        "examples_to_target": lambda point: value(point, point.steps.scaled(point.global_batch), number),
+        "perfect_scaling": lambda point: Cell(words[perfect.get(point.global_batch)] if point.steps.met else
+                                              "not met" if measured(point) else NEVER)},
+        lambda point: point.keys, notes=[
+            SCALING.say("best_intervals", interval=best_of_interval(curve.confidence)),
+            SCALING.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
+            SCALING.say("bias") if len(curve.points) > 2 else ""],
         warnings=[SCALING.say("met_then_diverged", batches=lost) if lost else ""], what=curve.target,
         best=best_of_each(curve.confidence))
 
 
-def _value(point: CurvePoint, estimate: Estimate, write: Write) -> Cell:
-    if not point.trials:
-        return no_cell("diverged" if point.infeasible else "n/a")
-    return steps_cell(estimate, write) if _is_measured(point) else no_cell(NEVER)
-
-
-def _is_measured(point: CurvePoint) -> bool:
-    """Whether any trial measured the target's metric."""
-    return point.steps.met or not math.isnan(point.steps.beyond)
-
-
-def fit_table(fit: CriticalBatchFit | None, target: Target | None,
-              trials: Sequence[tuple[str, int]] = ()) -> Table | None:
-    """All that was fitted, for files; None for None.
-
-    trials  (log, id) of those behind the points
-    """
+def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: TrialKeys = ()) -> Table | None:
+    """All that was fitted to the points of these trials, for files; None for None."""
     if fit is None:
         return None
+    estimates = {"b_crit": "b_crit", "s_min": "s_min", "overhead_batch": "overhead",
+                 "half_efficient_batch": "half_efficient", "shape": "shape"}
     return SCALING.table("critical-batch", [fit], {
-        "b_crit": lambda fit: interval_cell(fit.b_crit), "s_min": lambda fit: interval_cell(fit.s_min),
-        "overhead_batch": lambda fit: interval_cell(fit.overhead),
-        "half_efficient_batch": lambda fit: interval_cell(fit.half_efficient),
-        "shape": lambda fit: interval_cell(fit.shape), "rms_log2": lambda fit: number_cell(fit.rms_log2),
+        **{key: partial(lambda name, fit: interval_cell(getattr(fit, name)), name) for key, name in estimates.items()},
+        "rms_log2": lambda fit: number_cell(fit.rms_log2),
         "lack_of_fit": lambda fit: number_cell(fit.lack_of_fit),
         SCALING.column("fitted_batches", "batches"): lambda fit: number_cell(fit.points),
-        "left_out": lambda fit: Cell(listed(fit.left_out) or "none")}, lambda fit: tuple(trials), what=target)
+        "left_out": lambda fit: Cell(listed(fit.left_out) or "none")}, lambda fit: trials, what=target)
 
 
 def regimes(subject: Subject) -> Iterator[Finding]:
-    """Perfect scaling, the maximum useful batch and the fit through the steps."""
     section = subject.section
     if section.workload.batch_schedule:
         return
@@ -326,26 +259,21 @@ def regimes(subject: Subject) -> Iterator[Finding]:
                            [cell.global_batch for cell in searched if cell.steps.extrapolated])
 
 
-def _repeats_figure(section: Section, curve: Curve, points: Sequence[BatchPoint]) -> Figure:
-    """Steps to target by global batch over repeats of one setting; curve_figures has that of searches."""
-
-    def draw(axes: Axes) -> None:
-        met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
-        log2_axis(axes, "x", [point.global_batch for point in points])
-        steps = [point.cell.steps for point in points]
-        seen = [value for one in steps for value in (one.value, one.beyond)]
-        if met:
-            first, ends = met[0], (points[0].global_batch, points[-1].global_batch)
-            line = [first.cell.steps.value * first.global_batch / end for end in ends]
-            draw_line(axes, zip(ends, line), MUTED, "--", 1.2, label="perfect scaling")
-            seen += line
-        log2_axis(axes, "y", seen, ends_of(steps))
-        useful = curve.regimes.maximum_useful.value
-        if useful:
-            axes.axvline(useful, color=GREEN, linestyle=":", label=f"maximum useful batch, {useful:,}")
-        draw_line(axes, ((point.global_batch, point.cell.steps.value) for point in met), BLUE)
-        for point in points:
-            mark_estimate(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")
-        label_axes(axes, "global batch B (examples)", "steps to target S")
-    return SCALING.figure("steps-batch", draw, keys_of(point.cell for point in points), target=section.target,
-                          confidence=section.options.confidence)
+def _draw_repeats(points: Sequence[BatchPoint], useful: int | None, axes: Axes) -> None:
+    """Steps to target by global batch over repeats of one setting; curves_figure has that of searches."""
+    met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
+    log2_axis(axes, "x", [point.global_batch for point in points])
+    steps = [point.cell.steps for point in points]
+    seen = [value for one in steps for value in (one.value, one.beyond)]
+    if met:
+        first, ends = met[0], (points[0].global_batch, points[-1].global_batch)
+        line = [first.cell.steps.value * first.global_batch / end for end in ends]
+        draw_line(axes, zip(ends, line), MUTED, "--", 1.2, label="perfect scaling")
+        seen += line
+    log2_axis(axes, "y", seen, ends_of(steps))
+    if useful:
+        axes.axvline(useful, color=GREEN, linestyle=":", label=f"maximum useful batch, {useful:,}")
+    draw_line(axes, ((point.global_batch, point.cell.steps.value) for point in met), BLUE)
+    for point in points:
+        mark_estimate(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")
+    label_axes(axes, "global batch B (examples)", "steps to target S")

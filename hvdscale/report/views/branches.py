@@ -1,7 +1,4 @@
-"""The critical batch along a run, by branches: a chapter with sentences, tables and figures.
-
-    shown_by(parts_of_branches(branched, [(target, fit.b_crit)]))
-"""
+"""The critical batch along a run, by branches: a chapter with sentences, tables and figures."""
 from __future__ import annotations
 
 import json
@@ -19,11 +16,11 @@ from ...formatting.numbers import number, ratio, span, whole
 from ...formatting.templates import written
 from ...target import Target
 from ..document import Detail, Figures, Finding, Part
-from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, Figure, arrows, draw_panels, ends_of, explain,
+from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, arrows, draw_panels, ends_of, explain,
                        label_axes, log2_axis, mark_estimate, spread_evenly, value_axis)
 from ..subject import Whole
-from ..table import BATCH, NOISE, Cell, Table, count_cell, interval_cell, keys_of, known_cell, number_cell
-from ..texts import BRANCHES
+from ..table import Cell, Table, count_cell, interval_cell, keys_of, known_cell, number_cell
+from ..texts import BRANCHES, Cells
 from .noise import is_bounded
 
 MOST_PANELS = 9
@@ -32,43 +29,42 @@ Measured = Sequence[tuple[Target, Estimate]]        # critical batches fitted to
 
 
 def branched_runs(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
-    """The title and parts of each run with branches, beside the critical batches fitted to steps of the same workload,
-    and the id of the run's log."""
+    """Of each run with branches the title and parts, beside critical batches fitted to steps, and the id of its log."""
     for run in branched_of(whole.branches, whole.asked.branch_tolerance, whole.options.confidence):
         fits = [(subject.target, subject.curve.regimes.fit) for subject in whole.subjects
                 if subject.section.workload == run.workload and subject.curve]
         fits += [(section.target, section.batches.regimes.fit) for section in whole.repeats
                  if section.workload == run.workload and section.target and section.batches]
-        yield title_of(run), parts_of_branches(run, [(target, fit.b_crit) for target, fit in fits if fit]), run.base
+        yield (f"Branched critical batch: {_heading(run)}",
+               parts_of_branches(run, [(target, fit.b_crit) for target, fit in fits if fit]), run.base)
 
 
 def parts_of_branches(found: Branched, measured: Measured = ()) -> Iterator[Part]:
-    """All there is to show of the branches of one run."""
     yield from findings(found, measured)
-    yield points_table(found, measured)
-    yield Detail(losses_table(found))
-    yield Figures(lambda: (critical_figure(found, measured), losses_figure(found)))
+    yield from _tables(found, measured)
+    points = spread_evenly(found.points, MOST_PANELS)
+    draw = draw_panels(partial(_draw_losses, found), points, [f"step {point.step:,}" for point in points])
+    words = {"run": _heading(found), **_words(found)}
+    yield Figures(lambda: (
+        BRANCHES.figure("branched-critical-batch", partial(_draw_critical, found, measured), found.keys, **words),
+        BRANCHES.figure("branched-losses", draw, keys_of(points), len(points), **words)))
 
 
-def title_of(found: Branched) -> str:
-    """The title of its chapter."""
-    return (f"Branched critical batch: {found.workload.dataset}/{found.workload.model}, {found.workload.optimizer}, "
-            f"rule {found.rule}")
+def _heading(found: Branched) -> str:
+    return f"{found.workload.dataset}/{found.workload.model}, {found.workload.optimizer}, rule {found.rule}"
 
 
 def _words(found: Branched) -> dict[str, Any]:
-    """What texts name."""
     return {"metric": found.metric, "tolerance": str(found.tolerance), "length": found.length, "rule": found.rule,
             "confidence": found.confidence}
 
 
 def findings(found: Branched, measured: Measured) -> Iterator[Finding]:
-    """The critical batch along the run, then the noise scale and the fitted critical batch beside it."""
     said = [BRANCHES.say("local_at", batch=describe_critical(point.critical), step=point.step)
             for point in found.points]
     yield BRANCHES.find("local", found.points[-1].critical, batches=", then ".join(
         said if len(said) < 3 else [said[0], said[-1]]), **_words(found))
-    ratios = [one for one in map(_ratio, found.points) if math.isfinite(one.value)]
+    ratios = [one for one in map(_noise_over_critical, found.points) if math.isfinite(one.value)]
     if ratios:
         least, most = (end(one.value for one in ratios) for end in (min, max))
         yield BRANCHES.find("noise", least=least, most=most if ratio(least) != ratio(most) else None,
@@ -80,9 +76,11 @@ def findings(found: Branched, measured: Measured) -> Iterator[Finding]:
     else:
         yield Finding(NO_RAMP)
     for target, b_crit in measured:
-        if is_bounded(b_crit):
-            yield BRANCHES.find("measured", target=target, batch=b_crit, checkpoints=len(found.points),
-                                local=_overlaps(found, b_crit), noise=_overlaps(found, b_crit, noise=True))
+        if is_bounded(b_crit):          # how many intervals share a value with its own
+            local, noise = (sum(one.low <= b_crit.high and b_crit.low <= one.high for one in along) for along in (
+                [point.critical for point in found.points], map(_noise, found.points)))
+            yield BRANCHES.find("measured", target=target, batch=b_crit, checkpoints=len(found.points), local=local,
+                                noise=noise)
 
 
 def describe_critical(critical: Estimate) -> str:
@@ -93,108 +91,74 @@ def describe_critical(critical: Estimate) -> str:
     return written(critical, "whole")
 
 
-def _ratio(point: BranchPoint) -> Estimate:
-    """Noise scale over critical batch."""
-    if point.noise is None or not math.isfinite(point.critical.value):
-        return Estimate.unknown()
-    return over(as_estimate(point.noise), point.critical)
+def _noise(point: BranchPoint) -> Estimate:
+    return as_estimate(point.noise) if point.noise else Estimate.unknown()
 
 
-def _overlaps(found: Branched, b_crit: Estimate, noise: bool = False) -> int:
-    """How many intervals share a value with that of the critical batch."""
-    ends = [(as_estimate(point.noise) if point.noise else Estimate.unknown()) if noise else point.critical
-            for point in found.points]
-    return sum(one.low <= b_crit.high and b_crit.low <= one.high for one in ends)
+def _noise_over_critical(point: BranchPoint) -> Estimate:
+    return over(_noise(point), point.critical) if math.isfinite(point.critical.value) else Estimate.unknown()
 
 
-def points_table(found: Branched, measured: Measured = ()) -> Table:
-    """By checkpoint: the critical batch, the noise scale, and the critical batch fitted to steps."""
-    def fitted(point: BranchPoint, b_crit: Estimate) -> Cell:
-        return interval_cell(b_crit)
-    return BRANCHES.table("branched-critical-batch", found.points, {
-        "step": lambda point: count_cell(point.step), "examples": lambda point: count_cell(point.examples),
-        "local_critical_batch": lambda point: _critical_cell(point.critical),
-        "loss_allowed": lambda point: number_cell(point.allowed),
-        NOISE: lambda point: known_cell(as_estimate(point.noise) if point.noise else Estimate.unknown()),
-        "noise_over_local": lambda point: known_cell(_ratio(point), ratio),
-        **{BRANCHES.column("critical_batch", f"critical_batch_{at}", target=target): partial(fitted, b_crit=b_crit)
-           for at, (target, b_crit) in enumerate(measured, 1)},
-        "diverged": lambda point: count_cell(len(point.diverged))},
-        lambda point: point.keys, diverged=lambda point: point.diverged, notes=notes(found), run=title_of(found),
-        **_words(found))
+def _tables(found: Branched, measured: Measured) -> Iterator[Table | Detail]:
+    """By checkpoint the critical batches; for files, by checkpoint and factor the loss."""
+    def critical(point: BranchPoint) -> Cell:
+        one = point.critical
+        if not math.isinf(one.value):
+            return interval_cell(one, whole)
+        below = f"> {whole(one.low)}" if one.low > 0 else ""
+        return Cell(f"> {whole(one.beyond)}", one.value, one.low, one.high, below)
 
-
-def notes(found: Branched) -> tuple[str, ...]:
-    """How to read the tables."""
+    def excess_cell(row: tuple[BranchPoint, int, Excess, float, float]) -> Cell:
+        _, at, excess, low, high = row
+        ends = span(low, high) if at and low > 0 else f"{number(low)} to {number(high)}" if at and low == low else ""
+        return Cell(number(float(excess.mean[at])), float(excess.mean[at]), low, high, ends)
     orders = len(found.points[-1].losses)
-    return (BRANCHES.say("branches", batch=found.base_batch, **_words(found)),
-            BRANCHES.say("intervals", orders=orders, **_words(found)), BRANCHES.say("depends"),
-            BRANCHES.say("one_order") if orders < 2 else "")
-
-
-def _critical_cell(critical: Estimate) -> Cell:
-    if math.isinf(critical.value):
-        below = f"> {whole(critical.low)}" if critical.low > 0 else ""
-        return Cell(f"> {whole(critical.beyond)}", critical.value, critical.low, critical.high, below)
-    return interval_cell(critical, whole)
-
-
-def losses_table(found: Branched) -> Table:
-    """By checkpoint and factor: the loss, and its excess over the best smaller batch."""
+    notes = (BRANCHES.say("branches", batch=found.base_batch, **_words(found)),
+             BRANCHES.say("intervals", orders=orders, **_words(found)), BRANCHES.say("depends"),
+             BRANCHES.say("one_order") if orders < 2 else "")
+    fitted: Cells = {BRANCHES.column("critical_batch", f"critical_batch_{at}", target=target):
+                     partial(lambda b_crit, point: interval_cell(b_crit), b_crit)
+                     for at, (target, b_crit) in enumerate(measured, 1)}
+    yield BRANCHES.table("branched-critical-batch", found.points, {
+        "step": lambda point: count_cell(point.step), "examples": lambda point: count_cell(point.examples),
+        "local_critical_batch": critical, "loss_allowed": lambda point: number_cell(point.allowed),
+        "noise_scale": lambda point: known_cell(_noise(point)),
+        "noise_over_local": lambda point: known_cell(_noise_over_critical(point), ratio), **fitted,
+        "diverged": lambda point: count_cell(len(point.diverged))},
+        lambda point: point.keys, diverged=lambda point: point.diverged, notes=notes,
+        run=f"Branched critical batch: {_heading(found)}", **_words(found))
     rows = []
     for point in found.points:
         excess = excess_of(point.losses, found.tolerance)
         lower, upper = excess.bands(found.confidence)
         rows += [(point, at, excess, float(lower[at]), float(upper[at])) for at in range(len(point.factors))]
-    return BRANCHES.table("branched-losses", rows, {
+    yield Detail(BRANCHES.table("branched-losses", rows, {
         "step": lambda row: count_cell(row[0].step), "factor": lambda row: count_cell(row[0].factors[row[1]]),
-        BATCH: lambda row: count_cell(row[0].factors[row[1]] * found.base_batch),
-        "loss": lambda row: number_cell(float(row[0].losses.mean(0)[row[1]])), "excess": _excess_cell,
+        "global_batch": lambda row: count_cell(row[0].factors[row[1]] * found.base_batch),
+        "loss": lambda row: number_cell(float(row[0].losses.mean(0)[row[1]])), "excess": excess_cell,
         "allowed": lambda row: number_cell(row[2].allowed[row[1]]),
         "within": lambda row: Cell("yes" if row[2].within[row[1]] else "no")},
-        lambda row: row[0].keys[row[1]::len(row[0].factors)], notes=notes(found), **_words(found))
+        lambda row: row[0].keys[row[1]::len(row[0].factors)], notes=notes, **_words(found)))
 
 
-def _excess_cell(row: tuple[BranchPoint, int, Excess, float, float]) -> Cell:
-    _, at, excess, low, high = row
-    ends = span(low, high) if at and low > 0 else f"{number(low)} to {number(high)}" if at and low == low else ""
-    return Cell(number(float(excess.mean[at])), float(excess.mean[at]), low, high, ends)
-
-
-def critical_figure(found: Branched, measured: Measured = ()) -> Figure:
-    """The critical batch and the noise scale against the examples seen, and fitted critical batches as bands."""
+def _draw_critical(found: Branched, measured: Measured, axes: Axes) -> None:
     noise = [(point, as_estimate(point.noise)) for point in found.points if point.noise]
-
-    def draw(axes: Axes) -> None:
-        shown = [*(point.critical for point in found.points), *(scale for _, scale in noise)]
-        bands = [b_crit for _, b_crit in measured if is_bounded(b_crit)]
-        value_axis(axes, "x", [point.examples for point in found.points])
-        log2_axis(axes, "y", [found.base_batch, *(one.value for one in shown), *(one.beyond for one in shown),
-                              *(one.value for one in bands)],
-                  ends_of([*shown, *bands]), arrows=arrows(shown))
-        axes.axhline(found.base_batch, color=MUTED, linestyle=":", linewidth=1.2, label="batch of the run")
-        for target, b_crit in measured:
-            if is_bounded(b_crit):
-                axes.axhspan(max(b_crit.low, axes.get_ylim()[0]), min(b_crit.high, axes.get_ylim()[1]), color=GREEN,
-                             alpha=0.15, linewidth=0)
-                axes.axhline(b_crit.value, color=GREEN, linewidth=1.2, label=f"B_crit of {target}")
-        for point, scale in noise:
-            mark_estimate(axes, point.examples, scale, ORANGE, "s", "noise scale", aside=ASIDE)
-        for point in found.points:
-            mark_estimate(axes, point.examples, point.critical, BLUE, "o", "critical batch")
-        label_axes(axes, "examples seen by the run", "batch (examples)")
-    return BRANCHES.figure("branched-critical-batch", draw, found.keys, run=_heading(found), **_words(found))
-
-
-def _heading(found: Branched) -> str:
-    return title_of(found).partition(": ")[2]
-
-
-def losses_figure(found: Branched) -> Figure:
-    """The loss of each branch against its batch, one panel a checkpoint."""
-    points = spread_evenly(found.points, MOST_PANELS)
-    draw = draw_panels(partial(_draw_losses, found), points, [f"step {point.step:,}" for point in points])
-    return BRANCHES.figure("branched-losses", draw, keys_of(points), len(points), run=_heading(found), **_words(found))
+    bands = [(target, b_crit) for target, b_crit in measured if is_bounded(b_crit)]
+    shown = [*(point.critical for point in found.points), *(scale for _, scale in noise)]
+    value_axis(axes, "x", [point.examples for point in found.points])
+    log2_axis(axes, "y", [found.base_batch, *(one.value for one in shown), *(one.beyond for one in shown),
+                          *(one.value for _, one in bands)],
+              ends_of([*shown, *(one for _, one in bands)]), arrows=arrows(shown))
+    axes.axhline(found.base_batch, color=MUTED, linestyle=":", linewidth=1.2, label="batch of the run")
+    for target, b_crit in bands:
+        low, high = axes.get_ylim()
+        axes.axhspan(max(b_crit.low, low), min(b_crit.high, high), color=GREEN, alpha=0.15, linewidth=0)
+        axes.axhline(b_crit.value, color=GREEN, linewidth=1.2, label=f"B_crit of {target}")
+    for point, scale in noise:
+        mark_estimate(axes, point.examples, scale, ORANGE, "s", "noise scale", aside=ASIDE)
+    for point in found.points:
+        mark_estimate(axes, point.examples, point.critical, BLUE, "o", "critical batch")
+    label_axes(axes, "examples seen by the run", "batch (examples)")
 
 
 def _draw_losses(found: Branched, axes: Axes, point: BranchPoint) -> None:

@@ -1,13 +1,8 @@
-"""The best of a metric under budgets, in tables and findings.
-
-    found = best_under(studies, "val/error", True, [Budget(10, "epochs"), Budget(5000, "steps")])
-    print(as_text(budgets_table(found)), *sentences_of(find_budgets(found)), sep="
-")
-"""
+"""The best of a metric under budgets, in tables and findings."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,10 +11,10 @@ from ...analysis.base_rates import BaseRates, both_readings, value_range
 from ...analysis.budgets import BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind, best_under
 from ...formatting.numbers import in_brackets, listed, number, span
 from ..document import Detail, Finding, Part, column_name
-from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Axis, Figure, Look, draw_bar,
+from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look, draw_line,
                        draw_panels, explain, is_named, is_positive, label_axes, log2_axis, set_ticks, shade, value_axis)
 from ..subject import Subject, shared_by_metric
-from ..table import BATCH, Cell, Table, count_cell, keys_of, metric_name, no_cell, number_cell
+from ..table import Cell, Table, count_cell, keys_of, metric_name, no_cell, number_cell
 from ..texts import GENERAL, SEARCH, Cells
 from .curves import ASIDE, heading, plain
 
@@ -31,7 +26,6 @@ SUPERSCRIPT = str.maketrans("-0123456789", "\N{SUPERSCRIPT MINUS}⁰¹²³⁴⁵
 
 @shared_by_metric
 def best_under_budgets(subject: Subject) -> Iterable[Part]:
-    """The best of the target's metric under each budget that was asked for."""
     return parts_of_budgets(subject, subject.target.column, subject.target.minimizes, subject.asked.budgets)
 
 
@@ -47,63 +41,66 @@ def parts_of_budgets(subject: Subject, column: str, minimizes: bool, budgets: Se
 
 @shared_by_metric
 def base_rates(subject: Subject) -> Iterator[Part]:
-    """The best base rates by batch."""
     yield Detail(base_rates_table(*both_readings(subject.studies, subject.target.column, subject.target.minimizes)))
 
 
 def unused_budgets(subject: Subject) -> Iterator[Finding]:
-    """That budgets are ignored, of trials that are no draws."""
     if subject.asked.budgets:
         yield GENERAL.find("no_budgets")
 
 
 def budgets_table(found: BestUnder) -> Table:
-    """By batch the best value under each budget."""
-    def best(points: Sequence[BudgetPoint], at: int) -> Cell:
-        return best_cell(points[at])
     columns: Cells = {SEARCH.column("best_within", _key(budget), within=within_budget(budget), metric=found.column):
-                      partial(best, at=at) for at, budget in enumerate(found.budgets)}
+                      partial(lambda at, points: best_cell(points[at]), at) for at, budget in enumerate(found.budgets)}
     return SEARCH.table("budgets", zip(*found.rows), {
-        BATCH: lambda points: count_cell(points[0].global_batch),
+        "global_batch": lambda points: count_cell(points[0].global_batch),
         SEARCH.column("feasible_of_all", "feasible"): lambda points: count_cell(
             max(point.feasible for point in points), f"{points[0].diverged} div." if points[0].diverged else ""),
-        **columns}, keys_of, file=f"budgets-{column_name(found.column)}", notes=notes(found), warnings=warnings(found),
-        metric=metric_name(found.column))
+        **columns}, keys_of, file=f"budgets-{column_name(found.column)}", warnings=warnings(found),
+        metric=metric_name(found.column), notes=(SEARCH.say("budget_intervals", confidence=found.confidence),))
 
 
 def trials_table(found: BestUnder) -> Table:
     """Behind each best value its trial and step, and the median best of fewer trials."""
+    def best_of(parts: int, row: tuple[Budget | None, BudgetPoint]) -> Cell:
+        n = row[1].feasible // parts
+        return number_cell(row[1].curve[n - 1].low, f"of {n}") if n else Cell("n/a", math.nan)
+
+    def trial(row: tuple[Budget | None, BudgetPoint]) -> Cell:
+        best, outcomes = row[1].trial, row[1].outcomes
+        if best is None:
+            return Cell("n/a")
+        log, number = outcomes.study.key(best)
+        return Cell(f"{log}:{number}{f' {MARK}' if outcomes.kind[best] == TrialKind.SHORT else ''}")
     return SEARCH.table(
         "budget-trials", [(budget, point) for budget, points in zip(found.budgets, found.rows) for point in points], {
             SEARCH.column("budget_name", "budget"): lambda row: Cell(within_budget(row[0]).removeprefix("within ")),
-            BATCH: lambda row: count_cell(row[1].global_batch),
+            "global_batch": lambda row: count_cell(row[1].global_batch),
             SEARCH.column("best_of_trial", "best"): lambda row: number_cell(row[1].value),
             "step": lambda row: Cell("n/a" if row[1].trial is None else f"{row[1].step:,.0f}", row[1].step),
-            SEARCH.column("trial_name", "trial"): lambda row: Cell(_trial(row[1])),
+            SEARCH.column("trial_name", "trial"): trial,
             "short": lambda row: count_cell(row[1].short),
-            SEARCH.column("best_of_part", "best_of_quarter", part="a quarter"): lambda row: _of_n(row[1], 4),
-            SEARCH.column("best_of_part", "best_of_half", part="half"): lambda row: _of_n(row[1], 2)},
-        lambda row: row[1].keys, file=f"budget-trials-{column_name(found.column)}", notes=notes(found),
-        warnings=warnings(found), metric=metric_name(found.column))
+            SEARCH.column("best_of_part", "best_of_quarter", part="a quarter"): partial(best_of, 4),
+            SEARCH.column("best_of_part", "best_of_half", part="half"): partial(best_of, 2)},
+        lambda row: row[1].keys, file=f"budget-trials-{column_name(found.column)}", warnings=warnings(found),
+        metric=metric_name(found.column), notes=(SEARCH.say("budget_intervals", confidence=found.confidence),))
 
 
 def find_budgets(found: BestUnder) -> tuple[Finding, ...]:
     """For each budget, at which batch the metric is best and how the smallest and the largest fare."""
-    return tuple(_find_best(found, budget, points) for budget, points in zip(found.budgets, found.rows))
-
-
-def _find_best(found: BestUnder, budget: Budget | None, points: Sequence[BudgetPoint]) -> Finding:
-    known = [point for point in points if point.trial is not None]
-    metric, within = metric_name(found.column), within_budget(budget)
-    if not known:
-        return SEARCH.find("budget_unmeasured", metric=metric, within=within)
-    best = min(known, key=lambda point: point.value if found.minimizes else -point.value)
-    ends = [SEARCH.say("budget_end", value=point.value, batch=point.global_batch)
-            for point in dict.fromkeys((known[0], known[-1])) if point is not best]
-    short = [point.global_batch for point in known if point.best_is_short]
-    return SEARCH.find("budget", metric=metric, within=within, value=best.value, batch=best.global_batch, ends=ends,
-                       interval=in_brackets(best.best.low, best.best.high),
-                       short=at_batches(short, points) if short else "", how=describe_ends(best_ends(known)))
+    def find(budget: Budget | None, points: Sequence[BudgetPoint]) -> Finding:
+        known = [point for point in points if point.trial is not None]
+        metric, within = metric_name(found.column), within_budget(budget)
+        if not known:
+            return SEARCH.find("budget_unmeasured", metric=metric, within=within)
+        best = min(known, key=lambda point: point.value if found.minimizes else -point.value)
+        ends = [SEARCH.say("budget_end", value=point.value, batch=point.global_batch)
+                for point in dict.fromkeys((known[0], known[-1])) if point is not best]
+        short = [point.global_batch for point in known if point.best_is_short]
+        return SEARCH.find("budget", metric=metric, within=within, value=best.value, batch=best.global_batch,
+                           ends=ends, interval=in_brackets(best.best.low, best.best.high),
+                           short=at_batches(short, points) if short else "", how=describe_ends(best_ends(known)))
+    return tuple(map(find, found.budgets, found.rows))
 
 
 def best_ends(points: Sequence[BudgetPoint]) -> set[EarlyEnd]:
@@ -125,11 +122,6 @@ def at_batches(batches: Sequence[int], points: Sequence[BudgetPoint]) -> str:
                       all=len(batches) > 1 and set(batches) == {point.global_batch for point in points})
 
 
-def notes(found: BestUnder) -> tuple[str, ...]:
-    """How to read the tables."""
-    return (SEARCH.say("budget_intervals", confidence=found.confidence),)
-
-
 def warnings(found: BestUnder) -> Iterator[str]:
     """Of the tables: trials that ended early, and batches with more trials than others."""
     points = [point for points in found.rows for point in points]
@@ -141,7 +133,6 @@ def warnings(found: BestUnder) -> Iterator[str]:
 
 
 def best_cell(point: BudgetPoint) -> Cell:
-    """The best value of a batch, with its interval."""
     if point.trial is None:
         return no_cell()
     mark = f" {MARK}" if point.best_is_short else ""
@@ -149,23 +140,13 @@ def best_cell(point: BudgetPoint) -> Cell:
                 span(point.best.low, point.best.high))
 
 
-def _of_n(point: BudgetPoint, parts: int) -> Cell:
-    n = point.feasible // parts
-    if not n:
-        return Cell("n/a", math.nan)
-    return number_cell(point.curve[n - 1].low, f"of {n}")
-
-
-def _trial(point: BudgetPoint) -> str:
-    if point.trial is None:
-        return "n/a"
-    log, trial = point.outcomes.study.key(point.trial)
-    return f"{log}:{trial}{f' {MARK}' if point.outcomes.kind[point.trial] == TrialKind.SHORT else ''}"
-
-
 def within_budget(budget: Budget | None) -> str:
     """``within 10 epochs``."""
     return "over the whole run" if budget is None else f"within {budget}"
+
+
+def within_own(budget: Budget | None) -> str:
+    return f" {within_budget(budget)}" if budget else " within each trial's own budget"
 
 
 def _key(budget: Budget | None) -> str:
@@ -178,35 +159,32 @@ def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
     if not maps:
         return None
 
-    def of_map(batch: int, found: BaseRates, write: Callable[[BaseRates, int], Cell]) -> Cell:
+    def value(found: BaseRates, batch: int) -> Cell:
         at = _best_at(found, batch)
-        return Cell("n/a") if at is None else write(found, at)
+        mark = f" {MARK}" if at is not None and found.kind[at] == TrialKind.SHORT else ""
+        return Cell("n/a") if at is None else Cell(f"{number(found.value[at])}{mark}", float(found.value[at]))
+
+    def rate(found: BaseRates, batch: int) -> Cell:
+        at = _best_at(found, batch)
+        return Cell("n/a") if at is None else Cell(f"{found.log2_rate[at]:.1f}", float(found.log2_rate[at]))
     columns: Cells = {}
     for found in maps:
         within, key = within_budget(found.budget), _key(found.budget)
         columns |= {
-            SEARCH.column("base_value", f"{key}_value", within=within, metric=found.column):
-                partial(of_map, found=found, write=_base_value),
+            SEARCH.column("base_value", f"{key}_value", within=within, metric=found.column): partial(value, found),
             SEARCH.column("base_rate", f"{key}_log2_rate", within=within, effective=found.effective):
-                partial(of_map, found=found, write=lambda found, at: Cell(
-                    f"{found.log2_rate[at]:.1f}", float(found.log2_rate[at])))}
+                partial(rate, found)}
     short = any(found.kind[at] == TrialKind.SHORT for found in maps for at in found.best)
     return SEARCH.table(
         "base-rates", sorted({int(found.global_batch[at]) for found in maps for at in found.best}),
-        {BATCH: count_cell, **columns},
+        {"global_batch": count_cell, **columns},
         lambda batch: tuple(found.key(at) for found in maps if (at := _best_at(found, batch)) is not None),
         file=f"base-rates-{column_name(maps[0].column)}", notes=[SEARCH.say("short_best", mark=MARK) if short else ""],
         metric=metric_name(maps[0].column))
 
 
 def _best_at(found: BaseRates, batch: int) -> int | None:
-    """The row of the best trial of a batch."""
     return next((at for at in found.best if found.global_batch[at] == batch), None)
-
-
-def _base_value(found: BaseRates, at: int) -> Cell:
-    mark = f" {MARK}" if found.kind[at] == TrialKind.SHORT else ""
-    return Cell(f"{number(found.value[at])}{mark}", float(found.value[at]))
 
 
 def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | None:
@@ -216,14 +194,18 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
         return None
     metrics = {metric_name(one.column) for one in found}
     title = title or f"Best {min(metrics)} under budgets\n{heading(found[0].workload)}"
-
     short = any(point.best_is_short for one in found for row in one.rows for point in row)
 
     def draw(*axes: Axes) -> None:
         if short:
             explain(axes[0], "open: the best trial ended earlier", marker="o", color=MUTED, markersize=5.5,
                     markerfacecolor="none")
-        draw_panels(draw_one, found, [plain(_panel_heading(record, found)) for record in found])(*axes)
+        draw_panels(draw_one, found, list(map(heading_of, found)))(*axes)
+
+    def heading_of(record: BestUnder) -> str:
+        units = {budget.unit for budget in record.budgets if budget is not None}
+        what = f"budgets of {' and '.join(sorted(units))}" if units else "each trial's own budget"
+        return plain(what if len({one.workload for one in found}) == 1 else f"{record.workload.dataset}: {what}")
 
     def draw_one(axes: Axes, record: BestUnder) -> None:
         _draw_best_under(axes, record, len(found) > 1)
@@ -234,12 +216,6 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
     return SEARCH.figure("best-under-budgets", draw, keys_of(points), len(found), title=title,
                          metrics=" or ".join(sorted(metrics)), confidence=found[0].confidence,
                          ends=describe_ends(best_ends(points)) if short else "")
-
-
-def _panel_heading(record: BestUnder, found: Sequence[BestUnder]) -> str:
-    units = {budget.unit for budget in record.budgets if budget is not None}
-    what = f"budgets of {' and '.join(sorted(units))}" if units else "each trial's own budget"
-    return what if len({one.workload for one in found}) == 1 else f"{record.workload.dataset}: {what}"
 
 
 def _valued(row: Iterable[BudgetPoint]) -> list[BudgetPoint]:
@@ -260,7 +236,7 @@ def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
         look: Look = {"linestyle": "", "marker": marker, "color": color, "markersize": 5.5}
         for point, across in zip(row, x):
             if point.best.high > point.best.low:
-                draw_bar(axes, across, point.best.low, point.best.high, color, 0.6)
+                draw_line(axes, ((across, point.best.low), (across, point.best.high)), color, width=1.4, alpha=0.6)
             axes.plot([across], [point.best.value], **look,
                       **({"markerfacecolor": "none"} if point.best_is_short else {"markeredgewidth": 0}))
         if row and is_named(at, len(rows)):
@@ -269,10 +245,7 @@ def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
 
 
 def base_rate_figure(*records: BaseRates | None) -> Figure | None:
-    """The map of a metric over batch and base rate, a panel a record; None where no trial has a value.
-
-    Trials lie where their own rate lies, on a grid or not; one scale of colours for all panels.
-    """
+    """The map of a metric over batch and base rate, a panel a record, of one scale of colours; None without a value."""
     maps = [one for one in records if one is not None and np.isfinite(one.value).any()]
     if not maps:
         return None
@@ -294,24 +267,21 @@ def base_rate_figure(*records: BaseRates | None) -> Figure | None:
 
 
 class _Scale:
-    """Colours of values: dark is good. What is worse than ``worst`` has its colour."""
+    """Colours of values by their share of the way from the best (0: dark) to the worst, beyond which all have one."""
 
     def __init__(self, best: float, worst: float) -> None:
         self.best, self.worst = best, worst
         self.by_ratio = min(self.best, self.worst) > 0 and max(self.best, self.worst) > 4 * min(self.best, self.worst)
 
     def share(self, value: float) -> float:
-        """0: the best, 1: as bad as the scale shows."""
         best, at, worst = map(math.log, (self.best, value, self.worst)) if self.by_ratio and value > 0 else (
             self.best, value, self.worst)
         return min(max((at - best) / (worst - best), 0.0), 1.0) if worst != best else 0.0
 
     def at(self, share: float) -> str:
-        """The colour of a share."""
         return shade(round(share * SHADES), SHADES + 1)
 
     def words(self, share: float) -> str:
-        """The value of a share."""
         value = (self.best * (self.worst / self.best) ** share if self.by_ratio else
                  self.best + share * (self.worst - self.best))
         return number(value, 2 if self.by_ratio else 3) + (" or worse" if share == 1 else "")
@@ -321,7 +291,10 @@ def _draw_map(axes: Axes, record: BaseRates, scale: _Scale, maps: Sequence[BaseR
     rates = np.concatenate([one.rate for one in maps])
     log2_axis(axes, "x", record.batches, most=PANEL_TICKS if len(maps) > 1 else TICKS)
     log2_axis(axes, "y", rates.tolist())
-    _two_to_the(axes.yaxis, *axes.get_ylim(), PANEL_TICKS if len(maps) > 1 else TICKS)
+    first, last = math.ceil(math.log2(axes.get_ylim()[0])), math.floor(math.log2(axes.get_ylim()[1]))
+    every = max(1, math.ceil((last - first + 1) / (PANEL_TICKS if len(maps) > 1 else TICKS)))
+    set_ticks(axes.yaxis, [2.0 ** at for at in range(first, last + 1, every)],
+              lambda value: f"2{str(round(math.log2(value))).translate(SUPERSCRIPT)}")
     lost = record.kind == TrialKind.DIVERGED
     look: Look = {"linestyle": "", "marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1}
     crowded = sum(len(one.rate) for one in maps) > MOST_MARKS
@@ -343,11 +316,3 @@ def _draw_map(axes: Axes, record: BaseRates, scale: _Scale, maps: Sequence[BaseR
     explain(axes, "best of its batch", **{**frame, "markersize": 10})
     label_axes(axes, "global batch B (examples)",
                "learning rate / ((1 - momentum) B)" if record.effective else "learning rate / B")
-
-
-def _two_to_the(axis: Axis, low: float, high: float, most: int) -> None:
-    """Ticks at powers of 2, written as such."""
-    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-    powers = range(first, last + 1, max(1, math.ceil((last - first + 1) / most)))
-    set_ticks(axis, [2.0 ** at for at in powers],
-              lambda value: f"2{str(round(math.log2(value))).translate(SUPERSCRIPT)}")

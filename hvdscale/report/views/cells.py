@@ -22,7 +22,6 @@ CROWDED = "#"       # marks a worker count at which a host had fewer cores than 
 
 
 def workers_marked(cell: RunCell) -> str:
-    """Its worker count, ``4#`` where its runs crowded their host."""
     return f"{cell.workers[0]}{CROWDED if cell.oversubscribed else ''}"
 
 
@@ -34,9 +33,19 @@ def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
 
 
 def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
-    """How to read a table of these cells."""
+    """How to read a table of these cells: first what intervals claim and are based on."""
     repeated = [cell for cell in cells if not cell.searched]
-    yield from _interval_notes(section, repeated, times)
+    repeats = {len(cell.samples.seeds) for cell in repeated} - {0, 1}
+    freedom, pool = degrees_of_freedom(section, times), section.pools.of("steps")
+    if repeats and freedom:
+        own = min(repeats) >= OWN_FROM
+        yield SCALING.say("intervals", confidence=section.options.confidence, own=own, freedom=_freedom(freedom),
+                          own_from=OWN_FROM if max(repeats) >= OWN_FROM else None)
+        if not own and pool.growth > 0:
+            at = [float(pool.at(cell.global_batch).deviation) for cell in repeated]
+            yield SCALING.say("spread_grows", least=min(at), most=max(at))
+        if not own and min(freedom.values()) <= 2:
+            yield SCALING.say("few_repeats")
     if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
         yield SCALING.say("some_unmet")
     tuned = [search for found in tuned_by(section, cells).values() for search in found]
@@ -48,15 +57,19 @@ def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -
 
 
 def cell_warnings(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
-    """Of a table of these cells."""
     repeated = [cell for cell in cells if not cell.searched]
+    repeats = {len(cell.samples.seeds) for cell in repeated} - {0, 1}
     if any(len(cell.samples.seeds) == 1 for cell in repeated):
         yield SCALING.say("one_run", mark=ONE_RUN, target=section.target)
     met = [run for cell in repeated for run in cell.runs if run.met]
     first = sum(math.isnan(run.steps_before) for run in met)
     if first:
         yield SCALING.say("first_evaluation", first=first, runs=len(met))
-    yield from _spread_warnings(section, repeated, times)
+    pooled = repeats and min(repeats) < OWN_FROM and degrees_of_freedom(section, times)
+    for name, what in {"steps": "steps", **({SPEED: "examples per second"} if times else {})}.items():
+        if pooled and (apart := stand_out(repeated, name)):     # so large a spread that pooling it misleads
+            yield SCALING.say("stands_out", what=what, where=[
+                f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in apart])
     tuned = tuned_by(section, cells)
     tried = [cell for cell in cells if cell.settings > 1 and id(cell) not in tuned]
     if tried:
@@ -84,34 +97,6 @@ def tuned_by(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Searc
     return found
 
 
-def _interval_notes(section: Section, cells: Sequence[RunCell], times: bool) -> Iterator[str]:
-    """What intervals claim and are based on."""
-    repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
-    freedom = degrees_of_freedom(section, times)
-    if not repeats or not freedom:
-        return
-    own = min(repeats) >= OWN_FROM
-    yield SCALING.say("intervals", confidence=section.options.confidence, own=own, freedom=_freedom(freedom),
-                      own_from=OWN_FROM if max(repeats) >= OWN_FROM else None)
-    spread = section.pools.of("steps")
-    if not own and spread.growth > 0:
-        at = [float(spread.at(cell.global_batch).deviation) for cell in cells]
-        yield SCALING.say("spread_grows", least=min(at), most=max(at))
-    if not own and min(freedom.values()) <= 2:
-        yield SCALING.say("few_repeats")
-
-
-def _spread_warnings(section: Section, cells: Sequence[RunCell], times: bool) -> list[str]:
-    """At which points the spread is so large that pooling it misleads."""
-    repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
-    if not repeats or min(repeats) >= OWN_FROM or not degrees_of_freedom(section, times):
-        return []
-    names = {"steps": "steps", SPEED: "examples per second"} if times else {"steps": "steps"}
-    return [SCALING.say("stands_out", what=what, where=[
-        f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in found])
-            for name, what in names.items() if (found := stand_out(cells, name))]
-
-
 def degrees_of_freedom(section: Section, times: bool = True) -> dict[str, int]:
     """Of the pooled spreads of a section, those that are known: steps, seconds, examples per second."""
     names = (["steps"] if section.target else []) + ((["seconds"] if section.target else []) + [SPEED] if times else [])
@@ -128,7 +113,6 @@ def _freedom(degrees: Mapping[str, int]) -> str:
 
 
 def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
-    """Which hosts had more workers than cores."""
     crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
     counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in crowded})
     shared = any(trial.workers < trial.execution["local_workers"] for trial in crowded)
@@ -141,7 +125,6 @@ def lost_of(cell: RunCell) -> TrialKeys:
 
 
 def table_of_cells(name: str, rows: Iterable[Any], cells: Cells, **words: Any) -> Table:
-    """A table whose rows begin with the cell that they are of."""
     return SCALING.table(name, rows, cells, lambda row: row[0].keys, diverged=lambda row: lost_of(row[0]), **words)
 
 

@@ -1,10 +1,4 @@
-"""Figures of steps to target against batch size, of searches: one curve, and families of them.
-
-    figure = curves_figure([curve])
-    figure = curves_figure(curves, kind=NORMALISED)         # models, optimizers, data sets, targets in one
-
-Records are analysis.curves.Curve. Several panels make one figure, as in the paper.
-"""
+"""Figures of steps to target against batch size, of searches: one curve, and families of them."""
 from __future__ import annotations
 
 import math
@@ -12,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...analysis.critical_batch_fit import CriticalBatchFit
 from ...analysis.curves import Curve, CurvePoint
 from ...analysis.intervals import Estimate
 from ...analysis.regimes import Regimes
 from ...formatting.numbers import number
 from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
-                       draw_panels, ends_of, explain, fraction, is_named, is_positive, label_axes, log2_axis,
+                       draw_line, draw_panels, ends_of, explain, fraction, is_named, is_positive, label_axes, log2_axis,
                        mark_estimate, shade)
 from ..texts import SEARCH
 
@@ -48,11 +43,7 @@ PerfectLine = tuple[str, Sequence[float], Sequence[float]]  # colour, batches, v
 
 @dataclass(frozen=True, eq=False)
 class CurvePanel:
-    """Curves in one pair of axes.
-
-    labels   one a curve; None: what distinguishes them
-    ordered  whether the curves have an order, which shades of one scale then show
-    """
+    """Curves in one pair of axes; ordered: shades of one scale show it; labels, by default what distinguishes them."""
 
     title: str
     curves: Sequence[Curve]
@@ -62,25 +53,25 @@ class CurvePanel:
 
 def curves_figure(curves: Sequence[Curve], *, kind: str = STEPS, labels: Sequence[str] | None = None, title: str = "",
                   name: str = "", ordered: bool = False) -> Figure | None:
-    """Steps to target against batch size, of one curve or of a family in one figure; None where no batch was met.
-
-    kind     STEPS; NORMALISED: over the steps at the smallest batch that all met; EXAMPLES: B S over its fewest
-    labels, ordered  see CurvePanel
-    """
+    """Steps to target against batch size, of one curve or of a family in one figure; None where no batch was met. kind:
+    STEPS; NORMALISED: over the steps at the smallest batch that all met; EXAMPLES: B S over its fewest."""
     panels, empty = _with_something([CurvePanel(title, curves, labels, ordered)], kind)
     if not panels:
         return None
-    return _figure(panels, empty, kind, title or _title(panels[0].curves, kind), name or f"{kind}-batch")
+    first, one_workload = panels[0].curves[0], len({curve.workload for curve in panels[0].curves}) == 1
+    goal = "several targets" if one_workload else "target"
+    if len({curve.target for curve in panels[0].curves}) == 1:
+        goal = str(first.target)
+    own = f"{'Examples' if kind == EXAMPLES else 'Steps'} to {goal}{'' if kind == STEPS else ', normalised'}"
+    own += f"\n{heading(first.workload)}" if one_workload else ""
+    return _figure(panels, empty, kind, title or own, name or f"{kind}-batch")
 
 
 def curve_panels(panels: Iterable[CurvePanel], *, kind: str = STEPS, title: str = "") -> Figure | None:
-    """The same in several panels, without those that have nothing to show; None where none is left."""
     panels, empty = _with_something(panels, kind)
-    if not panels:
-        return None
     title = title or NAMES[kind]
     return _figure(panels, empty, kind, title if len(panels) > 1 else f"{title}\n{heading(panels[0].title)}",
-                   f"{kind}-batch-panels")
+                   f"{kind}-batch-panels") if panels else None
 
 
 def targets_figure(curves: Sequence[Curve]) -> Figure | None:
@@ -94,17 +85,14 @@ def targets_figure(curves: Sequence[Curve]) -> Figure | None:
 
 def labels_of(curves: Sequence[Curve]) -> list[str]:
     """For each curve what distinguishes it from the others: of data set, model, optimizer, examples and target."""
-    parts = [_parts(curve) for curve in curves]
-    differ = [at for at in range(len(parts[0])) if len({part[at] for part in parts}) > 1] if parts else []
-    return [plain(" ".join(filter(None, (part[at] for at in differ))) or str(curve.target))
-            for part, curve in zip(parts, curves)]
-
-
-def _parts(curve: Curve) -> tuple[str, ...]:
-    workload = curve.workload
-    args = "" if workload.model_args in ("", "{}") else workload.model_args
-    size = f"{workload.train_examples:,} examples" if workload.train_examples else ""
-    return (workload.dataset, workload.model, args.replace('"', ""), workload.optimizer, size, str(curve.target))
+    parts = []
+    for curve in curves:
+        workload = curve.workload
+        args = "" if workload.model_args in ("", "{}") else workload.model_args.replace('"', "")
+        size = f"{workload.train_examples:,} examples" if workload.train_examples else ""
+        parts.append((workload.dataset, workload.model, args, workload.optimizer, size, str(curve.target)))
+    differ = [at for at, values in enumerate(zip(*parts)) if len({*values}) > 1]
+    return [plain(" ".join(filter(None, (part[at] for at in differ))) or part[-1]) for part in parts]
 
 
 def plain(text: object, longest: int = LONGEST) -> str:
@@ -116,7 +104,6 @@ def plain(text: object, longest: int = LONGEST) -> str:
 
 
 def heading(text: object) -> str:
-    """A name as a line of a title can show it."""
     return plain(text, LONGEST_TITLE)
 
 
@@ -147,38 +134,23 @@ def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title
     estimates = [point.steps for curve in curves for point in curve.points]
     most = max(len(panel.curves) for panel in panels)
     few, alone = most <= len(HUES), most == 1 and kind == STEPS
-    keys = dict.fromkeys(key for curve in curves for point in curve.searched for key in _keys(point))
+    keys: dict[tuple[str, int], None] = {}
+    for point in (point for curve in curves for point in curve.searched):       # those that ended, its best first
+        ended = (point.study.feasible & ~point.study.repeat).nonzero()[0].tolist()
+        keys |= dict.fromkeys([*point.keys, *map(point.study.key, ended)])
+    titles = []
+    for panel in panels:
+        targets = {str(curve.target) for curve in panel.curves}
+        titles.append("\n".join(map(plain, [panel.title, *(targets if len(targets) == 1 else ())])))
     return SEARCH.figure(
-        "steps", draw_panels(lambda axes, panel: _draw(axes, panel, kind, len(panels) > 1), panels,
-                             list(map(_panel_title, panels))), tuple(keys), len(panels),
-        name=name, title=title, what=NAMES[kind], scaled=kind != STEPS, how=SAID[kind], formula=FORMULAS[kind],
-        several=most > 1, few=few, confidence=curves[0].confidence,
+        "steps", draw_panels(lambda axes, panel: _draw(axes, panel, kind, len(panels) > 1), panels, titles),
+        tuple(keys), len(panels), name=name, title=title, what=NAMES[kind], scaled=kind != STEPS, how=SAID[kind],
+        formula=FORMULAS[kind], several=most > 1, few=few, confidence=curves[0].confidence,
         arrows=few and any(one.low == 0 or one.met and math.isinf(one.high) for one in estimates),
-        unmet=few and any(not one.met for one in estimates), regimes=alone, fit=alone and any(map(_has_fit, curves)),
+        unmet=few and any(not one.met for one in estimates), regimes=alone,
+        fit=alone and any(map(_drawn_fit, curves)),
         targets=[f"{panel.title}: {panel.curves[0].target}" for panel in panels] if len(panels) > 1 == most else [],
         empty=list(empty))
-
-
-def _panel_title(panel: CurvePanel) -> str:
-    targets = {str(curve.target) for curve in panel.curves}
-    return "\n".join(map(plain, [panel.title, *(targets if len(targets) == 1 else ())]))
-
-
-def _keys(point: CurvePoint) -> list[tuple[str, int]]:
-    """The trials behind a point: those that ended, its best first."""
-    study = point.study
-    rows = [row for row in (study.feasible & ~study.repeat).nonzero()[0].tolist() if row != point.best]
-    return [*point.keys, *map(study.key, rows)]
-
-
-def _title(curves: Sequence[Curve], kind: str) -> str:
-    first = curves[0]
-    one_target = len({curve.target for curve in curves}) == 1
-    what = "Steps" if kind != EXAMPLES else "Examples"
-    tail = ", normalised" if kind != STEPS else ""
-    if len({curve.workload for curve in curves}) == 1:
-        return f"{what} to {first.target if one_target else 'several targets'}{tail}\n{heading(first.workload)}"
-    return f"{what} to {first.target}{tail}" if one_target else f"{what} to target{tail}"
 
 
 def _met(curve: Curve) -> list[CurvePoint]:
@@ -206,13 +178,24 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
     curves, ordered, scales = panel.curves, panel.ordered, _scales(panel.curves, kind)
     shown = [[(point, point.steps.scaled(scales(curve) * (point.global_batch if kind == EXAMPLES else 1)))
               for point in curve.searched] for curve in curves]
+    estimates = [one for points in shown for _, one in points]
     batches = sorted({point.global_batch for points in shown for point, _ in points})
-    ends = batches[0], batches[-1]
     log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
-    lines = _perfect(shown, kind, ends, ordered, _common(curves))
-    _vertical_axis(axes, [one for points in shown for _, one in points], lines, kind)
+    lines = _perfect(shown, kind, (batches[0], batches[-1]), ordered, _common(curves))
+    lowest = min(one.value for one in estimates if one.met) / 4
+    seen = [one.value for one in estimates if one.met] + [one.beyond for one in estimates if not one.met]
+    log2_axis(axes, "y", seen + [end for _, _, line in lines for end in line if end > lowest], ends_of(estimates),
+              arrows=arrows(estimates))
+    if kind != STEPS:
+        axes.yaxis.set_major_formatter(fraction)
     if len(curves) == 1 and kind == STEPS:
-        _regimes(axes, curves[0], ends, paneled)
+        mark_regimes(axes, curves[0].regimes, paneled)
+        fit = _drawn_fit(curves[0])
+        if fit:
+            along = [batches[0] * (batches[-1] / batches[0]) ** (at / 60) for at in range(61)]
+            fitted = f"fit: S_min {number(fit.s_min.value, 2)}, B_crit {number(fit.b_crit.value, 2)}"
+            draw_line(axes, ((batch, fit.steps(batch)) for batch in along), MUTED, width=0.9,
+                      label="fit" if paneled else fitted)
     for color, across, line in lines:
         axes.plot(across, line, "--", color=color, linewidth=1.1, alpha=0.75 if color != MUTED else 1)
     explain(axes, "perfect scaling", linestyle="--", color=MUTED, linewidth=1.1)
@@ -226,17 +209,21 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
         if len(curves) > len(HUES):         # a crowd: what lies where, and no more
             _draw_line(axes, points, 1, color, marker=marker, markersize=3, label=label, alpha=0.8)
         else:
-            _draw_curve(axes, points, gap ** ((at + 0.5) / len(curves) - 0.5), color, marker, label)
+            aside = gap ** ((at + 0.5) / len(curves) - 0.5)
+            _draw_line(axes, points, aside, color)
+            for point, one in points:
+                mark_estimate(axes, point.global_batch, one, color, marker, label, aside=aside)
+                if not point.trials and point.infeasible:
+                    lost: Look = {"linestyle": "", "marker": "x", "markersize": 6}
+                    axes.plot([point.global_batch * aside], axes.get_ylim()[1:], color=color, clip_on=False, **lost)
+                    explain(axes, "not met: all diverged", color=MUTED, **lost)
     label_axes(axes, "global batch B (examples)", AXES.get(kind) or f"steps / steps at B = {_common(curves):,}")
 
 
-def _vertical_axis(axes: Axes, estimates: Sequence[Estimate], lines: Sequence[PerfectLine], kind: str) -> None:
-    lowest = min(one.value for one in estimates if one.met) / 4
-    seen = [one.value for one in estimates if one.met] + [one.beyond for one in estimates if not one.met]
-    log2_axis(axes, "y", seen + [end for _, _, line in lines for end in line if end > lowest],
-              ends_of(estimates), arrows=arrows(estimates))
-    if kind != STEPS:
-        axes.yaxis.set_major_formatter(fraction)
+def _drawn_fit(curve: Curve) -> CriticalBatchFit | None:
+    """The fitted curve, where both of its ends are seen, so that there is one to draw."""
+    fit = curve.regimes.fit
+    return fit if fit is not None and is_positive(fit.b_crit.value) else None
 
 
 def _perfect(shown: Sequence[Sequence[ScaledPoint]], kind: str, ends: tuple[int, int], ordered: bool,
@@ -253,18 +240,6 @@ def _perfect(shown: Sequence[Sequence[ScaledPoint]], kind: str, ends: tuple[int,
     starts = starts if len(starts) <= OWN_LINES and not ordered else [max(starts)]
     return [(MUTED if len(starts) == 1 else color, [batch, ends[1]], [start / batch, start / ends[1]])
             for start, batch, color in starts]
-
-
-def _draw_curve(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, marker: str,
-                label: str | None) -> None:
-    _draw_line(axes, points, aside, color)
-    top = axes.get_ylim()[1]
-    for point, one in points:
-        mark_estimate(axes, point.global_batch, one, color, marker, label, aside=aside)
-        if not point.trials and point.infeasible:
-            look: Look = {"linestyle": "", "marker": "x", "markersize": 6}
-            axes.plot([point.global_batch * aside], [top], color=color, clip_on=False, **look)
-            explain(axes, "not met: all diverged", color=MUTED, **look)
 
 
 def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, **look: Any) -> None:
@@ -284,21 +259,3 @@ def mark_regimes(axes: Axes, regimes: Regimes, paneled: bool = False, intervals:
                 axes.fill_between([], [], color=MUTED, alpha=0.2, linewidth=0, label="bands: their intervals")
             axes.axvline(where.value, color=color, linestyle=":", linewidth=1.2,
                          label=what if paneled else f"{what}: {where.value:,}")
-
-
-def _regimes(axes: Axes, curve: Curve, ends: tuple[int, int], paneled: bool) -> None:
-    """The regimes and the fitted curve."""
-    regimes = curve.regimes
-    mark_regimes(axes, regimes, paneled)
-    fit = regimes.fit
-    if fit is not None and _has_fit(curve):
-        ratio = ends[1] / ends[0]
-        batches = [ends[0] * ratio ** (at / 60) for at in range(61)]
-        axes.plot(batches, [fit.steps(batch) for batch in batches], color=MUTED, linewidth=0.9,
-                  label="fit" if paneled else
-                  f"fit: S_min {number(fit.s_min.value, 2)}, B_crit {number(fit.b_crit.value, 2)}")
-
-
-def _has_fit(curve: Curve) -> bool:
-    """Whether both ends of the fitted curve are seen, so that there is a curve to draw."""
-    return curve.regimes.fit is not None and is_positive(curve.regimes.fit.b_crit.value)

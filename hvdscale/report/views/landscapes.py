@@ -1,7 +1,4 @@
-"""Learning-rate landscapes: steps and loss against the rate at each batch, and what describes the best rates.
-
-    view = landscapes(about)
-"""
+"""Learning-rate landscapes: steps and loss against the rate at each batch, and what describes the best rates."""
 from __future__ import annotations
 
 import math
@@ -13,19 +10,19 @@ import numpy as np
 
 from ...analysis.best_points import DIVERGED, REACHED
 from ...analysis.intervals import Estimate
-from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, RateLaws, rate_landscapes
+from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, rate_landscapes
 from ...analysis.metric_direction import best_value
 from ...analysis.rules import FEW
 from ...formatting.numbers import exact, number, percent, ratio, span
 from ..document import Detail, Figures, Finding, Part
 from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
-                       draw_panels, ends_of, fraction, is_named, label_axes, log2_axis, mark_estimate, shade,
+                       draw_line, draw_panels, ends_of, fraction, is_named, label_axes, log2_axis, mark_estimate, shade,
                        spread_evenly, value_axis)
 from ..subject import Subject
-from ..table import (BATCH, STEPS, Cell, Table, TrialKeys, count_cell, interval_cell, metric_name, no_cell, number_cell,
-                     steps_cell)
+from ..table import Cell, Table, count_cell, interval_cell, keys_of, metric_name, no_cell, number_cell, steps_cell
 from ..texts import LANDSCAPES, power_cell
 from .curves import heading
+from .rules import rate_words
 
 NAMES = {"none": "a constant rate", "sqrt": "the square root of the batch", "linear": "the batch",
          ADAM: "adam_sqrt", POWER: "a power of the batch", PEAK: "a peak"}
@@ -37,7 +34,6 @@ LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("-
 
 
 def landscapes(subject: Subject) -> Iterator[Part]:
-    """What there is to show of a workload's studies, whose fits are those of the learning-rate rules."""
     found = rate_landscapes(subject.curve, subject.costs)
     if found:
         yield from find_law(found)
@@ -47,21 +43,13 @@ def landscapes(subject: Subject) -> Iterator[Part]:
         yield Figures(partial(landscape_figures, found))
 
 
-def rate_name(found: RateLandscapes) -> str:
-    """What is on the axis."""
-    return "effective learning rate" if found.costs.effective else "learning rate"
-
-
 def _words(found: RateLandscapes) -> dict[str, Any]:
-    """What texts name."""
-    return {"rate": rate_name(found), "formula": "lr / (1 - momentum)" if found.costs.effective else "lr",
-            "metric": metric_name(found.costs.target.column), "confidence": found.costs.confidence,
-            "tolerance": percent(found.costs.tolerance), "bin": f"{BIN:g}"}
+    return {**rate_words(found.costs.effective), "metric": metric_name(found.costs.target.column),
+            "confidence": found.costs.confidence, "tolerance": percent(found.costs.tolerance), "bin": f"{BIN:g}"}
 
 
 def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
-    """Which law describes the best rates, in a sentence; () where too few are known."""
-    laws, rate = found.laws, rate_name(found)
+    laws, rate = found.laws, _words(found)["rate"]
     if not laws.laws:
         return ()
     if laws.peak is not None:
@@ -78,72 +66,65 @@ def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
 
 
 def landscapes_table(found: RateLandscapes) -> Table:
-    """By batch: the best rate, the rates that lose little, and the fewest steps and best loss."""
+    def best(one: RateLandscape) -> Cell:
+        why = WHY.get(one.rate.why, "not bracketed") if one.rate.why else ""
+        return no_cell(below=why) if why else interval_cell(one.rate.best)
+
+    def within(one: RateLandscape) -> Cell:         # its value is the width of the range as a factor
+        low, high = (math.nan, math.nan) if one.rate.why else one.width(found.costs.tolerance)
+        return Cell(span(low, high) or "n/a", high / low, low, high)
     return LANDSCAPES.table("lr-landscape", found.batches, {
-        BATCH: lambda one: count_cell(one.global_batch),
+        "global_batch": lambda one: count_cell(one.global_batch),
         "trials": lambda one: count_cell(len(one.space.x), f"{int((one.space.kind == REACHED).sum())} met"),
-        STEPS: lambda one: steps_cell(one.steps), "tried_rate": lambda one: number_cell(one.rate.tried),
-        "best_rate": _best_cell, "rates_within": lambda one: _width_cell(one, found.costs.tolerance),
+        "steps_to_target": lambda one: steps_cell(one.steps), "tried_rate": lambda one: number_cell(one.rate.tried),
+        "best_rate": best, "rates_within": within,
         "best_value": lambda one: number_cell(best_value(one.values, found.costs.target.minimizes))},
         lambda one: one.rate.keys, what=found.costs.target, **_words(found), notes=(
             LANDSCAPES.say("steps", **_words(found)), LANDSCAPES.say("best", **_words(found))))
 
 
-def _best_cell(one: RateLandscape) -> Cell:
-    why = WHY.get(one.rate.why, "not bracketed") if one.rate.why else ""
-    return no_cell(below=why) if why else interval_cell(one.rate.best)
-
-
-def _width_cell(one: RateLandscape, tolerance: float) -> Cell:
-    """The ends of the range; its value is its width as a factor."""
-    low, high = (math.nan, math.nan) if one.rate.why else one.width(tolerance)
-    return Cell(span(low, high) or "n/a", high / low, low, high)
-
-
 def laws_table(found: RateLandscapes) -> Table | None:
     """What would describe the best rates, a peak last; None where too few batches have one."""
-    laws = found.laws
+    laws, peak = found.laws, found.laws.peak
     if not laws.laws:
         return None
-    rows: list[RateLaw | None] = [*laws.laws, *([] if laws.peak is None else [None])]
+
+    def power(law: RateLaw | None) -> Cell:
+        """With its interval where it was fitted; where the peak is."""
+        if law is None:
+            return Cell("n/a") if peak is None else Cell(
+                f"peak at {exact(peak.value, 0)}", peak.value, peak.low, peak.high, span(peak.low, peak.high))
+        if math.isnan(law.power.low):
+            return Cell(f"{law.power.value:g}", law.power.value, math.nan, math.nan)
+        return power_cell(law.power)
+    rows: list[RateLaw | None] = [*laws.laws, *([] if peak is None else [None])]
     return LANDSCAPES.table("lr-laws", rows, {
         "law": lambda law: Cell(NAMES[law.name if law else PEAK]),
-        LANDSCAPES.column("power_of_batch", "power"): lambda law: _power_cell(law, laws.peak),
+        LANDSCAPES.column("power_of_batch", "power"): power,
         "deviation": lambda law: Cell(f"x{ratio(law.deviation)}", law.deviation) if law else Cell("n/a", math.nan),
         "describes": lambda law: Cell("yes" if law is None or law.describes else "no")},
-        lambda law: _keys(found.batches), what=found.costs.target, **_words(found), notes=(
-            LANDSCAPES.say("laws", **_words(found)), *_notes_on(laws)))
-
-
-def _notes_on(laws: RateLaws) -> Iterator[str]:
-    if any(law.name == ADAM for law in laws.laws):
-        yield LANDSCAPES.say("adam")
-    if laws.peak is not None:
-        yield LANDSCAPES.say("peak_law")
-
-
-def _power_cell(law: RateLaw | None, peak: Estimate | None) -> Cell:
-    """The power of a law, with its interval where it was fitted; where the peak is."""
-    if law is None:
-        return Cell("n/a") if peak is None else Cell(
-            f"peak at {exact(peak.value, 0)}", peak.value, peak.low, peak.high, span(peak.low, peak.high))
-    power = law.power
-    if not math.isnan(power.low):
-        return power_cell(power)
-    return Cell(f"{power.value:g}", power.value, math.nan, math.nan)
-
-
-def _keys(batches: Sequence[RateLandscape]) -> TrialKeys:
-    return tuple(key for one in batches for key in one.space.keys)
+        lambda law: keys_of(one.space for one in found.batches), what=found.costs.target, **_words(found), notes=(
+            LANDSCAPES.say("laws", **_words(found)),
+            LANDSCAPES.say("adam") if any(law.name == ADAM for law in laws.laws) else "",
+            LANDSCAPES.say("peak_law") if peak is not None else ""))
 
 
 def rates_table(found: RateLandscapes) -> Table:
     """By batch and rate, in bins of a factor BIN: trials, the fewest steps, the best loss, and the fitted steps."""
+    rows: list[Bin] = []
+    for one in found.batches:
+        bins = np.floor(np.log(one.space.x) / math.log(BIN)).astype(int)
+        places = np.unique(bins)
+        rates = BIN ** (places + 0.5)
+        for at, rate, (low, value, high) in zip(places, rates, one.steps_at(rates, found.costs.confidence).T):
+            steps = Estimate(float(value), float(low), float(high), len(one.space.x))
+            rows.append((one, rate, steps, np.flatnonzero(bins == at)))
+
     def met(row: Bin) -> np.ndarray:
         steps: np.ndarray = row[0].space.steps[row[3]][row[0].space.kind[row[3]] == REACHED]
         return steps
-    return LANDSCAPES.table("lr-landscape-rates", [row for one in found.batches for row in _bins(found, one)], {
-        BATCH: lambda row: count_cell(row[0].global_batch), "rate": lambda row: number_cell(row[1]),
+    return LANDSCAPES.table("lr-landscape-rates", rows, {
+        "global_batch": lambda row: count_cell(row[0].global_batch), "rate": lambda row: number_cell(row[1]),
         LANDSCAPES.column("trials_of_bin", "trials"): lambda row: count_cell(len(row[3]), f"{len(met(row))} met"),
         "fewest_steps": lambda row: number_cell(float(met(row).min()) if len(met(row)) else math.nan),
         LANDSCAPES.column("steps_fitted", "steps"): lambda row: interval_cell(row[2]),
@@ -152,32 +133,19 @@ def rates_table(found: RateLandscapes) -> Table:
         lambda row: tuple(row[0].space.keys[at] for at in row[3]), what=found.costs.target, **_words(found))
 
 
-def _bins(found: RateLandscapes, one: RateLandscape) -> Iterator[Bin]:
-    bins = np.floor(np.log(one.space.x) / math.log(BIN)).astype(int)
-    places = np.unique(bins)
-    rates = BIN ** (places + 0.5)
-    for at, rate, (low, value, high) in zip(places, rates, one.steps_at(rates, found.costs.confidence).T):
-        steps = Estimate(float(value), float(low), float(high), len(one.space.x))
-        yield one, rate, steps, np.flatnonzero(bins == at)
-
-
-def landscape_figures(found: RateLandscapes) -> tuple[Figure, ...]:
-    """The landscapes by batch, and the best rates with the laws."""
-    fitted = [one for one in found.batches if one.rate.landscape is not None]
+def landscape_figures(found: RateLandscapes) -> Iterator[Figure]:
+    words = {"target": found.costs.target, "workload": heading(found.costs.workload), **_words(found)}
+    fitted = spread_evenly([one for one in found.batches if one.rate.landscape is not None], MOST_PANELS)
     known = [one for one in found.batches if not one.rate.why]
-    return (*([_landscapes_figure(found, fitted)] if fitted else []), _losses_figure(found),
-            *([_best_rates_figure(found, known)] if len(known) > 1 else []))
 
-
-def _landscapes_figure(found: RateLandscapes, batches: Sequence[RateLandscape]) -> Figure:
-    batches = spread_evenly(batches, MOST_PANELS)
-    draw = draw_panels(partial(_draw_landscape, found), batches, [f"B = {one.global_batch:,}" for one in batches])
-    return _figure(found, "lr-landscape", draw, _keys(batches), len(batches))
-
-
-def _figure(found: RateLandscapes, name: str, draw: Callable[..., None], keys: TrialKeys, panels: int = 1) -> Figure:
-    return LANDSCAPES.figure(name, draw, keys, panels, target=found.costs.target,
-                             workload=heading(found.costs.workload), **_words(found))
+    def figure(name: str, draw: Callable[..., None], batches: Sequence[RateLandscape], panels: int = 1) -> Figure:
+        return LANDSCAPES.figure(name, draw, keys_of(one.space for one in batches), panels, **words)
+    if fitted:
+        draw = draw_panels(partial(_draw_landscape, found), fitted, [f"B = {one.global_batch:,}" for one in fitted])
+        yield figure("lr-landscape", draw, fitted, len(fitted))
+    yield figure("lr-landscape-loss", partial(_draw_losses, found), found.batches)
+    if len(known) > 1:
+        yield figure("lr-landscape-best", partial(_draw_best_rates, found, known), known)
 
 
 def _draw_landscape(found: RateLandscapes, axes: Axes, one: RateLandscape) -> None:
@@ -198,48 +166,38 @@ def _draw_landscape(found: RateLandscapes, axes: Axes, one: RateLandscape) -> No
         (~np.isin(space.kind, (DIVERGED, REACHED)), unmet, "did not meet")]
     for rows, look, label in looks:
         axes.plot(space.x[rows], space.steps[rows], linestyle="", **look, label=label if rows.any() else None)
-    label_axes(axes, rate_name(found), "steps to target S")
+    label_axes(axes, _words(found)["rate"], "steps to target S")
 
 
-def _losses_figure(found: RateLandscapes) -> Figure:
-    def draw(axes: Axes) -> None:
-        value_axis(axes, "x", [rate for one in found.batches for rate in one.space.x])
-        values = [value for one in found.batches for value in one.values if np.isfinite(value)]
-        value_axis(axes, "y", values or [1.0])
-        for at, one in enumerate(found.batches):
-            axes.plot(one.space.x, one.values, linestyle="", marker="o", markersize=4, markeredgewidth=0,
-                      color=shade(at, len(found.batches)),
-                      label=f"B = {one.global_batch:,}" if is_named(at, len(found.batches)) else None)
-        axes.axhline(found.costs.target.value, color=MUTED, linestyle="--", linewidth=1, label=str(found.costs.target))
-        label_axes(axes, rate_name(found), f"best {metric_name(found.costs.target.column)}")
-    return _figure(found, "lr-landscape-loss", draw, _keys(found.batches))
+def _draw_losses(found: RateLandscapes, axes: Axes) -> None:
+    value_axis(axes, "x", [rate for one in found.batches for rate in one.space.x])
+    values = [value for one in found.batches for value in one.values if np.isfinite(value)]
+    value_axis(axes, "y", values or [1.0])
+    for at, one in enumerate(found.batches):
+        axes.plot(one.space.x, one.values, linestyle="", marker="o", markersize=4, markeredgewidth=0,
+                  color=shade(at, len(found.batches)),
+                  label=f"B = {one.global_batch:,}" if is_named(at, len(found.batches)) else None)
+    axes.axhline(found.costs.target.value, color=MUTED, linestyle="--", linewidth=1, label=str(found.costs.target))
+    label_axes(axes, _words(found)["rate"], f"best {metric_name(found.costs.target.column)}")
 
 
-def _best_rates_figure(found: RateLandscapes, batches: Sequence[RateLandscape]) -> Figure:
-    best, ends = [one.rate.best for one in batches], (batches[0].global_batch, batches[-1].global_batch)
-
-    def draw(axes: Axes) -> None:
-        log2_axis(axes, "x", [one.global_batch for one in batches])
-        log2_axis(axes, "y", [one.value for one in best], ends_of(best), most=TICKS, arrows=arrows(best))
-        axes.yaxis.set_major_formatter(fraction)
-        if found.laws.peak is not None:
-            axes.axvspan(found.laws.peak.low, found.laws.peak.high, color=GREEN, alpha=0.12, linewidth=0)
-            axes.axvline(found.laws.peak.value, color=GREEN, linewidth=1.2, label="peak")
-        for law, (look, label) in ((law, LINES[law.name]) for law in found.laws.laws if law.name in LINES):
-            axes.plot(ends, _line(batches, law.power.value, ends), look, color=BLUE if law.name == POWER else MUTED,
-                      linewidth=1.2, label=f"{label} {law.power.value:.2f}" if law.name == POWER else label)
-        for one in batches:
-            mark_estimate(axes, one.global_batch, one.rate.best, BLUE, "o", "best rate, fitted")
-        axes.plot([one.global_batch for one in batches], [one.rate.tried for one in batches], linestyle="", marker="x",
-                  color=INK, markersize=5, label="best rate tried")
-        label_axes(axes, "global batch B (examples)", rate_name(found))
-    return _figure(found, "lr-landscape-best", draw, _keys(batches))
-
-
-def _line(batches: Sequence[RateLandscape], power: float, ends: tuple[int, int]) -> list[float]:
-    """The law of this power at both ends, weighted as the fit is."""
+def _draw_best_rates(found: RateLandscapes, batches: Sequence[RateLandscape], axes: Axes) -> None:
+    best, sizes = [one.rate.best for one in batches], [one.global_batch for one in batches]
+    log2_axis(axes, "x", sizes)
+    log2_axis(axes, "y", [one.value for one in best], ends_of(best), most=TICKS, arrows=arrows(best))
+    axes.yaxis.set_major_formatter(fraction)
+    if found.laws.peak is not None:
+        axes.axvspan(found.laws.peak.low, found.laws.peak.high, color=GREEN, alpha=0.12, linewidth=0)
+        axes.axvline(found.laws.peak.value, color=GREEN, linewidth=1.2, label="peak")
     fits = [one.rate.landscape for one in batches]
     y, variance = np.array([[fit.best.mean(), fit.best.var()] for fit in fits if fit is not None]).T
-    x = np.log([one.global_batch for one in batches])
-    level = np.average(y - power * x, weights=1 / variance)
-    return [float(math.exp(level) * end ** power) for end in ends]
+    for law, (look, label) in ((law, LINES[law.name]) for law in found.laws.laws if law.name in LINES):
+        power, fitted = law.power.value, law.name == POWER
+        level = np.average(y - power * np.log(sizes), weights=1 / variance)         # as the fit is
+        draw_line(axes, [(end, float(math.exp(level) * end ** power)) for end in (sizes[0], sizes[-1])],
+                  BLUE if fitted else MUTED, look, 1.2, label=f"{label} {power:.2f}" if fitted else label)
+    for one in batches:
+        mark_estimate(axes, one.global_batch, one.rate.best, BLUE, "o", "best rate, fitted")
+    axes.plot(sizes, [one.rate.tried for one in batches], linestyle="", marker="x", color=INK, markersize=5,
+              label="best rate tried")
+    label_axes(axes, "global batch B (examples)", _words(found)["rate"])

@@ -2,21 +2,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from ...analysis.intervals import Estimate
 from ...analysis.noise import LEAST_STEPS, Noise, NoiseScale
-from ...analysis.noise_against import NoiseAgainst, NoisePoint, as_estimate, best_known, noise_against
+from ...analysis.noise_against import NoiseAgainst, as_estimate, best_known, noise_against
 from ...analysis.report_data import Section
 from ...analysis.steps import RunCell
 from ...formatting.numbers import exact, listed, number, ratio, span
 from ..document import Detail, Figures, Finding, Part
-from ..drawing import Axes, Figure, draw_arrow, is_named, is_positive, label_axes, log2_axis, shade
+from ..drawing import Axes, draw_arrow, is_named, is_positive, label_axes, log2_axis, shade
 from ..subject import Subject
-from ..table import BATCH, NOISE, QUARTERS, Cell, Table, count_cell, keys_of, known_cell, number_cell
-from ..texts import SCALING
+from ..table import Cell, Table, count_cell, keys_of, known_cell, number_cell
+from ..texts import SCALING, Cells
 from .batches import as_fitted
 from .cells import batch_cell, table_of_cells
 
@@ -27,11 +27,11 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
     """Of the batch at which it is known best: the noise scale, and how it changed."""
     section = subject.section
     if section.noise:
-        yield _noise_table(section)
-    if any(noise.groups for _, noise in section.noise):
-        yield _noise_groups_table(section)
+        yield from _noise_tables(section)
     if any(len(_windows(noise)) > 1 for _, noise in section.noise):
-        yield Figures(lambda: [_noise_figure(section)])
+        shown = [(cell, _windows(noise)) for cell, noise in section.noise if _windows(noise)]
+        yield Figures(lambda: [SCALING.figure("noise-scale", partial(_draw_noise, shown), keys_of(
+            cell for cell, _ in shown), confidence=section.options.confidence)])
     found = best_known(section.noise, lambda found: found[1])
     if found is None:
         return
@@ -46,37 +46,34 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
                        first=first.noise_scale, last=last.noise_scale)
 
 
-def _noise_table(section: Section) -> Table:
-    def quarter(row: tuple[RunCell, Any], at: int) -> Cell:
-        return _scale_cell(row[1].quarters[at])
+def _noise_tables(section: Section) -> Iterator[Table]:
     shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
     few = any(scale.steps < LEAST_STEPS for scale in shown)
-    return table_of_cells("noise-scale", section.noise, {
-        "workers": lambda row: count_cell(row[0].workers[0]), BATCH: lambda row: batch_cell(row[0]),
-        "runs": lambda row: count_cell(len(row[0].samples.seeds)),
-        "measured_steps": lambda row: count_cell(row[1].whole.steps), NOISE: lambda row: _scale_cell(row[1].whole),
-        **{column: partial(quarter, at=at) for at, column in enumerate(QUARTERS)},
-        "grad_sqnorm": lambda row: number_cell(row[1].whole.grad_sqnorm),
-        "cov_trace": lambda row: number_cell(row[1].whole.cov_trace)},
-        what=section.target, notes=(
+    where: Cells = {"workers": lambda row: count_cell(row[0].workers[0]),
+                    "global_batch": lambda row: batch_cell(row[0])}
+    parts: Cells = {"grad_sqnorm": lambda row: number_cell(row[-1].grad_sqnorm),
+                    "cov_trace": lambda row: number_cell(row[-1].cov_trace)}
+    yield table_of_cells("noise-scale", [(cell, noise, noise.whole) for cell, noise in section.noise], {
+        **where, "runs": lambda row: count_cell(len(row[0].samples.seeds)),
+        "measured_steps": lambda row: count_cell(row[2].steps), "noise_scale": lambda row: _scale_cell(row[2]),
+        **_quarters(lambda at, row: _scale_cell(row[1].quarters[at])), **parts}, what=section.target, notes=(
             SCALING.say("noise_scale"),
             SCALING.say("noise_intervals", confidence=section.options.confidence), *_unbounded_notes(shown),
-            *[SCALING.say("noise_few", least=LEAST_STEPS)] * few))
+            SCALING.say("noise_few", least=LEAST_STEPS) if few else ""))
+    groups = [(cell, name, scale) for cell, noise in section.noise for name, scale in noise.groups.items()]
+    if groups:
+        yield table_of_cells("noise-scale-parts", groups, {
+            **where, "layer_group": lambda row: Cell(row[1], row[1]),
+            "noise_scale": lambda row: _scale_cell(row[2]), **parts}, what=section.target,
+            notes=(SCALING.say("noise_parts"), *_unbounded_notes([scale for *_, scale in groups])))
 
 
-def _noise_groups_table(section: Section) -> Table:
-    found = [(cell, name, scale) for cell, noise in section.noise for name, scale in noise.groups.items()]
-    return table_of_cells("noise-scale-parts", found, {
-        "workers": lambda row: count_cell(row[0].workers[0]), BATCH: lambda row: batch_cell(row[0]),
-        "layer_group": lambda row: Cell(row[1], row[1]), NOISE: lambda row: _scale_cell(row[2]),
-        "grad_sqnorm": lambda row: number_cell(row[2].grad_sqnorm),
-        "cov_trace": lambda row: number_cell(row[2].cov_trace)},
-        what=section.target,
-        notes=(SCALING.say("noise_parts"), *_unbounded_notes(scale for *_, scale in found)))
+def _quarters(fill: Callable[[int, Any], Cell]) -> Cells:
+    return {SCALING.column("noise_scale_quarter", f"noise_scale_quarter_{at + 1}", word=word): partial(fill, at)
+            for at, word in enumerate(("first", "second", "third", "last"))}
 
 
-def _unbounded_notes(scales: Iterable[NoiseScale]) -> Iterator[str]:
-    scales = list(scales)
+def _unbounded_notes(scales: Sequence[NoiseScale]) -> Iterator[str]:
     if any(math.isinf(scale.high) for scale in scales):
         yield SCALING.say("noise_no_end")
     if any(math.isinf(scale.noise_scale) for scale in scales):
@@ -88,37 +85,30 @@ def _scale_cell(scale: NoiseScale) -> Cell:
     return Cell(shown, scale.noise_scale, scale.low, scale.high, span(scale.low, scale.high))
 
 
-def _noise_figure(section: Section) -> Figure:
-    found = [(cell, _windows(noise)) for cell, noise in section.noise if _windows(noise)]
-
-    def draw(axes: Axes) -> None:
-        scales = [scale for _, scales in found for scale in scales]
-        ends = [end for s in scales for end in (s.low, s.high if math.isfinite(s.high) else 2 * s.noise_scale)]
-        log2_axis(axes, "y", [scale.noise_scale for scale in scales], ends)      # twice the value: room for an arrow
-        low, high = axes.get_ylim()
-        for at, (cell, scales) in enumerate(found):
-            color = shade(at, len(found))
-            middles = [(scale.first_step + scale.last_step) / 2 for scale in scales]
-            label = f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" if is_named(at, len(found)) else None
-            axes.plot(middles, [scale.noise_scale for scale in scales], "o-", color=color, linewidth=1, markersize=5,
-                      markeredgewidth=0, label=label)
-            for middle, scale in zip(middles, scales):
-                unbounded = math.isinf(scale.high)
-                axes.plot([middle, middle], [max(scale.low, low), scale.noise_scale if unbounded else
-                                             min(scale.high, high)], color=color, linewidth=1.4, alpha=0.75)
-                if unbounded:
-                    draw_arrow(axes, middle, scale.noise_scale, color, 1)
-                axes.plot([scale.first_step, scale.last_step], [scale.noise_scale] * 2, color=color, linewidth=1.4,
-                          alpha=0.35)
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(lambda value, _: exact(value))
-        label_axes(axes, "steps", "noise scale (examples)")
-    return SCALING.figure("noise-scale", draw, keys_of(cell for cell, _ in found),
-                          confidence=section.options.confidence)
+def _draw_noise(found: Sequence[tuple[RunCell, Sequence[NoiseScale]]], axes: Axes) -> None:
+    scales = [scale for _, own in found for scale in own]
+    ends = [end for s in scales for end in (s.low, s.high if math.isfinite(s.high) else 2 * s.noise_scale)]
+    log2_axis(axes, "y", [scale.noise_scale for scale in scales], ends)      # twice the value: room for an arrow
+    low, high = axes.get_ylim()
+    for at, (cell, own) in enumerate(found):
+        color, middles = shade(at, len(found)), [(scale.first_step + scale.last_step) / 2 for scale in own]
+        label = f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" if is_named(at, len(found)) else None
+        axes.plot(middles, [scale.noise_scale for scale in own], "o-", color=color, linewidth=1, markersize=5,
+                  markeredgewidth=0, label=label)
+        for middle, scale in zip(middles, own):
+            unbounded = math.isinf(scale.high)
+            top = scale.noise_scale if unbounded else min(scale.high, high)
+            axes.plot([middle, middle], [max(scale.low, low), top], color=color, linewidth=1.4, alpha=0.75)
+            if unbounded:
+                draw_arrow(axes, middle, scale.noise_scale, color, 1)
+            axes.plot([scale.first_step, scale.last_step], [scale.noise_scale] * 2, color=color, linewidth=1.4,
+                      alpha=0.35)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(lambda value, _: exact(value))
+    label_axes(axes, "steps", "noise scale (examples)")
 
 
 def _windows(noise: Noise) -> list[NoiseScale]:
-    """The quarters that have a noise scale to show."""
     return [quarter for quarter in noise.quarters if is_positive(quarter.noise_scale) and not math.isnan(quarter.low)]
 
 
@@ -136,15 +126,21 @@ def beside_critical(subject: Subject) -> Iterator[Part]:
 
 
 def find_noise(found: NoiseAgainst) -> Finding:
-    """The two figures and their ratio, in a sentence, and how far to trust the one."""
     if found.chosen is None:
         return SCALING.find("noise_unknown")
-    one_end, sharp = one_ended(found.b_crit), not math.isnan(found.ratio.low)
+    one_end, low, high = one_ended(found.b_crit), found.ratio.low, found.ratio.high
+    verdict: str | None = f"surely too {'large' if low > 1 else 'small'} a guess"
+    if math.isnan(low):
+        verdict = None if one_end else "with no interval for the ratio"
+    elif low <= 1 <= high:
+        verdict = "the intervals leave open whether they differ"
+    elif low >= 0.5 and high <= 2:
+        verdict = "within a factor of 2"
     return SCALING.find(
         "noise_against", scale=as_estimate(found.chosen.noise.whole), batch=found.chosen.global_batch,
         steps=f"the steps to {found.target}" if found.target else "the steps", open=not is_bounded(found.b_crit),
         one_end=one_end, ratio=found.ratio, critical=as_fitted(found.b_crit) if is_bounded(found.b_crit) else None,
-        verdict=_judge(found.ratio) if sharp or not one_end else None)
+        verdict=verdict)
 
 
 def is_bounded(b_crit: Estimate) -> bool:
@@ -159,28 +155,12 @@ def one_ended(b_crit: Estimate) -> str:
     return f"at most {number(b_crit.high, 2)}" if b_crit.low == 0 else ""
 
 
-def _judge(found: Estimate) -> str:
-    """What the ratio of the noise scale to the critical batch says of the guess."""
-    if math.isnan(found.low):
-        return "with no interval for the ratio"
-    if found.low <= 1 <= found.high:
-        return "the intervals leave open whether they differ"
-    if found.low >= 0.5 and found.high <= 2:
-        return "within a factor of 2"
-    return f"surely too {'large' if found.low > 1 else 'small'} a guess"
-
-
 def noise_against_table(found: NoiseAgainst) -> Table:
-    """By batch the noise scale, its quarters, and it over the measured critical batch."""
     b_crit = known_cell(found.b_crit)
     return SCALING.table("noise-against", found.points, {
-        BATCH: lambda point: count_cell(point.global_batch),
-        NOISE: lambda point: known_cell(as_estimate(point.noise.whole)),
-        **{column: partial(_quarter, at=at) for at, column in enumerate(QUARTERS)},
+        "global_batch": lambda point: count_cell(point.global_batch),
+        "noise_scale": lambda point: known_cell(as_estimate(point.noise.whole)),
+        **_quarters(lambda at, point: known_cell(as_estimate(point.noise.quarters[at]))),
         "critical_batch": lambda point: b_crit,
         "noise_over_critical": lambda point: known_cell(point.ratio, ratio)}, lambda point: point.keys,
         notes=(SCALING.say("noise_of_all"), SCALING.say("noise_published")), what=found.target)
-
-
-def _quarter(point: NoisePoint, at: int) -> Cell:
-    return known_cell(as_estimate(point.noise.quarters[at]))

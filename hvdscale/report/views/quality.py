@@ -1,7 +1,4 @@
-"""Whether larger batches reach worse solutions, in findings and a table.
-
-    print(find_quality(quality_of(studies, "val/error", True, Budget(5000, "steps"))).said)
-"""
+"""Whether larger batches reach worse solutions, in findings and a table."""
 from __future__ import annotations
 
 import math
@@ -9,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ...analysis.best_batch import Valley
 from ...analysis.best_points import LEARNING_RATE
 from ...analysis.budgets import Budget, BudgetPoint, EarlyEnd, common_budgets, show_ends_alone
 from ...analysis.metric_direction import better
@@ -20,17 +16,16 @@ from ...analysis.studies import are_searched, is_measured
 from ...formatting.numbers import capital, in_brackets, listed, percent, span, whole
 from ...log.schema import SMALLER
 from ..document import Detail, Figures, Finding, Part, column_name, shown_by
-from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_bar, ends_of, label_axes, log2_axis, shade, value_axis
+from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, shade, value_axis
 from ..subject import Subject, shared_by_metric
-from ..table import BATCH, Cell, Table, count_cell, keys_of, metric_name, number_cell
+from ..table import Cell, Table, count_cell, keys_of, metric_name, number_cell
 from ..texts import GENERAL, SEARCH, Cells
-from .budgets import MARK, at_batches, best_cell, describe_ends, parts_of_budgets, within_budget
+from .budgets import MARK, at_batches, best_cell, describe_ends, parts_of_budgets, within_own
 from .curves import heading
 
 
 @shared_by_metric
 def by_quality(subject: Subject) -> Iterable[Part]:
-    """Of the target's metric."""
     return parts_of_quality(subject, subject.target.column, subject.target.minimizes)
 
 
@@ -60,8 +55,7 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
 
 
 def best_of_metrics(subject: Subject) -> Iterator[Part]:
-    """The best of each validation metric of which it is known which way is better, of studies held against no target.
-    """
+    """The best of each validation metric whose better way is known, of studies held against no target."""
     studies, budgets = subject.studies, subject.asked.budgets or (None,)
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
     known = [(column, way == SMALLER) for column in columns
@@ -85,9 +79,8 @@ def best_of_metrics(subject: Subject) -> Iterator[Part]:
 
 
 def find_quality(found: Quality) -> Finding:
-    """The verdict, what it is based on, and what the sweep could have found."""
     more = tuple(_describe_basis(found))
-    metric, within = metric_name(found.column), _within(found)
+    metric, within = metric_name(found.column), within_own(found.budget)
     if not math.isfinite(found.p_value):
         why, *cure = _why(found)
         return SEARCH.find("quality_unknown", None, (*cure, *more), metric=metric, within=within, why=why)
@@ -105,11 +98,11 @@ def find_quality(found: Quality) -> Finding:
 
 
 def _describe_basis(found: Quality) -> Iterator[str]:
-    """What the verdict is based on, and what the sweep could have found."""
     tested, best = math.isfinite(found.p_value), abs(found.best.mean()) if len(found.best) else 0.0
     if tested:
+        p = f"= {found.p_value:.{2 if found.p_value >= 0.095 else 3}f}" if found.p_value >= 0.001 else "< 0.001"
         yield SEARCH.say(
-            "quality_test", p=_p(found.p_value), n=found.n, batches=len(found.batches), penalty=bool(found.penalty),
+            "quality_test", p=p, n=found.n, batches=len(found.batches), penalty=bool(found.penalty),
             better=found.improves, level=f"{LEVEL:g}", equal=not found.detectable > 0, rise=float(found.detectable),
             rise_share=float(found.detectable / best) if best > 0 else None, power=POWER)
     if found.penalty and found.budget is not None and found.budget.unit in ("epochs", "examples"):
@@ -121,8 +114,7 @@ def _describe_basis(found: Quality) -> Iterator[str]:
 
 
 def find_best_batch(found: Quality, tolerance: Tolerance) -> tuple[Finding, ...]:
-    """The best batch at the budget, which others are as good, and by how much the largest is worse; () without a
-    valley."""
+    """The best batch at the budget, which others are as good, and by how much the largest is worse."""
     if found.valley is None:
         return ()
     valley = found.valley
@@ -130,7 +122,7 @@ def find_best_batch(found: Quality, tolerance: Tolerance) -> tuple[Finding, ...]
     lowest, last = abs(valley.lowest), valley.fitted[-1] - valley.lowest
     return (SEARCH.find(
         "best_batch", valley.best, (SEARCH.say("best_batch_of", n=found.n, batches=len(valley.batches)),),
-        within=_within(found), best=valley.best.value, metric=metric_name(found.column), lowest=lowest,
+        within=within_own(found.budget), best=valley.best.value, metric=metric_name(found.column), lowest=lowest,
         ends=span(valley.best.low, valley.best.high, whole) or "any of those run", tolerance=str(tolerance), low=low,
         high=high, share=last / lowest if lowest else None, amount=last, largest=valley.batches[-1]),)
 
@@ -157,42 +149,29 @@ def _why(found: Quality) -> tuple[str, ...]:
     return (SEARCH.say("quality_unmeasured"),)
 
 
-def _p(value: float) -> str:
-    return f"= {value:.2f}" if value >= 0.095 else f"= {value:.3f}" if value >= 0.001 else "< 0.001"
-
-
-def _within(found: Quality) -> str:
-    return f" {within_budget(found.budget)}" if found.budget else " within each trial's own budget"
-
-
-def _fitted_cells(valley: Valley, minimizes: bool) -> list[Cell]:
-    over, lowest = valley.fitted - valley.lowest, abs(valley.lowest)
-    return [number_cell(cost if minimizes else -cost, f"{percent(more / lowest)} worse" if lowest else "")
-            for cost, more in zip(valley.fitted.tolist(), over.tolist())]
-
-
-def _rate_of(point: BudgetPoint) -> float:
-    """The learning rate of the best trial."""
-    return float("nan") if point.trial is None else float(
-        point.outcomes.study.metaparameter(LEARNING_RATE)[point.trial])
-
-
 def quality_table(found: Quality, apart: bool = False) -> Table:
-    """By batch the best value and what was compared of it. apart: its name has the budget."""
     best = {found.points[at].global_batch: value for at, value in zip(found.compared, found.best)}
-    fitted = {found.points[at].global_batch: cell for at, cell in zip(
-        found.compared, _fitted_cells(found.valley, found.minimizes) if found.valley else ())}
+    fitted: dict[int, Cell] = {}
+    if found.valley:
+        lowest, sign = found.valley.lowest, 1 if found.minimizes else -1
+        for at, cost in zip(found.compared, found.valley.fitted.tolist()):
+            worse = f"{percent((cost - lowest) / abs(lowest))} worse" if lowest else ""
+            fitted[found.points[at].global_batch] = number_cell(sign * cost, worse)
     valley: Cells = {"fitted": lambda point: fitted.get(point.global_batch, number_cell(math.nan))}
+
+    def rate_of_best(point: BudgetPoint) -> Cell:
+        rates = point.outcomes.study.metaparameter(LEARNING_RATE)
+        return number_cell(math.nan if point.trial is None else float(rates[point.trial]))
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return SEARCH.table("quality", found.points, {
-        BATCH: lambda point: count_cell(point.global_batch),
+        "global_batch": lambda point: count_cell(point.global_batch),
         SEARCH.column("feasible_valued", "feasible"): lambda point: count_cell(point.feasible),
         SEARCH.column("best_of_all", "best", metric=found.column): best_cell,
         "compared": lambda point: number_cell(float(best.get(point.global_batch, math.nan))),
-        **(valley if found.valley else {}), "learning_rate": lambda point: number_cell(_rate_of(point)),
+        **(valley if found.valley else {}), "learning_rate": rate_of_best,
         "short": lambda point: count_cell(point.short)}, lambda point: point.keys,
         file=f"quality-{column_name(found.column)}{own}", n=found.n, metric=metric_name(found.column),
-        within=_within(found), notes=[SEARCH.say("intervals", confidence=found.confidence)],
+        within=within_own(found.budget), notes=[SEARCH.say("intervals", confidence=found.confidence)],
         warnings=[SEARCH.say("short_best", mark=MARK, might=True)
                   if any(point.best_is_short for point in found.points) else ""])
 
@@ -209,7 +188,7 @@ def best_batch_figure(found: Quality, tolerance: Tolerance) -> Figure | None:
         along = np.geomspace(valley.batches[0], valley.batches[-1], 300)
         axes.axvspan(*valley.within(tolerance), color=shade(2, 3), alpha=0.2, linewidth=0, label=f"within {tolerance}")
         for point, value in zip(points, found.best):
-            draw_bar(axes, point.global_batch, point.best.low, point.best.high, MUTED)
+            draw_line(axes, [(point.global_batch, end) for end in (point.best.low, point.best.high)], MUTED, width=1.4)
             axes.plot([point.global_batch], [value], linestyle="", marker="o", color=INK, markersize=5.5)
         axes.plot(along, sign * valley.at(along), color=shade(0, 3), linewidth=1.4, label="fitted")
         axes.axvline(valley.best.value, color=shade(0, 3), linewidth=1, linestyle=":", label="best batch")

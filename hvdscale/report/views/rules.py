@@ -1,8 +1,4 @@
-"""What a learning-rate rule cost, in tables and sentences.
-
-    found = rules_of(curve)
-    print(*sentences_of(find_rules(found)), sep="\n"); print(as_text(rules_table(found)))
-"""
+"""What a learning-rate rule cost, in tables and sentences."""
 from __future__ import annotations
 
 import math
@@ -19,8 +15,8 @@ from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..document import Detail, Finding, Part
 from ..subject import Subject
-from ..table import BATCH, STEPS, Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, no_cell, number_cell
-from ..texts import SEARCH
+from ..table import Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, keys_of, no_cell, number_cell
+from ..texts import SEARCH, Cells
 from .searches import best_of_interval
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
@@ -36,7 +32,6 @@ PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not brack
 
 
 def rule_costs(subject: Subject) -> Iterator[Part]:
-    """What each rule cost."""
     found = subject.costs
     if found:
         yield from find_rules(found)
@@ -45,9 +40,13 @@ def rule_costs(subject: Subject) -> Iterator[Part]:
         yield Detail(missing_table(found))
 
 
+def rate_words(effective: bool) -> dict[str, Any]:
+    return ({"rate": "effective learning rate", "formula": "lr / (1 - momentum)"} if effective else
+            {"rate": "learning rate", "formula": "lr"})
+
+
 def find_rules(found: RuleCosts) -> tuple[Finding, ...]:
-    """Where each rule first loses or that it holds, then how the best rate grows."""
-    exponent, rate = found.exponent, rate_name(found)
+    exponent, rate = found.exponent, rate_words(found.effective)["rate"]
     grows = (SEARCH.find("exponent", exponent, rate=rate, power=exponent)
              if math.isfinite(exponent.value) else
              SEARCH.find("exponent_unknown", rate=rate, batches=len(exponent.batches)))
@@ -55,34 +54,27 @@ def find_rules(found: RuleCosts) -> tuple[Finding, ...]:
 
 
 def _describe_costs(found: RuleCosts) -> Iterator[str]:
-    """What the costs of the rules come to, in parts of a sentence."""
+    """What the costs of the rules come to, in parts of a sentence: those that surely lose at some batch, first lost
+    first; that surely lose at none; whose loss at the last batch is known; and others."""
     last, more = found.rates[-1].global_batch, percent(found.tolerance)
-    lost, held, open_, unknown = _sorted(found.costs)
+    lost = sorted((cost for cost in found.costs if math.isfinite(cost.first_lost.high)),
+                  key=lambda cost: cost.first_lost.high)
+    held = [cost for cost in found.costs if math.isinf(cost.first_lost.low)]
+    rest = group_by((cost for cost in found.costs if cost not in (*lost, *held)),
+                    lambda cost: math.isnan(cost.points[-1].loss.value))
+
+    def names(costs: Sequence[RuleCost]) -> list[str]:
+        return [rule_name(cost.rule) for cost in costs]
     for (high, low), alike in group_by(lost, lambda cost: (cost.first_lost.high, cost.first_lost.low)).items():
-        yield SEARCH.say("rules_lost", rules=_names(alike), more=more, batch=f"{high:,.0f}",
+        yield SEARCH.say("rules_lost", rules=names(alike), more=more, batch=f"{high:,.0f}",
                          perhaps=f"{low:,.0f}" if low < high else None)
     if held:
-        yield SEARCH.say("rules_held", rules=_names(held), more=more, last=last)
-    for low, alike in group_by(open_, lambda cost: cost.first_lost.low).items():
-        yield SEARCH.say("rules_open", rules=_names(alike), more=more, batch=f"{low:,.0f}")
-    for how, alike in group_by(unknown, lambda cost: cost.points[-1].how).items():
-        yield SEARCH.say("rules_unknown", rules=_names(alike), all=len(alike) == len(found.costs), last=last,
+        yield SEARCH.say("rules_held", rules=names(held), more=more, last=last)
+    for low, alike in group_by(rest.get(False, ()), lambda cost: cost.first_lost.low).items():
+        yield SEARCH.say("rules_open", rules=names(alike), more=more, batch=f"{low:,.0f}")
+    for how, alike in group_by(rest.get(True, ()), lambda cost: cost.points[-1].how).items():
+        yield SEARCH.say("rules_unknown", rules=names(alike), all=len(alike) == len(found.costs), last=last,
                          why=PROBLEMS.get(how, "seeds of the tuned trial did not meet the target"))
-
-
-def _sorted(costs: Sequence[RuleCost]) -> tuple[list[RuleCost], list[RuleCost], list[RuleCost], list[RuleCost]]:
-    """The rules that surely lose at some batch, first lost first; that surely lose at none; whose loss at the last
-    batch is known; and others."""
-    lost = [cost for cost in costs if math.isfinite(cost.first_lost.high)]
-    held = [cost for cost in costs if math.isinf(cost.first_lost.low)]
-    rest = [cost for cost in costs if cost not in (*lost, *held)]
-    known = [cost for cost in rest if not math.isnan(cost.points[-1].loss.value)]
-    return (sorted(lost, key=lambda cost: cost.first_lost.high), held, known,
-            [cost for cost in rest if cost not in known])
-
-
-def _names(costs: Sequence[RuleCost]) -> list[str]:
-    return [rule_name(cost.rule) for cost in costs]
 
 
 def rule_name(rule: Rule) -> str:
@@ -92,11 +84,6 @@ def rule_name(rule: Rule) -> str:
     return said if rule.cap is None else f"{said} up to {rule.cap:g} times"
 
 
-def rate_name(found: RuleCosts) -> str:
-    """What is scaled."""
-    return "effective learning rate" if found.effective else "learning rate"
-
-
 def command_of(run: Missing) -> str:
     """The command that makes a missing run; empty where the logs do not say how their trials were made."""
     asked = {name: value for name, value in run.asked.items() if name not in DROPPED and value is not None}
@@ -104,19 +91,16 @@ def command_of(run: Missing) -> str:
         return ""
     words = ["hvdscale-train", str(run.asked["workload"])]
     for name in [*(name for name in FIRST if name in asked), *(name for name in asked if name not in FIRST)]:
-        words += _option(name, asked[name])
+        value, flag = asked[name], f"--{name.replace('_', '-')}"
+        if isinstance(value, dict):
+            words += [word for entry, inner in value.items() for word in ("--set", f"{name}.{entry}={_text(inner)}")]
+        elif not any(name in names for names in OPTIONS.values()):
+            words += ["--set", f"{name}={_text(value)}"]
+        elif isinstance(value, bool):
+            words += [flag] if value else []
+        else:
+            words += [flag, _text(value)]
     return shlex.join(words)
-
-
-def _option(name: str, value: object) -> list[str]:
-    if isinstance(value, dict):
-        return [word for entry, inner in value.items() for word in ("--set", f"{name}.{entry}={_text(inner)}")]
-    if not any(name in names for names in OPTIONS.values()):
-        return ["--set", f"{name}={_text(value)}"]
-    flag = f"--{name.replace('_', '-')}"
-    if isinstance(value, bool):
-        return [flag] if value else []
-    return [flag, _text(value)]
 
 
 def _text(value: object) -> str:
@@ -128,32 +112,50 @@ def _text(value: object) -> str:
 
 
 def rules_table(found: RuleCosts) -> Table:
-    """By batch: the best rate, and what each rule loses."""
-    words: dict[str, Any] = {"rate": rate_name(found), "formula": _formula(found)}
-
     def keys(at: int) -> TrialKeys:
-        points = (cost.points[at] for cost in found.costs)
-        return tuple(dict.fromkeys((*found.rates[at].keys, *(key for point in points for key in point.keys))))
-
-    def loss(at: int, cost: RuleCost) -> Cell:
-        return _loss_cell(cost.points[at])
+        return keys_of([found.rates[at], *(cost.points[at] for cost in found.costs)])
+    columns: Cells = {}
+    for cost in found.costs:
+        name = {"sqrt": "square root", "none": "constant"}.get(cost.rule.name, cost.rule.name)
+        key = str(cost.rule).replace("<=", "_max_").replace(":", "_").replace(".", "p")
+        heading = name if cost.rule.cap is None else f"{name} up to x{cost.rule.cap:g}"
+        columns[SEARCH.column("loss_of_rule", f"loss_{key}", heading=heading)] = partial(
+            lambda cost, at: _loss_cell(cost.points[at]), cost)
+    lost = [SEARCH.say("from_fitted_rule", rule=rule_name(cost.rule), batch=None if math.isinf(
+        cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
     return SEARCH.table("lr-rules", range(len(found.rates)), {
-        BATCH: lambda at: count_cell(found.rates[at].global_batch),
-        STEPS: lambda at: _steps_cell(found.tuned_steps[at]),
+        "global_batch": lambda at: count_cell(found.rates[at].global_batch),
+        "steps_to_target": lambda at: _steps_cell(found.tuned_steps[at]),
         "tried_rate": lambda at: number_cell(found.rates[at].tried),
-        "best_rate": lambda at: interval_cell(found.rates[at].best),
-        **{SEARCH.column("loss_of_rule", f"loss_{_key(cost.rule)}", heading=_heading(cost.rule)):
-           partial(loss, cost=cost) for cost in found.costs}}, keys,
-        baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **words,
+        "best_rate": lambda at: interval_cell(found.rates[at].best), **columns}, keys,
+        baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **rate_words(found.effective),
         notes=(SEARCH.say("rule_intervals", interval=best_of_interval(found.confidence)), *notes(found)),
-        warnings=_from_fitted(found))
+        warnings=[SEARCH.say("from_fitted", batch=found.base_batch, best=found.rates[0].best, rules=lost,
+                             more=percent(found.tolerance)) if lost else ""])
+
+
+def _loss_cell(point: RulePoint) -> Cell:
+    loss, mark, outside = point.loss, MARKS[point.verdict], "outside" if point.how == OUTSIDE else ""
+    if math.isnan(loss.value):
+        return no_cell(outside or "n/a")
+    shown, below = ratio(loss.value), "base" if point.how == "base" else span(loss.low, loss.high, ratio)
+    if math.isinf(loss.value):
+        shown = f"> {ratio(loss.beyond)}"
+        below = outside or (span(loss.low, loss.high, ratio) if loss.low < loss.beyond else "")
+    return Cell(f"{shown} {mark}".strip(), loss.value, loss.low, loss.high, below)
+
+
+def _steps_cell(steps: Estimate) -> Cell:
+    if math.isinf(steps.value) and math.isfinite(steps.beyond):
+        return Cell(f"> {whole(steps.beyond)}", steps.value, steps.low, steps.high)
+    return Cell(whole(steps.value) if steps.met else "n/a", steps.value, steps.low, steps.high,
+                interval_of(steps, whole))
 
 
 def points_table(found: RuleCosts) -> Table:
-    """Every rule at every batch, with its rate and the trials near it."""
     return SEARCH.table("lr-rule-points", [(cost, point) for cost in found.costs for point in cost.points], {
-        "rule": lambda row: Cell(str(row[0].rule)), BATCH: lambda row: count_cell(row[1].global_batch),
-        SEARCH.column("rate_of_rule", "rate", rate=rate_name(found), formula=_formula(found)):
+        "rule": lambda row: Cell(str(row[0].rule)), "global_batch": lambda row: count_cell(row[1].global_batch),
+        SEARCH.column("rate_of_rule", "rate", **rate_words(found.effective)):
             lambda row: number_cell(row[1].rate),
         "near": lambda row: count_cell(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
         "near_steps": lambda row: Cell(whole(row[1].near.fewest) if row[1].near.met else "n/a", row[1].near.fewest),
@@ -164,29 +166,27 @@ def points_table(found: RuleCosts) -> Table:
 
 
 def missing_table(found: RuleCosts) -> Table | None:
-    """The runs that would decide; None where none is missing."""
     runs = [run for cost in found.costs for run in cost.missing]
     if not runs:
         return None
 
-    def value(run: Missing, name: str) -> Cell:
+    def value(name: str, run: Missing) -> Cell:
         return number_cell(run.values[name]) if name in run.values else Cell("n/a")
     return SEARCH.table("lr-rule-missing", runs, {
-        "rule": lambda run: Cell(str(run.rule)), BATCH: lambda run: count_cell(run.global_batch),
-        SEARCH.column("missing_rate", "rate", rate=rate_name(found), formula=_formula(found)):
+        "rule": lambda run: Cell(str(run.rule)), "global_batch": lambda run: count_cell(run.global_batch),
+        SEARCH.column("missing_rate", "rate", **rate_words(found.effective)):
             lambda run: number_cell(run.rate),
-        **{SEARCH.column("missing_value", name, title=name.replace("_", " ")): partial(value, name=name)
+        **{SEARCH.column("missing_value", name, title=name.replace("_", " ")): partial(value, name)
            for name in dict.fromkeys(name for run in runs for name in run.values)},
         "command": lambda run: Cell(command_of(run) or "n/a")},
         lambda run: (found.base.key(found.base_trial),), what=found.target)
 
 
 def notes(found: RuleCosts) -> Iterator[str]:
-    """What must be known to read the tables."""
     log, trial = found.base.key(found.base_trial)
     hows = {point.how for cost in found.costs for point in cost.points}
-    yield SEARCH.say("rules_start", batch=found.base_batch, trial=f"{log}:{trial}", rate=rate_name(found),
-                     value=number(found.base_rate), formula=_formula(found), effective=found.effective)
+    yield SEARCH.say("rules_start", batch=found.base_batch, trial=f"{log}:{trial}",
+                     value=number(found.base_rate), effective=found.effective, **rate_words(found.effective))
     if FITTED in hows:
         yield SEARCH.say("rules_loss")
     if RUNS in hows:
@@ -201,43 +201,3 @@ def notes(found: RuleCosts) -> Iterator[str]:
     missing = sum(len(cost.missing) for cost in found.costs)
     if missing:
         yield SEARCH.say("rules_missing", runs=missing)
-
-
-def _from_fitted(found: RuleCosts) -> list[str]:
-    """Where each rule would surely lose from the fitted best rate of the base."""
-    lost = [SEARCH.say("from_fitted_rule", rule=rule_name(cost.rule), batch=None if math.isinf(
-        cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
-    return [SEARCH.say("from_fitted", batch=found.base_batch, best=found.rates[0].best, rules=lost,
-                       more=percent(found.tolerance))] if lost else []
-
-
-def _formula(found: RuleCosts) -> str:
-    return "lr / (1 - momentum)" if found.effective else "lr"
-
-
-def _key(rule: Rule) -> str:
-    return str(rule).replace("<=", "_max_").replace(":", "_").replace(".", "p")
-
-
-def _heading(rule: Rule) -> str:
-    name = {"sqrt": "square root", "none": "constant"}.get(rule.name, rule.name)
-    return name if rule.cap is None else f"{name} up to x{rule.cap:g}"
-
-
-def _loss_cell(point: RulePoint) -> Cell:
-    loss, mark = point.loss, MARKS[point.verdict]
-    outside = "outside" if point.how == OUTSIDE else ""
-    if math.isnan(loss.value):
-        return no_cell(outside or "n/a")
-    if math.isinf(loss.value):
-        below = outside or (span(loss.low, loss.high, ratio) if loss.low < loss.beyond else "")
-        return Cell(f"> {ratio(loss.beyond)} {mark}".strip(), loss.value, loss.low, loss.high, below)
-    below = "base" if point.how == "base" else span(loss.low, loss.high, ratio)
-    return Cell(f"{ratio(loss.value)} {mark}".strip(), loss.value, loss.low, loss.high, below)
-
-
-def _steps_cell(steps: Estimate) -> Cell:
-    if math.isinf(steps.value) and math.isfinite(steps.beyond):
-        return Cell(f"> {whole(steps.beyond)}", steps.value, steps.low, steps.high)
-    return Cell(whole(steps.value) if steps.met else "n/a", steps.value, steps.low, steps.high,
-                interval_of(steps, whole))

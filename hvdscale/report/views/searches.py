@@ -18,9 +18,9 @@ from ...plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter
 from ...target import Target
 from ..document import Figures, Finding, Part, column_name
 from ..subject import Subject
-from ..table import BATCH, Cell, Table, TrialKeys, count_cell, no_cell, number_cell
+from ..table import Cell, Table, TrialKeys, count_cell, no_cell, number_cell
 from ..texts import SCALING, SEARCH, Cells
-from .metaparameters import best_of_figure
+from .study_figures import best_of_figure
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next
@@ -49,7 +49,7 @@ def describe_trials(search: Search) -> str:
 
 def describe_best(search: Search) -> str:
     """``Best: trial 7, 420 steps (> 380), lr 0.31, momentum 0.974.``, or that there is none."""
-    best = search.best
+    best, over = search.best, search.over_seeds
     if best is None:
         of_steps = search.objective == STEPS_TO_TARGET
         return SEARCH.say("best_none", target=search.target if of_steps else None, objective=search.objective)
@@ -57,20 +57,15 @@ def describe_best(search: Search) -> str:
     if search.objective != STEPS_TO_TARGET:
         return SEARCH.say("best_value", trial=str(best.number), objective=search.objective, value=best.value,
                           step=f"{best.step:,.0f}", point=point)
-    return SEARCH.say("best_steps", trial=str(best.number), steps=round(best.value), point=point,
-                      before=not_by(best.before) if best.before >= 0 else "", seeds=_describe_seeds(search))
-
-
-def _describe_seeds(search: Search) -> str:
-    over = search.over_seeds
     diverged = len(search.repeats) - (over.runs - 1 if over else 0)
-    said = [SEARCH.say("seeds_met" if over.met else "seeds_unmet", runs=over.runs, steps=over)] if over else []
-    return " ".join([*said, SEARCH.say("seeds_diverged", seeds=diverged)] if diverged > 0 else said)
+    seeds = [SEARCH.say("seeds_met" if over.met else "seeds_unmet", runs=over.runs, steps=over)] if over else []
+    seeds += [SEARCH.say("seeds_diverged", seeds=diverged)] if diverged > 0 else []
+    return SEARCH.say("best_steps", trial=str(best.number), steps=round(best.value), point=point,
+                      before=not_by(best.before) if best.before >= 0 else "", seeds=" ".join(seeds))
 
 
 def not_by(before: float) -> str:
-    """``> 380``: the last evaluation that did not meet the target, in other words than an interval's; empty where
-    it is unknown."""
+    """``> 380``: the last evaluation that did not meet the target; empty where it is unknown."""
     return "" if math.isnan(before) else SEARCH.say("not_by", steps=exact(before, 0))
 
 
@@ -86,58 +81,47 @@ def format_value(parameter: Parameter, value: object) -> str:
 
 
 def hygiene(search: Search) -> tuple[str, ...]:
-    """Where the space may have cut the best point off, how far others lie from its ends, and whether more trials
-    promise a better best."""
+    """Where the space may have cut the best point off, how far others lie from its ends, whether more trials help."""
     if search.best is None or search.points_are_equal:
         return ()
-    cut = [_describe_cut(bound) for bound in search.bounds if bound.near]
-    inside = [SEARCH.say("inside_one", name=bound.parameter.name, distance=bound.distance, end=end_name(bound))
-              for bound in search.bounds
-              if not (bound.near or bound.final or math.isnan(bound.position) or bound.parameter.values)]
-    return (*cut, *([SEARCH.say("inside", distances=", ".join(inside))] if inside else ()), *_describe_more(search))
-
-
-def _describe_cut(bound: Bound) -> str:
-    parameter = bound.parameter
-    shown = [format_value(parameter, one) for one in sorted(set(parameter.values or ()))]
-    shown = shown if len(shown) <= MOST_LISTED else [shown[0], "...", shown[-1]]
-    return SEARCH.say("cut_value" if parameter.values else "cut_bound", name=parameter.name,
-                      value=format_value(parameter, bound.value), upper=bound.upper, values=", ".join(shown),
-                      distance=bound.distance, end=end_name(bound), bound=format_value(parameter, bound.end),
-                      scale=parameter.scale.replace("_", " "))
+    cut, inside = [], []
+    for bound in search.bounds:
+        parameter = bound.parameter
+        if bound.near:
+            shown = [format_value(parameter, one) for one in sorted(set(parameter.values or ()))]
+            shown = shown if len(shown) <= MOST_LISTED else [shown[0], "...", shown[-1]]
+            cut.append(SEARCH.say(
+                "cut_value" if parameter.values else "cut_bound", name=parameter.name, upper=bound.upper,
+                value=format_value(parameter, bound.value), values=", ".join(shown), distance=bound.distance,
+                end=end_name(bound), bound=format_value(parameter, bound.end), scale=parameter.scale.replace("_", " ")))
+        elif not (bound.final or math.isnan(bound.position) or parameter.values):
+            inside.append(SEARCH.say("inside_one", name=parameter.name, distance=bound.distance, end=end_name(bound)))
+    more, half = [SEARCH.say("inside", distances=", ".join(inside))] if inside else [], search.half
+    kind = "more_pruned"
+    if half is None:
+        kind = "more_unknown" if search.done else ""
+    elif math.isinf(half.low):
+        kind = "more_needed"
+    elif math.isnan(search.lowered):
+        kind = ""
+    elif half.known or search.improving:
+        kind = "more"
+    if kind:                        # by what the second half of the trials brought
+        more.append(SEARCH.say(kind, half=half and half.n, all=len(search.curve), least=half and not half.known,
+                               amount=search.lowered, improving=search.improving, keep=search.prune_keep,
+                               bettered="bettered" if search.objective != STEPS_TO_TARGET else "lowered",
+                               coarse=search.lowered > IMPROVED))
+    return (*cut, *more)
 
 
 def end_name(bound: Bound) -> str:
-    """Of the end of a dimension that the best point is nearer to."""
     return "upper" if bound.upper else "lower"
 
 
-def _describe_more(search: Search) -> Iterator[str]:
-    """Whether more trials promise a better best, by what the second half of them brought."""
-    half = search.half
-    if half is None:
-        yield from [SEARCH.say("more_unknown")] * search.done
-        return
-    kind = "more" if half.known or search.improving else "more_pruned"
-    if math.isinf(half.low):
-        kind = "more_needed"
-    elif math.isnan(search.lowered):
-        return
-    yield SEARCH.say(kind, half=half.n, all=len(search.curve), least=not half.known, amount=search.lowered,
-                     bettered="bettered" if search.objective != STEPS_TO_TARGET else "lowered",
-                     improving=search.improving, coarse=search.lowered > IMPROVED, keep=search.prune_keep)
-
-
-def points_differ(searches: Sequence[Search]) -> bool:
-    """Whether any of them searched a space; else their trials differ by seeds alone."""
-    return not all(search.points_are_equal for search in searches)
-
-
 def notes(searches: Sequence[Search]) -> Iterator[str]:
-    """How to read the table of studies."""
     steps = searches[0].objective == STEPS_TO_TARGET
     yield SEARCH.say("feasible_note")
-    if points_differ(searches):
+    if not all(search.points_are_equal for search in searches):         # else they differ by seeds alone
         yield SEARCH.say("nearest", flag=FLAG, near=NEAR)
         yield SEARCH.say("improving", flag=FLAG, improved=IMPROVED, steps=steps)
     if steps:
@@ -147,7 +131,6 @@ def notes(searches: Sequence[Search]) -> Iterator[str]:
 
 
 def warnings(searches: Sequence[Search]) -> Iterator[str]:
-    """Of the table of studies: those that are not done, or fell short of their trials."""
     for kind, found in (("not_done", [search for search in searches if not search.done]),
                         ("fell_short", [search for search in searches
                                         if search.done and len(search.feasible) < search.wanted])):
@@ -157,49 +140,38 @@ def warnings(searches: Sequence[Search]) -> Iterator[str]:
                 word=kind == "not_done") for search in found])
 
 
-def of_metrics(subject: Subject) -> Iterator[Part]:
-    """The searches of a section without a target, which come first there."""
-    if not subject.section.target:
-        yield from _searches(subject.section.searches)
-
-
-def to_target(subject: Subject) -> Iterator[Part]:
-    """The same, of others."""
-    if subject.section.target:
-        yield from _searches(subject.section.searches)
-
-
-def _searches(searches: Sequence[Search]) -> Iterator[Part]:
-    yield from tables_of_searches(searches)
-    yield Figures(lambda: (best_of_figure([
-        BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
-                     tuple(draw.trial.key for draw in search.feasible if draw.trial))
-        for search in searches if search.objective == objective])
-        for objective in dict.fromkeys(search.objective for search in searches)))
-
-
-def next_draws(subject: Subject) -> Iterator[Finding]:
-    """What its searches should be asked next."""
-    yield from find_next(subject.section.searches)
+def own_searches(subject: Subject, to_target: bool) -> Iterator[Part]:
+    """The searches of a section with a target, or of one without."""
+    if bool(subject.section.target) is to_target:
+        searches = subject.section.searches
+        yield from tables_of_searches(searches)
+        yield Figures(lambda: (best_of_figure([
+            BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
+                         tuple(draw.trial.key for draw in search.feasible if draw.trial)) for search in found])
+            for found in group_by(searches, lambda search: search.objective).values()))
 
 
 def find_next(searches: Sequence[Search]) -> Iterator[Finding]:
     """What the searches should be asked next, and at which batches; that there is nothing to ask where there is not."""
     searches = [search for search in searches if not search.points_are_equal]
-    cut: dict[tuple[str, str, bool, str], list[str]] = {}       # of the same words: the batches
+    cut: dict[tuple[str, ...], list[str]] = {}       # of the same words: the batches
     for search in searches:
         for bound in search.bounds if search.best else ():
             if bound.near:
                 parameter = bound.parameter
                 value = "" if parameter.values else f" ({format_value(parameter, bound.value)})"
-                key = ("add_values" if parameter.values else "widen", parameter.name, bound.upper,
+                key = ("add_values" if parameter.values else "widen", parameter.name, end_name(bound),
                        format_value(parameter, bound.end))
                 cut.setdefault(key, []).append(f"{search.global_batch:,}{value}")
-    for (kind, name, upper, end), batches in cut.items():
-        yield SEARCH.find(kind, name=name, upper=upper, end="upper" if upper else "lower", bound=end,
-                          near=NEAR, batches=batches)
-    improving = [f"{search.global_batch:,} ({_describe_improved(search)})" for search in searches
-                 if search.best and search.improving]
+    for (kind, name, end, bound_at), batches in cut.items():
+        yield SEARCH.find(kind, name=name, upper=end == "upper", end=end, bound=bound_at, near=NEAR, batches=batches)
+    improving = []
+    for search in (search for search in searches if search.best and search.improving):
+        half = search.half
+        said = SEARCH.say("improved", none=half is None or math.isinf(half.low),
+                          least=half is not None and not half.known, sign="+" if search.maximizes else "-",
+                          share=search.lowered)
+        improving.append(f"{search.global_batch:,} ({said})")
     if improving:
         yield SEARCH.find("more_trials", batches=improving)
     known = all(search.best and search.done and search.half and search.half.known for search in searches)
@@ -208,16 +180,8 @@ def find_next(searches: Sequence[Search]) -> Iterator[Finding]:
                           coarse=[search.global_batch for search in searches if search.lowered > IMPROVED])
 
 
-def _describe_improved(search: Search) -> str:
-    """``-21%``, of a value that is to be large ``+3%``; ``from none`` where most halves had none."""
-    half = search.half
-    return SEARCH.say("improved", none=half is None or math.isinf(half.low), least=half is not None and not half.known,
-                      sign="+" if search.maximizes else "-", share=search.lowered)
-
-
 def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
-    """What the rows of these studies are based on in a table by batch or by workers; a search for the best metric may
-    have found another trial than the row's."""
+    """What rows of these studies are based on; a search for the best metric may have found another trial."""
     sought = dict.fromkeys(search.objective for search in searches if search.objective != STEPS_TO_TARGET)
     return SEARCH.say("tuned", names=list(dict.fromkeys(one.name for search in searches for one in search.space)),
                       trials=spread([len(search.feasible) for search in searches]), sought=list(sought),
@@ -225,101 +189,72 @@ def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
 
 
 def best_of_each(confidence: float) -> str:
-    """What a table of such rows shows, for its title."""
     return SEARCH.say("best_of_each", confidence=confidence)
 
 
 def best_of_interval(confidence: float) -> str:
-    """What goes under a value that is the best of a search."""
     return SEARCH.say("best_of_interval", confidence=confidence)
 
 
 def tables_of_searches(searches: Sequence[Search]) -> tuple[Table, ...]:
     """For each objective the table of its studies, and one of their best points for each set of dimensions."""
-    tables = []
-    for objective in dict.fromkeys(search.objective for search in searches):
-        found = [search for search in searches if search.objective == objective]
-        tables += [_search_table(found), *_points_tables(found)]
-    return tuple(tables)
+    return tuple(table for objective, found in group_by(searches, lambda search: search.objective).items()
+                 for table in _tables(found, str(found[0].target or f"best {objective}")))
 
 
-def _search_table(searches: Sequence[Search]) -> Table:
-    of_space: Cells = {"nearest_bound": _nearest, "still_improving": _improving}
-    return SEARCH.table("search", searches, {
-        BATCH: lambda search: count_cell(search.global_batch), "draws": _draws,
-        "feasible": lambda search: count_cell(len(search.feasible)), "diverged": _diverged_cell, "pruned": _pruned,
-        "best_trial": _best_trial,
-        "fewest_steps" if searches[0].objective == STEPS_TO_TARGET else "best_value": _best_value,
-        **(of_space if points_differ(searches) else {})}, _behind, diverged=_diverged_of,
-        file=_name("search", searches), goal=_goal(searches), notes=notes(searches),
-        warnings=warnings(searches))
+def _tables(searches: Sequence[Search], goal: str) -> Iterator[Table]:
+    of_steps = searches[0].objective == STEPS_TO_TARGET
+    suffix = "" if of_steps else f"-{searches[0].objective.replace('/', '-')}"
 
+    def behind(search: Search) -> TrialKeys:
+        found = (search.best.trial, *search.repeats) if search.best else ()
+        return tuple(trial.key for trial in found if trial)
 
-def _points_tables(searches: Sequence[Search]) -> Iterator[Table]:
+    def lost(search: Search) -> TrialKeys:
+        return tuple(draw.trial.key for draw in search.of_kind(DrawEnd.DIVERGED) if draw.trial)
+
+    def counted(search: Search, kind: DrawEnd, below: str = "") -> Cell:
+        count = len(search.of_kind(kind))
+        return count_cell(count, below if count else "")
+
+    def draws(search: Search) -> Cell:
+        failed = len(search.of_kind(DrawEnd.FAILED))
+        return count_cell(len(search.draws), f"{failed} failed" if failed else "")
+
+    def pruned(search: Search) -> Cell:
+        saved = "" if math.isnan(search.saved_share) else f"{percent(search.saved_share)} saved"
+        return Cell("off", 0) if search.prune_keep is None else counted(search, DrawEnd.PRUNED, saved)
+
+    def nearest(search: Search) -> Cell:
+        bound = search.nearest
+        flag = f" {FLAG}" if bound and bound.near else ""
+        return Cell("n/a", math.nan) if bound is None else Cell(
+            f"{percent(bound.distance)} {end_name(bound)}{flag}", bound.distance, below=bound.parameter.name)
+    of_space: Cells = {"nearest_bound": nearest, "still_improving": _improving}
+
+    def best(search: Search) -> Cell:
+        if search.best is None:
+            return Cell("not met" if of_steps else "n/a", math.nan)
+        value, before = search.best.value, search.best.before
+        return (Cell(f"{value:,.0f}", value, before, value, not_by(before)) if of_steps else
+                number_cell(value, f"step {search.best.step:,.0f}"))
+    yield SEARCH.table("search", searches, {
+        "global_batch": lambda search: count_cell(search.global_batch), "draws": draws,
+        "feasible": lambda search: count_cell(len(search.feasible)),
+        "diverged": lambda search: counted(search, DrawEnd.DIVERGED, percent(search.diverged_share)), "pruned": pruned,
+        "best_trial": lambda search: Cell(str(search.best.number), search.best.number) if search.best else Cell("none"),
+        "fewest_steps" if of_steps else "best_value": best,
+        **({} if all(search.points_are_equal for search in searches) else of_space)}, behind, diverged=lost,
+        file=f"search{suffix}", goal=goal, notes=notes(searches), warnings=warnings(searches))
     spaces = group_by((search for search in searches if search.best),
                       lambda search: tuple(one.name for one in search.space))
     for at, (names, found) in enumerate(spaces.items()):
         idle = any(len(search.bounds) < len(names) for search in found)
         yield SEARCH.table("best-points", found, {
-            BATCH: lambda search: count_cell(search.global_batch),
+            "global_batch": lambda search: count_cell(search.global_batch),
             **{SEARCH.column("dimension", name, title=re.sub("[_.]", " ", name)): partial(_point, name=name)
-               for name in names}}, _behind, diverged=_diverged_of, goal=_goal(searches),
-            file=_name("best-points", searches) + (f"-{at + 1}" if at else ""), notes=[SEARCH.say("idle")] * idle)
-
-
-def _goal(searches: Sequence[Search]) -> str:
-    return str(searches[0].target or f"best {searches[0].objective}")
-
-
-def _name(name: str, searches: Sequence[Search]) -> str:
-    """For files: search, or search-val-error for another objective."""
-    return name if searches[0].objective == STEPS_TO_TARGET else f"{name}-{searches[0].objective.replace('/', '-')}"
-
-
-def _behind(search: Search) -> TrialKeys:
-    behind = (search.best.trial, *search.repeats) if search.best else ()
-    return tuple(trial.key for trial in behind if trial)
-
-
-def _diverged_of(search: Search) -> TrialKeys:
-    return tuple(draw.trial.key for draw in search.of_kind(DrawEnd.DIVERGED) if draw.trial)
-
-
-def _draws(search: Search) -> Cell:
-    failed = len(search.of_kind(DrawEnd.FAILED))
-    return count_cell(len(search.draws), f"{failed} failed" if failed else "")
-
-
-def _diverged_cell(search: Search) -> Cell:
-    diverged = len(search.of_kind(DrawEnd.DIVERGED))
-    return count_cell(diverged, percent(search.diverged_share) if diverged else "")
-
-
-def _pruned(search: Search) -> Cell:
-    pruned, share = len(search.of_kind(DrawEnd.PRUNED)), search.saved_share
-    saved = f"{percent(share)} saved" if pruned and not math.isnan(share) else ""
-    return Cell("off", 0) if search.prune_keep is None else count_cell(pruned, saved)
-
-
-def _best_trial(search: Search) -> Cell:
-    return Cell(str(search.best.number), search.best.number) if search.best else Cell("none")
-
-
-def _best_value(search: Search) -> Cell:
-    best = search.best
-    if best is None:
-        return Cell("not met" if search.objective == STEPS_TO_TARGET else "n/a", math.nan)
-    if search.objective == STEPS_TO_TARGET:
-        return Cell(f"{best.value:,.0f}", best.value, best.before, best.value, not_by(best.before))
-    return number_cell(best.value, f"step {best.step:,.0f}")
-
-
-def _nearest(search: Search) -> Cell:
-    bound = search.nearest
-    if bound is None:
-        return Cell("n/a", math.nan)
-    flag = f" {FLAG}" if bound.near else ""
-    return Cell(f"{percent(bound.distance)} {end_name(bound)}{flag}", bound.distance, below=bound.parameter.name)
+               for name in names}}, behind, diverged=lost, goal=goal,
+            file=f"best-points{suffix}{f'-{at + 1}' if at else ''}", notes=[SEARCH.say("idle")] * idle)
 
 
 def _improving(search: Search) -> Cell:
@@ -332,7 +267,6 @@ def _improving(search: Search) -> Cell:
 
 
 def _point(search: Search, name: str) -> Cell:
-    """The best value of a dimension."""
     bound = next((bound for bound in search.bounds if bound.parameter.name == name), None)
     if bound is None:
         return Cell("n/a")
@@ -370,13 +304,22 @@ def results(subject: Subject) -> Iterator[Part]:
 
 
 def steps_table(rows: Sequence[CurvePoint]) -> Table:
-    """Steps to one target, of the studies of one workload."""
     target, workload = rows[0].reached.target, rows[0].study.workload
     pruned = any(row.pruned for row in rows)
     stopped: Cells = {SEARCH.column("pruned_of_all", "pruned"): lambda row: count_cell(row.pruned)}
+
+    def fewest(row: CurvePoint) -> Cell:
+        if row.best is not None:
+            return Cell(f"{row.fewest:,.0f}", row.fewest, row.before, row.fewest, not_by(row.before))
+        if not row.trials:
+            return no_cell("diverged" if row.infeasible else "n/a")
+        if math.isnan(row.beyond):
+            return no_cell("never measured")
+        return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")
     return SEARCH.table("steps-to-result", rows, {
-        BATCH: lambda row: count_cell(row.global_batch), SEARCH.column("fewest_of_all", "fewest_steps"): _fewest_cell,
-        "trial": _trial_cell,
+        "global_batch": lambda row: count_cell(row.global_batch),
+        SEARCH.column("fewest_of_all", "fewest_steps"): fewest,
+        "trial": lambda row: Cell(str(row.keys[0][1]), row.keys[0][1]) if row.keys else Cell("none"),
         "value": lambda row: number_cell(row.value), "met": lambda row: Cell(f"{row.met:,}/{row.trials:,}", row.met),
         **(stopped if pruned else {}), "infeasible": lambda row: count_cell(row.infeasible),
         "met_before_diverging": lambda row: count_cell(row.met_before_diverging)},
@@ -384,18 +327,3 @@ def steps_table(rows: Sequence[CurvePoint]) -> Table:
         file=f"steps-to-result-{column_name(target.column)}-{target.value:g}",
         notes=(SEARCH.say("of_complete", pruned=pruned),),
         warnings=[SEARCH.say("met_then_diverged") if any(row.met_before_diverging for row in rows) else ""])
-
-
-def _trial_cell(row: CurvePoint) -> Cell:
-    [(_, number)] = row.keys or [("", None)]
-    return Cell("none" if number is None else f"{number}", number)
-
-
-def _fewest_cell(row: CurvePoint) -> Cell:
-    if row.best is not None:
-        return Cell(f"{row.fewest:,.0f}", row.fewest, row.before, row.fewest, not_by(row.before))
-    if not row.trials:
-        return no_cell("diverged" if row.infeasible else "n/a")
-    if math.isnan(row.beyond):
-        return no_cell("never measured")
-    return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")

@@ -1,7 +1,4 @@
-"""Laws over size: what the workloads of a report say of larger ones, in findings, tables and a figure.
-
-    shown_by(parts_of_laws(laws_of(groups, studies, sizes)))
-"""
+"""Laws over size: what the workloads of a report say of larger ones, in findings, tables and a figure."""
 from __future__ import annotations
 
 import math
@@ -17,8 +14,8 @@ from ...analysis.size.power_law import REACH, PowerLaw
 from ...formatting.numbers import in_brackets, number, ratio
 from ...formatting.templates import format_power
 from ..document import Detail, Figures, Finding, Part
-from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, Figure, decimal_ticks, is_known, mark_estimate,
-                       value_axis)
+from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, decimal_ticks, draw_panels, ends_of,
+                       is_positive, label_axes, mark_estimate, value_axis)
 from ..subject import Whole
 from ..table import Cell, Column, Table, TrialKeys, Write, interval_cell, metric_name, number_cell
 from ..texts import SIZE, Cells, power_cell
@@ -28,27 +25,50 @@ MOST_NAMED = 6              # cells
 
 
 def laws_over_size(whole: Whole) -> Iterator[Part]:
-    """Of the workloads of a report, and of what rules from elsewhere cost."""
     budget = next(iter(whole.asked.budgets), None)
     return parts_of_laws(laws_of(whole.groups, whole.studies, whole.asked.sizes, budget, whole.options),
                          whole.asked.laws)
 
 
 def parts_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> Iterator[Part]:
-    """What there is to show of laws over size, and of what rules from elsewhere cost."""
+    def quantity(key: str, one: CellResult) -> Cell:
+        return interval_cell(one.estimate(key) or Estimate.unknown())
+
+    def power(name: str, row: tuple[str, PowerLaw]) -> Cell:
+        law = row[1]
+        if name in law.exponents:
+            return power_cell(law.exponents[name])
+        return Cell("same path" if name in law.path else "constant" if name in law.constant else "-")
     yield from [describe_law(key, law) for key, law in found.quantities.items()] or [SIZE.find("none")]
     if found.quantities:
-        yield laws_table(found)
+        compared = "best_batch" in found.quantities and found.metric
+        yield SIZE.table("size-laws", found.quantities.items(), {
+            "quantity": lambda row: Cell(QUANTITIES[row[0]][0]),
+            **{SIZE.column("power", f"power_{name}", size=name): partial(power, name) for name in found.names},
+            "factor": lambda row: number_cell(row[1].factor),
+            "cells": lambda row: Cell(str(len(row[1].points)), len(row[1].points)),
+            "lack_of_fit": lambda row: number_cell(row[1].lack_of_fit)}, notes=[
+                SIZE.say("intervals", confidence=found.confidence, law=True),
+                SIZE.say("compared", metric=metric_name(compared[0]), budget=found.budget) if compared else ""])
     for at, rule in enumerate(rules):
         costs = costs_of(rule, found)
         yield describe_rule(rule, costs)
         yield costs_table(found, rule, costs, at)
-    yield Detail(cells_table(found))
-    yield Figures(partial(_figures, found))
+    if found.cells:
+        cells = _size_columns(found) | {Column(key, *QUANTITIES[key][:2]): partial(quantity, key)
+                                        for key in found.quantities}
+        yield Detail(SIZE.table("size-cells", found.cells, cells, _trials, notes=[
+            SIZE.say("intervals", confidence=found.confidence)]))
+    laws = [(key, law) for key, law in found.quantities.items() if not law.why]
+    draw = draw_panels(lambda axes, one: _draw_law(axes, one[0], one[1], PANEL_TICKS if len(laws) > 1 else TICKS), laws,
+                       [QUANTITIES[key][0] for key, _ in laws])
+    trials = tuple(key for one in found.cells for key in _trials(one))
+    yield Figures(lambda: [SIZE.figure(
+        "size-laws", draw, trials, len(laws), sizes=found.names, others=found.names[1:], confidence=found.confidence)
+        ] if laws else [])
 
 
 def describe_law(key: str, law: PowerLaw) -> Finding:
-    """A law, its exponents first."""
     quantity, unit = QUANTITIES[key][:2]
     labels = [f"{one.label} ({', '.join(map(number, one.sizes))})" for one in law.left_out]
     more = [SIZE.say("left_out", cells=labels[:MOST_NAMED], more=len(labels) > MOST_NAMED)] if labels else []
@@ -78,67 +98,26 @@ def describe_rule(rule: BorrowedLaw, costs: Sequence[LawCost]) -> Finding:
         best=worst.best.value if worst.best and worst.best.met else None)
 
 
-def _estimate(estimate: Estimate | None, write: Write = number) -> Cell:
-    return interval_cell(estimate or Estimate.unknown(), write)
-
-
 def _size_columns(found: SizeLaws) -> Cells:
-    """The columns of a cell's workload and its sizes."""
-    def size(one: CellResult, at: int) -> Cell:
-        return number_cell(one.cell.sizes[at])
     return {"workload": lambda one: Cell(one.cell.label),
-            **{SIZE.column("size", name, size=name): partial(size, at=at) for at, name in enumerate(found.names)}}
+            **{SIZE.column("size", name, size=name): partial(lambda at, one: number_cell(one.cell.sizes[at]), at)
+               for at, name in enumerate(found.names)}}
 
 
-def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at: int = 0) -> Table:
-    """A cell a row: what the rule names there, what is best, and what the difference costs."""
-    def own(one: LawCost, cell: Callable[[CellResult], Cell]) -> Cell:
-        return cell(one.cell)
-    cells: Cells = {key: partial(own, cell=cell) for key, cell in _size_columns(found).items()}
-    cells |= {"rule": lambda one: number_cell(one.value), "best": lambda one: _estimate(one.best)}
+def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at: int) -> Table:
+    def cell_of(name: str, write: Write = number, factor: float = 1) -> Callable[[LawCost], Cell]:
+        return lambda one: interval_cell((getattr(one, name) or Estimate.unknown()).scaled(factor), write)
+    cells: Cells = {key: partial(lambda fill, one: fill(one.cell), fill) for key, fill in _size_columns(found).items()}
+    cells |= {"rule": lambda one: number_cell(one.value), "best": cell_of("best")}
     if any(one.loss or one.outside for one in costs):
-        cells["loss"] = lambda one: Cell("outside") if one.outside else _estimate(one.loss and one.loss.scaled(100))
+        more_loss = cell_of("loss", factor=100)
+        cells["loss"] = lambda one: Cell("outside") if one.outside else more_loss(one)
     steps = any(one.steps for one in costs)
     if steps:
-        cells |= {"steps": lambda one: _estimate(one.steps, ratio),
-                  "examples": lambda one: _estimate(one.examples, ratio)}
+        cells |= {name: cell_of(name, ratio) for name in ("steps", "examples")}
     return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
                       file=f"size-rule-{at + 1}" if at else "size-rule",
                       notes=[SIZE.say("from_steps") if steps else ""], rule=rule.text, text=rule.text, of=rule.of)
-
-
-def laws_table(found: SizeLaws) -> Table:
-    """A law a row: its powers, its factor and whether it describes the cells."""
-    notes = [SIZE.say("intervals", confidence=found.confidence, law=True)]
-    if "best_batch" in found.quantities and found.metric:
-        notes.append(SIZE.say("compared", metric=metric_name(found.metric[0]), budget=found.budget))
-    return SIZE.table("size-laws", found.quantities.items(), {
-        "quantity": lambda row: Cell(QUANTITIES[row[0]][0]),
-        **{SIZE.column("power", f"power_{name}", size=name): partial(_power_cell, name=name) for name in found.names},
-        "factor": lambda row: number_cell(row[1].factor),
-        "cells": lambda row: Cell(str(len(row[1].points)), len(row[1].points)),
-        "lack_of_fit": lambda row: number_cell(row[1].lack_of_fit)}, notes=notes)
-
-
-def _power_cell(row: tuple[str, PowerLaw], name: str) -> Cell:
-    law = row[1]
-    one = law.exponents.get(name)
-    if one is None:
-        return Cell("same path" if name in law.path else "constant" if name in law.constant else "-")
-    return power_cell(one)
-
-
-def cells_table(found: SizeLaws) -> Table | None:
-    """A cell a row: its sizes and what was measured there."""
-    if not found.cells:
-        return None
-
-    def quantity(one: CellResult, key: str) -> Cell:
-        return _estimate(one.estimate(key))
-    cells = _size_columns(found) | {Column(key, *QUANTITIES[key][:2]): partial(quantity, key=key)
-                                    for key in found.quantities}
-    return SIZE.table("size-cells", found.cells, cells, _trials,
-                      notes=[SIZE.say("intervals", confidence=found.confidence)])
 
 
 def _trials(one: CellResult) -> TrialKeys:
@@ -146,24 +125,8 @@ def _trials(one: CellResult) -> TrialKeys:
     return tuple(study.key(0) for study in one.cell.studies if len(study))
 
 
-def _figures(found: SizeLaws) -> Iterator[Figure]:
-    laws = {key: law for key, law in found.quantities.items() if not law.why}
-    if not laws:
-        return
-    trials = tuple(key for one in found.cells for key in _trials(one))
-
-    def draw(*axes: Axes) -> None:
-        for one, (key, law) in zip(axes, laws.items()):
-            _draw_law(one, law, PANEL_TICKS if len(laws) > 1 else TICKS)
-            one.set_ylabel(f"{QUANTITIES[key][0]}{f' ({unit})' if (unit := QUANTITIES[key][1]) != '1' else ''}")
-            if len(laws) > 1:
-                one.set_title(QUANTITIES[key][0])
-    yield SIZE.figure("size-laws", draw, trials, len(laws), sizes=found.names, others=found.names[1:],
-                      confidence=found.confidence)
-
-
-def _draw_law(axes: Axes, law: PowerLaw, most: int) -> None:
-    name = law.names[0]
+def _draw_law(axes: Axes, key: str, law: PowerLaw, most: int) -> None:
+    name, (quantity, unit) = law.names[0], QUANTITIES[key][:2]
     at = law.asked.index(name)
     known = sorted({one.sizes[at] for one in law.points})
     middle = {other: float(np.exp(np.mean([math.log(one.sizes[law.asked.index(other)]) for one in law.points])))
@@ -180,12 +143,11 @@ def _draw_law(axes: Axes, law: PowerLaw, most: int) -> None:
     axes.axvline(known[-1], color=MUTED, linewidth=0.8, linestyle=":")
     for one in law.points:
         mark_estimate(axes, one.sizes[at], one.estimate, INK, "o", "measured")
-    ends = [end for one in law.points if is_known(one.estimate) for end in (one.estimate.low, one.estimate.high)
-            if 0 < end < math.inf]
+    ends = list(filter(is_positive, ends_of(one.estimate for one in law.points if is_positive(one.estimate.value))))
     far = law.at({**middle, name: end}).value
     value_axis(axes, "y", [*ends, far], most)
     axes.set_xscale("log")
     axes.set_xlim(known[0] / 1.3, end * 1.3)
     decimal_ticks(axes.xaxis, (known[0], end), most)
     axes.xaxis.set_major_formatter(lambda value, _: number(value, 1))
-    axes.set_xlabel(name)
+    label_axes(axes, name, quantity if unit == "1" else f"{quantity} ({unit})")

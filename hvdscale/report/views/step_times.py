@@ -6,36 +6,45 @@ from functools import partial
 
 import numpy as np
 
-from ...analysis.report_data import Section
-from ...analysis.speedup import Series
 from ...analysis.step_breakdown import ELSEWHERE, SHARE, WORK, RankTimes, StepParts
 from ...analysis.step_breakdown import NAMES as STEP_PARTS
 from ...analysis.step_breakdown import RANK_NAMES as NAMES
 from ...analysis.steps import RunCell
 from ...formatting.numbers import counted, number, percent
 from ..document import Figures, Finding, Part
-from ..drawing import BLUE, GREEN, ORANGE, Axes, Figure, explain_crowded, label_axes, set_ticks, shade
+from ..drawing import BLUE, CROWDED_COUNT, GREEN, ORANGE, Axes, explain, label_axes, set_ticks, shade
 from ..subject import Subject
-from ..table import BATCH, Cell, Table, count_cell, keys_of, number_cell
+from ..table import Cell, count_cell, keys_of, number_cell
 from ..texts import SCALING
 from .cells import batch_cell, crowded_warnings, runs_cell, table_of_cells, workers_cell, workers_marked
 from .workers import series_kind, series_name
 
 PARTS = {"communication": "waiting"}    # what columns call a part of a step, where that is not its name
 MOST_BARS = 10
-TITLES = {"step": "step", "data": "data", "forward": "forward", "backward": "backward", "waiting": "waiting",
-          "optimizer": "optimizer", ELSEWHERE: "elsewhere"}
 MOST_ROWS = 16          # ranks of a worker count that the table names
-Timed = tuple[RunCell, RankTimes]
 
 
 def step_parts(subject: Subject) -> Iterator[Part]:
-    """Of the most workers: what a step waits for, beside the fewest workers."""
     section = subject.section
     if not section.parts:
         return
-    yield _parts_table(section)
-    yield Figures(partial(_parts_figures, section))
+    yield table_of_cells("step-time", section.parts, {
+        "workers": lambda row: workers_cell(row[0]), "global_batch": lambda row: batch_cell(row[0]),
+        "runs": lambda row: runs_cell(row[0]),
+        "timed_steps": lambda row: count_cell(row[1].steps), "step_ms": lambda row: number_cell(1000 * row[1].seconds),
+        **{SCALING.column("part_ms", f"{name}_ms", part=name, what=PARTS.get(name, name)):
+           partial(lambda name, row: number_cell(1000 * row[1].seconds * getattr(row[1], name)), name)
+           for name in STEP_PARTS},
+        "communication_share": lambda row: Cell(percent(row[1].communication), row[1].communication)},
+        notes=(SCALING.say("step_parts"),),
+        warnings=crowded_warnings([cell for cell, _ in section.parts]), what=section.target, parts=True)
+    parts_of = {id(cell): (cell, parts) for cell, parts in section.parts}
+    shown = [(series, [parts_of[id(point.cell)] for point in series.points if id(point.cell) in parts_of])
+             for series in section.series]
+    yield Figures(lambda: [
+        SCALING.figure("step-time", partial(_draw_parts, parts), keys_of(cell for cell, _ in parts),
+                       name=series_name(series), series=series_kind(series))
+        for series, parts in shown if 1 < len(parts) <= MOST_BARS])
     (few, before), (many, after) = section.parts[0], section.parts[-1]
     where, there = (counted(cell.workers[0], "worker") for cell in (many, few))
     if few is not many and few.workers == many.workers:
@@ -45,76 +54,55 @@ def step_parts(subject: Subject) -> Iterator[Part]:
                        waiting_there=before.communication, data_there=before.data)
 
 
-def _parts_table(section: Section) -> Table:
-    def part(row: tuple[RunCell, StepParts], name: str) -> Cell:
-        return number_cell(1000 * row[1].seconds * getattr(row[1], name))
-    return table_of_cells("step-time", section.parts, {
-        "workers": lambda row: workers_cell(row[0]), BATCH: lambda row: batch_cell(row[0]),
-        "runs": lambda row: runs_cell(row[0]),
-        "timed_steps": lambda row: count_cell(row[1].steps), "step_ms": lambda row: number_cell(1000 * row[1].seconds),
-        **{SCALING.column("part_ms", f"{name}_ms", part=name, what=PARTS.get(name, name)): partial(part, name=name)
-           for name in STEP_PARTS},
-        "communication_share": lambda row: Cell(percent(row[1].communication), row[1].communication)},
-        notes=(SCALING.say("step_parts"),),
-        warnings=crowded_warnings([cell for cell, _ in section.parts]), what=section.target, parts=True)
-
-
-def _parts_figures(section: Section) -> Iterator[Figure]:
-    parts_of = {id(cell): parts for cell, parts in section.parts}
-    for series in section.series:
-        parts = [(point.cell, parts_of[id(point.cell)]) for point in series.points if id(point.cell) in parts_of]
-        if 1 < len(parts) <= MOST_BARS:
-            yield _parts_figure(series, parts)
-
-
-def _parts_figure(series: Series, parts: Sequence[tuple[RunCell, StepParts]]) -> Figure:
-    cells = [cell for cell, _ in parts]
-
-    def draw(axes: Axes) -> None:
-        bottoms = [0.0] * len(parts)
-        for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
-                                   ("communication", ORANGE, "waiting for communication, and its share")):
-            heights = [1000 * one.seconds * getattr(one, name) for _, one in parts]
-            axes.bar(range(len(parts)), heights, bottom=bottoms, width=0.62, color=color, label=label, linewidth=0)
-            bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
-        for at, (_, one) in enumerate(parts):
-            axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2),
-                          textcoords="offset points", ha="center", va="bottom", fontsize=8)
-        set_ticks(axes.xaxis, range(len(parts)))
-        axes.xaxis.set_major_formatter(lambda at, _: workers_marked(cells[round(at)]))
-        if any(cell.oversubscribed for cell in cells):
-            explain_crowded(axes)
-        axes.grid(False, axis="x")
-        axes.set_ylim(0, 1.1 * max(bottoms))
-        label_axes(axes, "workers W", "milliseconds a step (median)")
-    return SCALING.figure("step-time", draw, keys_of(cells), name=series_name(series),
-                          series=series_kind(series))
+def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
+    bottoms = [0.0] * len(parts)
+    for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
+                               ("communication", ORANGE, "waiting for communication, and its share")):
+        heights = [1000 * one.seconds * getattr(one, name) for _, one in parts]
+        axes.bar(range(len(parts)), heights, bottom=bottoms, width=0.62, color=color, label=label, linewidth=0)
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+    for at, (_, one) in enumerate(parts):
+        axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2), textcoords="offset points",
+                      ha="center", va="bottom", fontsize=8)
+    set_ticks(axes.xaxis, range(len(parts)), lambda at: workers_marked(parts[round(at)][0]))
+    if any(cell.oversubscribed for cell, _ in parts):
+        explain(axes, CROWDED_COUNT)
+    axes.grid(False, axis="x")
+    axes.set_ylim(0, 1.1 * max(bottoms))
+    label_axes(axes, "workers W", "milliseconds a step (median)")
 
 
 def ranks(subject: Subject) -> Iterator[Part]:
-    """What grew, then what each worker count's ranks show, the most workers first."""
+    """The parts of a step by rank; what grew, then what each worker count's ranks show, the most workers first."""
     timed = [(cell, parts.ranks) for cell, parts in subject.section.parts if parts.ranks]
     if not timed:
         return
-    yield rank_table(timed)
-    if 1 < timed[-1][1].ranks <= MOST_ROWS:
-        yield Figures(lambda: [rank_figure(*timed[-1])])
+    left_out = any(times.ranks > MOST_ROWS for _, times in timed)
+    yield SCALING.table(
+        "ranks", [(cell, times, rank) for cell, times in timed for rank in range(min(times.ranks, MOST_ROWS))], {
+            "workers": lambda row: count_cell(row[0].workers[0]),
+            "global_batch": lambda row: count_cell(row[0].global_batch),
+            "rank": lambda row: Cell(str(row[2]), row[2]),
+            **{SCALING.column("rank_ms", f"{name}_ms", part=name, name=name, rest=name == ELSEWHERE):
+               partial(lambda name, row: number_cell(1000 * row[1].seconds[name][row[2]]), name) for name in NAMES}},
+        lambda row: row[0].keys,
+        notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if left_out else ""))
+    (few, first), (many, last) = timed[0], timed[-1]
+    if 1 < last.ranks <= MOST_ROWS:
+        yield Figures(lambda: [SCALING.figure("step-time-by-rank", partial(_draw_ranks, last), many.keys,
+                                              workers=many.workers[0])])
     if len(timed) > 1:
-        yield _find_growth(timed[0], timed[-1])
+        grew = last.step - first.step
+        changes = sorted(((last.mean(name) - first.mean(name), name) for name in NAMES if name != "step"),
+                         key=lambda one: -abs(one[0]))
+        parts = [f"{name} {'+' if change >= 0 else '-'}{number(1000 * abs(change))}" for change, name in changes[:3]]
+        yield SCALING.find("step_grew", ms=1000 * abs(grew), more=grew >= 0, workers=many.workers[0],
+                           few=few.workers[0], parts=", ".join(parts))
     kinds: set[str] = set()
     for cell, times in reversed(timed):
         found = [one for one in _find_causes(cell, times) if one.kind not in kinds]
         kinds.update(one.kind for one in found)
         yield from found
-
-
-def _find_growth(before: Timed, after: Timed) -> Finding:
-    (few, first), (many, last) = before, after
-    grew = last.step - first.step
-    changes = sorted(((last.mean(name) - first.mean(name), TITLES[name]) for name in NAMES if name != "step"),
-                     key=lambda one: -abs(one[0]))
-    return SCALING.find("step_grew", ms=1000 * abs(grew), more=grew >= 0, workers=many.workers[0], few=few.workers[0],
-                        parts=", ".join(f"{name} {_signed(change)}" for change, name in changes[:3]))
 
 
 def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
@@ -130,37 +118,14 @@ def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
         yield SCALING.find("transfer", at=at, ms=1000 * times.transfer, apart=1000 * times.spread)
 
 
-def rank_table(timed: Sequence[Timed]) -> Table:
-    """The parts of a step by rank."""
-    def part(row: tuple[RunCell, RankTimes, int], name: str) -> Cell:
-        return number_cell(1000 * row[1].seconds[name][row[2]])
-    rows = [(cell, times, rank) for cell, times in timed for rank in range(min(times.ranks, MOST_ROWS))]
-    left_out = any(times.ranks > MOST_ROWS for _, times in timed)
-    return SCALING.table("ranks", rows, {
-        "workers": lambda row: count_cell(row[0].workers[0]), BATCH: lambda row: count_cell(row[0].global_batch),
-        "rank": lambda row: Cell(str(row[2]), row[2]),
-        **{SCALING.column("rank_ms", f"{name}_ms", part=TITLES[name], name=name, rest=name == ELSEWHERE):
-           partial(part, name=name) for name in NAMES}}, lambda row: row[0].keys,
-        notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if left_out else ""))
-
-
-def rank_figure(cell: RunCell, times: RankTimes) -> Figure:
-    """The parts of a step on each rank."""
-    names = [name for name in NAMES if name != "step"]
-
-    def draw(axes: Axes) -> None:
-        bottoms = np.zeros(times.ranks)
-        for at, name in enumerate(names):
-            heights = 1000 * times.seconds[name]
-            axes.bar(range(times.ranks), heights, bottom=bottoms, width=0.62, linewidth=0, label=TITLES[name],
-                     color=ORANGE if name == "waiting" else shade(at, len(names)))
-            bottoms = bottoms + heights
-        set_ticks(axes.xaxis, range(times.ranks))
-        axes.grid(False, axis="x")
-        axes.set_ylim(0, 1.1 * bottoms.max())
-        label_axes(axes, "rank", "milliseconds a step (medians)")
-    return SCALING.figure("step-time-by-rank", draw, cell.keys, workers=cell.workers[0])
-
-
-def _signed(seconds: float) -> str:
-    return f"{'+' if seconds >= 0 else '-'}{number(1000 * abs(seconds))}"
+def _draw_ranks(times: RankTimes, axes: Axes) -> None:
+    names, bottoms = [name for name in NAMES if name != "step"], np.zeros(times.ranks)
+    for at, name in enumerate(names):
+        heights = 1000 * times.seconds[name]
+        axes.bar(range(times.ranks), heights, bottom=bottoms, width=0.62, linewidth=0, label=name,
+                 color=ORANGE if name == "waiting" else shade(at, len(names)))
+        bottoms = bottoms + heights
+    set_ticks(axes.xaxis, range(times.ranks))
+    axes.grid(False, axis="x")
+    axes.set_ylim(0, 1.1 * bottoms.max())
+    label_axes(axes, "rank", "milliseconds a step (medians)")

@@ -1,77 +1,269 @@
-"""All kinds of figures of any workload's curves, each worked out when it is asked for.
-
-    workload_figures(curves)            of one workload, to one target each, the main one first
-    family_figures(curves)              of several workloads
+"""Figures of what searches found: the best metaparameters by batch, the trials in their space, and every kind of figure
+of one workload's curves, or of several workloads'.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ...analysis.base_rates import both_readings
-from ...analysis.best_points import EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_trials, choices, is_varied, split_by
+from ...analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM, REACHED, STOPPED, BestOfTrials,
+                                     BestPoint, Space, best_of_trials, best_points, choices, is_varied, many_valued,
+                                     space_of, split_by)
 from ...analysis.budgets import Budget, best_under
-from ...analysis.curves import Curve, curve_of
+from ...analysis.curves import Curve, CurvePoint, curve_of
+from ...analysis.defaults import USEFUL_WITHIN
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Options
 from ...analysis.studies import Study
-from ...analysis.trials import JobKey
-from ...formatting.numbers import round_number
+from ...formatting.numbers import counted, exact, round_number
 from ...target import Target
 from ..document import Figures, section_name, slug
-from ..drawing import Figure
+from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
+                       draw_line, draw_panels, ends_of, explain, fraction, is_named, is_positive, label_axes,
+                       log2_axis, mark_estimate, set_ticks, shade, spread_evenly, value_axis)
 from ..subject import Whole
+from ..table import keys_of
+from ..texts import SEARCH
 from .budgets import base_rate_figure, best_under_figure
 from .curves import EXAMPLES, NORMALISED, STEPS, curves_figure, heading, plain, targets_figure
-from .metaparameters import best_figure, best_of_figure, budgets_figure, trials_figure
 
+TITLES = {LEARNING_RATE: "learning rate", MOMENTUM: "momentum", EFFECTIVE: "effective learning rate"}
+AXES = {LEARNING_RATE: "learning rate \N{GREEK SMALL LETTER ETA}",
+        MOMENTUM: "1 - momentum", EFFECTIVE: "learning rate / (1 - momentum)"}
+FORMULAS = {EFFECTIVE: "\N{GREEK SMALL LETTER ETA} / (1 - momentum)"}
 ATTRIBUTES = {"model": "Models", "optimizer": "Optimizers", "dataset": "Data sets",
               "train_examples": "Sizes of the data set"}
 EARLIER = (64, 16, 4, 1)        # the largest budget of steps and of epochs that every batch has, over these
+MOST_PANELS = 9
+BUDGET_BATCHES = 3          # panels in a row of budgets_figure
+SPARE = 2                   # the budgets are this many times what the middle batch's best trial needed
+LEAST = 3                   # trials in a panel
+Values = TypeVar("Values", float, np.ndarray)
+MARKS: tuple[tuple[int | None, Look, str], ...] = (     # kind, look, and its name
+    (DIVERGED, {"marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1.1}, "diverged"),
+    (STOPPED, {"marker": ".", "color": MUTED, "markersize": 7, "markeredgewidth": 0}, "stopped by the search"),
+    (None, {"marker": "^", "markeredgecolor": ORANGE, "markerfacecolor": "none", "markersize": 5.5}, "did not meet"),
+    (REACHED, {"marker": "o", "color": BLUE, "markersize": 5.5, "markeredgewidth": 0}, "met the target"))
+
+
+def best_figure(curve: Curve, what: str = EFFECTIVE) -> Figure | None:
+    """The best value of a metaparameter at each batch, and the heuristics; None where fewer than two have one."""
+    return best_panels([(heading(curve.workload), curve)], what, name=f"best-{slug(what)}")
+
+
+def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, title: str = "",
+                name: str = "") -> Figure | None:
+    """A panel (title, curve) each; those with fewer than two batches are left out, None where none is left."""
+    found = [(panel, curve, [point for point in best_points(curve, what) if is_positive(_on_axis(point.value, what))])
+             for panel, curve in panels]
+    found = [(panel, curve, points) for panel, curve, points in found if len(points) > 1]
+    if not found:
+        return None
+
+    most = PANEL_TICKS if len(found) > 1 else TICKS
+    targets = {str(curve.target) for _, curve, _ in found}
+    return SEARCH.figure(
+        "best", draw_panels(lambda axes, points: _draw_best(axes, points, what, most),
+                            [points for *_, points in found], [panel for panel, *_ in found]),
+        keys_of(point for *_, points in found for point in points),
+        len(found), name=name or f"best-{slug(what)}-panels", title=title or f"Best {TITLES.get(what, what)} by batch",
+        panel=found[0][0] if len(found) == 1 else "", what=TITLES.get(what, what), within=USEFUL_WITHIN,
+        momentum=what == MOMENTUM, target=min(targets) if len(targets) == 1 else "",
+        formula=FORMULAS.get(what, f"{AXES.get(what, what)} of the best trial"))
+
+
+def _on_axis(value: Values, name: str) -> Values:
+    """Momentum is shown as its distance from 1."""
+    return 1 - value if name == MOMENTUM else value
+
+
+def _draw_best(axes: Axes, points: Sequence[BestPoint], what: str, most: int) -> None:
+    first, ratio = points[0], points[-1].global_batch / points[0].global_batch
+    log2_axis(axes, "x", [point.global_batch for point in points], most=most)
+    heuristics = [] if what == MOMENTUM else [("--", "linear heuristic", first.value * ratio),
+                                              (":", "square root heuristic", first.value * math.sqrt(ratio))]
+    for dashes, label, end in heuristics:
+        draw_line(axes, ((first.global_batch, first.value), (points[-1].global_batch, end)), MUTED, dashes, 1.3,
+                  label=label)
+    values = [_on_axis(point.value, what) for point in points]
+    log2_axis(axes, "y", values, [*(_on_axis(end, what) for point in points for end in (point.low, point.high)),
+                                  *(end for *_, end in heuristics)], most=most)
+    axes.yaxis.set_major_formatter(fraction)
+    axes.plot([point.global_batch for point in points], values, marker="o", color=BLUE, linewidth=1, markersize=5.5,
+              markeredgewidth=0, label=f"best {TITLES.get(what, what)}")
+    for point in points:
+        ends = [(point.global_batch, _on_axis(end, what)) for end in (point.low, point.high)]
+        draw_line(axes, ends, BLUE, width=1.4, alpha=0.6)
+    label_axes(axes, "global batch B (examples)", AXES.get(what, what))
+
+
+def trials_figure(curve: Curve) -> Figure | None:
+    """The trials of each batch of a curve by learning rate and a second metaparameter, up to MOST_PANELS batches."""
+    y = second(curve)
+    panels = [(f"B = {point.global_batch:,}", point.study, curve.target, math.inf)
+              for point in _spread(curve, y, MOST_PANELS)]
+    return scatter(panels, y, title=f"Trials to {curve.target}\n{heading(curve.workload)}")
+
+
+def budgets_figure(curve: Curve, *, steps: float | None = None, epochs: float | None = None, title: str = ""
+                   ) -> Figure | None:
+    """The same under a budget of steps, above, and one of epochs, below, at a small, a middle and a large batch.
+
+    By default SPARE times what the best trial of the middle batch needed, to two digits, so that there the two are
+    about one; None where the size of an epoch is not known, or no batch met the target.
+    """
+    y, examples = second(curve), curve.workload.train_examples
+    points = _spread(curve, y, BUDGET_BATCHES)
+    middle = next((point for point in points[len(points) // 2:] + points if point.steps.met and point.steps.value > 0),
+                  None)
+    if middle is not None and examples:
+        steps = steps or math.ceil(float(f"{SPARE * middle.steps.value:.2g}"))
+        epochs = epochs or float(f"{SPARE * middle.steps.value * middle.global_batch / examples:.2g}")
+    if y is None or len(points) < 2 or not examples or steps is None or epochs is None:
+        return None
+    counted_epochs = counted(1, "epoch") if epochs == 1 else f"{epochs:,.4g} epochs"
+    panels = [(f"B = {point.global_batch:,}, {exact(steps)} steps", point.study, curve.target, steps)
+              for point in points]
+    panels += [(f"B = {point.global_batch:,}, {counted_epochs}", point.study, curve.target,
+                epochs * examples / point.global_batch) for point in points]
+    title = title or f"Trials to {curve.target} under budgets of steps and of epochs\n{heading(curve.workload)}"
+    return scatter(panels, y, title=title, name="trials-budgets")
+
+
+def second(curve: Curve) -> str | None:
+    """The metaparameter to go with the learning rate: the momentum where it was searched; None: there is none."""
+    names = [name for name in many_valued([point.study for point in curve.searched]) if name != LEARNING_RATE]
+    return MOMENTUM if MOMENTUM in names else names[0] if names else None
+
+
+def _spread(curve: Curve, y: str | None, most: int) -> list[CurvePoint]:
+    """At most that many points with trials to show, evenly spread, the first and the last among them."""
+    def placed(study: Study) -> int:
+        names = [LEARNING_RATE] if y is None else [LEARNING_RATE, y]
+        if any(name not in study.metaparameters for name in names):
+            return 0
+        known = np.isfinite([study.metaparameters[name] for name in names]).all(0)
+        return int(((study.feasible | study.infeasible) & ~study.repeat & known).sum())
+    return spread_evenly([point for point in curve.searched if placed(point.study) >= LEAST], most)
+
+
+def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *, title: str,
+            name: str = "trials") -> Figure | None:
+    """Trials by learning rate and a second metaparameter y, or (None) the steps to the target, where those that did not
+    meet it were last seen: (title, study, target, most steps) a panel. None where no panel has a trial."""
+    found = [(plain(panel), space_of(study, target, LEARNING_RATE, y or LEARNING_RATE, most))
+             for panel, study, target, most in panels]
+    found = [(panel, space) for panel, space in found if len(space.x)]
+    if not found:
+        return None
+
+    titles, spaces = [panel for panel, _ in found], [space for _, space in found]
+    return SEARCH.figure(
+        "trials", draw_panels(lambda axes, space: _draw_space(axes, space, spaces, y), spaces, titles),
+        keys_of(spaces), len(found), name=name, title=title,
+        panel=titles[0] if len(found) == 1 else "", second=y.replace("_", " ") if y else "", momentum=y == MOMENTUM)
+
+
+def _draw_space(axes: Axes, space: Space, spaces: Sequence[Space], y: str | None) -> None:
+    most = PANEL_TICKS if len(spaces) > 1 else TICKS
+    across, up = space.x, space.steps if y is None else _on_axis(space.y, y)
+    every_x = np.concatenate([one.x for one in spaces])
+    every_y = np.concatenate([one.steps if y is None else _on_axis(one.y, y) for one in spaces])
+    value_axis(axes, "x", every_x, most)
+    if y is None:
+        log2_axis(axes, "y", every_y[every_y > 0].tolist(), most=most)
+    else:
+        value_axis(axes, "y", every_y, most)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    if y == MOMENTUM and min(left, low) > 0:        # along which learning rate / (1 - momentum) is a power of 10
+        pale: Look = {"color": MUTED, "alpha": 0.35, "linewidth": 0.7, "zorder": 1}
+        for power in range(math.floor(math.log10(left / high)), math.ceil(math.log10(right / low)) + 1):
+            axes.plot([left, right], [left / 10 ** power, right / 10 ** power], **pale)
+        explain(axes, "equal effective rate", **pale, linestyle="-")
+    known = [kind for kind, *_ in MARKS if kind is not None]
+    crowded = len(every_x) > MOST_MARKS
+    for kind, look, label in MARKS:
+        at = np.flatnonzero(space.kind == kind if kind is not None else ~np.isin(space.kind, known))
+        axes.plot(across[at], up[at], linestyle="", **look, rasterized=crowded)
+        if any((one.kind == kind).any() if kind is not None else not np.isin(one.kind, known).all()
+               for one in spaces):
+            explain(axes, label, **look)
+    if space.best is not None:
+        star: Look = {"marker": "*", "markersize": 12, "markerfacecolor": AMBER, "markeredgecolor": INK,
+                      "markeredgewidth": 0.9, "linestyle": ""}
+        axes.plot(across[space.best], up[space.best], **star, zorder=4)
+        explain(axes, "fewest steps", **{**star, "markersize": 9})
+    label_axes(axes, AXES[LEARNING_RATE], "steps to target S" if y is None else AXES.get(y, y.replace("_", " ")))
+
+
+def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
+    """The median best of n trials against n, one line a batch; None where none has two points."""
+    found = [one for one in found if sum(best.known and math.isfinite(best.low) for best in one.curve) > 1]
+    if not found:
+        return None
+    objective, target = found[0].objective, found[0].target
+    what = "steps to target" if objective == "steps" else f"best {objective}"
+    ranged = [one.best for one in found if one.best is not None and one.best.met]
+    above: Look = {"linestyle": "", "marker": "^", "markersize": 5, "markerfacecolor": "none", "markeredgewidth": 1}
+
+    def draw(axes: Axes) -> None:
+        values = [one.low for trials in found for one in trials.curve if math.isfinite(one.low)]
+        log2_axis(axes, "x", [one.n for trials in found for one in trials.curve])
+        set_ticks(axes.xaxis, [2 ** at for at in range(max(one.n for t in found for one in t.curve).bit_length())])
+        if min(values) > 0:
+            log2_axis(axes, "y", values, ends_of(ranged), arrows=arrows(ranged))
+        for at, trials in enumerate(found):
+            color, known = shade(at, len(found)), [one for one in trials.curve if one.known and math.isfinite(one.low)]
+            unknown = [one for one in trials.curve if not one.known and math.isfinite(one.low)]
+            draw_line(axes, ((one.n, one.low) for one in known), color, "o-", markersize=4, markeredgewidth=0,
+                      label=f"B = {trials.global_batch:,}" if is_named(at, len(found)) else None)
+            if trials.best is not None and trials.best.met:
+                mark_estimate(axes, trials.curve[-1].n, trials.best, color, "o", None)
+            axes.plot([one.n for one in unknown], [one.low for one in unknown], color=color, **above)
+            if unknown:
+                explain(axes, "not known: above", color=MUTED, **above)
+        label_axes(axes, "trials n", f"{what}, median best of n")
+    of_steps = objective == "steps"
+    return SEARCH.figure("best-of-n", draw, tuple(key for trials in found for key in trials.keys), target=target,
+                         objective="" if of_steps else objective.replace("/", "-"),
+                         what=f"fewest {what}" if of_steps else what,
+                         confidence=found[0].confidence if ranged else None)
 
 
 def workload_figures(curves: Sequence[Curve], options: Options = Options(), shared: bool = True,
-                     budgets: Sequence[Budget] = ()) -> Iterator[Figure]:
-    """Every kind of figure that the curves of one workload have the data for: one curve a target, the main one first.
+                     asked: Sequence[Budget] = ()) -> Iterator[Figure | None]:
+    """Every kind of figure of the curves of one workload, one a target, the main one first; None: without its data.
 
-    shared    also those that are the same whichever target of its metric is the main one
-    budgets   that were asked for; without any in steps, and any in epochs, round ones that every batch bears
+    shared   also those that are the same whichever target of its metric is the main one
+    asked    budgets; else round ones in steps and in epochs that every batch bears
     """
-    return filter(None, _of_workload(curves, options, shared, budgets))
-
-
-def _of_workload(curves: Sequence[Curve], options: Options, shared: bool, budgets: Sequence[Budget]
-                 ) -> Iterator[Figure | None]:
     main = curves[0]
     yield curves_figure([main])
     yield curves_figure([main], kind=EXAMPLES)
     yield targets_figure(curves)
-    studies = [point.study for point in main.searched]
+    studies, column, minimizes = [point.study for point in main.searched], main.target.column, main.target.minimizes
     for name in choices(studies):
         yield split_figure(main, name, options)
     for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE):
         if what != MOMENTUM or is_varied(studies, MOMENTUM):
             yield best_figure(main, what)
     yield trials_figure(main)
-    steps, epochs = (max((budget.amount for budget in budgets if budget.unit == unit), default=None)
-                     for unit in ("steps", "epochs"))
+    of_unit = group_by(sorted(asked), lambda budget: budget.unit)
+    steps, epochs = (of_unit[unit][-1].amount if unit in of_unit else None for unit in ("steps", "epochs"))
     yield budgets_figure(main, steps=steps, epochs=epochs)
     yield best_of_figure([best_of_trials(study, main.target, options.confidence) for study in studies])
     if shared:
-        yield from _figures_under_budgets(studies, main.target, options, budgets)
-
-
-def _figures_under_budgets(studies: Sequence[Study], target: Target, options: Options,
-                           asked: Sequence[Budget]) -> tuple[Figure | None, Figure | None]:
-    """The best of a target's metric under budgets, and by base rate: the same at all its targets."""
-    column, minimizes = target.column, target.minimizes
-    maps = both_readings(studies, column, minimizes)
-    groups = {one.budget.unit: _earlier(one.budget) for one in maps[::-1] if one and one.budget}
-    for unit in dict.fromkeys(budget.unit for budget in asked):
-        groups[unit] = sorted(budget for budget in asked if budget.unit == unit)
-    under = [best_under(studies, column, minimizes, budgets, options.confidence) for budgets in groups.values()]
-    return best_under_figure(*under), base_rate_figure(*maps)
+        maps = both_readings(studies, column, minimizes)
+        groups = {one.budget.unit: _earlier(one.budget) for one in maps[::-1] if one and one.budget}
+        groups |= {unit: of_unit[unit] for unit in dict.fromkeys(budget.unit for budget in asked)}
+        yield best_under_figure(*(best_under(studies, column, minimizes, budgets, options.confidence)
+                                  for budgets in groups.values()))
+        yield base_rate_figure(*maps)
 
 
 def _earlier(budget: Budget) -> list[Budget]:
@@ -93,35 +285,27 @@ def split_figure(curve: Curve, by: str, options: Options, title: str = "") -> Fi
 
 
 def families(whole: Whole) -> Iterator[tuple[str, list[Figures], str]]:
-    """The chapter of workloads that differ in one thing."""
     curves = [subject.curve for subject in whole.first.values()]
     if len(curves) > 1:
         yield "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""
 
 
-def family_figures(curves: Sequence[Curve]) -> Iterator[Figure]:
-    """Curves of several workloads that differ in one thing, each family raw and normalised.
-
-    Data sets are compared each to its own target, so only normalised; all else to one target.
-    """
-    for attribute, title in ATTRIBUTES.items():
-        for family in group_by(curves, lambda curve: _all_but(curve, attribute)).values():
-            if len({getattr(curve.workload, attribute) for curve in family}) > 1:
-                yield from filter(None, _of_family(family, attribute, title))
-
-
-def _of_family(family: Sequence[Curve], attribute: str, title: str) -> Iterator[Figure | None]:
-    name = f"{attribute.replace('_', '-')}s-{section_name(*_all_but(family[0], attribute))}"
-    family = sorted(family, key=lambda curve: getattr(curve.workload, attribute))
-    said = f"{title}: " + (plain(family[0].target) if attribute != "dataset" else "each to its target")
-    for kind in (NORMALISED, EXAMPLES) if attribute == "dataset" else (STEPS, NORMALISED):
-        yield curves_figure(family, kind=kind, title=said + ("" if kind == STEPS else ", normalised"),
-                            name=f"{name}-{kind}", ordered=attribute == "train_examples")
-
-
-def _all_but(curve: Curve, attribute: str) -> tuple[JobKey, Target | None]:
-    """What the curves of a family share."""
+def family_figures(curves: Sequence[Curve]) -> Iterator[Figure | None]:
+    """Curves of several workloads that differ in one thing, to one target, raw and normalised; data sets, each to its
+    own target, only normalised."""
     blank: dict[str, dict[str, Any]] = {
         "dataset": {"dataset": "", "train_examples": 0}, "train_examples": {"train_examples": 0},
         "model": {"model": "", "model_args": ""}, "optimizer": {"optimizer": ""}}
-    return replace(curve.workload, **blank[attribute]), None if attribute == "dataset" else curve.target
+    for attribute, title in ATTRIBUTES.items():
+        of_data = attribute == "dataset"
+        families = group_by(curves, lambda curve: (
+            replace(curve.workload, **blank[attribute]), None if of_data else curve.target))
+        for alike, family in families.items():
+            if len({getattr(curve.workload, attribute) for curve in family}) < 2:
+                continue
+            name = f"{attribute.replace('_', '-')}s-{section_name(*alike)}"
+            family = sorted(family, key=lambda curve: getattr(curve.workload, attribute))
+            said = f"{title}: " + ("each to its target" if of_data else plain(family[0].target))
+            for kind in (NORMALISED, EXAMPLES) if of_data else (STEPS, NORMALISED):
+                yield curves_figure(family, kind=kind, title=said + ("" if kind == STEPS else ", normalised"),
+                                    name=f"{name}-{kind}", ordered=attribute == "train_examples")

@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ...analysis.grouping import group_by
 from ...analysis.report_data import Section
 from ...analysis.slow_runs import drift_of
 from ...analysis.step_breakdown import MOST_ROWS
-from ...analysis.steps import RunToTarget, run_of
+from ...analysis.steps import RunCell, RunToTarget, run_of
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, exact, in_brackets, list_first, listed
 from ...log.schema import Status
@@ -19,7 +20,8 @@ from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
 from ..document import Figures, Finding, Part
-from ..drawing import INK, Axes, Figure, decimal_ticks, explain_crowded, is_named, label_axes, power_ticks, shade
+from ..drawing import (CROWDED_COUNT, INK, Axes, Figure, decimal_ticks, explain, is_named, label_axes, power_ticks,
+                       shade)
 from ..subject import Subject
 from ..table import keys_of, metric_name
 from ..texts import SCALING
@@ -32,22 +34,17 @@ ACROSS = {"step": ("steps", "steps", "step of /evaluations"),
           "seconds": ("training time (seconds, evaluation left out)", "time", "train_seconds of /evaluations")}
 
 
-def slow_runs(subject: Subject) -> Iterator[Finding]:
-    """Runs that are left out of the times, as they took far longer than the others of their setting."""
+def outliers(subject: Subject) -> Iterator[Finding]:
+    """Runs left out of the times, and seeds left out of the steps, that took far more than others of their setting."""
     section = subject.section
-    named = [SCALING.say("slow_run", run=name_trials([run.trial]), workers=run.trial.workers,
-                         batch=run.trial.global_batch, times=times) for run, times in section.slow]
-    if named:
-        yield SCALING.find("slow", None, (capital(list_first(named, MOST_NAMED)) + ".",), runs=len(named))
-
-
-def seeds_apart(subject: Subject) -> Iterator[Finding]:
-    """Seeds that are left out of the steps, as they needed far more than the others of their setting."""
-    found = {(cell.global_batch, seed[0]): ratio for cell in subject.section.cells
-             for seed, ratio in cell.apart.items()}
-    named = [SCALING.say("apart_seed", seed=seed, batch=batch, times=times) for (batch, seed), times in found.items()]
-    if named:
-        yield SCALING.find("apart", None, (capital(list_first(named, MOST_NAMED)) + ".",), seeds=len(named))
+    slow = [SCALING.say("slow_run", run=name_trials([run.trial]), workers=run.trial.workers,
+                        batch=run.trial.global_batch, times=times) for run, times in section.slow]
+    ratios = {(cell.global_batch, seed[0]): ratio for cell in section.cells for seed, ratio in cell.apart.items()}
+    apart = [SCALING.say("apart_seed", seed=seed, batch=batch, times=times) for (batch, seed), times in ratios.items()]
+    if slow:
+        yield SCALING.find("slow", None, (capital(list_first(slow, MOST_NAMED)) + ".",), runs=len(slow))
+    if apart:
+        yield SCALING.find("apart", None, (capital(list_first(apart, MOST_NAMED)) + ".",), seeds=len(apart))
 
 
 def drift(subject: Subject) -> Iterator[Finding]:
@@ -91,10 +88,7 @@ def unlearned(subject: Subject) -> Iterator[Finding]:
 
 
 def schedules(section: Section) -> tuple[str, ...]:
-    """The learning rate as a function of the step at each batch, as the plans settled it in whatever unit was typed.
-
-    Of a search that met nothing no trial is the best.
-    """
+    """The learning rate by step at each batch, as the plans settled it; of a search that met nothing no trial's."""
     found: dict[BatchSchedule, dict[str, None]] = {}
     for run in (run for cell in section.cells if cell.met or not section.searches for run in cell.runs):
         schedule = Schedule.of(run.trial.plan.get("problem") or {})
@@ -118,7 +112,14 @@ def left_out(section: Section) -> Iterator[str]:
     diverged, met = section.with_status(Status.INFEASIBLE), section.met_before_diverging
     if diverged:
         yield SCALING.say("diverged", met=len(met) or None, met_named=name_trials(met), **some(diverged))
-    yield from _describe_nans(section)
+    nans: dict[str, list[tuple[Trial, int]]] = {}       # by metric; those of trials that diverged are no news
+    for trial in section.trials:
+        for column, count in trial.nan_counts.items() if trial.status != Status.INFEASIBLE else ():
+            nans.setdefault(column, []).append((trial, count))
+    for column, found in nans.items():
+        yield SCALING.say("nan", metric=column, count=sum(count for _, count in found),
+                          evaluations=sum(len(trial.step) for trial, _ in found),
+                          trials=name_trials([trial for trial, _ in found]))
     told = [trial for trial in section.pruned if trial not in section.not_covered]
     if told:
         before = sum(run_of(trial, section.target).met for trial in told) if section.target else 0
@@ -135,18 +136,6 @@ def left_out(section: Section) -> Iterator[str]:
         yield SCALING.say("moved", named=name_trials(moved))
 
 
-def _describe_nans(section: Section) -> Iterator[str]:
-    """The metrics that were NaN, each in a sentence; those of trials that diverged are no news."""
-    found: dict[str, list[tuple[Trial, int]]] = {}
-    for trial in section.trials:
-        for column, count in trial.nan_counts.items() if trial.status != Status.INFEASIBLE else ():
-            found.setdefault(column, []).append((trial, count))
-    for column, those in found.items():
-        yield SCALING.say("nan", metric=column, count=sum(count for _, count in those),
-                          evaluations=sum(len(trial.step) for trial, _ in those),
-                          trials=name_trials([trial for trial, _ in those]))
-
-
 def name_trials(trials: Sequence[Trial]) -> str:
     """``w8.h5:1, 2; w16.h5:1 and 3 more``: a log once, then its trials."""
     by_log = group_by(trials[:MOST_NAMED], lambda trial: trial.log)
@@ -155,46 +144,44 @@ def name_trials(trials: Sequence[Trial]) -> str:
 
 
 def training(subject: Subject) -> Iterator[Part]:
-    """The curves of the metric that matters, against steps, tokens and time."""
-    section, metric = subject.section, _metric(subject.section)
-    yield Figures(lambda: (_training_figure(section, metric, across) for across in ACROSS if metric and any(
-        _has_curve(run, metric, across) for cell in section.cells for run in cell.runs)))
+    section, target = subject.section, subject.section.target
+    names = {name for cell in section.cells for run in cell.runs for name in run.trial.metrics if _has_curve(run, name)}
+    # the target's, else the first there is of validation, test or training, an error before others
+    metric = target.column if target else min(names, default=None, key=lambda name: (
+        ("val", "test", "train").index(name.split("/")[0]), "error" not in name, name))
+
+    def figures() -> Iterator[Figure]:
+        if not metric:
+            return
+        for across, (label, short, column) in ACROSS.items():
+            drawn = [(cell, [run for run in cell.runs if _has_curve(run, metric, across)]) for cell in section.cells]
+            drawn = [(cell, runs) for cell, runs in drawn if runs]
+            if drawn:
+                yield SCALING.figure("curve", partial(_draw_curves, section, metric, across, drawn),
+                                     keys_of(cell for cell, _ in drawn), across=across, metric=metric,
+                                     metric_name=metric_name(metric), short=short, label=label, column=column)
+    yield Figures(figures)
 
 
-def _training_figure(section: Section, metric: str, across: str) -> Figure:
-    drawn = {id(cell): [run for run in cell.runs if _has_curve(run, metric, across)] for cell in section.cells}
-    cells = [cell for cell in section.cells if drawn[id(cell)]]
-    label, short, column = ACROSS[across]
-    name = metric_name(metric)
-
-    def draw(axes: Axes) -> None:
-        ends, values = [], []
-        for at, cell in enumerate(cells):
-            color = shade(at, len(cells))
-            crowded = across == "seconds" and cell.oversubscribed
-            if crowded:
-                explain_crowded(axes)
-            for index, run in enumerate(drawn[id(cell)]):
-                x = _across(run, across)
-                axes.plot(x, run.trial.metrics[metric], color=color, linewidth=1, alpha=0.9,
-                          linestyle="--" if crowded else "-", label=None if index or not is_named(at, len(cells)) else
-                          f"W = {listed(cell.workers)}{CROWDED if crowded else ''}, B = {cell.global_batch:,}")
-                ends.append(x[-1])
-                values += [value for value in run.trial.metrics[metric] if math.isfinite(value)]
-        starts = [x[x > 0][0] for cell in cells for run in drawn[id(cell)] if ((x := _across(run, across)) > 0).any()]
-        _curve_axes(axes, section, metric, starts, ends, values, across)
-        label_axes(axes, label, name)
-    return SCALING.figure("curve", draw, keys_of(cells), across=across, metric_name=name, metric=metric, short=short,
-                          label=label, column=column)
-
-
-def _curve_axes(axes: Axes, section: Section, metric: str, starts: Sequence[float], ends: Sequence[float],
-                values: list[float], across: str) -> None:
+def _draw_curves(section: Section, metric: str, across: str, drawn: Sequence[tuple[RunCell, Sequence[RunToTarget]]],
+                 axes: Axes) -> None:
     goal = [section.target.value] if section.target and section.target.column == metric else []
-    positive = [value for value in values + goal if value > 0]
-    if positive and min(values + goal) > 0 and max(positive) > 8 * min(positive):
+    starts, ends, values = [], [], [*goal]
+    for at, (cell, runs) in enumerate(drawn):
+        crowded = across == "seconds" and cell.oversubscribed
+        name = f"W = {listed(cell.workers)}{CROWDED if crowded else ''}, B = {cell.global_batch:,}"
+        if crowded:
+            explain(axes, CROWDED_COUNT)
+        for index, run in enumerate(runs):
+            x, y = _across(run, across), run.trial.metrics[metric]
+            axes.plot(x, y, color=shade(at, len(drawn)), linewidth=1, alpha=0.9, linestyle="--" if crowded else "-",
+                      label=None if index or not is_named(at, len(drawn)) else name)
+            starts += x[x > 0][:1].tolist()
+            ends.append(x[-1])
+            values += [value for value in y if math.isfinite(value)]
+    if values and min(values) > 0 and max(values) > 8 * min(values):
         axes.set_yscale("log")
-        decimal_ticks(axes.yaxis, (min(positive), max(positive)))
+        decimal_ticks(axes.yaxis, (min(values), max(values)))
     if starts and max(ends) > 3 * min(ends) > 0:
         axes.set_xscale("log", base=2 if across == "step" else 10, nonpositive="mask")
         axes.set_xlim(min(starts) / 1.1, max(ends) * 1.1)
@@ -207,23 +194,13 @@ def _curve_axes(axes: Axes, section: Section, metric: str, starts: Sequence[floa
         axes.xaxis.set_major_formatter(lambda value, _: exact(value))
     for value in goal:
         axes.axhline(value, color=INK, linestyle="--", linewidth=1.1, label=f"target {section.target}")
+    label_axes(axes, ACROSS[across][0], metric_name(metric))
 
 
 def _across(run: RunToTarget, across: str) -> np.ndarray:
     if across == "tokens":
         return np.full(len(run.trial.step), np.nan) if run.trial.tokens is None else run.trial.tokens
     return run.trial.step if across == "step" else run.trial.train_seconds
-
-
-def _metric(section: Section) -> str | None:
-    """The metric whose curves are shown: the target's, else the first there is of validation, test or training."""
-    if section.target:
-        return section.target.column
-    names = {name for cell in section.cells for run in cell.runs for name in run.trial.metrics
-             if _has_curve(run, name)}
-    ordered = sorted(names, key=lambda name: (("val", "test", "train").index(name.split("/")[0]), "error" not in name,
-                                              name))
-    return ordered[0] if ordered else None
 
 
 def _has_curve(run: RunToTarget, metric: str, across: str = "step") -> bool:

@@ -1,27 +1,27 @@
-"""By worker count: tables of the series and of cells in none, what more workers buy, speedup and efficiency."""
+"""By worker count: tables of the series and of cells in none, what more workers or a growing batch buy, figures."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ...analysis.curves import Curve
+from ...analysis.curves import BatchPoint, Curve
 from ...analysis.intervals import Estimate
 from ...analysis.pooled_variance import updates
 from ...analysis.report_data import Section
-from ...analysis.speedup import WEAK, Series, SpeedupPoint
+from ...analysis.speedup import WEAK, Series, SpeedupPoint, compare
 from ...analysis.steps import RunCell
 from ...formatting.numbers import capital, counted, exact, number, spread, whole
+from ...plan.batch_schedule import BatchSchedule
 from ..differences import problems_of_points
 from ..document import Figures, Finding, Part
-from ..drawing import (BLUE, GREEN, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_line, ends_of, fraction, is_known,
-                       label_axes, log2_axis, mark_estimate)
+from ..drawing import (BLUE, GREEN, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_line, ends_of, fraction,
+                       is_positive, label_axes, log2_axis, mark_estimate)
 from ..subject import Subject
-from ..table import (BATCH, EXAMPLES, PERFECT, STATISTICAL, STEPS, SYSTEM, TOKENS, Cell, Column, Table, count_cell,
-                     interval_cell, keys_of)
+from ..table import Cell, Table, count_cell, interval_cell, keys_of
 from ..texts import SCALING, Cells
 from .cells import (batch_cell, cell_notes, cell_warnings, describe_lost, estimate_cell, lost_of, met_cell, of_searches,
-                    ratio_cell, runs_cell, tuned_by, workers_cell)
+                    ratio_cell, runs_cell, table_of_cells, tuned_by, workers_cell)
 
 MOST_ALONE = 3      # points of no series that are told one by one
 SMALL = 0.15            # an efficiency below it is shown on a log scale
@@ -42,30 +42,43 @@ def series_kind(series: Series) -> str:
 
 
 def by_workers(subject: Subject) -> Iterator[Part]:
-    """A table a series, cells in none, and by global batch; what more workers buy."""
     section = subject.section
     for series in section.series:
-        yield from _find_speedup(section, series, bool(subject.plan)) if section.target else _find_throughput(
-            section, series)
+        first, last, gained = series.points[0], series.points[-1], series.points[-1].throughput_speedup
+        if section.target:
+            yield from _find_speedup(section, series, bool(subject.plan))
+        elif not math.isnan(gained.value):
+            yield SCALING.find("throughput", gained, series=_kind(section, series), first=first.workers,
+                               last=last.workers, speedup=gained, efficiency=last.system_efficiency.value,
+                               slow=first.cell.examples_per_second.value, fast=last.cell.examples_per_second.value)
         yield _series_table(section, series)
-    timed = any(not math.isnan(cell.examples_per_second.value) for cell in section.alone)
-    if len(section.alone) <= (MOST_ALONE if timed else 1):              # else the table says it
-        yield from (_find_alone(section, cell) for cell in section.alone)
-    alone = _alone_table(section) if section.alone else None
     batches = _batch_table(section, section.batches) if section.batches else None
-    yield from (batches, alone) if section.searches else (alone, batches)
-    yield Figures(lambda: (draw(section, series) for series in section.series if any(
-        point.cell.runs for point in series.points) for draw in (_speedup_figure, _efficiency_figure)))
+    alone = _cells_alone(section) if section.alone else ()
+    yield from (batches, *alone) if section.searches else (*alone, batches)
+    yield Figures(partial(_figures, section))
+
+
+def _figures(section: Section) -> Iterator[Figure]:
+    for series in section.series:
+        points = [point for point in series.points if point.cell.runs]
+        for kind, draw in (("speedup", _draw_speedup), ("efficiency", _draw_efficiency)) if points else ():
+            yield SCALING.figure(kind, partial(draw, points, bool(section.target), series.points[0].workers),
+                                 keys_of(point.cell for point in points), target=section.target,
+                                 name=series_name(series), series=series_kind(series),
+                                 confidence=section.options.confidence,
+                                 crowded=any(point.cell.oversubscribed for point in points))
 
 
 def _find_speedup(section: Section, series: Series, planned: bool) -> Iterator[Finding]:
-    """What more workers buy, and at which the target was not met."""
     kind = _kind(section, series)
     timed = [point for point in series.points if not math.isnan(point.time_speedup.value)]
     if len(timed) > 1:
         best, last = min(timed, key=lambda point: point.cell.seconds.value), timed[-1]
+        statistical, system = last.statistical_efficiency.value, last.system_efficiency.value
+        greater = "statistics" if statistical < system else "the system"
         yield SCALING.find("speedup", last.time_speedup, series=kind, first=timed[0].workers, last=last.workers,
-                           speedup=last.time_speedup, product=last.product.value, greater=_greater_loss(last))
+                           speedup=last.time_speedup, product=last.product.value,
+                           greater=greater if 0 < statistical * system < 0.95 else "")
         if best is not last and not planned:
             yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds)
     unmet = [SCALING.say("unmet_at", workers=point.workers, met=point.cell.met or None,
@@ -84,195 +97,181 @@ def _kind(section: Section, series: Series) -> str:
     return capital(series_kind(series) if several else f"{series.kind} scaling")
 
 
-def _greater_loss(point: SpeedupPoint) -> str:
-    statistical, system = point.statistical_efficiency.value, point.system_efficiency.value
-    if not 0 < statistical * system < 0.95:
-        return ""
-    return "statistics" if statistical < system else "the system"
-
-
-def _find_throughput(section: Section, series: Series) -> Iterator[Finding]:
-    first, last = series.points[0], series.points[-1]
-    speedup = last.throughput_speedup
-    if not math.isnan(speedup.value):
-        yield SCALING.find("throughput", speedup, series=_kind(section, series), first=first.workers,
-                           last=last.workers, speedup=speedup, efficiency=last.system_efficiency.value,
-                           slow=first.cell.examples_per_second.value, fast=last.cell.examples_per_second.value)
-
-
-def _find_alone(section: Section, cell: RunCell) -> Finding:
-    """Of a point that is in no series."""
-    where, speed = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}", "no time is known"
-    known = not math.isnan(cell.examples_per_second.value)
-    if known:
+def _cells_alone(section: Section) -> Iterator[Part]:
+    known = {id(cell) for cell in section.alone if not math.isnan(cell.examples_per_second.value)}
+    for cell in section.alone if len(section.alone) <= (MOST_ALONE if known else 1) else ():
+        where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}"
         speed = f"{number(cell.examples_per_second.value)} examples per second"
-    kind = ("alone_diverged" if not cell.runs else "alone_speed" if not section.target else
-            "alone" if cell.steps.met else "alone_unmet")
-    return SCALING.find(kind, where=where, target=section.target, speed=speed,
-                        steps=cell.steps.value if cell.steps.met else cell.steps.beyond,
-                        seconds=cell.seconds.value if known and kind == "alone" else None)
-
-
-def series_notes(section: Section, series: Series) -> tuple[str, ...]:
-    """How to read a series' table."""
-    cells = [point.cell for point in series.points]
-    paired = len({updates(cell) for cell in cells}) < len(cells)
-    return (SCALING.say("series", weak=series.kind == WEAK, workers=series.baseline.workers[0]),
-            SCALING.say("paired") if paired else "", *cell_notes(section, cells))
-
-
-def series_warnings(section: Section, series: Series) -> tuple[str, ...]:
-    """Of a series' table."""
-    cells = [point.cell for point in series.points]
-    tuned = tuned_by(section, cells)
-    searched = {one.name for found in tuned.values() for search in found for one in search.space}
-    problems = "; ".join(problems_of_points(series.points, searched if len(tuned) == len(cells) else ()))
-    unmet = section.target and not series.baseline.steps.met
-    return (SCALING.say("problems", problems=problems) if problems else "",
-            SCALING.say("baseline_unmet", workers=series.baseline.workers[0]) if unmet else "",
-            *cell_warnings(section, cells))
+        kind = ("alone_diverged" if not cell.runs else "alone_speed" if not section.target else
+                "alone" if cell.steps.met else "alone_unmet")
+        yield SCALING.find(kind, where=where, target=section.target,
+                           speed=speed if id(cell) in known else "no time is known",
+                           steps=cell.steps.value if cell.steps.met else cell.steps.beyond,
+                           seconds=cell.seconds.value if id(cell) in known and kind == "alone" else None)
+    yield SCALING.table("alone", section.alone, _point(section), lambda cell: cell.keys, diverged=lost_of,
+                        notes=("" if section.series else SCALING.say("one_count"), *cell_notes(section, section.alone)),
+                        warnings=cell_warnings(section, section.alone), series=bool(section.series),
+                        what=section.target or "throughput", searched=of_searches(section, section.alone))
 
 
 def _point(section: Section) -> Cells:
     """The columns of a worker count's cell: to the target, or without one of its throughput."""
-    cells: Cells = {"workers": workers_cell, BATCH: batch_cell}
+    def timed_steps(cell: RunCell) -> Cell:
+        timed = {run.last_step for run in cell.runs}
+        return Cell(spread(timed), max(timed, default=0))
+    cells: Cells = {"workers": workers_cell, "global_batch": batch_cell}
     if section.target:
-        return cells | {"met": met_cell, STEPS: lambda cell: estimate_cell(cell.steps, cell, whole),
+        return cells | {"met": met_cell, "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
                         "seconds_to_target": lambda cell: estimate_cell(cell.seconds, cell),
                         "examples_per_second": lambda cell: interval_cell(cell.examples_per_second)}
-    return cells | {"runs": lambda cell: runs_cell(cell, describe_lost(cell)), "timed_steps": _timed,
+    return cells | {"runs": lambda cell: runs_cell(cell, describe_lost(cell)), "timed_steps": timed_steps,
                     "examples_per_second": lambda cell: interval_cell(cell.examples_per_second),
                     "step_seconds": lambda cell: interval_cell(cell.step_seconds)}
 
 
-def _timed(cell: RunCell) -> Cell:
-    timed = {run.last_step for run in cell.runs}
-    return Cell(spread(timed), max(timed, default=0))
-
-
 def _series_table(section: Section, series: Series) -> Table:
-    baseline = series.baseline
-
-    def of_cell(point: SpeedupPoint, fill: Callable[[RunCell], Cell]) -> Cell:
-        return fill(point.cell)
-
-    def of_ratio(point: SpeedupPoint, name: str) -> Cell:
-        return ratio_cell(getattr(point, name), point.cell, baseline)
-    ratios: dict[Column | str, str] = {SYSTEM: "system_efficiency", "throughput_speedup": "throughput_speedup"}
+    baseline, cells = series.baseline, [point.cell for point in series.points]
+    ratios: tuple[str, ...] = "system_efficiency", "throughput_speedup"
     if section.target:
-        ratios = {"step_speedup": "step_speedup", STATISTICAL: "statistical_efficiency", SYSTEM: "system_efficiency",
-                  "efficiency": "product", "time_speedup": "time_speedup"}
-    cells: Cells = {key: partial(of_cell, fill=fill) for key, fill in _point(section).items()}
+        ratios = "step_speedup", "statistical_efficiency", "system_efficiency", "product", "time_speedup"
+    columns: Cells = {key: partial(lambda fill, point: fill(point.cell), fill) for key, fill in _point(section).items()}
+    columns |= {"efficiency" if name == "product" else name:
+                partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
+                for name in ratios}
+    paired = len({updates(cell) for cell in cells}) < len(cells)
+    tuned = tuned_by(section, cells)
+    searched = {one.name for found in tuned.values() for search in found for one in search.space}
+    problems = "; ".join(problems_of_points(series.points, searched if len(tuned) == len(cells) else ()))
     return SCALING.table(
-        "series", series.points, cells | {key: partial(of_ratio, name=name) for key, name in ratios.items()},
-        lambda point: point.cell.keys, diverged=lambda point: lost_of(point.cell),
+        "series", series.points, columns, lambda point: point.cell.keys, diverged=lambda point: lost_of(point.cell),
         baseline=lambda point: baseline.keys, file=series_name(series), spare=bool(section.target),
-        notes=series_notes(section, series), warnings=series_warnings(section, series),
+        notes=(SCALING.say("series", weak=series.kind == WEAK, workers=baseline.workers[0]),
+               SCALING.say("paired") if paired else "", *cell_notes(section, cells)),
+        warnings=(SCALING.say("problems", problems=problems) if problems else "",
+                  SCALING.say("baseline_unmet", workers=baseline.workers[0])
+                  if section.target and not baseline.steps.met else "", *cell_warnings(section, cells)),
         what=section.target or "throughput", series=series_kind(series))
-
-
-def _alone_table(section: Section) -> Table:
-    why = [] if section.series else [SCALING.say("one_count")]
-    return SCALING.table("alone", section.alone, _point(section), lambda cell: cell.keys, diverged=lost_of,
-                         notes=(*why, *cell_notes(section, section.alone)),
-                         warnings=cell_warnings(section, section.alone), series=bool(section.series),
-                         what=section.target or "throughput", searched=of_searches(section, section.alone))
 
 
 def _batch_table(section: Section, batches: Curve) -> Table:
     cells = [point.cell for point in batches.measured]
-    tokens: Cells = {TOKENS: lambda point: estimate_cell(point.cell.tokens, point.cell)}
+    tokens: Cells = {"tokens_to_target": lambda point: estimate_cell(point.cell.tokens, point.cell)}
+
+    def ran_at(point: BatchPoint) -> Cell:
+        every, workers = ",".join(map(str, point.cell.workers)), point.cell.workers
+        return Cell(every if len(every) < 12 else f"{workers[0]}-{workers[-1]}", every)
     notes = (SCALING.say("by_batch"),
              SCALING.say("meanings", perfect=section.options.perfect_within, useful=section.options.useful_within),
              SCALING.say("bias") if len(cells) > 2 else "", *cell_notes(section, cells, times=False))
     return SCALING.table("batches", batches.measured, {
-        BATCH: lambda point: count_cell(point.global_batch),
-        SCALING.column("ran_at", "workers"): lambda point: _ran_at(point.cell),
+        "global_batch": lambda point: count_cell(point.global_batch),
+        SCALING.column("ran_at", "workers"): ran_at,
         "met": lambda point: met_cell(point.cell),
-        STEPS: lambda point: estimate_cell(point.steps, point.cell, whole),
-        EXAMPLES: lambda point: estimate_cell(point.examples, point.cell),
+        "steps_to_target": lambda point: estimate_cell(point.steps, point.cell, whole),
+        "examples_to_target": lambda point: estimate_cell(point.examples, point.cell),
         **(tokens if any(cell.tokens.runs for cell in cells) else {}),
-        STATISTICAL: lambda point: ratio_cell(point.statistical_efficiency, point.cell, cells[0]),
-        PERFECT: lambda point: Cell(("yes" if point.perfect else "no") if point.steps.met else
-                                    "not met" if point.cell.runs else "diverged")},
+        "statistical_efficiency": lambda point: ratio_cell(point.statistical_efficiency, point.cell, cells[0]),
+        "perfect_scaling": lambda point: Cell(("yes" if point.perfect else "no") if point.steps.met else
+                                              "not met" if point.cell.runs else "diverged")},
         lambda point: point.cell.keys, diverged=lambda point: lost_of(point.cell),
         baseline=lambda point: cells[0].keys, notes=notes,
         warnings=cell_warnings(section, cells, times=False), what=section.target,
         searched=of_searches(section, cells) or " (all worker counts)")
 
 
-def _ran_at(cell: RunCell) -> Cell:
-    every = ",".join(map(str, cell.workers))
-    return Cell(every if len(every) < 12 else f"{cell.workers[0]}-{cell.workers[-1]}", every)
+def _draw_speedup(points: Sequence[SpeedupPoint], to_target: bool, least: int, axes: Axes) -> None:
+    shown = [point for point in points if is_positive(point.throughput_speedup.value)]
+    workers, ideal = [point.workers for point in points], [point.worker_ratio for point in points]
+    log2_axis(axes, "x", workers)
+    ratios = [ratio for point in points for ratio in (point.throughput_speedup, point.time_speedup)]
+    log2_axis(axes, "y", [1, *ideal, *(ratio.value for ratio in ratios)], ends_of(ratios))
+    axes.yaxis.set_major_formatter(fraction)
+    draw_line(axes, zip(workers, ideal), MUTED, "--", 1.2, label="ideal")
+    axes.fill_between([p.workers for p in shown], [p.throughput_speedup.value for p in shown],
+                      [p.worker_ratio for p in shown], color=ORANGE, alpha=0.15, linewidth=0,
+                      label="lost to the system")
+    if to_target:
+        both = [point for point in shown if is_positive(point.time_speedup.value)]
+        axes.fill_between([p.workers for p in both], [p.time_speedup.value for p in both],
+                          [p.throughput_speedup.value for p in both], color=BLUE, alpha=0.15, linewidth=0,
+                          label="lost to statistics")
+    _plot_ratio(axes, points, "throughput_speedup", ORANGE, "s", "examples per second")
+    if to_target:
+        _plot_ratio(axes, points, "time_speedup", BLUE, "o", "time to target")
+    label_axes(axes, "workers W", f"speedup over {counted(least, 'worker')}")
 
 
-def _speedup_figure(section: Section, series: Series) -> Figure:
-    points = [point for point in series.points if point.cell.runs]
-
-    def draw(axes: Axes) -> None:
-        shown = [point for point in points if is_known(point.throughput_speedup)]
-        workers = [point.workers for point in points]
-        ideal = [point.worker_ratio for point in points]
-        log2_axis(axes, "x", workers)
-        ratios = [ratio for point in points for ratio in (point.throughput_speedup, point.time_speedup)]
-        log2_axis(axes, "y", [1, *ideal, *(ratio.value for ratio in ratios)], ends_of(ratios))
-        axes.yaxis.set_major_formatter(fraction)
-        draw_line(axes, zip(workers, ideal), MUTED, "--", 1.2, label="ideal")
-        axes.fill_between([p.workers for p in shown], [p.throughput_speedup.value for p in shown],
-                          [p.worker_ratio for p in shown], color=ORANGE, alpha=0.15, linewidth=0,
-                          label="lost to the system")
-        if section.target:
-            both = [point for point in shown if is_known(point.time_speedup)]
-            axes.fill_between([p.workers for p in both], [p.time_speedup.value for p in both],
-                              [p.throughput_speedup.value for p in both], color=BLUE, alpha=0.15, linewidth=0,
-                              label="lost to statistics")
-        _plot_ratio(axes, points, "throughput_speedup", ORANGE, "s", "examples per second")
-        if section.target:
-            _plot_ratio(axes, points, "time_speedup", BLUE, "o", "time to target")
-        label_axes(axes, "workers W", f"speedup over {counted(series.points[0].workers, 'worker')}")
-    return _series_figure("speedup", section, series, draw)
-
-
-def _series_figure(kind: str, section: Section, series: Series, draw: Callable[..., None]) -> Figure:
-    """A figure of what the worker counts of a series reach."""
-    cells = [point.cell for point in series.points if point.cell.runs]
-    return SCALING.figure(kind, draw, keys_of(cells), target=section.target, name=series_name(series),
-                          series=series_kind(series), confidence=section.options.confidence,
-                          crowded=any(cell.oversubscribed for cell in cells))
-
-
-def _efficiency_figure(section: Section, series: Series) -> Figure:
-    points = [point for point in series.points if point.cell.runs]
+def _draw_efficiency(points: Sequence[SpeedupPoint], to_target: bool, _: int, axes: Axes) -> None:
     kinds = [("system_efficiency", ORANGE, "s", "system efficiency", 1.0)]
-    if section.target:
+    if to_target:
         kinds = [("statistical_efficiency", GREEN, "^", "statistical efficiency", 1 / 1.04),
                  ("system_efficiency", ORANGE, "s", "system efficiency", 1.04),
                  ("product", BLUE, "o", "their product", 1.0)]
-
-    def draw(axes: Axes) -> None:
-        log2_axis(axes, "x", [point.workers for point in points])
-        axes.axhline(1, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
-        for kind in kinds:
-            _plot_ratio(axes, points, *kind)
-        ratios: list[Estimate] = [getattr(point, name) for point in points for name, *_ in kinds]
-        tops = [1.0, *(end for one in ratios for end in (one.value, one.high) if math.isfinite(end))]
-        values = [one.value for one in ratios if is_known(one)]
-        if values and min(values) < SMALL:
-            axes.set_yscale("log")
-            ends = [max(min(values) / 4, one.low) for one in ratios]
-            axes.set_ylim(min([*values, *ends]) / 1.3, 1.3 * min(max(tops), 4 * max(values)))
-            decimal_ticks(axes.yaxis, axes.get_ylim())
-        else:
-            axes.set_ylim(0, 1.08 * min(max(tops), 2 * max([1, *values])))
-        label_axes(axes, "workers W", "efficiency")
-    return _series_figure("efficiency", section, series, draw)
+    log2_axis(axes, "x", [point.workers for point in points])
+    axes.axhline(1, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
+    for kind in kinds:
+        _plot_ratio(axes, points, *kind)
+    ratios: list[Estimate] = [getattr(point, name) for point in points for name, *_ in kinds]
+    tops = [1.0, *(end for one in ratios for end in (one.value, one.high) if math.isfinite(end))]
+    values = [one.value for one in ratios if is_positive(one.value)]
+    if values and min(values) < SMALL:
+        axes.set_yscale("log")
+        ends = [max(min(values) / 4, one.low) for one in ratios]
+        axes.set_ylim(min([*values, *ends]) / 1.3, 1.3 * min(max(tops), 4 * max(values)))
+        decimal_ticks(axes.yaxis, axes.get_ylim())
+    else:
+        axes.set_ylim(0, 1.08 * min(max(tops), 2 * max([1, *values])))
+    label_axes(axes, "workers W", "efficiency")
 
 
 def _plot_ratio(axes: Axes, points: Sequence[SpeedupPoint], name: str, color: str, marker: str, label: str,
                 aside: float = 1.0) -> None:
     """A line through a ratio at each worker count, with marks; statistics do not depend on the host."""
     found: list[tuple[SpeedupPoint, Estimate]] = [(point, getattr(point, name)) for point in points]
-    draw_line(axes, ((point.workers * aside, ratio.value) for point, ratio in found if is_known(ratio)), color)
+    draw_line(axes, ((point.workers * aside, ratio.value) for point, ratio in found if is_positive(ratio.value)),
+              color)
     for point, ratio in found:
         mark_estimate(axes, point.workers, ratio, color, marker, label,
                       name != "statistical_efficiency" and point.cell.oversubscribed, aside)
+
+
+def growing_batch(subject: Subject) -> Iterator[Part]:
+    section = subject.section
+    rows: list[tuple[RunCell, SpeedupPoint | None, RunCell]] = []       # a cell, its ratios, and to what they are
+    alone: list[int] = []
+    for cell in section.cells:
+        beside = [one for one in section.constant if one.workers == cell.workers]
+        alone += [] if beside else cell.workers
+        rows += [(cell, None, cell), *((one, compare(cell, one, section.options.confidence), cell) for one in beside)]
+    if section.target and section.workload.batch_schedule:
+        yield _growing_table(section, rows, alone)
+    pairs = [(one, point, cell) for one, point, cell in rows if point]
+    for one, gained, cell in pairs:
+        speedup = gained.time_speedup
+        if cell.workers == pairs[-1][-1].workers and not math.isnan(speedup.value):
+            yield SCALING.find("growing", speedup, workers=cell.workers[0], speedup=speedup, batch=one.global_batch,
+                               examples=1 / gained.statistical_efficiency.value)
+
+
+def _growing_table(section: Section, rows: Sequence[tuple[RunCell, SpeedupPoint | None, RunCell]],
+                   alone: Sequence[int]) -> Table:
+    def gained(row: tuple[RunCell, SpeedupPoint | None, RunCell], name: str) -> Cell:
+        cell, point, grown = row
+        return ratio_cell(getattr(point, name), grown, cell) if point else Cell("")
+    tokens: Cells = {"tokens_to_target": lambda row: estimate_cell(row[0].tokens, row[0])}
+    batches = BatchSchedule.of_pairs(section.workload.batch_schedule)
+    return table_of_cells("growing-batch", rows, {
+        "workers": lambda row: workers_cell(row[0]), "global_batch": lambda row: batch_cell(row[0]),
+        "met": lambda row: met_cell(row[0]),
+        "steps_to_target": lambda row: estimate_cell(row[0].steps, row[0], whole),
+        "examples_to_target": lambda row: estimate_cell(row[0].examples, row[0]),
+        **(tokens if any(cell.tokens.runs for cell in section.cells) else {}),
+        "seconds_to_target": lambda row: estimate_cell(row[0].seconds, row[0]),
+        "worker_seconds": lambda row: estimate_cell(row[0].seconds.scaled(row[0].workers[0]), row[0]),
+        "step_speedup": partial(gained, name="step_speedup"),
+        SCALING.column("examples_ratio", "statistical_efficiency"): partial(gained, name="statistical_efficiency"),
+        "time_speedup": partial(gained, name="time_speedup")},
+        what=section.target, gained=True, notes=(
+            SCALING.say("growing_ratios", batches=str(batches)), SCALING.say(
+                "growing_alone", workers=alone, smallest=batches.smallest, largest=batches.largest) if alone else "",
+            *cell_notes(section, section.cells)))
