@@ -1,16 +1,15 @@
 """Where a step's time goes: getting data, computing, and waiting for communication, as rank 0 measured them; and on
 each rank, where every rank timed its own.
 
-For a trial: the median step, and each part's share of a step, averaged over its steps, so that a stall counts as one
-step however long it was. For a cell: the geometric mean of its runs' medians, and the mean of their shares. The parts
-in seconds are share times step; they add up to the step. RunCell.parts are those of a cell.
+For a trial: the mean step, of which each part is a share, so that they add up to it. For a cell: the geometric mean of
+its runs' steps, and the mean of their shares. RunCell.parts are those of a cell.
 
 The ranks leave a reduction together, so the one that waits least came to it last. What it waits is at most the transfer
 that no backward pass hid; what the others wait beyond that, they wait for slower ranks.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,16 +23,31 @@ NAMES = tuple(name.removesuffix("_seconds") for name in STEP_PARTS)
 ELSEWHERE = "elsewhere"                         # in no part: what a rank does beside training
 RANK_NAMES = (*RANK_PARTS, ELSEWHERE)
 SHARE = 0.1                                     # of a step, above which a part of it is named
+REGULAR = 0.8                                   # of the pauses, as many steps from one to the next
 WORK = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True)
+class Pause:
+    """What makes some steps of a rank take over twice its typical one: saving, logging, a slow disk."""
+
+    rank: int
+    part: str
+    seconds: float          # of such a step in that part, beyond what it typically takes
+    steps: int
+    every: int              # steps from one to the next; 0: not regular
+    share: float            # of the rank's time
 
 
 @dataclass(frozen=True, eq=False)
 class RankTimes:
     """The steps of a run."""
 
-    seconds: dict[str, np.ndarray]      # median of each of RANK_NAMES on each rank, arrays of shape (ranks,)
-    transfer: float                     # median over steps of the shortest wait of a rank
+    seconds: dict[str, np.ndarray]      # mean of each of RANK_NAMES on each rank, arrays of shape (ranks,)
+    typical: np.ndarray                 # median step of each rank
+    transfer: float                     # mean over steps of the shortest wait of a rank
     spread: float                       # of the longest less the shortest
+    pause: Pause | None = None
 
     @property
     def ranks(self) -> int:
@@ -67,21 +81,40 @@ def read_ranks(log: Log) -> dict[int, RankTimes]:
             for number, rows in rows_of_each(table["trial"][timed]).items()}
 
 
-def times_of(parts: dict[str, np.ndarray]) -> RankTimes:
+def times_of(parts: dict[str, np.ndarray], average: Callable[..., np.ndarray] = np.mean) -> RankTimes:
     """Of the seconds of RANK_PARTS, arrays of shape (ranks, steps)."""
     inside = np.sum([values for name, values in parts.items() if name != "step"], axis=0)
     parts = {**parts, ELSEWHERE: np.maximum(parts["step"] - inside, 0.0)}
     waited = parts["waiting"]
-    return RankTimes({name: np.median(values, axis=1) for name, values in parts.items()},
-                     float(np.median(waited.min(0))), float(np.median(np.ptp(waited, axis=0))))
+    return RankTimes({name: average(values, axis=1) for name, values in parts.items()},
+                     np.median(parts["step"], axis=1), float(average(waited.min(0))),
+                     float(average(np.ptp(waited, axis=0))), find_pause(parts))
+
+
+def find_pause(parts: dict[str, np.ndarray]) -> Pause | None:
+    """The pause with the largest share, where that is over SHARE; a wait for a rank that pauses is none."""
+    found = []
+    for name, values in parts.items():
+        for rank, seconds in enumerate(values if name not in ("step", "waiting") else ()):
+            step, beyond = parts["step"][rank], seconds - np.median(seconds)
+            long = np.flatnonzero(beyond > np.median(step))
+            if len(long):
+                apart = np.diff(long)
+                regular = len(long) > 2 and np.mean(apart == np.median(apart)) > REGULAR
+                found.append(Pause(rank, name, float(beyond[long].mean()), len(long), int(np.median(apart)) if regular
+                                   else 0, float(beyond[long].sum() / step.sum())))
+    pause = max(found, key=lambda one: one.share, default=None)
+    return pause if pause and pause.share > SHARE else None
 
 
 def mean_of(runs: Sequence[RankTimes]) -> RankTimes | None:
-    """The mean over the runs of a cell; None without runs, or where their ranks differ in number."""
+    """The mean over the runs of a cell, with the longest pause of one; None where their ranks differ in number."""
     if not runs or len({run.ranks for run in runs}) > 1:
         return None
     return RankTimes({name: np.mean([run.seconds[name] for run in runs], axis=0) for name in RANK_NAMES},
-                     float(np.mean([run.transfer for run in runs])), float(np.mean([run.spread for run in runs])))
+                     np.mean([run.typical for run in runs], axis=0), float(np.mean([run.transfer for run in runs])),
+                     float(np.mean([run.spread for run in runs])),
+                     max((run.pause for run in runs if run.pause), key=lambda one: one.share, default=None))
 
 
 @dataclass(frozen=True)
@@ -89,7 +122,7 @@ class StepParts:
     """The steps of one trial, or of the runs of one cell."""
 
     steps: int              # timed in parts
-    seconds: float          # of the median step
+    seconds: float          # of the mean step
     data: float             # shares of a step, adding up to 1
     compute: float
     communication: float
@@ -110,13 +143,10 @@ def read_parts(log: Log) -> dict[int, StepParts]:
     parts = np.array([table[name] for name in STEP_PARTS])
     whole = np.isfinite(parts).all(0) & (seconds > 0)
     seconds, trial, parts = seconds[whole], trial[whole], parts[:, whole]
-    order = np.lexsort((seconds, trial))
-    ids, first, count = np.unique(trial[order], return_index=True, return_counts=True)
-    ordered = seconds[order]
-    medians = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
-    at = np.searchsorted(ids, trial)
-    shares = [np.bincount(at, part / parts.sum(0), len(ids)) / count for part in parts]
+    ids, at, count = np.unique(trial, return_inverse=True, return_counts=True)
+    means = np.bincount(at, seconds) / count
+    sums = np.array([np.bincount(at, part) for part in parts])
     ranks = read_ranks(log)
-    return {int(trial): StepParts(int(steps), float(median), float(data), float(compute), float(communication),
+    return {int(trial): StepParts(int(steps), float(mean), float(data), float(compute), float(communication),
                                   ranks.get(int(trial)))
-            for trial, steps, median, data, compute, communication in zip(ids, count, medians, *shares)}
+            for trial, steps, mean, data, compute, communication in zip(ids, count, means, *sums / sums.sum(0))}

@@ -24,6 +24,7 @@ import torch
 
 from ..log.schema import RANK_PARTS
 from ..watch.listener import Listener
+from .long_updates import LongUpdates
 
 INNERMOST = ("waiting", "backward", "forward", "optimizer")     # parts that may lie in a later one
 COUNTED = ("examples", "tokens", "batches", "passes", "apart")
@@ -65,9 +66,12 @@ class UpdateClock(Listener):
         self._now: TimedUpdate | None = None         # None: before the first update has ended
         self._open: dict[str, Mark] = {}        # parts that have begun
         self._last_gradient: Mark = None
+        self.long = LongUpdates(lambda: "waiting" in self._open or "backward" in self._open and (
+            self._last_gradient is not None))
 
     def timed(self) -> dict[str, list[float]]:
         """The seconds of RANK_PARTS, and COUNTED, of each update that was timed."""
+        self.long.ended.set()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         rows = [{**self._spent(update), **{name: getattr(update, name) for name in COUNTED}} for update in self._done]
@@ -190,7 +194,10 @@ class UpdateClock(Listener):
     def _end_update(self) -> None:
         self.made += 1
         mark = self._mark()
-        if self._now is not None:
+        if self._now is None:
+            self.long.start()
+        else:
+            self.long.update_ends(self.made > self.warm_up and not self._now.apart)
             self._now.ended = mark
             if self.made > self.warm_up:
                 self._done.append(self._now)

@@ -26,7 +26,8 @@ def main() -> NoReturn:
             "error": error, "made": clock.made, "optimizer": clock.optimizer, "rate": clock.rate,
             "device": torch.cuda.get_device_name(clock.device) if on_gpu else "cpu", "memory": memory,
             "parameters": clock.parameters, "watts": clock.watts if math.isfinite(clock.watts) else None,
-            "threads": torch.get_num_threads(), "remarks": clock.remarks, "torch": torch.__version__,
+            "threads": torch.get_num_threads(), "torch": torch.__version__,
+            "remarks": [*clock.remarks, *clock.long.describe(process.rank)],
             "updates": clock.timed() if state != RUNNING else {}}
         write_whole(record_of(rank.place, process.rank), json.dumps(record), sync=False)
 

@@ -84,7 +84,7 @@ class Display:
         seconds, by_rank = zip(*self._by_rank)
         data, passes = np.array(by_rank).reshape(len(by_rank), 2, -1).transpose(1, 2, 0)
         times = times_of({"step": np.broadcast_to(seconds, data.shape), "data": data, "forward": passes,
-                          "waiting": np.zeros_like(data)})
+                          "waiting": np.zeros_like(data)}, np.median)
         for name, what in (("data", "getting its data"), ("forward", "in its passes")):
             if found := times.outlier([name]):
                 return (f"rank {found[0]} is slow: {1000 * found[1]:.3g} ms a step {what}, the others "

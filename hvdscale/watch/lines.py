@@ -19,7 +19,11 @@ LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib"
 
 def line_of_call() -> str:
     """``train.py:12``: the innermost line of the running call that is the script's own; empty where none is."""
-    frame: FrameType | None = sys._getframe(1)
+    return line_of(sys._getframe(1))
+
+
+def line_of(frame: FrameType | None) -> str:
+    """The same of what is running at a frame."""
     while frame is not None:
         if is_own(frame.f_code.co_filename):
             return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -34,3 +34,28 @@ def test_a_cell_has_the_mean_of_its_runs_unless_their_ranks_differ_in_number():
     times = mean_of([made(step=10, data=[1, 1]), made(step=20, data=[3, 1])])
     assert (times.step, times.seconds["data"].tolist()) == (15, [2, 1])
     assert mean_of([made(data=[1, 1]), made(data=[1])]) is None and mean_of([]) is None
+
+
+@pytest.mark.parametrize("slow, every", [(range(4, 50, 5), 5), ([3, 9, 17, 40], 0), ([7], 0)])
+@pytest.mark.parametrize("part", [ELSEWHERE, "data", "forward"])
+def test_what_some_steps_alone_have_is_a_pause_with_its_period_and_share(slow, every, part):
+    """Rank 0 takes 300 ms longer in some of 50 steps of 10 ms, while rank 1 waits for it."""
+    parts = {name: np.zeros((2, 50)) for name in RANK_PARTS}
+    parts["forward"] += 10
+    longer = np.isin(np.arange(50), [*slow]) * 300.0
+    if part != ELSEWHERE:
+        parts[part][0] += longer
+    parts["waiting"][1] = longer
+    parts["step"] += 10 + longer
+    times = times_of(parts)
+    pause = times.pause
+    assert (pause.rank, pause.part, pause.seconds, pause.steps, pause.every) == (0, part, 300, len(slow), every)
+    assert pause.share == pytest.approx(300 * len(slow) / (500 + 300 * len(slow)))
+    assert times.typical.tolist() == [10, 10] and times.step == pytest.approx(10 + 6 * len(slow))
+    assert sum(times.mean(name) for name in times.seconds if name != "step") == pytest.approx(times.step)
+
+
+def test_steps_that_differ_by_less_than_a_typical_one_are_no_pause():
+    parts = {name: np.zeros((1, 40)) for name in RANK_PARTS}
+    parts["step"] = parts["forward"] = 10 + 9.0 * (np.arange(40)[None] % 2)
+    assert times_of(parts).pause is None

@@ -199,21 +199,21 @@ def test_without_a_plan_metaparameters_distinguish_settings(plan):
 
 def timed(**changes):
     """Step parts of one trial whose first step stalls."""
-    return read_trials(log(trial(step_seconds=[9.0, 0.1, 0.3, 0.2, 0.2], **changes)))[0].step_parts
+    return read_trials(log(trial(step_seconds=[4.0, 0.1, 0.3, 0.4, 0.2], **changes)))[0].step_parts
 
 
-def test_one_stall_counts_as_one_step():
+def test_parts_add_up_to_the_mean_step():
     parts = timed(communication_share=0.5)
-    assert (parts.steps, parts.seconds) == (5, pytest.approx(0.2))
+    assert (parts.steps, parts.seconds) == (5, pytest.approx(1.0))
     assert (parts.data, parts.compute, parts.communication) == pytest.approx((0.1, 0.4, 0.5))
 
 
-def test_shares_are_the_mean_over_steps():
-    made = log(trial(step_seconds=[0.1, 0.1], communication_share=0.5))
-    made.steps["communication_seconds"] = np.array([0.0, 0.05])
-    made.steps["compute_seconds"] = np.array([0.1, 0.05])
+def test_a_share_is_of_the_time_of_all_steps():
+    made = log(trial(step_seconds=[0.1, 0.3], communication_share=0.5))
+    made.steps["communication_seconds"] = np.array([0.0, 0.2])
+    made.steps["compute_seconds"] = np.array([0.1, 0.1])
     made.steps["data_seconds"] = np.zeros(2)
-    assert read_trials(made)[0].step_parts.communication == pytest.approx(0.25)
+    assert read_trials(made)[0].step_parts.communication == pytest.approx(0.5)
 
 
 def test_steps_without_parts_leave_none():

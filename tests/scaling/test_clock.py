@@ -1,7 +1,9 @@
 """The clock of a script's updates: parts that add up, examples and tokens, and what is left out."""
 import math
+import re
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -100,6 +102,22 @@ def test_the_passes_of_an_update_are_added_up_and_one_after_an_evaluation_is_apa
     clock = UpdateClock(1, 99, lambda: None)
     train(clock, **how)
     assert [min(found, 1) if name == "apart" else found for found in clock.timed()[name]] == counted
+
+
+def test_the_line_at_which_long_updates_were_is_named():
+    clock = UpdateClock(6, 99, lambda: None)
+    model = nn.Linear(3, 1)
+    with watching([clock], details=False):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(40):
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            if step % 5 == 4:
+                time.sleep(5 * NAP)
+    clock.timed()
+    [remark] = clock.long.describe(0)
+    line = next(at for at, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "5 * NAP" in text)
+    assert re.fullmatch(rf"rank 0 was at .*test_clock.py:{line} in [4-7] updates that took over 2 times .*", remark)
 
 
 def test_a_wait_inside_a_pass_is_no_part_of_the_pass():

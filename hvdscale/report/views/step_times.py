@@ -69,7 +69,7 @@ def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
         explain(axes, CROWDED_COUNT)
     axes.grid(False, axis="x")
     axes.set_ylim(0, 1.1 * max(bottoms))
-    label_axes(axes, "workers W", "milliseconds a step (median)")
+    label_axes(axes, "workers W", "milliseconds a step (mean)")
 
 
 def ranks(subject: Subject) -> Iterator[Part]:
@@ -84,7 +84,8 @@ def ranks(subject: Subject) -> Iterator[Part]:
             "global_batch": lambda row: count_cell(row[0].global_batch),
             "rank": lambda row: Cell(str(row[2]), row[2]),
             **{SCALING.column("rank_ms", f"{name}_ms", part=name, name=name, rest=name == ELSEWHERE):
-               partial(lambda name, row: number_cell(1000 * row[1].seconds[name][row[2]]), name) for name in NAMES}},
+               partial(lambda name, row: number_cell(1000 * row[1].seconds[name][row[2]]), name) for name in NAMES},
+            "typical_ms": lambda row: number_cell(1000 * row[1].typical[row[2]])},
         lambda row: row[0].keys,
         notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if left_out else ""))
     (few, first), (many, last) = timed[0], timed[-1]
@@ -106,13 +107,18 @@ def ranks(subject: Subject) -> Iterator[Part]:
 
 
 def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
-    """Each cause at one worker count: an outlier among the ranks is (rank, its seconds, those of the others)."""
-    at, late = counted(cell.workers[0], "worker"), times.outlier(["data"])
-    for kind, found in (("slow_rank", times.outlier(WORK)), ("busy_rank", times.outlier([ELSEWHERE])),
-                        ("late_rank", late)):
-        if found:
+    """Each cause at one worker count: an outlier among the ranks is (rank, its seconds, those of the others). What a
+    pause adds to a part is said of the pause."""
+    at, late, pause = counted(cell.workers[0], "worker"), times.outlier(["data"]), times.pause
+    if pause:
+        yield SCALING.find("pause", rank=pause.rank, at=at, ms=1000 * pause.seconds, every=pause.every or None,
+                           steps=pause.steps, elsewhere=pause.part == ELSEWHERE, part=pause.part, share=pause.share,
+                           typical=1000 * times.typical[pause.rank])
+    for kind, names in (("slow_rank", WORK), ("busy_rank", (ELSEWHERE,)), ("late_rank", ("data",))):
+        found = times.outlier(names)
+        if found and not (pause and pause.part in names):
             yield SCALING.find(kind, rank=found[0], at=at, ms=1000 * found[1], others=1000 * found[2])
-    if not late and times.mean("data") > SHARE * times.step:
+    if not late and times.mean("data") > SHARE * times.step and not (pause and pause.part == "data"):
         yield SCALING.find("short_loader", at=at, share=times.mean("data") / times.step, ms=1000 * times.mean("data"))
     if times.ranks > 1 and times.mean("waiting") > SHARE * times.step:
         yield SCALING.find("transfer", at=at, ms=1000 * times.transfer, apart=1000 * times.spread)
@@ -128,4 +134,4 @@ def _draw_ranks(times: RankTimes, axes: Axes) -> None:
     set_ticks(axes.xaxis, range(times.ranks))
     axes.grid(False, axis="x")
     axes.set_ylim(0, 1.1 * bottoms.max())
-    label_axes(axes, "rank", "milliseconds a step (medians)")
+    label_axes(axes, "rank", "milliseconds a step (means)")
