@@ -32,6 +32,7 @@ from .rows import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruni
 from .step_breakdown import StepParts, read_parts
 
 NO_ROWS = np.empty(0, np.int64)
+BUSY = 0.1                  # the share of its time without a core from which on a rank was on a busy host
 # entries of a plan's problem that older logs lack, and that are null where they do not apply
 LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau", "exact")
 
@@ -119,8 +120,18 @@ class Trial:
 
     @property
     def crowded(self) -> bool:
-        """Whether its host had fewer cores than workers, including the workers of a sweep's other trials."""
+        """Whether its host had fewer cores than workers, including the workers of a sweep's other trials, or others'
+        processes kept them busy."""
+        return self.lacked_cores or self.without_core > BUSY
+
+    @property
+    def lacked_cores(self) -> bool:
         return self.execution.get("local_workers", 0) > self.execution.get("cores", np.inf)
+
+    @property
+    def without_core(self) -> float:
+        """The share of its time in which the rank that fared worst waited for a core; 0 where that is unknown."""
+        return max((self.plan.get("measured") or {}).get("without_core") or [0.0])
 
     @cached_property
     def last_step(self) -> int:

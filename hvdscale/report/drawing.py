@@ -4,7 +4,7 @@
     svg = render(figure, "svg")
 
 Marks: a disc is two runs or more, a diamond one; an open triangle was not met and points to where the value
-lies; any other hollow mark, and #, is of runs with more workers than cores on a host. Colours are Okabe and Ito's
+lies; any other hollow mark, and #, is of runs on a host with too few free cores. Colours are Okabe and Ito's
 (2008), viridis where there is an order, so that none relies on red against green.
 Text is drawn verbatim: a name with dollar signs is no formula.
 """
@@ -45,7 +45,7 @@ MOST_KEPT = 1000        # drawings, so that a page and a file of one figure are 
 MOST_NAMED = 8          # entries of a legend
 TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; room for that many times LETTERS
 LETTERS = 6.5
-CROWDED_LABEL = "more workers than cores"       # on a host
+CROWDED_LABEL = "too few free cores"            # on a host
 CROWDED_COUNT = f"# {CROWDED_LABEL}"            # behind a worker count
 TITLE_WIDTH = 54        # letters of a title's line that SIZE has room for
 LONG = 34               # letters from which on entries of a legend take twice the room

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from ..log.schema import RANK_PARTS
+from ..system.load import seconds_without_core
 from ..watch.listener import Listener
 from .long_updates import LongUpdates
 
@@ -58,9 +59,10 @@ class UpdateClock(Listener):
         self.remarks: list[str] = []
         self.parameters = 0             # of the model, as its optimizers have them; 0: not known
         self.watts = math.nan           # of the GPU, over the updates that are timed
+        self.without_core = math.nan    # the share of their time in which this rank waited for a core
         self._counted: set[torch.optim.Optimizer] = set()
         self._sharded = False
-        self._used = (math.nan, math.nan)       # seconds and joules at the first of them
+        self._used = (math.nan, math.nan, math.nan)     # at the first of them: seconds, joules, seconds without a core
         self._first: torch.optim.Optimizer | None = None
         self._done: list[TimedUpdate] = []
         self._now: TimedUpdate | None = None         # None: before the first update has ended
@@ -204,10 +206,12 @@ class UpdateClock(Listener):
         self._now = TimedUpdate(mark)
         self._open.clear()
         if self.made == self.warm_up:
-            self._used = time.monotonic(), joules_of(self.device)
+            self._used = time.monotonic(), joules_of(self.device), seconds_without_core()
         if self.made >= self.warm_up + self.updates:
-            since, joules = self._used
-            self.watts = (joules_of(self.device) - joules) / (time.monotonic() - since)
+            since, joules, without_core = self._used
+            seconds = time.monotonic() - since
+            self.watts = (joules_of(self.device) - joules) / seconds
+            self.without_core = (seconds_without_core() - without_core) / seconds
             self._finish()
 
 

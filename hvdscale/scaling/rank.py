@@ -25,7 +25,9 @@ def main() -> NoReturn:
             "rank": process.rank, "workers": process.size, "local_workers": process.local_size, "state": state,
             "error": error, "made": clock.made, "optimizer": clock.optimizer, "rate": clock.rate,
             "device": torch.cuda.get_device_name(clock.device) if on_gpu else "cpu", "memory": memory,
-            "parameters": clock.parameters, "watts": clock.watts if math.isfinite(clock.watts) else None,
+            "parameters": clock.parameters,
+            **{name: value if math.isfinite(value) else None for name, value in (
+                ("watts", clock.watts), ("without_core", clock.without_core))},
             "threads": torch.get_num_threads(), "torch": torch.__version__,
             "remarks": [*clock.remarks, *clock.long.describe(process.rank)],
             "updates": clock.timed() if state != RUNNING else {}}

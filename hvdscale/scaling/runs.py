@@ -157,7 +157,8 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
             "execution": {**execution, "local_batch": local, "accumulate": passes},
             "measured": {"peak_memory_bytes": [record["memory"] for record in records],
                          "parameters": first["parameters"],
-                         "watts": [record["watts"] for record in records if record["watts"] is not None],
+                         **{name: [record[name] for record in records if record[name] is not None]
+                            for name in ("watts", "without_core")},
                          "left_out": int(apart.sum()), "remarks": list(remarks)},
             "asked": dict(asked)}
     writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset=script, model=MODEL,

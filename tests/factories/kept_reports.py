@@ -100,7 +100,7 @@ def timed(folder):
     for workers in (1, 2):
         parts = [dict(TIMES, waiting=7 - 2 * rank, step=16) if workers > 1 else TIMES for rank in range(workers)]
         records = [{"rank": rank, "workers": workers, "optimizer": "sgd", "rate": 0.1, "torch": "2", "device": "cpu",
-                    "memory": 1, "parameters": 10, "watts": None, "remarks": [],
+                    "memory": 1, "parameters": 10, "watts": None, "without_core": 0.01, "remarks": [],
                     "updates": {**{name: [own[name] / 1000] * 10 for name in RANK_PARTS}, "examples": [8] * 10,
                                 "tokens": [0] * 10, "batches": [1] * 10, "passes": [1] * 10,
                                 "apart": [True] + [False] * 9}} for rank, own in enumerate(parts)]

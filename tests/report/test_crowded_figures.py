@@ -10,7 +10,7 @@ from tests.analysis.test_worker_plan import plan, run
 from tests.factories.shown import figures_of
 
 TIMES = ("speedup-weak-32", "efficiency-weak-32", "step-time-weak-32", "curve-seconds")
-EXPLAINED = "more workers than cores"
+EXPLAINED = "too few free cores"
 
 
 def figures(cores):
@@ -41,7 +41,7 @@ def test_only_marks_of_times_are_hollow_at_crowded_worker_counts(cores, workers)
     assert hollow(drawn(found["efficiency-weak-32"])) == {(marker, at) for marker in "so" for at in workers}
     assert not hollow(drawn(found["steps-batch"]))
     for name in TIMES[:2]:
-        assert ("Hollow marks: the host had more workers than cores" in found[name].caption) == bool(workers)
+        assert ("Hollow marks: the host had too few free cores" in found[name].caption) == bool(workers)
 
 
 def test_legends_say_what_the_marks_mean_where_there_are_any():

@@ -12,12 +12,12 @@ FAST = dict(data=0.5, forward=2, backward=4, waiting=1, optimizer=1)            
 STEP = 10
 
 
-def record(rank, workers, **parts):
+def record(rank, workers, without_core=0.02, **parts):
     """What a rank of a timed run leaves: ten equal updates of 8 examples."""
     times = {"step": STEP, **FAST, **parts}
     updates = {name: [times[name] / 1000] * 10 for name in RANK_PARTS}
     return {"rank": rank, "workers": workers, "optimizer": "sgd", "rate": 0.1, "torch": "2", "device": "cpu",
-            "memory": 1, "parameters": 10, "watts": None, "remarks": [],
+            "memory": 1, "parameters": 10, "watts": None, "without_core": without_core, "remarks": [],
             "updates": {**updates, "examples": [8] * 10, "tokens": [0] * 10, "batches": [1] * 10,
                         "passes": [1] * 10, "apart": [True] + [False] * 9}}
 
@@ -50,6 +50,12 @@ def test_the_parts_that_grew_are_named_and_the_first_of_the_warm_up_is_left_out(
 def test_a_rank_that_the_others_wait_for_is_named(report, slow, says):
     said, _ = report({}, slow)
     assert says in said
+
+
+def test_on_a_busy_host_speeds_and_causes_are_marked(report):
+    said, _ = report({}, dict(forward=6, without_core=0.31))
+    assert "1 to 2# workers:" in said and "Rank 1 is slow at 2 workers#:" in said and " 2# 16 " in said
+    assert "# the host was busy with other processes: at 2 workers a rank waited for a core for 31% of its time." in said
 
 
 def test_a_loader_that_does_not_keep_up_is_named(report):

@@ -1,7 +1,7 @@
 """Figures of a plan of workers: time to target and speedup against workers, and what each count costs for its time.
 
 Marks: a filled disc was measured, an open one was not, a diamond is at a batch beyond those that met the target.
-# marks a time of a host with fewer cores than workers.
+# marks a time of a host with too few free cores.
 """
 from __future__ import annotations
 

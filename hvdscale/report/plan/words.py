@@ -23,7 +23,7 @@ from ..texts import PLAN, SOURCES
 WORKLOAD_FIELDS = {"dataset": "the data set is", "model": "the model is", "model_args": "the model's arguments are",
                    "optimizer": "the optimizer is", "train_examples": "the number of training examples is"}
 BEYOND = "~"            # marks steps at a batch beyond those that met the target
-CROWDED = "#"           # marks times of hosts with fewer cores than workers
+CROWDED = "#"           # marks times of hosts with too few free cores
 ROLES = ("fastest", "cheapest", "knee")
 MOST_NAMED = 4          # worker counts that are named one by one
 # keys of a run that the command for the next runs gives by itself, or that are of that run alone
@@ -292,7 +292,7 @@ def _describe_times(plan: WorkerPlan) -> Iterator[Finding]:
 
 
 def describe_crowded(timings: Timings) -> list[Finding]:
-    """Which runs on hosts with fewer cores than workers are left out."""
+    """Which runs on hosts with too few free cores are left out."""
     runs = sum(len(one.trials) for one in timings.crowded)
     return [PLAN.find("crowded", runs=runs, workers=sorted({one.workers for one in timings.crowded}))] if runs else []
 

@@ -18,11 +18,15 @@ from ..texts import SCALING, Cells
 from .searches import best_of_each, tuned_at_each
 
 ONE_RUN = "*"       # marks a point with one run
-CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
+CROWDED = "#"       # marks a worker count at which a host had too few free cores
 
 
 def workers_marked(cell: RunCell) -> str:
-    return f"{cell.workers[0]}{CROWDED if cell.oversubscribed else ''}"
+    return f"{cell.workers[0]}{mark_of(cell)}"
+
+
+def mark_of(cell: RunCell) -> str:
+    return CROWDED if cell.oversubscribed else ""
 
 
 def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
@@ -114,10 +118,17 @@ def _freedom(degrees: Mapping[str, int]) -> str:
 
 def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
     crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
-    counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in crowded})
-    shared = any(trial.workers < trial.execution["local_workers"] for trial in crowded)
-    return [SCALING.say("crowded", mark=CROWDED, shared=shared, counts=[f"{n} on {cores}" for n, cores in counts])
-            ] if crowded else []
+    lacked = [trial for trial in crowded if trial.lacked_cores]
+    counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in lacked})
+    shared = any(trial.workers < trial.execution["local_workers"] for trial in lacked)
+    warnings = []
+    if lacked:
+        warnings.append(SCALING.say("crowded", mark=CROWDED, shared=shared,
+                                    counts=[f"{n} on {cores}" for n, cores in counts]))
+    if len(lacked) < len(crowded):
+        warnings.append(SCALING.say("busy", mark=CROWDED, workers=sorted({one.workers for one in crowded}),
+                                    share=max(one.without_core for one in crowded)))
+    return warnings
 
 
 def lost_of(cell: RunCell) -> TrialKeys:

@@ -16,7 +16,7 @@ from ..drawing import BLUE, CROWDED_COUNT, GREEN, ORANGE, Axes, explain, label_a
 from ..subject import Subject
 from ..table import Cell, count_cell, keys_of, number_cell
 from ..texts import SCALING
-from .cells import batch_cell, crowded_warnings, runs_cell, table_of_cells, workers_cell, workers_marked
+from .cells import batch_cell, crowded_warnings, mark_of, runs_cell, table_of_cells, workers_cell, workers_marked
 from .workers import series_kind, series_name
 
 PARTS = {"communication": "waiting"}    # what columns call a part of a step, where that is not its name
@@ -109,8 +109,8 @@ def ranks(subject: Subject) -> Iterator[Part]:
 def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
     """Each cause at one worker count: an outlier among the ranks is (rank, its seconds, those of the others). What a
     pause adds to a part is said of the pause."""
-    at, late, pause = counted(cell.workers[0], "worker"), times.outlier(["data"]), times.pause
-    if pause:
+    at, late, pause = counted(cell.workers[0], "worker") + mark_of(cell), times.outlier(["data"]), times.pause
+    if pause and (pause.every or not cell.oversubscribed):
         yield SCALING.find("pause", rank=pause.rank, at=at, ms=1000 * pause.seconds, every=pause.every or None,
                            steps=pause.steps, elsewhere=pause.part == ELSEWHERE, part=pause.part, share=pause.share,
                            typical=1000 * times.typical[pause.rank])

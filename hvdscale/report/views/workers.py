@@ -20,8 +20,8 @@ from ..drawing import (BLUE, GREEN, MUTED, ORANGE, Axes, Figure, decimal_ticks, 
 from ..subject import Subject
 from ..table import Cell, Table, count_cell, interval_cell, keys_of
 from ..texts import SCALING, Cells
-from .cells import (batch_cell, cell_notes, cell_warnings, describe_lost, estimate_cell, lost_of, met_cell, of_searches,
-                    ratio_cell, runs_cell, table_of_cells, tuned_by, workers_cell)
+from .cells import (batch_cell, cell_notes, cell_warnings, describe_lost, estimate_cell, lost_of, mark_of, met_cell,
+                    of_searches, ratio_cell, runs_cell, table_of_cells, tuned_by, workers_cell)
 
 MOST_ALONE = 3      # points of no series that are told one by one
 SMALL = 0.15            # an efficiency below it is shown on a log scale
@@ -49,7 +49,8 @@ def by_workers(subject: Subject) -> Iterator[Part]:
             yield from _find_speedup(section, series, bool(subject.plan))
         elif not math.isnan(gained.value):
             yield SCALING.find("throughput", gained, series=_kind(section, series), first=first.workers,
-                               last=last.workers, speedup=gained, efficiency=last.system_efficiency.value,
+                               last=last.workers, mark=mark_of(last.cell), speedup=gained,
+                               efficiency=last.system_efficiency.value,
                                slow=first.cell.examples_per_second.value, fast=last.cell.examples_per_second.value)
         yield _series_table(section, series)
     batches = _batch_table(section, section.batches) if section.batches else None
@@ -77,6 +78,7 @@ def _find_speedup(section: Section, series: Series, planned: bool) -> Iterator[F
         statistical, system = last.statistical_efficiency.value, last.system_efficiency.value
         greater = "statistics" if statistical < system else "the system"
         yield SCALING.find("speedup", last.time_speedup, series=kind, first=timed[0].workers, last=last.workers,
+                           mark=mark_of(last.cell),
                            speedup=last.time_speedup, product=last.product.value,
                            greater=greater if 0 < statistical * system < 0.95 else "")
         if best is not last and not planned:
