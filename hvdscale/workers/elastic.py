@@ -160,7 +160,7 @@ class Rendezvous:
         try:
             with contextlib.closing(HTTPConnection(self._server, timeout=self._stall_seconds)) as connection:
                 connection.connect()
-                self._notice_silence(connection.sock)
+                self._set_keepalive(connection.sock)
                 connection.request(method, f"/{key}", value)
                 answer = connection.getresponse()
                 text = answer.read()
@@ -172,7 +172,7 @@ class Rendezvous:
             raise WorkerLostError(f"horovodrun answers {answer.status} to {method} {key}")
         return text
 
-    def _notice_silence(self, connection: socket.socket) -> None:
+    def _set_keepalive(self, connection: socket.socket) -> None:
         """The answer may take any time, while the kernel of the other node is heard of."""
         connection.settimeout(None)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
