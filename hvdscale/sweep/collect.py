@@ -88,10 +88,8 @@ def searches_in(path: str) -> tuple[Search, ...]:
 
 
 def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) -> None:
-    """Write tuned.toml for all studies with a log, and one file an optimizer if there are several.
-
-    known  searches by study, so that these logs are not read again
-    """
+    """Write tuned.toml for all studies with a log, and one file an optimizer if there are several; the logs of
+    ``known`` searches are not read again."""
     tuned = tuned_files(out, sweep)
     with Lock.take(tuned[""], attempts=LOCK_ATTEMPTS):
         found: dict[str, list[Search]] = {"": []}

@@ -64,10 +64,8 @@ class Owner:
 
     @classmethod
     def take(cls, out: str, take_over: bool = False, job: str | None = None) -> Owner:
-        """This process as an owner in the sweep's folder ``out``; raises LogError if it cannot be written or locked.
-
-        take_over    continue without file locks (see the top of this file)
-        """
+        """This process as an owner in the sweep's folder; ``take_over``: without file locks, see above. Raises
+        LogError."""
         facts = this_process()
         name = f"{facts['host']}-{facts['pid']}-{uuid.uuid4().hex[:8]}"
         path = os.path.join(out, "owners", name)
@@ -235,10 +233,8 @@ class Ledger:
         return _put_new(self._path(study, f"{result.number}.json"), result.as_json())
 
     def results(self, study: str) -> dict[int, DrawResult]:
-        """All results of a study by number, repeats included; a file is read only once.
-
-        Returns the same dict with each call, with further results at its end; another one only if some were taken back.
-        """
+        """All results of a study by number, repeats included; a file is read only once. Returns the same dict with each
+        call, with further results at its end; another one only if some were taken back."""
         finished = self._listing(study).finished
         seen = self._results.setdefault(study, {})
         if len(seen) < len(finished):

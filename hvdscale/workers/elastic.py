@@ -70,10 +70,8 @@ class ElasticWorkers(HorovodWorkers):
         self._take_place()
 
     def reform(self) -> None:
-        """Leave the old group and join the new one, with a new rank and size.
-
-        Raises WorkerRemovedError if this worker is no longer part of the job, WorkerLostError if horovodrun has ended.
-        """
+        """Leave the old group and join the new one, with a new rank and size. Raises WorkerRemovedError if this worker
+        is no longer part of the job, WorkerLostError if horovodrun has ended."""
         self.abandon()
         self._join(first=False)
 
@@ -110,10 +108,8 @@ class ElasticWorkers(HorovodWorkers):
 
 
 class Rendezvous:
-    """This worker's side; the new rank is written to ``environment``, the variables set by horovodrun.
-
-    stall_seconds   a node of horovodrun that is silent for this long is lost
-    """
+    """This worker's side; the new rank is written to ``environment``, the variables set by horovodrun, of which a node
+    that is silent for the stall time is lost."""
 
     def __init__(self, stall_seconds: float, environment=os.environ):
         self._stall_seconds, self._environment = stall_seconds, environment
