@@ -269,8 +269,7 @@ class Ledger:
         """Whether another owner of the job, which has claimed a trial, is alive."""
         owners = {claim["owner"]: claim for study in studies for number, files in self._listing(study).attempts.items()
                   for claim in (self._claim(study, number, attempt) for attempt in files["claim"])}
-        return any(claim.get("job") == job and name != but and self._is_alive(claim)
-                   for name, claim in owners.items())
+        return any(claim.get("job") == job and name != but and self._is_alive(claim) for name, claim in owners.items())
 
     def lost(self, study: str, number: int) -> bool:
         """Whether an unfinished draw is out of attempts, so that it must be recorded as LOST."""
