@@ -100,8 +100,7 @@ def _collect(run: SeriesRun, asked: ScriptRequest, folder: Path, launcher: str |
     if first["device"] == "cpu":
         execution["cores"] = len(usable_cores())
     remarks = sorted({remark for record in records for remark in record["remarks"]}) + unseen_passes(records)
-    write_log(run.log, Path(asked.script).name, records, asked.local_batch(run.workers), execution,
-              run.keys, remarks)
+    write_log(run.log, Path(asked.script).name, records, asked.local_batch(run.workers), execution, run.keys, remarks)
     return remarks
 
 

@@ -30,7 +30,7 @@ from ..system.files import temporary_name, writing
 from ..system.lock import WAIT_SECONDS, Lock
 from ..system.outputs import refuse_foreign, refuse_shared
 from .farm import SweepState
-from .file import Sweep
+from .file import Sweep, name_in_files
 from .ledger import DrawResult
 from .studies import Study
 from .tuned import TUNED, write_tuned
@@ -88,10 +88,8 @@ def searches_in(path: str) -> tuple[Search, ...]:
 
 
 def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) -> None:
-    """Write tuned.toml for all studies with a log, and one file an optimizer if there are several.
-
-    known  searches by study, so that these logs are not read again
-    """
+    """Write tuned.toml for all studies with a log, and one file an optimizer if there are several; the logs of
+    ``known`` searches are not read again."""
     tuned = tuned_files(out, sweep)
     with Lock.take(tuned[""], attempts=LOCK_ATTEMPTS):
         found: dict[str, list[Search]] = {"": []}
@@ -108,9 +106,9 @@ def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) ->
 
 def tuned_files(out: str, sweep: Sweep) -> dict[str, str]:
     """The path of tuned.toml by "" and, of several optimizers, of one for each."""
-    names = {spec.optimizer: spec.name.rpartition("-b")[0] for spec in sweep.studies}
-    several = {optimizer: os.path.join(out, f"tuned-{name}.toml") for optimizer, name in names.items()}
-    return {"": os.path.join(out, "tuned.toml"), **(several if len(names) > 1 else {})}
+    several = sweep.optimizers if len(sweep.optimizers) > 1 else ()
+    return {"": os.path.join(out, "tuned.toml"),
+            **{name: os.path.join(out, f"tuned-{name_in_files(name)}.toml") for name in several}}
 
 
 def refuse_foreign_results(path: str, out: str, sweep: Sweep) -> None:

@@ -150,7 +150,11 @@ class Farm:
         try:
             result = self.trials.carry_out(study, number, lambda: self.state.threshold(study, number), self.display)
         except (WorkerLostError, FaultError) as error:
-            result = self.trials.end(study, DrawEnd.FAILED, self._regroup(error))
+            if self.group.size == 1:
+                raise
+            self.group.reform()             # if a rank is lost for good, the others end here
+            errors = self.group.gather(str(error) if isinstance(error, FaultError) else "", "what went wrong")
+            result = self.trials.end(study, DrawEnd.FAILED, next(filter(None, errors), str(error)))
         except BaseException:
             self._release(name, number, attempt)
             raise
@@ -160,14 +164,6 @@ class Farm:
             self.state.ledger.record(name, result)
             self.trials.forget(study, number)
         return result is not None
-
-    def _regroup(self, error: WorkerLostError | FaultError) -> str:
-        """Form the group again and return the failed rank's error; if a rank is lost for good, the others end here."""
-        if self.group.size == 1:
-            raise error
-        self.group.reform()
-        errors = self.group.gather(str(error) if isinstance(error, FaultError) else "", "what went wrong")
-        return next(filter(None, errors), str(error))
 
     def _release(self, name: str, number: int, attempt: int) -> None:
         if self.group.rank == 0:

@@ -57,7 +57,7 @@ class StudySpec:
     @property
     def name(self) -> str:
         """The study's name in files: nesterov-b256."""
-        return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.optimizer)}-b{self.global_batch}"
+        return f"{name_in_files(self.optimizer)}-b{self.global_batch}"
 
     def space(self, budget_steps: int) -> tuple[Parameter, ...]:
         return tuple(dimension.over(budget_steps) for dimension in self.dimensions)
@@ -84,6 +84,10 @@ class Sweep:
     def by_steps(self) -> bool:
         """Whether trials are ranked by steps to the strictest target."""
         return self.objective == STEPS_TO_TARGET
+
+
+def name_in_files(optimizer: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", optimizer)
 
 
 def read_sweep(path: str) -> Sweep:

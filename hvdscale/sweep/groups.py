@@ -112,12 +112,9 @@ class TorchGroup(LaunchGroup, TorchWorkers):
 
 def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],
                transport: str = "auto") -> SingleGroup | LaunchGroup:
-    """This process's group of consecutive ranks. From now on the process stops when its launcher has ended.
-
-    cores  of this host that the launch may use: see cores_of_launch
-
-    Raises UsageError if the processes do not divide into such groups, WorkersError if they cannot be joined.
-    """
+    """This process's group of consecutive ranks, which may use these cores of its host: see cores_of_launch. From now
+    on the process stops when its launcher has ended. Raises UsageError if the processes do not divide into such groups,
+    WorkersError if they cannot be joined."""
     refuse_launcher_in_torchrun()
     stop_without_launcher(stall_seconds)
     process = place()

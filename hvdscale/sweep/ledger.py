@@ -64,10 +64,8 @@ class Owner:
 
     @classmethod
     def take(cls, out: str, take_over: bool = False, job: str | None = None) -> Owner:
-        """This process as an owner in the sweep's folder ``out``; raises LogError if it cannot be written or locked.
-
-        take_over    continue without file locks (see the top of this file)
-        """
+        """This process as an owner in the sweep's folder; ``take_over``: without file locks, see above. Raises
+        LogError."""
         facts = this_process()
         name = f"{facts['host']}-{facts['pid']}-{uuid.uuid4().hex[:8]}"
         path = os.path.join(out, "owners", name)
@@ -235,10 +233,8 @@ class Ledger:
         return _put_new(self._path(study, f"{result.number}.json"), result.as_json())
 
     def results(self, study: str) -> dict[int, DrawResult]:
-        """All results of a study by number, repeats included; a file is read only once.
-
-        Returns the same dict with each call, with further results at its end; another one only if some were taken back.
-        """
+        """All results of a study by number, repeats included; a file is read only once. Returns the same dict with each
+        call, with further results at its end; another one only if some were taken back."""
         finished = self._listing(study).finished
         seen = self._results.setdefault(study, {})
         if len(seen) < len(finished):
@@ -273,8 +269,7 @@ class Ledger:
         """Whether another owner of the job, which has claimed a trial, is alive."""
         owners = {claim["owner"]: claim for study in studies for number, files in self._listing(study).attempts.items()
                   for claim in (self._claim(study, number, attempt) for attempt in files["claim"])}
-        return any(claim.get("job") == job and name != but and self._is_alive(claim)
-                   for name, claim in owners.items())
+        return any(claim.get("job") == job and name != but and self._is_alive(claim) for name, claim in owners.items())
 
     def lost(self, study: str, number: int) -> bool:
         """Whether an unfinished draw is out of attempts, so that it must be recorded as LOST."""

@@ -98,8 +98,7 @@ def settle_study(sweep: Sweep, spec: StudySpec, workload: Workload, data: Data, 
     drawn = draws(space, spec.max_draws, stream_key(sweep.seed, f"draws/{spec.name}"))
     if out is not None:
         _keep(os.path.join(out, "points", f"{spec.name}.json"), json.loads(json.dumps(facts)), drawn)
-    return Study(sweep, spec, budget_steps, stream.examples_before(budget_steps), every, minimizes, space,
-                 tuple(drawn))
+    return Study(sweep, spec, budget_steps, stream.examples_before(budget_steps), every, minimizes, space, tuple(drawn))
 
 
 def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:

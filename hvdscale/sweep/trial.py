@@ -84,11 +84,7 @@ class TrialCheckpoints(FolderCheckpoints):
 
 
 class Trials:
-    """Runs the trials of one group.
-
-    owner      name for the group's log;  stopping: whether a signal has come
-    accepted   earlier jobs that count as this one
-    """
+    """Runs the trials of one group; ``owner``: name for its log, ``accepted``: earlier jobs that count as this one."""
 
     def __init__(self, out: str, data: Data, group: Workers, owner: str, stopping: Callable[[], bool],
                  studies: Sequence[Study], accepted: Mapping[str, str]):

@@ -70,10 +70,8 @@ class ElasticWorkers(HorovodWorkers):
         self._take_place()
 
     def reform(self) -> None:
-        """Leave the old group and join the new one, with a new rank and size.
-
-        Raises WorkerRemovedError if this worker is no longer part of the job, WorkerLostError if horovodrun has ended.
-        """
+        """Leave the old group and join the new one, with a new rank and size. Raises WorkerRemovedError if this worker
+        is no longer part of the job, WorkerLostError if horovodrun has ended."""
         self.abandon()
         self._join(first=False)
 
@@ -110,10 +108,8 @@ class ElasticWorkers(HorovodWorkers):
 
 
 class Rendezvous:
-    """This worker's side; the new rank is written to ``environment``, the variables set by horovodrun.
-
-    stall_seconds   a node of horovodrun that is silent for this long is lost
-    """
+    """This worker's side; the new rank is written to ``environment``, the variables set by horovodrun, of which a node
+    that is silent for the stall time is lost."""
 
     def __init__(self, stall_seconds: float, environment=os.environ):
         self._stall_seconds, self._environment = stall_seconds, environment
@@ -160,7 +156,7 @@ class Rendezvous:
         try:
             with contextlib.closing(HTTPConnection(self._server, timeout=self._stall_seconds)) as connection:
                 connection.connect()
-                self._notice_silence(connection.sock)
+                self._set_keepalive(connection.sock)
                 connection.request(method, f"/{key}", value)
                 answer = connection.getresponse()
                 text = answer.read()
@@ -172,7 +168,7 @@ class Rendezvous:
             raise WorkerLostError(f"horovodrun answers {answer.status} to {method} {key}")
         return text
 
-    def _notice_silence(self, connection: socket.socket) -> None:
+    def _set_keepalive(self, connection: socket.socket) -> None:
         """The answer may take any time, while the kernel of the other node is heard of."""
         connection.settimeout(None)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -58,10 +58,8 @@ class HorovodWorkers(JoinedWorkers):
 
 
 def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
-    """The workers of this launch; a single one where one process is there and no Horovod.
-
-    Raises WorkersError if Horovod cannot be imported or joins fewer processes than were started: each would be alone.
-    """
+    """The workers of this launch; a single one where one process is there and no Horovod. Raises WorkersError if
+    Horovod cannot be imported or joins fewer processes than were started: each would be alone."""
     hvd = load_horovod(launcher, processes, stall_seconds)
     if not hvd:
         return SingleWorker()

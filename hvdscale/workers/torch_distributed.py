@@ -34,12 +34,9 @@ MEET_SECONDS = 0.005                # between looks whether all ranks of a group
 
 
 class TorchWorkers(JoinedWorkers):
-    """The workers that a launcher started, joined by torch.distributed in its default process group.
-
-    store  through which they find each other;  place  this one's rank, size, local rank and local size
-
-    A worker that is stopped for longer than the stall time is killed by a kernel timer, as not every launcher does it.
-    """
+    """The workers that a launcher started, joined by torch.distributed in its default process group; they find each
+    other through the store. One that is stopped for longer than the stall time is killed by a kernel timer, as not
+    every launcher does it."""
 
     transport, _broken = "torch", RuntimeError
 

@@ -90,14 +90,18 @@ def meet(monkeypatch):
     return meet
 
 
-def test_workers_just_started_keep_the_places_they_were_given(meet):
-    slots = ["a:0", "b:0", "b:1"]
-    assert meet({slot: (True, 0) for slot in slots}, [], slots) == {"a:0": (0, 3), "b:0": (1, 3), "b:1": (2, 3)}
+STARTED, AGAIN = (True, 0), (False, 0)
 
 
-def test_after_a_loss_those_left_get_new_places(meet):
-    met = meet({"b:0": (False, 0), "c:0": (False, 0)}, [(2, ["b:0", "c:0"])], ["a:0", "b:0", "c:0"])
-    assert met == {"b:0": (0, 2), "c:0": (1, 2)}
+@pytest.mark.parametrize("workers, rounds, started_with, met", [
+    ({"a:0": STARTED, "b:0": STARTED, "b:1": STARTED}, [], ["a:0", "b:0", "b:1"],
+     {"a:0": (0, 3), "b:0": (1, 3), "b:1": (2, 3)}),                            # they keep the places they were given
+    ({"b:0": AGAIN, "c:0": AGAIN}, [(2, ["b:0", "c:0"])], ["a:0", "b:0", "c:0"], {"b:0": (0, 2), "c:0": (1, 2)}),
+    ({"a:0": AGAIN, "b:0": AGAIN}, [(2, ["a:0", "b:0", "new:0"]), (2, ["a:0", "b:0"])], ["a:0", "b:0"],
+     {"a:0": (0, 2), "b:0": (1, 2)}),                                           # one that never comes is left out
+    ({"a:0": AGAIN, "b:0": AGAIN}, [(2, ["a:0"])], ["a:0", "b:0"], {"a:0": (0, 1), "b:0": WorkerRemovedError})])
+def test_workers_get_their_places_at_the_start_and_after_a_loss(meet, workers, rounds, started_with, met):
+    assert meet(workers, rounds, started_with) == met
 
 
 @pytest.mark.parametrize("late", ["a:0", "b:0", "c:0"])
@@ -105,16 +109,6 @@ def test_a_late_process_meets_the_others_in_the_next_round(meet, late):
     slots = ["a:0", "b:0", "c:0"]
     assert meet({slot: (True, 1.2 * (slot == late)) for slot in slots}, [(3, slots)], slots) == {
         "a:0": (0, 3), "b:0": (1, 3), "c:0": (2, 3)}
-
-
-def test_one_that_never_comes_is_left_out_in_the_next_round(meet):
-    old, new = ["a:0", "b:0"], ["a:0", "b:0", "new:0"]
-    assert meet({slot: (False, 0) for slot in old}, [(2, new), (2, old)], old) == {"a:0": (0, 2), "b:0": (1, 2)}
-
-
-def test_a_worker_without_a_place_is_told_so(meet):
-    met = meet({"a:0": (False, 0), "gone:0": (False, 0)}, [(2, ["a:0"])], ["a:0", "gone:0"])
-    assert met == {"a:0": (0, 1), "gone:0": WorkerRemovedError}
 
 
 def test_without_horovodrun_it_is_an_error():

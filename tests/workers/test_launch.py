@@ -105,8 +105,7 @@ def test_one_worker_needs_no_launcher_and_more_do():
     (0, {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}), (1000, {})])
 def test_root_alone_is_allowed_for_open_mpi(monkeypatch, user, allowed):
     monkeypatch.setattr("os.geteuid", lambda: user)
-    assert launch_environment({"A": "b"}) == {
-        "A": "b", "SLURM_PMIX_FENCE": "ring", SAFE: OURS, **allowed}
+    assert launch_environment({"A": "b"}) == {"A": "b", "SLURM_PMIX_FENCE": "ring", SAFE: OURS, **allowed}
 
 
 @pytest.fixture
