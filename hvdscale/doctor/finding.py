@@ -98,16 +98,15 @@ class Kinds:
         one of [check.causes], whose cause and remedy go before the kind's."""
         table, own = self.checks[check], self.checks[check][kind]
         words = {**table, **table.get(own.get("like"), {}), **own, **(table["causes"][cause] if cause else {})}
-        known = _Values(words, about, values)
         name = next(name for name in own if name in VERDICTS)
-        differs = name in DIFFER
-        return Finding(check, VERDICTS[name], known.say(words["looked_at"] if differs else words[name]),
-                       known.say(words[name]) if differs else "", by, limit, known.say(words.get("cause", "")),
-                       known.say(words.get("remedy", "")), rows, where)
+        seen, differs = (words["looked_at"], words[name]) if name in DIFFER else (words[name], "")
+        seen, differs, cause, remedy = (fill(text, _Values(words, about, values)) for text in (
+            seen, differs, words.get("cause", ""), words.get("remedy", "")))
+        return Finding(check, VERDICTS[name], seen, differs, by, limit, cause, remedy, rows, where)
 
     def sentence(self, table: str, name: str, about: Any = None, **values: Any) -> str:
         """The sentence of that name, with its values as in a finding."""
-        return _Values(self.checks[table], about, values).say(self.checks[table][name])
+        return fill(self.checks[table][name], _Values(self.checks[table], about, values))
 
     def sentences(self, table: str, about: Any, met: Mapping[str, object], **values: Any) -> list[str]:
         """The sentences whose names are met, in the order of ``met``."""
@@ -121,11 +120,8 @@ class _Values(dict):
         super().__init__({"LOCAL": "{local}", **given})
         self._words, self._about = words, about
 
-    def say(self, words: str) -> str:
-        return fill(words, self)
-
     def __missing__(self, name: str) -> Any:
-        return getattr(self._about, name) if hasattr(self._about, name) else self.say(self._words[name])
+        return getattr(self._about, name) if hasattr(self._about, name) else fill(self._words[name], self)
 
 
 JOB = Kinds(Path(__file__).with_name("findings.toml"))

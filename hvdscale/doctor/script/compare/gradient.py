@@ -64,8 +64,8 @@ def _apart(both: BothRuns) -> Finding | None:
     not_reduced, reduced = _by_parameter(pair, one)
     alone, kind = _passes_alone(one), "apart"
     if not_reduced and reduced:
-        starts = dict(pair.parts([update.parameters for update in pair.at(0)]))
-        own = any(not np.array_equal(starts[name][0], part) for name in not_reduced for part in starts[name])
+        own = any(name in not_reduced and not all(np.array_equal(parts[0], part) for part in parts)
+                  for name, parts in pair.parts([update.parameters for update in pair.at(0)]))       # from the start
         kind, cause = ("apart_if_meant", "parts") if own else (kind, "not_reduced")
     elif alone and len(alone) < len(passes):
         cause = "passes_alone"
