@@ -63,7 +63,7 @@ class Quality:
     worse_from: int | None = None       # the first batch with a penalty; None: no penalty was found
     worse_by: Estimate = Estimate.unknown()     # the mean from there on minus that from the best batch to it, above 0
     improves: bool = False              # whether the metric improves with the batch, by the test in the other direction
-    detectable: float = np.nan          # linear rise over the batches that is found in POWER of such sweeps, see split
+    detectable: float = np.nan          # linear rise that is found in POWER of such sweeps; NaN where it improves
     why: str = ""
     valley: Valley | None = None        # fitted to the medians as costs; None: too few batches, or no test
 

@@ -266,10 +266,17 @@ def test_the_coverage_of_intervals_is_printed_as_tables(options, row):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("made", [{"count": 4}, {"count": 6}, {"count": 10}, {"slope": 0.5}, {"slope": 1.0}], ids=str)
-@pytest.mark.parametrize("sweep", [*(partial(searched, n=n) for n in (8, 20, 50)), partial(repeated, seeds=3)],
-                         ids=named)
+@pytest.mark.parametrize("sweep", [partial(searched, n=20), partial(repeated, seeds=3)], ids=named)
 def test_intervals_of_500_sweeps_hold_what_they_are_of_with_a_tail_or_without(sweep, made, shape):
     assert too_low(coverage(sweep, 500, shape=shape, **made), 0.90) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("count", [4, 6, 10])
+@pytest.mark.parametrize("n", [8, 50])
+def test_intervals_of_500_searches_of_few_or_many_trials_hold_what_they_are_of(n, count, shape):
+    assert too_low(coverage(partial(searched, n=n), 500, shape=shape, count=count), 0.90) == {}
 
 
 @pytest.mark.slow
