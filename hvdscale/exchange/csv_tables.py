@@ -80,7 +80,10 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
                     values = table[column.name]
                     log.add(table.name, column.name, values.tolist() if column.type == "text" else values)
             if left.messages:
-                log.note("skipped", _skipped(attributes, left.messages))
+                skipped, before = skipped_note(left.messages), attributes.get("skipped")
+                if isinstance(before, dict) and isinstance(before.get("count"), int):
+                    skipped["count"] += before["count"]             # when the tables were first made
+                log.note("skipped", skipped)
     except WrongFile as error:
         raise LogError(str(error)) from None
     except OSError as error:
@@ -91,8 +94,7 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
 
 
 class LeftOut:
-    """Trials that an import skips, and the messages about them and about lines without a known trial; without a list
-    for these, the first is raised as WrongFile."""
+    """Trials that an import skips, and messages about them and other lines; without a list, the first is raised."""
 
     def __init__(self, messages: list[str] | None):
         self.trials: set[int] = set()
@@ -142,8 +144,7 @@ class TableFile(CsvText):
         return trial if abs(trial) <= LARGEST_INT else None
 
 
-Files = Mapping[str, TableFile]                 # by table
-Specs = dict[str, tuple[LogColumn, ...]]
+Files, Specs = Mapping[str, TableFile], dict[str, tuple[LogColumn, ...]]        # by table
 
 
 def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
@@ -175,14 +176,6 @@ def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, table: CsvRows, fau
             left.add(fault.trial(row), f"{place}: trial {fault.trial(row)}{fault.say(row, '')}{hint}")
     for other in tables.values() if len(left.trials) > known else ():
         other.drop(left.trials)
-
-
-def _skipped(attributes, messages) -> dict:
-    """What was skipped, now and when the tables were first made."""
-    skipped, before = skipped_note(messages), attributes.get("skipped")
-    if isinstance(before, dict) and isinstance(before.get("count"), int):
-        skipped["count"] += before["count"]
-    return skipped
 
 
 def _read_description(source: str, files: Files) -> tuple[dict, Specs]:

@@ -165,16 +165,6 @@ class _Table(CsvText):
         self.step, self.rows = step, len(step)
         self.values = {name: values for name, values in zip(self.names, columns) if name != "step"}
 
-    def read_cells(self):
-        """Take the rows, cell by cell; note the first that does not fit its column."""
-        kinds = ["loose" if name.startswith(OTHER) else "float" for name in self.names]
-        kinds[self.names.index("step")] = "int"
-        try:
-            columns, _ = self.columns(kinds)
-            self.take(columns["step"], columns.values())
-        except WrongFile as error:
-            self.wrong = str(error)
-
 
 def _parse(tables: list[_Table]):
     """Read the numbers of files with the same header together; where some cell may be wrong, each file by itself."""
@@ -186,7 +176,12 @@ def _parse(tables: list[_Table]):
         for table in tables:
             _parse([table])
     elif step is None:
-        tables[0].read_cells()
+        kinds = [{"step": "int"}.get(name, "loose" if name.startswith(OTHER) else "float") for name in names]
+        try:
+            columns, _ = tables[0].columns(kinds)
+            tables[0].take(columns["step"], columns.values())
+        except WrongFile as error:          # of the first cell that does not fit its column
+            tables[0].wrong = str(error)
     else:
         ends = np.cumsum([table.rows for table in tables])[:-1]
         for table, steps, columns in zip(tables, np.split(step, ends), np.split(numbers.T, ends, axis=1)):

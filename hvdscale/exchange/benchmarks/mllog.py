@@ -56,9 +56,11 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
     """Import each run into the new log ``out``; LogError for a wrong file, unless it is skipped, and without a run."""
     source, wrong, trials, assumed = os.fspath(source), [], 0, False
     notes: dict[str, list[str]] = {}
+    paths = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
+    paths.sort(key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
     with ImportedLog(out, {"kind": "mllog", "from": source}, names=wanted.names, overwrite=overwrite,
                      take_over=take_over) as log:
-        for path in _files(source):
+        for path in paths if os.path.isdir(source) else [source]:
             try:
                 run = read_run(path)
                 if run:
@@ -77,13 +79,6 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
                 "\n".join(["each file with one is wrong, such as", *wrong[:3]]) if wrong else
                 f"no file there has {TOKEN}lines with the key run_start"))
     return Imported(trials, assumed, wrong, [f"{list_first(paths, 1)}: {note}" for note, paths in notes.items()])
-
-
-def _files(source: str) -> list[str]:
-    if not os.path.isdir(source):
-        return [source]
-    return sorted((os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names),
-                  key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
 
 
 def _add(log: ImportedLog, measured: Measured) -> None:

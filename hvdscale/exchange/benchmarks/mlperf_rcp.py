@@ -68,11 +68,6 @@ class ReferencePoint:
         return None
 
 
-def is_rcp(data: object) -> bool:
-    return isinstance(data, dict) and bool(data) and all(
-        isinstance(point, dict) and {"Benchmark", "BS"} <= point.keys() for point in data.values())
-
-
 def import_rcp(source, out, *, unit: str | None = None, train_examples: int | None = None,
                names: Mapping[str, str] = {}, overwrite: bool = False, take_over: bool = False
                ) -> tuple[int, list[str]]:
@@ -98,7 +93,8 @@ def read_points(source: str, unit: str | None = None, train_examples: int | None
     try:
         data, _ = json_object(file_bytes(os.path.realpath(source), source, LARGEST), source)
         refuse_deep(data, source)
-        if not is_rcp(data):
+        if not data or not all(isinstance(entry, dict) and {"Benchmark", "BS"} <= entry.keys()
+                               for entry in data.values()):
             raise WrongFile(f"{source}: is JSON, but no table of reference convergence points: each entry needs "
                             "Benchmark, BS and 'Epochs to converge'")
         given = [_values(f"{source}: {name}", entry) for name, entry in data.items()]

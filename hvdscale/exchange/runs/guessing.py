@@ -185,8 +185,7 @@ def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
 
 
 def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, str, str]:
-    """(the tag that counts, its unit, the tag that counts the steps within an epoch): one that falls back whenever the
-    epoch rises counts no steps of the run."""
+    """(the tag that counts, its unit, that of the steps within an epoch, which falls when the epoch rises)."""
     epoch = _first(names("epoch"), tags)
     found = [name for name in names("step") if name in tags]
     within = [name for name in found if epoch and any(_falls_by_epoch(run, name, epoch) for run in runs)]
@@ -211,8 +210,7 @@ def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
 
 
 def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, str]:
-    """(the tag of the time since the start, its unit): a known name, else one of words of time under which numbers rise
-    as a clock does."""
+    """(the tag of the time since the start, its unit): a known name, else words of time under which numbers rise."""
     if known := _first((*names("timed"), *names("times")), tags):
         return known, "s"
     for tag in tags:

@@ -237,7 +237,9 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if mapping.search is None and _searched(trials):
         said["search"] = ("a search, guessed: metaparameters vary within a batch; search = false in the mapping says "
                           "otherwise")
-    alike = next((own for own in group_by(trials, _setting).values() if len(own) > 1), None)
+    settings = group_by(trials, lambda trial: (
+        _study(trial), trial.settings.get("workers"), trial.settings["seed"], *sorted(trial.points.items())))
+    alike = next((own for own in settings.values() if len(own) > 1), None)
     if alike:
         said["repeats"] = (f"taken for repeats of one setting: runs alike in all that is read, such as "
                            f"{alike[0].run.path} and {alike[1].run.path}; if they are not, name what differs under "
@@ -269,10 +271,6 @@ def _searched(trials: Sequence[FoundTrial]) -> set[tuple]:
 
 def _study(trial: FoundTrial) -> tuple:
     return tuple(trial.settings.get(name) for name in (*NAMES, "batch"))
-
-
-def _setting(trial: FoundTrial) -> tuple:
-    return *_study(trial), *(trial.settings.get(name) for name in ("workers", "seed")), *sorted(trial.points.items())
 
 
 def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: RunMapping, sources: Sequence[str], *,

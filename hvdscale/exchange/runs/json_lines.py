@@ -50,8 +50,7 @@ def read(path: str) -> Iterator[FoundRun]:
 
 
 def _object_of(line: str) -> dict[str, Any] | None:
-    """The scalars of the object that a line is or ends in, those of inner ones as outer/inner, times as seconds; None
-    for any other line."""
+    """The scalars of the object that a line is or ends in, those of inner ones as outer/inner; None of other lines."""
     _, mark, rest = line.strip().partition("{")
     if not rest.endswith("}"):
         return None
