@@ -15,8 +15,8 @@ from ..exchange.archive.read import import_archive
 from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
 from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
 from ..exchange.benchmarks.table import UNITS
-from ..exchange.csv_tables import OVERLAPS, export_tables, import_tables, is_tables
-from ..exchange.parquet_tables import export_parquet
+from ..exchange.csv_tables import OVERLAPS, import_tables, is_tables
+from ..exchange.exported import export_parquet, export_tables
 from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
 from ..exchange.runs.guessing import guess
 from ..exchange.runs.into_log import settle, shown

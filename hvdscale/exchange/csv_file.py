@@ -5,11 +5,11 @@
     table.columns(["int", "float"], wrong)                  columns by name, and the line of each row
 
 Large tables are read by pyarrow where it is installed, else by numpy: to the same bits, in up to five times the time.
-The separator is a comma, or a semicolon or tab where the header has no comma. A byte-order mark is skipped. Integers
-may be written as 32.0, as pandas does, or 1e3; flags among metaparameters and metrics as True, False, yes or no.
+Integers may be written as 32.0, as pandas does, or 1e3; flags among metaparameters and metrics as True, yes or no.
 """
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -23,24 +23,19 @@ from ..formatting.escaping import of_cell
 from ..formatting.numbers import counted
 from ..log.check import Rows
 from ..log.schema import UNKNOWN_SEED, Status
-from .files import LARGEST_INT, WrongFile, cut_off_message
+from .files import LARGEST_INT, WrongFile
 
 SEPARATORS = (",", ";", "\t")
 LONGEST_CELL = 1 << 28          # characters; a plan can be long
 EXACT = 2**53                   # integers below it are exact as floats
 LARGE = 1 << 16                 # bytes; a smaller table is read before pyarrow is imported
-STATUSES = {status.name: status for status in Status}
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
 TYPES = {"int": np.int64, "float": np.float64, "loose": np.float64, "status": np.int8, "text": object}
 
 
 class CsvText:
-    """A CSV file: its header, and the bytes of its rows.
-
-    lines       whole lines without the header;  rows: their number
-    cut         a last line without an end, which may not be whole;  last_line: its number
-    """
+    """A CSV file: its header, and the bytes of its whole lines; ``cut``: a last line without an end, perhaps torn."""
 
     def __init__(self, data: bytes, name: str) -> None:
         data = data.removeprefix(b"\xef\xbb\xbf")
@@ -59,7 +54,7 @@ class CsvText:
         self.rows, self.last_line = max(0, lines - 1), lines + 1
 
     def end_last_line(self) -> None:
-        """Take the last line for a whole one, unless it has fewer cells than the header, as a torn one has."""
+        """Take the last line for a whole one, unless it lacks cells, as a torn one does."""
         if self.last_line > 1 and self.cut.count(self.separator.encode()) >= len(self.header) - 1:
             self.lines, self.rows = memoryview(bytes(self.lines) + self.cut + b"\n"), self.rows + 1
         self.cut = b""
@@ -69,7 +64,6 @@ class CsvText:
         return any(text in self._data for text in (b"nan", b"NaN", b"NAN", b"Nan"))
 
     def numbers(self) -> np.ndarray | None:
-        """All cells as numbers, see ``table_of_numbers``."""
         return table_of_numbers(self.lines, self.rows, len(self.header), self.separator)
 
     def read_rows(self) -> Iterator[tuple[int, list[str], str]]:
@@ -78,27 +72,23 @@ class CsvText:
         text = self._text_of(self.lines, 2, self.name)
         reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=self.separator)
         while True:
-            row, wrong = [], ""
             try:
-                row = next(reader)
+                row, wrong = next(reader), ""
                 if len(row) != len(self.header):
                     wrong = f"has {counted(len(row), 'cell')} where the header has {len(self.header)}"
             except csv.Error as error:
-                wrong = f"is not CSV: {error}"
+                row, wrong = [], f"is not CSV: {error}"
             except StopIteration:
                 return
             yield 1 + reader.line_num, row, wrong
 
-    def columns(self, kinds: Sequence[str], wrong: Callable[[int, list[str], str], object]
+    def columns(self, kinds: Sequence[str], wrong: Callable[[list[str], str], object] | None = None
                 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The columns by name, and the line of each row.
-
-        kinds   of the columns: int, float, loose (NaN for what is no number), status or text
-        wrong   takes the line, the cells and the fault of a row, which is then left out
-        """
-        found = self.numbers() if {*kinds} <= {"int", "float", "loose"} else None
-        if found is not None:
-            values = [whole_numbers(column) if kind == "int" else column for kind, column in zip(kinds, found.T)]
+        """The columns by name, of the kinds int, float, loose (NaN for what is no number), status or text, and the line
+        of each row; ``wrong`` takes cells and fault of one that is left out; None: it is raised as WrongFile."""
+        numbers = self.numbers() if {*kinds} <= {"int", "float", "loose"} else None
+        if numbers is not None:
+            values = [whole_numbers(column) if kind == "int" else column for kind, column in zip(kinds, numbers.T)]
             if all(column is not None for column in values):
                 return dict(zip(self.header, values)), np.arange(2, 2 + self.rows)
         converts, good, lines = [CONVERTERS[kind] for kind in kinds], [], []
@@ -109,14 +99,19 @@ class CsvText:
                 good.append([convert(text, name) for convert, text, name in zip(converts, row, self.header)])
                 lines.append(line)
             except WrongFile as error:
-                wrong(line, row, f"{self.name}:{line}: {error}")
+                fault = f"{self.name}:{line}: {error}"
+                if wrong is None:
+                    raise WrongFile(fault) from None
+                wrong(row, fault)
         columns = zip(*good) if good else [()] * len(kinds)
         return {name: np.array(column, TYPES[kind]) for name, kind, column in zip(self.header, kinds, columns)}, \
             np.array(lines, int)
 
     def cut_off(self) -> str:
         """The message that the last line may not be whole."""
-        return cut_off_message(self.name, self.last_line, self.cut.decode("utf-8", "replace"))
+        text = self.cut.decode("utf-8", "replace")
+        return (f"{self.name}:{self.last_line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
+                "complete it and end it with a line end")
 
     @staticmethod
     def _text_of(data: bytes | memoryview, line: int, name: str) -> str:
@@ -128,10 +123,8 @@ class CsvText:
 
 
 def table_of_numbers(lines: bytes | memoryview, rows: int, columns: int, separator: str = ",") -> np.ndarray | None:
-    """The numbers of some lines, each as float() reads it, NaN for an empty cell: float64, shape (rows, columns).
-
-    None where some cell may be none, or quoted, or beyond float64, and where a line has another number of cells.
-    """
+    """The numbers of some lines, each as float() reads it, NaN for an empty cell: float64, shape (rows, columns). None
+    where some cell may be none, or quoted, or beyond float64, and where a line has another number of cells."""
     lines = memoryview(lines)
     if not rows:
         return np.empty((0, columns))
@@ -147,11 +140,9 @@ def _read_by_pyarrow(lines: memoryview, columns: int, separator: str) -> np.ndar
     import pyarrow
     from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
     names = list(map(str, range(columns)))
-    types = dict.fromkeys(names, pyarrow.float64())
-    options = (ReadOptions(use_threads=False, column_names=names),
-               ParseOptions(delimiter=separator, quote_char=False, ignore_empty_lines=columns > 1),
-               ConvertOptions(column_types=types, null_values=[""]))
-    table = read_csv(pyarrow.py_buffer(lines), *options)
+    table = read_csv(pyarrow.py_buffer(lines), ReadOptions(use_threads=False, column_names=names),
+                     ParseOptions(delimiter=separator, quote_char=False, ignore_empty_lines=columns > 1),
+                     ConvertOptions(column_types=dict.fromkeys(names, pyarrow.float64()), null_values=[""]))
     found = np.empty((columns, table.num_rows))
     for at, column in enumerate(table.itercolumns()):
         found[at] = column.to_numpy()
@@ -183,7 +174,9 @@ def is_missing(text: str) -> bool:
 
 def number_of(text: str) -> float:
     """The number in a text; raises ValueError if there is none, OverflowError if it is beyond float64."""
-    number = float(_refuse_underscores(text))
+    if "_" in text:                         # between digits, Python accepts them
+        raise ValueError
+    number = float(text)
     if math.isinf(number) and "inf" not in text.lower():
         raise OverflowError
     return number
@@ -191,22 +184,14 @@ def number_of(text: str) -> float:
 
 def integer_of(text: str) -> int:
     """The integer in a text, also of 1e3 or 100.0; raises ValueError if there is none."""
-    try:
-        return int(_refuse_underscores(text))
-    except ValueError:
-        if not abs(float(text)) < 2**64:
-            raise
-        whole = Decimal(_refuse_underscores(text))
-        if whole != int(whole):
-            raise
-        return int(whole)
-
-
-def _refuse_underscores(text: str) -> str:
-    """The text; raises ValueError for underscores between digits, which Python accepts."""
     if "_" in text:
         raise ValueError
-    return text
+    try:
+        return int(text)
+    except ValueError:
+        if abs(float(text)) < 2**64 and Decimal(text) == int(Decimal(text)):
+            return int(Decimal(text))
+        raise
 
 
 def _integer(text: str, name: str) -> int:
@@ -236,16 +221,15 @@ def _float(text: str, name: str) -> float:
 
 
 def _loose(text: str, name: str) -> float:
-    try:
+    with contextlib.suppress(WrongFile):
         return _float(text, name)
-    except WrongFile:
-        return math.nan
+    return math.nan
 
 
 def _status(text: str, name: str) -> int:
-    if text not in STATUSES:
-        raise _wrong(name, text, f"a status ({', '.join(STATUSES)})")
-    return int(STATUSES[text])
+    if text not in Status.__members__:
+        raise _wrong(name, text, f"a status ({', '.join(Status.__members__)})")
+    return Status[text]
 
 
 def _wrong(name: str, text: str, kind: str) -> WrongFile:
@@ -264,21 +248,17 @@ class CsvRows(Rows):
         self.path, self.lines = path, lines
 
     def keep(self, rows: np.ndarray):
-        """Drop the rows where a bool array is False."""
         self.update({name: values[rows] for name, values in self.items()})
         self.lines, self.rows = self.lines[rows], int(rows.sum())
 
     def drop(self, trials: Collection[int]):
-        """Drop the rows of some trials."""
         if trials and self.rows:
             self.keep(~np.isin(self["id" if self.name == "trials" else "trial"], list(trials)))
 
 
 def repeats(trial: np.ndarray, step: np.ndarray, keep: str) -> np.ndarray:
-    """Rows that go back over steps of their trial, as those of a resumed trial do: bool, of each row.
-
-    keep    "first": of two rows the first stays; "last": the last, with which those before it end
-    """
+    """Rows that go back over steps of their trial, as a resumed trial's do: bool, of each row. ``keep``: "first" or
+    "last", with which the rows before it end."""
     way = 1 if keep == "first" else -1
     order = np.argsort(trial, kind="stable")[::way]
     trial, step = trial[order], way * step[order]

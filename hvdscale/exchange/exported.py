@@ -1,31 +1,44 @@
-"""What exports share: the log, the folder that they write, and what they say of a trial.
+"""A log as tables of other programs, and the folder that every export writes.
 
-    with exporting("w8.h5", "w8") as (log, folder): ...         w8 appears whole, or not at all
+    export_tables("w8.h5", "w8")        trials.csv, restarts.csv, evaluations.csv, steps.csv, log.json
+    export_parquet("w8.h5", "w8")       the same tables for pandas, polars, DuckDB, Spark and others; needs pyarrow
+
+Each CSV row is a row of the table. Numbers are written without loss, missing values and unknown seeds as empty cells,
+a status by its name. log.json has the root attributes and describes the columns. Parquet columns keep their types, and
+have unit and meaning in their metadata; a file's metadata has the root attributes, as JSON.
 """
 from __future__ import annotations
 
 import contextlib
+import csv
+import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..errors import LogError
+from ..formatting.escaping import as_cell
 from ..log.check import refuse_unsound_trials
-from ..log.reader import Log, read_log
+from ..log.reader import Log, LogTable, read_log
+from ..log.schema import UNKNOWN_SEED, LogColumn, Status
+from ..system.extras import import_extra
 from ..system.files import whole_folder, writing
 
-METAPARAMETERS = "metaparameters/"
+FORMAT = "hvdscale-csv"
+ROWS, GROUP = 1 << 15, 1 << 18          # of CSV written at a time; of a row group of Parquet
+OF_FILE = ("format", "version", "segment", "segments")      # root attributes that belong to the file, not the log
+PARQUET = "--as parquet", "--as csv does without it"
+Progress = Callable[[float], None]
 
 
 @contextlib.contextmanager
 def exporting(path, out) -> Iterator[tuple[Log, str]]:
-    """The log, and a temporary folder that is renamed to ``out`` on success and removed otherwise.
-
-    Raises LogError if ``out`` exists or cannot be written, and for invalid /trials.
-    """
+    """The log, and a temporary folder that is renamed to ``out`` on success and removed otherwise; LogError if ``out``
+    exists or cannot be written, and for invalid /trials."""
     out = os.fspath(out).rstrip("/") or "/"
     with read_log(path) as log:
         if os.path.lexists(out):
@@ -37,19 +50,80 @@ def exporting(path, out) -> Iterator[tuple[Log, str]]:
                 yield log, folder
 
 
-def row_of(log: Log, row: int) -> dict[str, Any]:
-    """A row of /trials, its numbers as Python's own."""
-    values = {name: log.trials[name][row] for name in log.trials}
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+def export_tables(path, out, progress: Progress = lambda share: None) -> dict[str, int]:
+    """Write the log's tables into the new folder ``out``, see ``exporting``; returns the number of rows of each."""
+    with exporting(path, out) as (log, folder):
+        columns = {table.name: [[c.name, c.type, c.unit, c.meaning, c.better] for c in table.specs.values()]
+                   for table in log.tables}
+        attributes = {name: value for name, value in log.attributes.items() if name not in OF_FILE}
+        with open(os.path.join(folder, "log.json"), "w", encoding="utf-8") as file:
+            json.dump({"format": FORMAT, "version": 1, "attributes": attributes, "columns": columns}, file, indent=1,
+                      ensure_ascii=False)
+        return _write_each(log, folder, _write_csv, progress)
 
 
-def metaparameters_of(row: dict[str, Any]) -> dict[str, float]:
-    """The metaparameters that are known in a row of /trials."""
-    return {name.removeprefix(METAPARAMETERS): value for name, value in row.items()
-            if name.startswith(METAPARAMETERS) and not math.isnan(value)}
+def export_parquet(path, out, progress: Progress = lambda share: None) -> dict[str, int]:
+    """Write the tables as export_tables does; raises UsageError without pyarrow."""
+    arrow, parquet = (import_extra(name, *PARQUET) for name in ("pyarrow", "pyarrow.parquet"))
+    with exporting(path, out) as (log, folder):
+        return _write_each(log, folder, partial(_write_parquet, arrow, parquet), progress)
 
 
-def start_seconds(log: Log, trial: int) -> float:
-    """The start of a trial's first process, in seconds since 1970; 0: unknown, as of an imported log."""
-    times = log.restarts["time"][log.restarts["trial"] == trial]
-    return float(np.nanmin(times)) if len(times) and not np.isnan(times).all() else 0.0
+def _write_each(log: Log, folder: str, write: Callable[[Log, LogTable, str], Iterator[int]], progress: Progress
+                ) -> dict[str, int]:
+    """Write each table to a file; ``write`` gives the number of rows of each piece that it has written."""
+    total, done = max(1, sum(table.rows for table in log.tables)), 0
+    for table in log.tables:
+        for rows in write(log, table, os.path.join(folder, table.name)):
+            done += rows
+            progress(done / total)
+    return {table.name: table.rows for table in log.tables}
+
+
+def _write_csv(log: Log, table: LogTable, path: str) -> Iterator[int]:
+    with open(f"{path}.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(map(as_cell, table.specs))
+        for rows, pieces in _pieces(table, ROWS):
+            writer.writerows(zip(*map(_format_cells, pieces, table.specs.values())))
+            yield rows
+
+
+def _write_parquet(arrow: Any, parquet: Any, log: Log, table: LogTable, path: str) -> Iterator[int]:
+    types = {"int": arrow.int64(), "float": arrow.float64(), "text": arrow.string(), "status": arrow.string()}
+    fields = [arrow.field(name, types[spec.type], metadata={
+        "unit": spec.unit, "meaning": spec.meaning, **({"better": spec.better} if spec.better else {})})
+        for name, spec in table.specs.items()]
+    schema = arrow.schema(fields, metadata={"hvdscale": json.dumps(log.attributes)})
+    with (open(f"{path}.parquet", "wb") as file,                # arrow's names are UTF-8
+          parquet.ParquetWriter(file, schema) as writer):
+        for rows, pieces in _pieces(table, GROUP):
+            arrays = [arrow.array(_plain_values(values, spec), types[spec.type])
+                      for values, spec in zip(pieces, table.specs.values())]
+            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+            yield rows
+
+
+def _pieces(table: LogTable, size: int) -> Iterator[tuple[int, Iterator[np.ndarray]]]:
+    """(number of rows, each column) of the table, piece by piece."""
+    for first in range(0, table.rows, size):
+        stop = min(first + size, table.rows)
+        yield stop - first, (table.read_rows(name, first, stop) for name in table.specs)
+
+
+def _format_cells(values: np.ndarray, spec: LogColumn) -> list:
+    if spec.type == "float":
+        return ["" if math.isnan(value) else repr(value) for value in values.tolist()]
+    if spec.type == "text":
+        return [as_cell(text) for text in values]
+    plain = _plain_values(values, spec)
+    return plain.tolist() if isinstance(plain, np.ndarray) else plain
+
+
+def _plain_values(values: np.ndarray, spec: LogColumn) -> np.ndarray | list:
+    """A column as other programs have it: a status by its name, an unknown seed as None, all else as it is."""
+    if spec.type == "status":
+        return [Status(value).name for value in values.tolist()]
+    if spec.name == "seed":
+        return [None if seed == UNKNOWN_SEED else seed for seed in values.tolist()]
+    return values

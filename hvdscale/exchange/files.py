@@ -26,12 +26,8 @@ class WrongFile(LogError):
 
 
 def file_bytes(content: bytes | str | None, name: str, most: int, follow: bool = False) -> bytes:
-    """A file's content; raises WrongFile if it is missing, too large, a link or not a regular file.
-
-    content  bytes, or the path of the file;  name: for messages
-    most     largest size in bytes
-    follow   whether a link is followed: one in an archive from elsewhere must not lead out of it
-    """
+    """A file's content, which may be given; raises WrongFile if it is missing, too large or not a regular file. Unless
+    ``follow``, as in an archive from elsewhere, out of which none must lead, a link is none."""
     if content is None:
         raise WrongFile(f"{name}: is missing")
     if isinstance(content, bytes):
@@ -71,7 +67,6 @@ def as_float(value: Any, where: str) -> float:
 
 
 def refuse_large(size: int, name: str, most: int):
-    """Raise WrongFile for a file of implausible size."""
     if size > most:
         raise WrongFile(f"{name}: has {size} bytes, more than the {most} that such a file may have")
 
@@ -91,14 +86,12 @@ def json_object(data: bytes, name: str) -> tuple[dict, str]:
 
 
 def whole_number(value, least: int, name: str, key: str, most: int = MOST) -> int:
-    """The value if it is an integer from ``least`` to ``most``; raises WrongFile otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise WrongFile(f"{name}: {key} is {format_value(value)}, not an integer from {least} to {most}")
     return value
 
 
 def refuse_deep(value, name: str):
-    """Raise WrongFile if lists and objects are nested deeper than a plan allows."""
     if is_deeper(value, DEEPEST):
         raise WrongFile(f"{name}: is nested too deep")
 
@@ -108,9 +101,3 @@ def parameter_name(key: str, file: str) -> str:
     if not NAME.fullmatch(key):
         raise WrongFile(f"{file}: {format_value(key)} is not a valid name for a parameter (letters, digits, . + - _)")
     return RENAMED.get(key, key)
-
-
-def cut_off_message(name: str, line: int, text: str) -> str:
-    """The message that a file whose last line has no end may not be whole."""
-    return (f"{name}:{line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
-            "complete it and end it with a line end")

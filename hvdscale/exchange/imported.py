@@ -1,17 +1,13 @@
-"""A new log written column by column in bounded memory, for imports.
+"""A new log written column by column in bounded memory, for imports: after an error nothing of it is left.
 
     with BulkLog("archive.h5", columns(metrics=["val/error"]), {"imported": {...}}) as out:
         out.add("evaluations", "step", steps)             the column's next rows; columns need not be in step
-        out.add("trials", "dataset", ["mnist", "mnist"])
-    # here the log exists, closed and compressed; after an error nothing is left
 
 Of other programs' trials columns are created when first met, with NaN for earlier rows:
 
     with ImportedLog(path, {"kind": "archive", "from": source}) as out:
         ids = out.trials({"dataset": [...], "global_batch": [...], ...}, points)        new ids in order
         out.evaluations(ids, rows, step, examples, {"val/error": ...})                  of these trials, concatenated
-
-Unknown times are NaN, the ghost batch is 0, and workers are 1.
 """
 from __future__ import annotations
 
@@ -40,11 +36,9 @@ MOST_MESSAGES, MOST_BYTES = 100, 30_000     # of messages in an attribute; HDF5 
 
 
 class BulkLog(CompactFile):
-    """The only writer of a new log.
+    """The only writer of a new log, which is created when ``with`` ends without an error.
 
-    path        the log; it is created when ``with`` ends without an error
     columns     each table's (schema.columns); for more see ``add_column``
-    attributes  additional root attributes
     overwrite   replace an existing log;  take_over: write even without file locks
 
     Raises LogError if the log exists, is being written, or cannot be written.
@@ -68,7 +62,6 @@ class BulkLog(CompactFile):
                 self.add_column(table, spec)
 
     def close(self):
-        """Write the rest, close and publish the log."""
         with writing(self.path):
             super().close()
             show(self._target, self.path, segments.beside(self.path))
@@ -84,10 +77,7 @@ class BulkLog(CompactFile):
 
 
 class ImportedLog(BulkLog):
-    """A BulkLog of other programs' trials; ``imported`` becomes a root attribute.
-
-    names   columns of /trials that replace those given, such as {"model": "bert_large"}
-    """
+    """A BulkLog of other programs' trials; ``names`` are columns of /trials that replace those given."""
 
     def __init__(self, path, imported: Mapping, metrics: Sequence[str] = (), names: Mapping[str, str] = {}, **how):
         spec = columns(metrics={name: better(name) for name in metrics})
@@ -105,8 +95,7 @@ class ImportedLog(BulkLog):
 
         given   columns of /trials: status, stop_reason, dataset, model, optimizer, global_batch, seed, budget_steps,
                 plan; optionally workers, accumulation, and those of SOURCE and METADATA
-        points  each trial's metaparameters
-        time    their start, in seconds since 1970
+        points  each trial's metaparameters;  time: their start, in seconds since 1970
         """
         size = len(given["status"])
         ids = self.count + np.arange(size)
@@ -145,14 +134,13 @@ class ImportedLog(BulkLog):
 
 
 def skipped_note(wrong: Sequence[str]) -> dict:
-    """The root attribute ``skipped``: the number of trials or lines that an import skipped, and its first messages."""
+    """The root attribute ``skipped``: how many trials or lines an import skipped, and the first messages."""
     first = list(wrong[:MOST_MESSAGES])
     sizes = accumulate(len(json.dumps(message)) + 2 for message in first)
     return {"count": len(wrong), "first": first[:sum(size <= MOST_BYTES for size in sizes)]}
 
 
 def widen(ranges: dict[str, tuple[float, float]], columns: Mapping[str, np.ndarray]):
-    """Extend the range of each error metric by these values."""
     for name, values in columns.items():
         if name.endswith("/error"):
             low, high = ranges.get(name, (np.inf, -np.inf))

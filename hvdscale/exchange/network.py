@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -31,39 +31,32 @@ SAME_BUS = 0.03             # busbw / algbw differs by at most that share from 2
 
 @dataclass(frozen=True)
 class Network:
-    """Seconds of a hop and bytes a second between nodes, and what was fitted.
-
-    nodes    of the largest allreduce; 2 of messages;  misses  root mean square of fitted / measured - 1
-    """
+    """Seconds of a hop and bytes a second between nodes, and what was fitted."""
 
     latency: float
     bandwidth: float
-    nodes: int
-    misses: float
+    nodes: int              # of the largest allreduce; 2 of messages
+    misses: float           # root mean square of fitted / measured - 1
 
 
-@dataclass(frozen=True)
-class Transfers:
-    """Times of one file: of messages over ``hops`` links, ``volumes`` times the whole of ``sizes`` bytes.
-
-    seconds  shape (sizes,), as ``sizes``
-    """
+class Transfers(NamedTuple):
+    """Times of one file: of messages over ``hops`` links, ``volumes`` times the whole of ``sizes`` bytes."""
 
     nodes: int
     hops: float
     volumes: float
     sizes: np.ndarray
-    seconds: np.ndarray
+    seconds: np.ndarray     # shape as sizes
 
 
 def network_of(files: Sequence[str]) -> Network:
     """The network of these files; raises UsageError naming the file that says nothing of it, and LogError."""
-    found = [transfers_of(*_split(file)) for file in files]
-    hops, volumes, seconds = (np.concatenate(parts) for parts in zip(*(
-        (np.full(len(one.sizes), one.hops), one.volumes * one.sizes, one.seconds) for one in found)))
+    found = list(map(_transfers_of, files))
+    hops = np.concatenate([np.full(len(one.sizes), one.hops) for one in found])
+    volumes = np.concatenate([one.volumes * one.sizes for one in found])
+    sizes, seconds = (np.concatenate([getattr(one, name) for one in found]) for name in ("sizes", "seconds"))
     (latency, per_byte), _ = scipy.optimize.nnls(np.column_stack([hops, volumes]) / seconds[:, None],
                                                  np.ones(len(seconds)))
-    sizes = np.concatenate([one.sizes for one in found])
     ends = f"{' and '.join(files)}: sizes of {sizes.min():,.0f} to {sizes.max():,.0f} bytes"
     if not latency:
         raise UsageError(f"{ends} say nothing of the latency; measure from 8 bytes on (nccl-tests -b 8), or add "
@@ -76,17 +69,10 @@ def network_of(files: Sequence[str]) -> Network:
                    float(np.sqrt(np.mean(misses ** 2))))
 
 
-def _split(file: str) -> tuple[str, int | None]:
-    path, at, nodes = file.rpartition("@")
-    return (path, int(nodes)) if at and nodes.isdigit() else (file, None)
-
-
-def transfers_of(path: str, nodes: int | None = None) -> Transfers:
-    """What a file has of transfers between nodes.
-
-    nodes  that the benchmark ran on, where the file does not say
-    Raises UsageError naming the file where it has none, or is not of two nodes or more.
-    """
+def _transfers_of(file: str) -> Transfers:
+    """What a file has of transfers between nodes; raises UsageError where it has none, or is not of two or more."""
+    given = re.fullmatch(r"(?P<path>.*)@(?P<nodes>\d+)", file, re.S)
+    path, nodes = (given["path"], int(given["nodes"])) if given else (file, None)
     text = file_bytes(path, path, LARGEST).decode("utf-8", "replace")
     if title := OSU.search(text):
         lines = OSU.split(text[title.end():])[0].splitlines()
@@ -131,7 +117,11 @@ def _of_text(path: str, text: str) -> tuple[str, set[str], list[tuple[float, flo
     for line in text.splitlines():
         fields = line.split()
         if len(fields) > bus and fields[0].isdigit() and _number(fields[at]):
-            _refuse_other_collective(path, len(of_group), _number(fields[at + 1]), _number(fields[bus]))
+            ranks, algorithm = len(of_group), _number(fields[at + 1])
+            ratio = _number(fields[bus]) / algorithm if algorithm >= 1 and ranks > 1 else None
+            if ratio is not None and abs(ratio / (2 * (ranks - 1) / ranks) - 1) > SAME_BUS:
+                raise UsageError(f"{path}: is not of an allreduce: its bus bandwidth is {ratio:.2f} times the "
+                                 f"algorithm's, on {ranks} ranks; taken are {TAKEN}")
             rows.append((float(fields[0]), _number(fields[at])))
     if rows and "(us)" not in text:
         raise UsageError(f"{path}: does not say that its times are in microseconds; a newer nccl-tests does")
@@ -139,15 +129,7 @@ def _of_text(path: str, text: str) -> tuple[str, set[str], list[tuple[float, flo
 
 
 def _number(text: str) -> float:
-    """The number in a cell; 0 where there is none."""
     return float(text) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", text) else 0.0
-
-
-def _refuse_other_collective(path: str, ranks: int, algorithm: float, bus: float) -> None:
-    """UsageError where the two bandwidths are not those of an allreduce."""
-    if algorithm >= 1 and ranks > 1 and abs(bus / algorithm / (2 * (ranks - 1) / ranks) - 1) > SAME_BUS:
-        raise UsageError(f"{path}: is not of an allreduce: its bus bandwidth is {bus / algorithm:.2f} times the "
-                         f"algorithm's, on {ranks} ranks; taken are {TAKEN}")
 
 
 def _of_json(path: str, text: str) -> tuple[str, set[str], list[tuple[float, float]]]:

@@ -23,10 +23,8 @@ COMPRESSED = {b"BZh": bz2.BZ2Decompressor, b"\x1f\x8b": partial(zlib.decompresso
 
 
 def unpacked(file: io.BufferedReader) -> io.BufferedReader:
-    """The file's uncompressed bytes, by its first bytes; reading raises errors of the decompression, such as EOFError.
-    """
-    start = file.peek(6)
-    magic = next((magic for magic in COMPRESSED if start.startswith(magic)), b"")
+    """The file's uncompressed bytes; reading raises errors of the decompression, such as EOFError."""
+    magic = next((magic for magic in COMPRESSED if file.peek(6).startswith(magic)), b"")
     return io.BufferedReader(_Ahead(_chunks(file, magic)), CHUNK)
 
 

@@ -2,47 +2,44 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from ..log.record import Recording
 
-Watcher = TypeVar("Watcher", bound=type)
 
+class HarmlessRecorder:
+    """Writes the log of a run; ``path`` and ``about`` are those of ``hvdscale.record``, which reads the rest from the
+    trainer. None of the hooks (``on_...``) of a class derived from it raises."""
 
-def harmless(watcher: Watcher) -> Watcher:
-    """The class of a callback, none of whose hooks (``on_...``) raises.
+    def __init__(self, path: str | os.PathLike[str], **about: Any) -> None:
+        self._path, self._about = path, about
+        self._run: Recording | None = None
+        self._open, self._failed = ExitStack(), False           # what is open of the run; whether the log has ended
 
-    The class has ``_run``, a Recording or None, and ``_open``, what is open of it.
-    """
-    for name, hook in list(vars(watcher).items()):
-        if name.startswith("on_"):
-            setattr(watcher, name, _guarded(hook))
-    return watcher
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, hook in list(vars(cls).items()):
+            if name.startswith("on_"):
+                setattr(cls, name, _guarded(hook))
 
 
 def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(hook)
     def guarded(self: Any, *given: Any, **named: Any) -> Any:
-        if getattr(self, "_failed", False):
-            return None
         try:
-            return hook(self, *given, **named)
+            return None if self._failed else hook(self, *given, **named)
         except Exception as error:
-            self._failed = True
-            _end(self._run, self._open, f"{type(error).__name__}: {error}")
+            self._failed, reason = True, f"{type(error).__name__}: {error}"
+            with suppress(Exception):
+                self._open.close()
+            with suppress(Exception):
+                if self._run:
+                    self._run.close(reason)
             warnings.warn(f"hvdscale's Recorder ends its log in {hook.__name__}, and the training goes on without it: "
-                          f"{type(error).__name__}: {error}", stacklevel=2)
+                          f"{reason}", stacklevel=2)
             return None
     return guarded
-
-
-def _end(run: Recording | None, opened: ExitStack, reason: str) -> None:
-    """Closes a log as INCOMPLETE, whatever state it is in."""
-    with suppress(Exception):
-        opened.close()
-    with suppress(Exception):
-        if run:
-            run.close(reason)

@@ -9,26 +9,20 @@ of the first. A run that resumes from a checkpoint continues its log.
 """
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..log.record import Recording, record
-from .harmless import harmless
+from ..log.record import record
+from .harmless import HarmlessRecorder
 
 
-@harmless
-class Recorder(Callback):
+class Recorder(HarmlessRecorder, Callback):
     """Writes the log of a run; ``path`` and ``about`` are those of ``hvdscale.record``, which reads the optimizer, its
     rate, rank and workers from the trainer."""
 
-    def __init__(self, path: str | os.PathLike[str], **about: Any) -> None:
-        self._path, self._about, self._open = path, about, ExitStack()
-        self._run: Recording | None = None
-        self._saving = False
+    _saving = False
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         optimizer, step = trainer.optimizers[0], trainer.global_step

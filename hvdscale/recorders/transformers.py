@@ -10,25 +10,19 @@ checkpoint continues its log.
 """
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack
 from typing import Any
 
 from transformers import TrainerCallback
 
-from ..log.record import Recording, record
-from .harmless import harmless
+from ..log.record import record
+from .harmless import HarmlessRecorder
 
 
-@harmless
-class Recorder(TrainerCallback):
+class Recorder(HarmlessRecorder, TrainerCallback):
     """Writes the log of a run; ``path`` and ``about`` are those of ``hvdscale.record``, which reads batch, optimizer,
     rate, seed, budget, rank and workers from the trainer."""
 
-    def __init__(self, path: str | os.PathLike[str], **about: Any) -> None:
-        self._path, self._about, self._open = path, about, ExitStack()
-        self._run: Recording | None = None
-        self._seen: dict[str, Any] | None = None
+    _seen: dict[str, Any] | None = None         # by the evaluation that is open
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         accumulation = args.gradient_accumulation_steps

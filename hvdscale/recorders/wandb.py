@@ -21,8 +21,6 @@ run: Any = None
 
 
 class Run:
-    """What ``init`` gives."""
-
     def __init__(self, folder: str, settings: dict[str, Any]) -> None:
         self.config, self._folder, self._step, self._start, self._file = settings, folder, -1, time.monotonic(), None
         if not place().rank and os.environ.get("RANK", "0") == "0":
@@ -30,7 +28,7 @@ class Run:
             self._file = open(os.path.join(folder, "metrics.jsonl"), "w", encoding="utf-8")
 
     def log(self, data: dict[str, Any], step: int | None = None, **_: Any) -> None:
-        """Adds a row of the numbers among the data."""
+        """Adds a row of the data's numbers."""
         self._step = self._step + 1 if step is None else int(step)
         row = {name: float(value.detach() if hasattr(value, "detach") else value) for name, value in data.items()
                if hasattr(value, "__float__")}

@@ -21,8 +21,8 @@ from hvdscale.cli import log, report
 from hvdscale.cli.data import Bar
 from hvdscale.data import fetch
 from hvdscale.errors import LogError
-from hvdscale.exchange import unpacking
-from hvdscale.exchange.csv_tables import export_tables, import_tables
+from hvdscale.exchange import exported, unpacking
+from hvdscale.exchange.csv_tables import import_tables
 from hvdscale.formatting.escaping import as_cell, of_cell, printable
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
@@ -213,7 +213,7 @@ def test_no_cell_of_a_table_is_a_formula_and_tables_are_read_as_they_were(tmp_pa
     trials = [trial(at, dataset=text, status=Status.INCOMPLETE, stop_reason="so it was")
               for at, text in enumerate(FORMULAS)]
     path = save(made_log(*trials), tmp_path / "made.h5")
-    export_tables(path, tmp_path / "tables")
+    exported.export_tables(path, tmp_path / "tables")
     with open(tmp_path / "tables/trials.csv", encoding="utf-8", newline="") as file:
         assert all(cell[:1] not in ("=", "@", "+", "\t") for row in csv.reader(file) for cell in row)
     import_tables(tmp_path / "tables", tmp_path / "again.h5")

@@ -7,7 +7,6 @@ import json
 import lzma
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import ALIASES
 from tests.conftest import command_environment, heed_ctrl_c
-from tests.factories.archives import made_studies, published_json, write_archive, write_text
+from tests.factories.archives import published_json, write_archive, write_text
 from tests.factories.logs import log as made_log
 from tests.factories.logs import save
 from tests.factories.logs import trial as made_trial
@@ -60,11 +59,6 @@ def small(root, trials=(1, 2, 10), study=STUDY, place=PLACE, measured=MEASURED):
         write_text(folder / str(trial) / "metadata.json", json.dumps(metadata(trial)))
         write_text(folder / str(trial) / "measurements.csv", measured)
     return folder
-
-
-def files_of(root):
-    return {os.path.relpath(os.path.join(place, name), root): Path(place, name).read_bytes()
-            for place, _, names in os.walk(root) for name in names}
 
 
 def back_and_forth(root, tmp_path):
@@ -346,12 +340,20 @@ def test_members_of_a_study_may_come_in_any_order(tmp_path):
     assert seen.others == [f"{tmp_path}/a.tar: README"]
 
 
-def test_studies_that_lie_apart_are_an_error(tmp_path):
-    other = PLACE.replace("mnist", "cifar_10")
-    tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), (f"{other}/study.json", json.dumps(STUDY)),
-           *members(1, other), *members(2))
-    with pytest.raises(LogError, match=f"a.tar: the files of {PLACE} are not contiguous in it; unpack it"):
-        import_archive(tmp_path / "a.tar", tmp_path / "log.h5", skip_broken=True)
+OTHER = PLACE.replace("mnist", "cifar_10")
+HEADER = (f"{PLACE}/2/metadata.json".encode(), f"{PLACE}/3/metadata.json".encode())
+
+
+@pytest.mark.parametrize("more, change, message", [
+    ([(f"{OTHER}/study.json", json.dumps(STUDY)), *members(1, OTHER)], (b"", b""),
+     f"the files of {PLACE} are not contiguous in it; unpack it"),
+    ([], HEADER, "is not a tar file, or is damaged: bad checksum")], ids=["apart", "changed header"])
+def test_a_tar_file_that_is_torn_or_changed_is_an_error_even_if_all_wrong_files_are_skipped(
+        more, change, message, tmp_path):
+    whole = tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *more, *members(2))
+    whole.write_bytes(whole.read_bytes().replace(*change) if change[0] else whole.read_bytes())
+    with pytest.raises(LogError, match=f"a.tar: {message}"):
+        import_archive(whole, tmp_path / "log.h5", skip_broken=True)
     assert os.listdir(tmp_path) == ["a.tar"]
 
 
@@ -364,16 +366,6 @@ def test_a_tar_file_cut_off_between_members_is_an_error(tmp_path):
             with pytest.raises(LogError, match="a.tar: "):
                 import_archive(whole, tmp_path / "log.h5")
             assert not (tmp_path / "log.h5").exists()
-
-
-def test_a_changed_header_is_no_end_of_a_tar_file(tmp_path):
-    whole = bytearray(tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2)).read_bytes())
-    at = bytes(whole).rindex(PLACE.encode() + b"/2/metadata.json")
-    whole[at] ^= 1
-    (tmp_path / "a.tar").write_bytes(whole)
-    with pytest.raises(LogError, match="a.tar: is not a tar file, or is damaged: bad checksum"):
-        import_archive(tmp_path / "a.tar", tmp_path / "log.h5", skip_broken=True)
-    assert os.listdir(tmp_path) == ["a.tar"]
 
 
 def test_a_tar_file_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
@@ -448,7 +440,7 @@ WRONG = {      # file, its text (None: removed), the message
     "status": ("2/metadata.json", json.dumps(metadata(2, status="DONE")), 'status is "DONE", not one of COMPLETE'),
     "running": ("2/metadata.json", json.dumps(metadata(2, status="RUNNING")), "not one of COMPLETE, INCOMPLETE, INF"),
     "no status": ("2/metadata.json", json.dumps(metadata(2, status=[1])), "status is [1], not one of"),
-    "huge parameter": ("2/metadata.json", json.dumps(metadata(2, parameters={"a": 10**400})), "a does not fit a float"),
+    "huge parameter": ("2/metadata.json", json.dumps(metadata(2, parameters={"a": 10**400})), "that a float can hold"),
     "long number": ("2/metadata.json", '{"trial_id": ' + "9" * 5000 + "}", "2/metadata.json: is not JSON"),
     "parameter's name": ("2/metadata.json",
                          json.dumps(metadata(2, parameters={"../a": 1})), "is not a valid name for a param"),
@@ -470,20 +462,13 @@ WRONG = {      # file, its text (None: removed), the message
     "too many steps": ("2/measurements.csv", f"step,a\n{2**53 + 1},2\n", "must be no more than 9,007,199"),
     "word": ("2/measurements.csv", "step,val/error\n0,2\n100,five\n", "csv:3: val/error is 'five', not a number"),
     "beyond": ("2/measurements.csv", "step,val/error\n0,2\n100,1e400\n", "csv:3: val/error is '1e400', not a number"),
-    "other minus": ("2/measurements.csv", "step,val/error\n100,\u22125\n", "csv:2: val/error is '\u22125'"),
-    "NUL": ("2/measurements.csv", "step,val/error\n100,\0005\n", r"csv:2: val/error is '\x005', not a number"),
     "text rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"learning_rate": "0.5"})),
                   'learning_rate is "0.5", not a finite number'),
     "no rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"learning_rate": None})), "learning_rate is nu"),
     "NaN rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"a": float("nan")})), "a is NaN, not"),
     "blank line": ("2/measurements.csv", "step,a\n1,2\n\n3,4\n", "measurements.csv:3: has 0 cells"),
     "backwards": ("2/measurements.csv", "step,a\n5,2\n3,4\n", "measurements.csv:3: evaluations/step goes from 5 to 3"),
-    "no number": ("2/measurements.csv", "step,a\nx,2\n", "measurements.csv:2: step is 'x', not an integer"),
-    "half a step": ("2/measurements.csv", "step,a\n0,2\n1.5,2\n", "measurements.csv:3: step is '1.5'"),
     "no such step": ("2/measurements.csv", "step,a\n0,2\n-1,2\n", "measurements.csv:3: evaluations/step is -1"),
-    "huge step": ("2/measurements.csv", "step,a\n0,2\n99999999999999999999,2\n", "measurements.csv:3: step is '9999"),
-    "quote": ("2/measurements.csv", 'step,a\n0,"2\n', "2/measurements.csv:2: is not CSV"),
-    "bytes": ("2/measurements.csv", b"step,a\n0,\xff\n", "measurements.csv:2: is not text in UTF-8"),
     "name of a folder": ("two/metadata.json", "{}", "32/two: is not a trial number"),
     "second folder": ("02/metadata.json", "{}", "32/02: is not a trial number"),
 }
@@ -554,8 +539,9 @@ def test_a_link_is_no_file_of_an_archive(name, tmp_path):
         import_archive(tmp_path / "archive", tmp_path / "log.h5")
 
 
-def test_what_is_behind_a_link_is_left_out_and_named(tmp_path):
+def test_what_is_behind_a_link_or_none_of_the_layout_is_left_out_and_named(tmp_path):
     os.rename(small(tmp_path / "archive") / "2", tmp_path / "away")
+    write_text(tmp_path / "archive" / PLACE / "notes.txt", "mine")
     (tmp_path / "archive" / PLACE / "2").symlink_to(tmp_path / "away")
     small(tmp_path / "other", place=PLACE.replace("mnist", "a"))
     (tmp_path / "archive/a").symlink_to(tmp_path / "other/a")
@@ -563,7 +549,8 @@ def test_what_is_behind_a_link_is_left_out_and_named(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "archive")
     seen = import_archive(tmp_path / "link", tmp_path / "log.h5")
     assert (seen.studies, seen.trials) == (1, 2)
-    assert sorted(seen.others) == [f"{tmp_path}/link/{name} (a link)" for name in ("a", "loop", f"{PLACE}/2")]
+    assert sorted(seen.others) == [f"{tmp_path}/link/{name}" for name in (
+        "a (a link)", "loop (a link)", f"{PLACE}/2 (a link)", f"{PLACE}/notes.txt")]
 
 
 def test_a_study_whose_study_json_is_lost_is_not_passed_over(tmp_path):
@@ -587,12 +574,6 @@ def test_where_all_is_wrong_there_is_no_log(tmp_path):
     with pytest.raises(LogError, match="1/metadata.json: is missing"):
         import_archive(tmp_path / "archive", tmp_path / "log.h5", skip_broken=True)
     assert os.listdir(tmp_path) == ["archive"]
-
-
-def test_files_that_are_none_of_the_layout_are_told(tmp_path):
-    folder = small(tmp_path / "archive")
-    write_text(folder / "notes.txt", "mine")
-    assert import_archive(tmp_path / "archive", tmp_path / "log.h5").others == [str(folder / "notes.txt")]
 
 
 def stranger(tmp_path, **said):
@@ -625,14 +606,6 @@ def test_an_export_writes_nowhere_else(path, tmp_path):
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_an_export_keeps_what_is_there(tmp_path):
-    small(tmp_path / "archive")
-    import_archive(tmp_path / "archive", tmp_path / "log.h5")
-    with pytest.raises(LogError, match="archive: exists already"):
-        export_archive(tmp_path / "log.h5", tmp_path / "archive")
-    assert len(files_of(tmp_path / "archive")) == 7
-
-
 def test_merged_archives_are_exported_as_they_were(tmp_path):
     for name, place in (("a", PLACE), ("b", PLACE.replace("mnist", "cifar_10"))):
         small(tmp_path / name, place=place)
@@ -648,14 +621,6 @@ def test_progress_reaches_the_whole(tmp_path):
     shares = []
     import_archive(tmp_path / "archive", tmp_path / "log.h5", progress=lambda seen: shares.append(seen.share))
     assert shares == sorted(shares) and shares[-1] == 1.0 and len(shares) > 2
-    shutil.rmtree(tmp_path / "archive")
-
-
-def test_a_made_archive_has_what_it_was_asked_for():
-    found = list(made_studies(454, 20_000, 700_000))
-    assert len(found) == 454 and sum(len(study.ids) for study in found) == 20_000
-    assert sum(len(study.step) for study in found) == 700_000
-    assert len({study.path for study in found}) == 454
 
 
 STOPPED = {"stopped at its target": (made_trial(1, (0, 100, 200), (0.9, 0.5, 0.1), budget=1000),

@@ -28,7 +28,7 @@ def parquet_of(path, folder):
     lambda path: str(ROOT / "tests" / "golden" / "v1.h5"), lambda path: open_log(path).finish() or str(path)],
     ids=["finished", "odd", "imported", "golden", "empty"])
 def test_parquet_holds_all_that_the_log_holds(make, tmp_path, monkeypatch):
-    monkeypatch.setattr("hvdscale.exchange.parquet_tables.ROWS", 70)
+    monkeypatch.setattr("hvdscale.exchange.exported.GROUP", 70)
     path = make(tmp_path / "log.h5")
     tables = parquet_of(path, tmp_path / "parquet")
     with read_log(path) as log:
@@ -138,12 +138,14 @@ def test_without_its_package_an_export_is_one_error_and_leaves_nothing(tmp_path,
     assert os.listdir(tmp_path) == ["log.h5"]
 
 
-@pytest.mark.parametrize("kind, package", [("parquet", "pyarrow"), ("tensorboard", "tensorboard")])
+@pytest.mark.parametrize("kind, package", [
+    ("parquet", "pyarrow"), ("tensorboard", "tensorboard"), ("csv", "numpy"), ("archive", "numpy")])
 def test_an_export_that_cannot_be_written_leaves_nothing(tmp_path, kind, package):
     pytest.importorskip(package, reason=f"needs {package}")
     path = finished(tmp_path / "log.h5")
     (tmp_path / "taken").touch()
-    assert call("export", path, tmp_path / "taken", "--as", kind)[0] == 1
+    code, said = call("export", path, tmp_path / "taken", "--as", kind)
+    assert code == 1 and "taken: exists already" in said
     code, said = call("export", path, tmp_path / "taken" / "below", "--as", kind)
     assert code == 1 and "cannot be written" in said and sorted(os.listdir(tmp_path)) == ["log.h5", "taken"]
 

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from hvdscale.errors import LogError, UsageError
+from hvdscale.errors import HvdscaleError, LogError, UsageError
 from hvdscale.exchange.network import network_of
 
 LATENCY, BANDWIDTH = 4e-6, 12.5e9
@@ -76,14 +76,10 @@ def test_a_time_with_many_ranks_a_node_is_right_at_the_nodes_it_was_measured_on(
     (nccl(4, unit="(ms)"), "microseconds"), (nccl_json(4, "all_gather_perf"), "all_gather_perf"),
     (nccl_json(4, results=3), "is no JSON of nccl-tests"), ("{", "is no JSON of nccl-tests"),
     (ALLREDUCE, "on how many nodes"), (osu("Barrier Latency Test", [(8, 1.0), (16, 2.0)]), "Barrier"),
-    (ONE_WAY, "latency"), (osu("Latency Test", [(1, 5.0), (8, 5.0)]), "bandwidth"), ("hello", "no table of sizes")])
+    (ONE_WAY, "latency"), (osu("Latency Test", [(1, 5.0), (8, 5.0)]), "bandwidth"), ("hello", "no table of sizes"),
+    (None, "0.txt: is missing")])
 def test_a_file_that_says_nothing_of_the_network_is_named(tmp_path, text, match):
-    [path] = written(tmp_path, text)
-    with pytest.raises(UsageError, match=match) as error:
+    path = str(tmp_path / "0.txt") if text is None else written(tmp_path, text)[0]
+    with pytest.raises(HvdscaleError, match=match) as error:
         network_of([path])
-    assert path in str(error.value)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(LogError, match="none.txt: is missing"):
-        network_of([str(tmp_path / "none.txt")])
+    assert path in str(error.value) and isinstance(error.value, UsageError if text else LogError)

@@ -1,5 +1,4 @@
 """Tables that another program wrote: how numbers, names and separators may be spelt, and what is unknown."""
-import json
 import re
 from textwrap import dedent
 
@@ -15,24 +14,22 @@ from hvdscale.cli.log import main
 from hvdscale.cli.plan import main as plan
 from hvdscale.cli.report import main as report
 from hvdscale.exchange.csv_file import repeats
+from hvdscale.exchange.tensorboard_events import _hparams
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED
 from hvdscale.report.runs import Frame
 from hvdscale.target import Target
 from tests import guides
+from tests.exchange.test_tables_and_rcp import tables as make_tables
 
 TRIALS = "id,dataset,model,optimizer,global_batch\n0,d,m,sgd,32\n1,d,m,sgd,32\n"
 EVALUATIONS = "trial,step,val/error\n0,10,0.5\n0,20,0.05\n1,10,0.5\n1,60,0.05\n"
 TARGET = "val/error<0.1"
 
 
-def tables(folder, trials=TRIALS, evaluations=EVALUATIONS, **more):
-    """A folder of tables, as text or bytes."""
-    folder.mkdir()
-    for name, text in {"trials": trials, "evaluations": evaluations, **more}.items():
-        (folder / f"{name}.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    return folder
+def tables(folder, **files):
+    return make_tables(folder, **{"trials": TRIALS, "evaluations": EVALUATIONS, **files})
 
 
 def call(command, *words):
@@ -111,12 +108,7 @@ def test_exports_have_no_seed_where_it_is_unknown(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install '.[parquet]'")
     assert call(main, "export", log.path, tmp_path / "parquet", "--as", "parquet")[0] == 0
     assert parquet.read_table(tmp_path / "parquet/trials.parquet")["seed"].to_pylist() == [None, None]
-
-
-def test_tensorboard_has_no_seed_where_it_is_unknown(tmp_path):
     pytest.importorskip("tensorboard", reason="needs tensorboard: pip install '.[tensorboard]'")
-    from hvdscale.exchange.tensorboard_events import _hparams
-    log, _ = imported(tmp_path / "mine")
     assert "seed" not in _hparams(log, 0) and "global_batch" in _hparams(log, 0)
 
 
@@ -214,16 +206,6 @@ def test_numbers_that_there_are_not_are_named(place, text, said, plain, tmp_path
     assert f"evaluations.csv:3: {said}" in (got := refused(tmp_path / "mine", evaluations=evaluations)) or said in got
 
 
-def test_infinity_stays_a_measurement_where_it_is_written_so(tmp_path):
-    log, _ = imported(tmp_path / "mine", evaluations=EVALUATIONS.replace("0.5", "inf"))
-    assert log.evaluations["val/error"].tolist() == [np.inf, 0.05] * 2
-
-
-def test_a_large_integer_written_as_a_decimal_is_exact(tmp_path):
-    trials = TRIALS.replace("batch", "batch,seed").replace("32\n", "32,9007199254740993.0\n")
-    assert imported(tmp_path / "mine", trials=trials)[0].trials["seed"].tolist() == [9007199254740993] * 2
-
-
 # separators and encodings
 
 
@@ -237,20 +219,14 @@ def test_separators_and_byte_order_marks_are_read(mark, head, tmp_path):
 
 
 def test_a_semicolon_of_the_header_alone_is_the_separator(tmp_path):
-    code, said = call(main, "import", tables(tmp_path / "mine", trials="id;dataset;model;optimizer;global_batch\n"),
-                      tmp_path / "log.h5")
-    assert code == 1 and "trial 0 has a row in evaluations, but none in trials" in said
+    said = refused(tmp_path / "mine", trials="id;dataset;model;optimizer;global_batch\n")
+    assert "trial 0 has a row in evaluations, but none in trials" in said
 
 
 def test_a_decimal_comma_is_named(tmp_path):
     said = refused(tmp_path / "mine", trials=TRIALS.replace(",", ";"),
                    evaluations=EVALUATIONS.replace(",", ";").replace("0.5", "0,5"))
     assert "evaluations.csv:2: val/error is '0,5', not a number; decimals have a point" in said
-
-
-def test_a_missing_column_is_named_with_those_that_there_are(tmp_path):
-    assert "there is no column step (did you mean Step?); there are 'trial', 'Step', 'val/error'" in refused(
-        tmp_path / "mine", evaluations=EVALUATIONS.replace("step", "Step"))
 
 
 def test_the_index_that_pandas_writes_is_named(tmp_path):
@@ -330,12 +306,6 @@ def test_seconds_of_runs_that_met_are_not_measured_rather_than_not_met(tmp_path)
     said = call(report, log.path, "--target", TARGET)[1]
     assert "n/a (not measured)" in said and "not met" not in said and "warm-up" not in said
     assert cell_of([run_of(trial, Target.parse(TARGET)) for trial in read_trials(log)]).met == 2
-
-
-def test_a_search_may_be_said_as_true_and_false(tmp_path):
-    trials = TRIALS.replace("batch", "batch,search").replace("32\n", "32,True\n")
-    log, _ = imported(tmp_path / "mine", trials=trials)
-    assert [json.loads(text) for text in log.trials["plan"]] == [{"search": True}] * 2
 
 
 def test_all_columns_that_tables_lack_are_named_at_once(tmp_path):

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...analysis.grouping import group_by
 from ...errors import LogError
 from ...log.plan_text import plan_at
 from ...log.reader import Log
@@ -35,23 +36,20 @@ SEARCHED = {"lr": "learning_rate", **PUBLISHED}                     # names in a
 
 @dataclass
 class Exported:
-    """Progress of an export; ``own``: trials that are not from an archive, so the layout lacks some of their data."""
+    """What was exported so far."""
 
     trials: int = 0
-    own: int = 0
+    own: int = 0                    # that are not from an archive, so that the layout lacks some of their data
     share: float = 0.0
     studies: int = 0
 
 
 def export_archive(path, out, progress: Callable[[Exported], None] = lambda done: None) -> Exported:
-    """Export the log's trials into the new folder ``out``, see ``exporting``.
-
-    Raises LogError for a name in the log that cannot be a folder.
-    """
+    """Export the log's trials into the new folder ``out``, see ``exporting``; LogError for what names no folder."""
     with exporting(path, out) as (log, root):
         done, trials = Exported(), _Trials(log)
         taken: dict[str, str] = {}
-        for rows in trials.by_study():
+        for rows in group_by(range(len(trials.ids)), trials.study_of).values():
             columns = _Evaluations(log, trials.ids[rows])
             last = [columns.last_step(trials.ids[row]) for row in rows]
             folder, text = trials.study(rows, last)
@@ -93,11 +91,12 @@ class _Trials:
         self._points = {name.partition("/")[2]: table[name] for name in table if name.startswith("metaparameters/")}
         self._plans: dict[str, dict] = {}
 
-    def by_study(self) -> list[list[int]]:
-        found: dict[tuple, list[int]] = {}
-        for row in range(len(self.ids)):
-            found.setdefault(self._key(row), []).append(row)
-        return list(found.values())
+    def study_of(self, row: int) -> tuple:
+        """What a trial shares with those of its study alone."""
+        if isinstance(self._plan(row).get("archive"), Mapping):
+            return (self._columns["plan"][row],)
+        return (*(self._columns[name][row] for name in ("dataset", "model", "optimizer", "global_batch")),
+                json.dumps(self._model_args(row)))
 
     def study(self, rows, last) -> tuple[str, str]:
         """A study's folder and the text of its study.json; last: the step of each trial's last evaluation."""
@@ -106,16 +105,15 @@ class _Trials:
         if isinstance(published, Mapping) and {"path", "study"} <= published.keys():
             return self._check_folder(str(published["path"])), _json(published["study"])
         batch = int(self._columns["global_batch"][rows[0]])
-        names = [str(self._columns[name][rows[0]]) for name in ("dataset", "model", "optimizer")]
-        names[1] += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
+        dataset, model, optimizer = (str(self._columns[name][rows[0]]) for name in ("dataset", "model", "optimizer"))
+        model += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
         sweep = plan.get("sweep") or {}
         steps = max(int(self._columns["budget_steps"][row]) for row in rows)
         early = any(end < steps and self._columns["status"][row] == Status.COMPLETE for row, end in zip(rows, last))
-        study = {
-            "batch_size": batch, "dataset": names[0], "early_stopping": early or bool(sweep.get("prune_keep")),
-            "model": names[1], "optimizer": names[2], "parameter_configs": dict(map(_config, sweep.get("space", ()))),
-            "train_steps": steps}
-        return self._check_folder("/".join([*names, str(batch)])), _json(study)
+        study = {"batch_size": batch, "dataset": dataset, "early_stopping": early or bool(sweep.get("prune_keep")),
+                 "model": model, "optimizer": optimizer, "train_steps": steps,
+                 "parameter_configs": dict(map(_config, sweep.get("space", ())))}
+        return self._check_folder(f"{dataset}/{model}/{optimizer}/{batch}"), _json(study)
 
     def folder(self, row) -> int:
         return int(self._source[row]) if self.published(row) else int(self.ids[row])
@@ -136,18 +134,10 @@ class _Trials:
             "trial_id": int(self.ids[row])})
 
     def _check_folder(self, folder) -> str:
-        parts = folder.split("/")
-        if not all(map(is_folder, parts)):
+        if not all(map(is_folder, folder.split("/"))):
             raise LogError(f"{self.path}: {folder!r} cannot be the folder of a study: names of letters, digits and "
                            "+ - _ . , = @ are; --as csv takes any name")
         return folder
-
-    def _key(self, row):
-        published = self._plan(row).get("archive")
-        if isinstance(published, Mapping):
-            return (self._columns["plan"][row],)
-        return (*(self._columns[name][row] for name in ("dataset", "model", "optimizer", "global_batch")),
-                json.dumps(self._model_args(row)))
 
     def _model_args(self, row) -> dict:
         plan = self._plan(row)
@@ -184,7 +174,6 @@ class _Evaluations:
         self._values = measured or values
 
     def last_step(self, trial: int) -> int:
-        """The step of a trial's last evaluation; 0: there is none."""
         first, stop = np.searchsorted(self._trial, [trial, trial + 1])
         return int(self._step[stop - 1]) if stop > first else 0
 
@@ -195,7 +184,6 @@ class _Evaluations:
 
 
 def _config(parameter) -> tuple[str, dict]:
-    """A parameter of a sweep's space as an entry of parameter_configs."""
     name = SEARCHED.get(parameter["name"], parameter["name"])
     if parameter["type"] == "discrete":
         return name, {"feasible_points": parameter["values"], "type": "DISCRETE"}
@@ -209,19 +197,14 @@ def _json(value) -> str:
 
 def _measurements_text(step: np.ndarray, columns: Mapping[str, np.ndarray]) -> str:
     """measurements.csv of one trial; what was not measured is an empty cell."""
-    header = ["step", *(_published_name(name, columns) for name in columns)]
-    cells = [map(str, step.tolist())]
-    cells += [["" if math.isnan(value) else repr(value) for value in values.tolist()] for values in columns.values()]
+    header, cells = ["step"], [map(str, step.tolist())]
+    for column, values in columns.items():
+        split, _, metric = column.removeprefix(OTHER).partition("/")
+        published = f"{split}/{METRICS.get(metric, metric)}" if metric else split
+        header.append(column if published in columns else published)
+        cells.append(["" if math.isnan(value) else repr(value) for value in values.tolist()])
     return "".join(",".join(row) + "\n" for row in (header, *zip(*cells)))
 
 
-def _published_name(column: str, others: Container[str]) -> str:
-    """The archive's name of a column, unless another has it."""
-    split, _, metric = column.removeprefix(OTHER).partition("/")
-    name = f"{split}/{METRICS.get(metric, metric)}" if metric else split
-    return column if name in others else name
-
-
 def _number(value: float):
-    """The number, as an int if it is integral."""
     return int(value) if float(value).is_integer() and abs(value) <= LARGEST_INT else float(value)

@@ -7,9 +7,7 @@
     DATASET/MODEL/OPTIMIZER/BATCH/TRIAL/measurements.csv            step, split/metric, ...
 
 DATASET may be two folders (solution_quality/mnist). Folder names identify a study, as several studies share a data set
-name in study.json. In the log, trials of a study and their evaluations are consecutive, ordered by the archive's ids,
-which ``source_trial`` keeps. A trial's plan is the study's (``archive.path``, and study.json as ``archive.study``). The
-archive has no seeds. An export of an import has the same values.
+name in study.json. In the log, trials of a study and their evaluations are consecutive, ordered by the archive's ids.
 """
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ from ...system.run_module import away_from_here
 from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, refuse_deep, whole_number
 from ..imported import ImportedLog, beyond_errors, skipped_note
 from .sources import ArchiveStudy, Folder, Tar, is_folder
-from .trial_files import LARGEST, TrialBatch, read_trials
+from .trial_files import LARGEST, TrialBatch, TrialFiles, pieces, read_trials
 
 TRIALS, BYTES = 48, 4 << 20             # of one task of a reading process
 ALONE = 1000                            # up to this many trials are read before processes would have started
@@ -47,31 +45,20 @@ TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm
 
 @dataclass
 class Seen:
-    """Progress of an import.
-
-    trials, evaluations, studies  imported so far;  size: bytes of their files
-    share                         of the work done
-    wrong                         messages about wrong files, one each
-    others                        files that do not belong to the layout
-    notes                         on suspicious values
-    """
-
     trials: int = 0
     evaluations: int = 0
     studies: int = 0
-    size: int = 0
-    share: float = 0.0
-    wrong: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    share: float = 0.0              # of the work done
+    wrong: list[str] = field(default_factory=list)      # messages about wrong files, one each
+    others: list[str] = field(default_factory=list)     # files that do not belong to the layout
+    notes: list[str] = field(default_factory=list)      # on suspicious values
 
 
 def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = False, take_over: bool = False,
                    progress: Callable[[Seen], None] = lambda seen: None, cores: int | None = None) -> Seen:
     """Import all trials of an archive into the new log ``out``, which is created only on success.
 
-    skip_broken  skip wrong or missing files and report them; otherwise the first is a LogError
-    cores        reading processes; None: all usable cores
+    skip_broken  skip and report what is wrong, which is else a LogError;  cores: reading processes; None: all usable
     """
     source = os.fspath(source)
     found = Folder(source) if os.path.isdir(source) else Tar(source)
@@ -105,7 +92,7 @@ def _read(found, readers, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dic
         seen.studies += 1
         # a COMPLETE trial took all steps, unless it may have stopped at a target: then those of its metadata.json
         steps = 0 if plan["archive"]["study"].get("early_stopping") else plan["measurement"]["budget_steps"]
-        for trials in _split_into_tasks(study.trials):
+        for trials in pieces(study.trials, BYTES, _size_of):
             waiting.append((study, plan, readers.submit(trials, steps)))
             while len(waiting) > readers.ahead:
                 yield _next(waiting)
@@ -118,27 +105,18 @@ def _next(waiting):
     return study, plan, batch()
 
 
+def _size_of(trial: TrialFiles) -> int:
+    """Of its file where it is in memory; so large at least that TRIALS fill a task."""
+    return max(BYTES // TRIALS, len(trial.measurements) if isinstance(trial.measurements, bytes) else 0)
+
+
 def _report_wrong(wrong, seen, skip_broken):
     if wrong and not skip_broken:
         raise LogError(f"{wrong[0]}; --skip-broken leaves out what is wrong")
     seen.wrong += wrong
 
 
-def _split_into_tasks(trials):
-    piece, size = [], 0
-    for trial in trials:
-        more = len(trial.measurements) if isinstance(trial.measurements, bytes) else 0
-        if piece and (len(piece) == TRIALS or size + more > BYTES):
-            yield piece
-            piece, size = [], 0
-        piece.append(trial)
-        size += more
-    if piece:
-        yield piece
-
-
 def _begin(folder: str) -> None:
-    """In a reading process, which starts away from the folder that paths are of."""
     os.chdir(folder)
     end_with_parent()
 
@@ -193,7 +171,10 @@ def _plan(study: ArchiveStudy) -> dict:
         raise WrongFile(f"{name}: parameter_configs is not an object")
     folders = list(study.folders[-5:])
     above = ("dataset", "model", "optimizer", "batch_size")[:max(0, 4 - len(folders))]      # source is a subfolder
-    folders = [_folder(data.get(key), name, key) for key in above] + folders
+    for key in above:
+        if type(data.get(key)) not in (str, int) or not is_folder(str(data[key])):
+            raise WrongFile(f"{name}: {key} is {data.get(key)!r}, which names no folder")
+    folders = [str(data[key]) for key in above] + folders
     for folder in folders:
         if not is_folder(folder):
             raise WrongFile(f"{name}: {folder!r} above it is not a valid name for a data set, model or optimizer")
@@ -203,12 +184,6 @@ def _plan(study: ArchiveStudy) -> dict:
     return {"problem": {"train_examples": train_examples} if train_examples else {},
             "measurement": {"budget_steps": steps},
             "archive": {"path": "/".join(folders), "study": data}}
-
-
-def _folder(value, name, key) -> str:
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or not is_folder(str(value)):
-        raise WrongFile(f"{name}: {key} is {value!r}, which names no folder")
-    return str(value)
 
 
 def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, batch: TrialBatch, seen: Seen):
@@ -228,4 +203,3 @@ def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, batch: TrialBatch, s
     log.evaluations(ids, batch.rows, batch.step, batch.step * size, batch.columns)
     seen.trials += count
     seen.evaluations += len(batch.step)
-    seen.size += batch.size

@@ -28,14 +28,9 @@ FILES = ("metadata.json", "measurements.csv")
 
 @dataclass
 class ArchiveStudy:
-    """A study as found.
-
-    file    study.json as bytes or a path; None: missing
-    """
-
     folders: tuple[str, ...]
     where: str
-    file: bytes | str | None
+    file: bytes | str | None        # study.json, or its path; None: missing
     trials: list[TrialFiles]
     wrong: list[str] = field(default_factory=list)
 
@@ -46,19 +41,17 @@ def is_folder(name: str) -> bool:
 
 
 class Folder:
-    """An archive in a folder. Links are not followed: one from elsewhere must not expose other files of this machine.
-    """
+    """An archive in a folder. Links are not followed: one from elsewhere must not expose this machine's other files."""
 
     def __init__(self, root: str):
         self.root, self.others = root, []
-        self._found = sorted(self._study_folders(), key=lambda found: _order(found[0]))
+        self._found = sorted(self._study_folders(), key=_order)
         if not self._found:
             raise LogError(f"{root}: there is no study.json in it: no archive of the layout "
                            "dataset/model/optimizer/batch_size/study.json, and no trials.csv: no tables")
         self.trials = sum(1 for _, path in self._found for entry in os.scandir(path) if _is_folder(entry))
 
     def share(self, done: int) -> float:
-        """The share of the work done after this many trials."""
         return done / self.trials if self.trials else 1.0
 
     def studies(self) -> Iterator[ArchiveStudy]:
@@ -72,12 +65,10 @@ class Folder:
                 elif _trial_id(entry.name) is None:
                     study.wrong.append(f"{where}/{entry.name}: is not a trial number")
                 else:
-                    study.trials.append(self._trial(where, entry))
+                    study.trials.append(TrialFiles(f"{where}/{entry.name}", int(entry.name),
+                                                   *(os.path.join(entry.path, name) for name in FILES)))
             study.trials.sort(key=lambda trial: trial.id)
             yield study
-
-    def _trial(self, where, entry) -> TrialFiles:
-        return TrialFiles(f"{where}/{entry.name}", int(entry.name), *(os.path.join(entry.path, name) for name in FILES))
 
     def _study_folders(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Folders with a study.json, up to six levels deep, and folders of trials that lack it."""
@@ -89,7 +80,9 @@ class Folder:
             except OSError as error:
                 raise LogError(f"{path}: cannot be read: {error.strerror}") from error
             names = [entry.name for entry in entries if _is_folder(entry)]
-            if any(entry.name == "study.json" for entry in entries) or _holds_trials(path, names):
+            if any(entry.name == "study.json" for entry in entries) or any(
+                    _trial_id(name) is not None and os.path.isfile(os.path.join(path, name, FILES[0]))
+                    for name in names[:3]):
                 yield folders, path
             elif len(folders) < 6:
                 self.others += [f"{entry.path} (a link)" for entry in entries if entry.is_symlink()]
@@ -98,11 +91,6 @@ class Folder:
 
 def _is_folder(entry: os.DirEntry) -> bool:
     return entry.is_dir(follow_symlinks=False)
-
-
-def _holds_trials(path, names) -> bool:
-    return any(_trial_id(name) is not None and os.path.isfile(os.path.join(path, name, "metadata.json"))
-               for name in names[:3])
 
 
 def _trial_id(name: str) -> int | None:
@@ -116,10 +104,10 @@ def _inner(folders):
     return folders
 
 
-def _order(folders):
-    """Sort key: workload, then batch size as a number."""
-    batch = _trial_id(folders[-1]) if folders else None
-    return folders[:-1], batch if batch is not None else 0, folders
+def _order(found):
+    """Workload, then batch size as a number."""
+    *workload, batch = found[0] or ("",)
+    return workload, _trial_id(batch) or 0, batch
 
 
 class Tar:
@@ -134,11 +122,10 @@ class Tar:
         self._size = os.path.getsize(path)
 
     def share(self, done: int) -> float:
-        """The share of the file read so far."""
+        """Of the file, read so far: the number of trials is not known before its end."""
         return 1.0 if self._raw.closed or not self._size else self._raw.tell() / self._size
 
     def studies(self) -> Iterator[ArchiveStudy]:
-        """Each study once all its members were read; LogError if they are not contiguous."""
         try:
             with (self._raw, unpacked(self._raw) as file,
                   tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar):
@@ -161,21 +148,21 @@ class Tar:
             if study is None or study.folders != folders:
                 if study is not None:
                     done.add(study.folders)
-                    yield study.finish(self.path)
+                    yield study.finish()
                 if folders in done:
                     raise LogError(f"{self.path}: the files of {'/'.join(folders)} are not contiguous in it; unpack "
                                    "it, and import the folder")
-                study = _TarStudy(folders)
-            study.take(self, tar, member, trial, name)
+                study = _TarStudy(self.path, folders)
+            study.take(tar, member, trial, name)
         if study is not None:
-            yield study.finish(self.path)
+            yield study.finish()
 
     def _place(self, member) -> tuple[tuple[str, ...], str, str] | None:
         """(folders of the study, trial or "", file name); None for a file that does not belong to the layout."""
         if member.isdir():
             return None
-        parts = [part for part in member.name.split("/") if part not in ("", ".")]
-        name = parts[-1] if parts else ""
+        parts = [part for part in member.name.split("/") if part not in ("", ".")] or [""]
+        name = parts[-1]
         depth = 1 if name == "study.json" else 2
         if name not in LARGEST or len(parts) <= depth:
             self.others.append(f"{self.path}: {member.name}")
@@ -204,13 +191,15 @@ class _Member(tarfile.TarInfo):
 
 
 class _TarStudy:
-    def __init__(self, folders):
-        self.folders, self._size = folders, 0
-        self._file, self._trials, self._wrong = None, {}, []
+    """The files of a study, by their names, of each trial; those of the study itself have no trial, but ""."""
 
-    def take(self, source, tar, member, trial, name):
-        """Read a member; invalid ones are noted."""
-        full = f"{source.path}: {member.name}"
+    def __init__(self, path: str, folders: tuple[str, ...]):
+        self.folders, self._path, self._size = folders, path, 0
+        self._files: dict[str, dict[str, bytes]] = {"": {}}
+        self._wrong: list[str] = []
+
+    def take(self, tar, member, trial: str, name: str):
+        full = f"{self._path}: {member.name}"
         try:
             if member.name.startswith("/") or ".." in member.name.split("/"):
                 raise WrongFile(f"{full}: leads out of the archive")
@@ -219,24 +208,20 @@ class _TarStudy:
             if trial and _trial_id(trial) is None:
                 raise WrongFile(f"{full}: {trial} is not a trial number")
             refuse_large(member.size, full, LARGEST[name])
-            holder = self._trials.setdefault(int(trial), {}) if trial else {}
-            if name in holder or (not trial and self._file is not None):
+            files = self._files.setdefault(trial, {})
+            if name in files:
                 raise WrongFile(f"{full}: is there twice")
         except WrongFile as error:
             self._wrong.append(str(error))
             return
         self._size += member.size
         if self._size > LARGEST_STUDY:
-            raise LogError(f"{source.path}: the files of {'/'.join(self.folders)} have more than {LARGEST_STUDY >> 30} "
+            raise LogError(f"{self._path}: the files of {'/'.join(self.folders)} have more than {LARGEST_STUDY >> 30} "
                            "GiB, too many to hold at once; unpack it, and import the folder")
-        data = tar.extractfile(member).read()
-        if trial:
-            holder[name] = data
-        else:
-            self._file = data
+        files[name] = tar.extractfile(member).read()
 
-    def finish(self, source: str) -> ArchiveStudy:
-        where = f"{source}: {'/'.join(self.folders)}"
-        trials = [TrialFiles(f"{where}/{trial}", trial, *(files.get(name) for name in FILES))
-                  for trial, files in sorted(self._trials.items())]
-        return ArchiveStudy(self.folders, where, self._file, trials, self._wrong)
+    def finish(self) -> ArchiveStudy:
+        where = f"{self._path}: {'/'.join(self.folders)}"
+        trials = [TrialFiles(f"{where}/{trial}", trial, *(self._files[str(trial)].get(name) for name in FILES))
+                  for trial in sorted(int(trial) for trial in self._files if trial)]
+        return ArchiveStudy(self.folders, where, self._files[""].get("study.json"), trials, self._wrong)

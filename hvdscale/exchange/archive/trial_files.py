@@ -1,19 +1,16 @@
-"""Trial files in the published layout, metadata.json and measurements.csv, read in batches.
+"""Trial files in the published layout, metadata.json and measurements.csv, read in batches; a wrong file is no error.
 
     batch = read_trials([TrialFiles("mnist/.../7", 7, metadata, measurements), ...])
-    batch.columns["val/error"]                   evaluations of all trials, concatenated; batch.rows: number of each
-
-A wrong file is an entry of ``batch.wrong``, not an error.
 """
 from __future__ import annotations
 
 import functools
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,7 +19,8 @@ from ...log.plan_text import MOST, format_value
 from ...log.schema import Status
 from ...target import ALIASES, SPLITS
 from ..csv_file import CsvText, table_of_numbers, whole_numbers
-from ..files import LARGEST_INT, NAME, RENAMED, WrongFile, file_bytes, json_object, parameter_name, whole_number
+from ..files import (LARGEST_INT, NAME, RENAMED, WrongFile, as_float, file_bytes, json_object, parameter_name,
+                     whole_number)
 
 BLOCK_BYTES = 1 << 19               # of files parsed together: fits a core's cache
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
@@ -31,12 +29,13 @@ NUMBERS = ("learning_rate", "momentum", "label_smoothing", *RENAMED)
 OTHER = "archive/"                  # prefix of columns that are not split/metric
 STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
 _METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]*\w[\w.+-]*", re.ASCII)
+Item = TypeVar("Item")
 
 
 class TrialFiles(NamedTuple):
-    """A trial's two files: their folder for messages, the id in its name, and their contents (bytes) or paths (str)."""
+    """A trial's two files, as contents or paths."""
 
-    folder: str
+    folder: str             # for messages
     id: int
     metadata: bytes | str | None
     measurements: bytes | str | None
@@ -44,62 +43,57 @@ class TrialFiles(NamedTuple):
 
 @dataclass
 class TrialBatch:
-    """The contents of some trials' files; lists have one entry per valid trial.
+    """The contents of some trials' files; lists have one entry per valid trial."""
 
-    ids, status     the archive's ids and Status, as integers
-    metadata        texts of metadata.json
-    points          numeric "parameters", under our names
-    rows            number of evaluations
-    step, columns   all evaluations: int64, and float64 by column of the log
-    wrong           messages about wrong files, in order
-    size            bytes read
-    """
-
-    ids: list = field(default_factory=list)
-    status: list = field(default_factory=list)
-    metadata: list[str] = field(default_factory=list)
-    points: list[dict[str, float]] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    step: np.ndarray | None = None
-    columns: dict[str, np.ndarray] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
-    size: int = 0
+    ids: list[int]                          # the archive's
+    status: list[Status]
+    metadata: list[str]                     # texts of metadata.json
+    points: list[dict[str, float]]          # numeric "parameters", under our names
+    rows: list[int]                         # number of evaluations
+    step: np.ndarray                        # of all evaluations, int64
+    columns: dict[str, np.ndarray]          # of all evaluations, float64 by column of the log
+    wrong: list[str]                        # messages about wrong files, in order
 
 
 def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> TrialBatch:
-    """The trials with valid files, in order, and messages about the others.
-
-    budget_steps  steps of a COMPLETE trial; 0: those that its metadata.json has
-    """
-    batch, tables = TrialBatch(), []
+    """The trials with valid files, in order, and messages about the others; ``budget_steps``: of a COMPLETE trial; 0:
+    those that its metadata.json has."""
+    wrong: list[str] = []
+    found: list[tuple[_Table, _Metadata]] = []
     for trial in trials:
         try:
-            table, metadata = _Table(trial), _Metadata(trial)
+            found.append((_Table(trial), _Metadata(trial)))
         except WrongFile as error:
-            batch.wrong.append(str(error))
-            continue
-        batch.size += table.size + len(metadata.text)
-        tables.append((table, metadata))
-    for group in _group_by_header([table for table, _ in tables]):
+            wrong.append(str(error))
+    for group in pieces([table for table, _ in found], BLOCK_BYTES, lambda table: len(table.lines),
+                        lambda table, first: table.header == first.header):
         _parse(group)
-    _apply_rules([pair for pair in tables if not pair[0].wrong], budget_steps)
-    good = []
-    for table, metadata in tables:
-        if table.wrong:
-            batch.wrong.append(table.wrong)
-            continue
-        good.append(table)
-        batch.ids.append(metadata.id)
-        batch.status.append(int(metadata.status))
-        batch.metadata.append(metadata.text)
-        batch.points.append(metadata.point)
-        batch.rows.append(table.rows)
-    names = dict.fromkeys(name for table in good for name in table.values)
-    batch.step = np.concatenate([np.empty(0, np.int64), *(table.step for table in good)])
-    for name in names:
-        batch.columns[name] = np.concatenate([
-            table.values[name] if name in table.values else np.full(table.rows, np.nan) for table in good])
-    return batch
+    _apply_rules([pair for pair in found if not pair[0].wrong], budget_steps)
+    tables, about = [table for table, _ in found if not table.wrong], [one for table, one in found if not table.wrong]
+    names = dict.fromkeys(name for table in tables for name in table.values)
+    return TrialBatch(
+        [one.id for one in about], [one.status for one in about], [one.text for one in about],
+        [one.point for one in about], [table.rows for table in tables],
+        np.concatenate([np.empty(0, np.int64), *(table.step for table in tables)]),
+        {name: np.concatenate([table.values[name] if name in table.values else np.full(table.rows, np.nan)
+                               for table in tables]) for name in names},
+        wrong + [table.wrong for table, _ in found if table.wrong])
+
+
+def pieces(items: Iterable[Item], most: int, size_of: Callable[[Item], int],
+           belong: Callable[[Item, Item], bool] = lambda item, first: True) -> Iterator[list[Item]]:
+    """The items in lists of up to ``most`` in size, in which all belong with the first."""
+    piece: list[Item] = []
+    size = 0
+    for item in items:
+        more = size_of(item)
+        if piece and (size + more > most or not belong(item, piece[0])):
+            yield piece
+            piece, size = [], 0
+        piece.append(item)
+        size += more
+    if piece:
+        yield piece
 
 
 class _Metadata:
@@ -109,7 +103,7 @@ class _Metadata:
         self.id = whole_number(data.get("trial_id"), 0, name, "trial_id", LARGEST_INT)
         if self.id != trial.id:
             raise WrongFile(f"{name}: trial_id is {self.id} in the folder of trial {trial.id}")
-        if not isinstance(data.get("status"), str) or data["status"] not in STATUSES:
+        if data.get("status") not in [*STATUSES]:
             raise WrongFile(f"{name}: status is {format_value(data.get('status'))}, not one of {', '.join(STATUSES)}")
         self.status = STATUSES[data["status"]]
         steps = data.get("steps")
@@ -119,28 +113,17 @@ class _Metadata:
             raise WrongFile(f"{name}: parameters is {format_value(parameters)}, not an object")
         self.point = {}
         for key, value in parameters.items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                self.point[parameter_name(key, name)] = _float(value, name, key)
-            elif key in NUMBERS:
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if (number or key in NUMBERS) and not (number and abs(value) < math.inf):
                 raise WrongFile(f"{name}: {key} is {format_value(value)}, not a finite number")
-
-
-def _float(value, name, key) -> float:
-    try:
-        if math.isfinite(number := float(value)):
-            return number
-    except OverflowError:
-        raise WrongFile(f"{name}: {key} does not fit a float") from None
-    raise WrongFile(f"{name}: {key} is {format_value(value)}, not a finite number")
+            if number:
+                self.point[parameter_name(key, name)] = as_float(value, f"{name}: {key}")
 
 
 @functools.lru_cache(64)
 def column_names(header: tuple[str, ...]) -> list[str]:
-    """The log's names of a file's columns: ALIASES, unless the log's own name occurs too; non-metrics get the prefix
-    OTHER.
-
-    "step" stays. Raises WrongFile for duplicate or invalid names.
-    """
+    """The log's names of a file's columns: ALIASES, unless the log's own name occurs too; what is no metric has OTHER
+    before it, but for the step. Raises WrongFile for duplicate or invalid names."""
     found, there = [], set(header)
     for name in header:
         split, _, metric = name.partition("/")
@@ -160,16 +143,12 @@ def column_names(header: tuple[str, ...]) -> list[str]:
 
 
 class _Table(CsvText):
-    """One measurements.csv.
-
-    wrong           what is wrong with it, or ""
-    step, values    set by _parse: int64, and float64 by column of the log
-    """
+    """One measurements.csv: what is wrong with it, or "", and steps and values by column, both set by _parse."""
 
     def __init__(self, trial: TrialFiles):
         data = file_bytes(trial.measurements, f"{trial.folder}/measurements.csv", LARGEST["measurements.csv"])
         super().__init__(data, f"{trial.folder}/measurements.csv")
-        self.size, self.wrong = len(data), ""
+        self.wrong = ""
         if not data.strip():
             raise WrongFile(f"{self.name}: is empty, without even a header")
         if self.cut:
@@ -183,36 +162,8 @@ class _Table(CsvText):
         self.step, self.values = np.empty(0, np.int64), {}
 
     def take(self, step: np.ndarray, columns: Iterable[np.ndarray]):
-        """Take the rows; columns: float64, one a column of the file."""
         self.step, self.rows = step, len(step)
         self.values = {name: values for name, values in zip(self.names, columns) if name != "step"}
-
-    def read_cells(self):
-        """Take the rows, read cell by cell; note the first cell that does not fit its column."""
-        kinds = ["loose" if name.startswith(OTHER) else "float" for name in self.names]
-        kinds[self.names.index("step")] = "int"
-        try:
-            columns, _ = self.columns(kinds, _refuse)
-            self.take(columns["step"], columns.values())
-        except WrongFile as error:
-            self.wrong = str(error)
-
-
-def _refuse(line: int, row: Sequence[str], fault: str):
-    raise WrongFile(fault)
-
-
-def _group_by_header(tables: list[_Table]):
-    """Runs of files with the same header, of up to about BLOCK_BYTES."""
-    run, size = [], 0
-    for table in tables:
-        if run and (table.header != run[0].header or size + len(table.lines) > BLOCK_BYTES):
-            yield run
-            run, size = [], 0
-        run.append(table)
-        size += len(table.lines)
-    if run:
-        yield run
 
 
 def _parse(tables: list[_Table]):
@@ -225,7 +176,12 @@ def _parse(tables: list[_Table]):
         for table in tables:
             _parse([table])
     elif step is None:
-        tables[0].read_cells()
+        kinds = [{"step": "int"}.get(name, "loose" if name.startswith(OTHER) else "float") for name in names]
+        try:
+            columns, _ = tables[0].columns(kinds)
+            tables[0].take(columns["step"], columns.values())
+        except WrongFile as error:          # of the first cell that does not fit its column
+            tables[0].wrong = str(error)
     else:
         ends = np.cumsum([table.rows for table in tables])[:-1]
         for table, steps, columns in zip(tables, np.split(step, ends), np.split(numbers.T, ends, axis=1)):
@@ -233,10 +189,8 @@ def _parse(tables: list[_Table]):
 
 
 def _apply_rules(found: list[tuple[_Table, _Metadata]], budget_steps: int):
-    """Mark files whose evaluations break the rules of a log, and COMPLETE trials that were not evaluated to their end.
-
-    A trial of 0 steps was only timed: an archive has no evaluations of it.
-    """
+    """Mark files whose evaluations break the rules of a log, and COMPLETE trials that were not evaluated to their end;
+    one of 0 steps was only timed, so that an archive has no evaluations of it."""
     ids = np.arange(len(found))
     rows = np.array([table.rows for table, _ in found], int)
     first = np.cumsum(rows) - rows

@@ -2,18 +2,14 @@
 
     import_mllog("results/h100/bert", "bert.h5")        result_*.txt there, or one file: a trial each
 
-A trial is a file with a ``run_start``. Its evaluations are the lines ``eval_accuracy`` (or ``eval_error``). Their
+A trial is a file with a ``run_start``. Its evaluations are the lines ``eval_accuracy`` (or ``eval_error``), whose
 metadata say how far the run was: ``samples_count``, else ``step_num``, else ``epoch_num``. The table of benchmarks
 (mlperf.toml) has the unit of ``epoch_num`` and the size of the training set; ``train_samples`` of a file counts only
 where it agrees with the table, or where the table has no size. What had to be assumed is noted.
 
-Metaparameters are the keys that the table calls settings; the seed is UNKNOWN_SEED where no line has it. As for
-reference points, ``val/converged`` is 1 where a run that ended with success met the benchmark's targets (at its last
-evaluation in the open division, or where none meets them), and else 0. So both can be reported on together, with the
-target ``val/converged>=1``.
-
-Seconds are those since ``run_start`` when an evaluation began, without earlier evaluations. The lines do not say how
-many workers there were: without ``workers`` they count as 1, and seconds are left out.
+As for reference points, ``val/converged`` is 1 where a run that ended with success met the benchmark's targets (at its
+last evaluation in the open division, or where none meets them), and else 0. Seconds are those since ``run_start`` when
+an evaluation began, without earlier ones; without ``workers``, which no line says, they are left out.
 """
 from __future__ import annotations
 
@@ -21,8 +17,7 @@ import json
 import math
 import os
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +27,7 @@ from ...log.schema import UNKNOWN_SEED, Status
 from ...system.inputs import open_input
 from ..files import WrongFile
 from ..imported import ImportedLog
-from .mllog_lines import LONGEST, OLDER, TOKEN, MllogRun, read_run
+from .mllog_lines import LONGEST, OLDER, TOKEN, read_run
 from .mllog_measured import Measured, Wanted, as_whole
 from .mlperf_rcp import TARGET
 from .table import optimizer_of
@@ -40,18 +35,15 @@ from .table import optimizer_of
 RESULT = re.compile(r"result_\d+\.txt")
 
 
-@dataclass(frozen=True)
-class Imported:
-    """The number of trials, whether their workers were assumed, messages about files left out, and notes."""
-
+class Imported(NamedTuple):
     trials: int
-    assumed: bool
-    wrong: tuple[str, ...]
-    notes: tuple[str, ...]
+    assumed: bool                   # whether their workers were
+    wrong: list[str]                # messages about files left out
+    notes: list[str]
 
 
 def is_mllog(path: str) -> bool:
-    """Whether a file has such lines near its start, or a directory holds files named like results."""
+    """Whether a file has such lines near its start, or a folder has files named like results."""
     if os.path.isdir(path):
         return any(RESULT.fullmatch(name) for _, _, names in os.walk(path) for name in names)
     with open_input(path) as file:
@@ -61,15 +53,14 @@ def is_mllog(path: str) -> bool:
 
 def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = False, overwrite: bool = False,
                  take_over: bool = False) -> Imported:
-    """Import each run into the new log ``out``.
-
-    Raises LogError for a wrong file, unless it is skipped, and where there is no run.
-    """
+    """Import each run into the new log ``out``; LogError for a wrong file, unless it is skipped, and without a run."""
     source, wrong, trials, assumed = os.fspath(source), [], 0, False
     notes: dict[str, list[str]] = {}
+    paths = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
+    paths.sort(key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
     with ImportedLog(out, {"kind": "mllog", "from": source}, names=wanted.names, overwrite=overwrite,
                      take_over=take_over) as log:
-        for path in _files(source):
+        for path in paths if os.path.isdir(source) else [source]:
             try:
                 run = read_run(path)
                 if run:
@@ -87,28 +78,23 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
             raise LogError(f"{source}: no run of MLPerf: " + (
                 "\n".join(["each file with one is wrong, such as", *wrong[:3]]) if wrong else
                 f"no file there has {TOKEN}lines with the key run_start"))
-    return Imported(trials, assumed, tuple(wrong),
-                    tuple(f"{list_first(paths, 1)}: {note}" for note, paths in notes.items()))
-
-
-def _files(source: str) -> list[str]:
-    if not os.path.isdir(source):
-        return [source]
-    return sorted((os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names),
-                  key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
+    return Imported(trials, assumed, wrong, [f"{list_first(paths, 1)}: {note}" for note, paths in notes.items()])
 
 
 def _add(log: ImportedLog, measured: Measured) -> None:
-    """Add the trial of a run."""
     run, wanted, benchmark = measured.run, measured.wanted, measured.benchmark
     rows, workers = measured.rows, measured.workers
     steps = [row.step for row in rows]
-    status, reason = _end(run)
+    status, reason = Status.COMPLETE, "the target of the benchmark was met"
+    if run.ended != "success":
+        status = Status.INCOMPLETE
+        reason = "no run_stop" if run.ended is None else f"run_stop: {run.ended or 'no status'}"
     budget = as_whole(run.given.get("max_steps")) or max(steps, default=0)
     plan = {"problem": {"train_examples": benchmark.examples} if benchmark.examples else {},
             "measurement": {"budget_steps": budget, "target": TARGET},
             **({"execution": {"local_workers": wanted.per_node}} if wanted.per_node else {}),
-            "mllog": {key: value for key, value in run.given.items() if _is_plain(value)}}
+            "mllog": {key: value for key, value in run.given.items() if value is None or isinstance(value, (int, str))
+                      or isinstance(value, float) and math.isfinite(value)}}
     seed = as_whole(run.given.get("seed"))
     log.better |= benchmark.better
     ids = log.trials({
@@ -121,14 +107,3 @@ def _add(log: ImportedLog, measured: Measured) -> None:
         run.started / 1000 if workers and run.started else math.nan)
     log.evaluations(ids, [len(rows)], np.array(steps, np.int64), np.array([row.examples for row in rows], np.int64),
                     measured.columns, np.array([row.seconds for row in rows], float) if workers else None)
-
-
-def _end(run: MllogRun) -> tuple[Status, str]:
-    """The status of the trial, and why it ended."""
-    if run.ended == "success":
-        return Status.COMPLETE, "the target of the benchmark was met"
-    return Status.INCOMPLETE, f"run_stop: {run.ended or 'no status'}" if run.ended is not None else "no run_stop"
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, str)) or isinstance(value, float) and math.isfinite(value)

@@ -24,39 +24,30 @@ TRAINING = ("block_start", "block_stop", "epoch_start", "epoch_stop")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A line with a value: where it is for messages, its key, values by name ("": the key's own), metadata and time."""
-
-    where: str
+    where: str                      # for messages
     key: str
-    values: Mapping[str, float]
-    about: Mapping[str, Any]
+    values: Mapping[str, float]     # by the name of the metric; "": the key's own
+    about: Mapping[str, Any]        # its metadata
     time: float                     # milliseconds, as all times here
 
 
 @dataclass
 class MllogRun:
-    """One attempt at a run.
-
-    given       the value of each key, of several lines the first
-    pauses      from eval_start to eval_stop, or to a start of training in between
-    reached     when a value of a counter was first met, by counter and value
-    block       the first epoch of the first block of training, and the number of its epochs
-    attempts    that the file has, up to this one
-    """
+    """One attempt at a run."""
 
     path: str
     started: float
-    given: dict[str, Any]
-    later: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any]           # the value of each key, of several lines the first
+    attempts: int                   # that the file has, up to this one
+    later: dict[str, Any] = field(default_factory=dict)                     # of keys after run_start
     evaluations: list[Evaluation] = field(default_factory=list)
-    pauses: list[tuple[float, float]] = field(default_factory=list)
-    reached: dict[tuple[str, float], float] = field(default_factory=dict)
-    block: tuple[float, float] | None = None
+    pauses: list[tuple[float, float]] = field(default_factory=list)         # for evaluations, up to training again
+    reached: dict[tuple[str, float], float] = field(default_factory=dict)   # time at a counter's value, by both
+    block: tuple[float, float] | None = None        # first epoch of the first block of training, and its epochs
     pause: float | None = None
     trained: bool = False           # whether it got past run_start
     stopped: float | None = None
     ended: str | None = None        # the status of run_stop
-    attempts: int = 1
 
     def train_seconds(self, time: float) -> float:
         """Since run_start, without pauses; NaN after run_stop, as nothing was trained then."""
@@ -74,7 +65,7 @@ def read_run(path: str) -> MllogRun | None:
         key, time = line["key"], line["time_ms"]
         if key == "run_start" and (not attempts or attempts[-1].trained):
             before = {**before, **(attempts[-1].later if attempts else {})}
-            attempts.append(MllogRun(path, time, before, attempts=len(attempts) + 1))
+            attempts.append(MllogRun(path, time, before, len(attempts) + 1))
         elif attempts:
             _take(attempts[-1], where, line)
         elif key != "run_start":
@@ -87,7 +78,6 @@ def read_run(path: str) -> MllogRun | None:
 
 
 def _take(run: MllogRun, where: str, line: Mapping[str, Any]) -> None:
-    """Take in a line after run_start."""
     key, value, about, time = line["key"], line.get("value"), line["metadata"], line["time_ms"]
     if key in (*EVALUATED, "eval_start", "epoch_stop", "block_start"):
         for name in COUNTERS:
@@ -101,7 +91,8 @@ def _take(run: MllogRun, where: str, line: Mapping[str, Any]) -> None:
     if key == "eval_start":
         run.pause = time
     elif key == "block_start":
-        run.block = run.block or _block(about)
+        block = about.get("first_epoch_num"), about.get("epoch_count")
+        run.block = run.block or (block if all(map(is_number, block)) else None)
     elif key == "run_stop":
         run.stopped, run.ended = time, str(about.get("status", ""))
     elif key in EVALUATED:
@@ -110,13 +101,7 @@ def _take(run: MllogRun, where: str, line: Mapping[str, Any]) -> None:
         run.later.setdefault(key, value)
 
 
-def _block(about: Mapping[str, Any]) -> tuple[float, float] | None:
-    first, count = about.get("first_epoch_num"), about.get("epoch_count")
-    return (first, count) if is_number(first) and is_number(count) else None
-
-
 def _values(where: str, key: str, value: Any, about: Mapping[str, Any]) -> dict[str, float]:
-    """The values of a line by the name of their metric; "" where it has none but the key."""
     given = value if isinstance(value, dict) else {str(about.get("metric") or ""): value}
     wrong = [one for one in given.values() if one is not None and not isinstance(one, (int, float))]
     if wrong or not given:
@@ -153,5 +138,5 @@ def _object(where: str, text: str) -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number, neither a flag nor beyond the integers that a float holds exactly."""
+    """Whether it is a number, neither a flag nor beyond the integers that a float holds exactly."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**53

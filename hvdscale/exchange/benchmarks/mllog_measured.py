@@ -28,17 +28,13 @@ SAME = 1e-4                         # relative difference of values that are one
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a user says of the runs: their workers, how many of them a node holds, and what a file may not say well.
-
-    unit            of epoch_num;  train_examples  in an epoch
-    names           columns of /trials that replace those of the files: dataset, model, optimizer
-    """
+    """What a user says of the runs."""
 
     workers: int | None = None
-    per_node: int | None = None
-    unit: str | None = None
-    train_examples: int | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
+    per_node: int | None = None                     # of the workers
+    unit: str | None = None                         # of epoch_num
+    train_examples: int | None = None               # in an epoch
+    names: Mapping[str, str] = field(default_factory=dict)          # dataset, model, optimizer instead of the files'
 
 
 @dataclass
@@ -52,11 +48,8 @@ class EvaluatedRow:
 
 
 class Measured:
-    """A run with its evaluations in columns; raises WrongFile where it contradicts the table or itself.
-
-    workers     None: not known
-    benchmark   the table's entry;  counting: the same for this file's counter
-    """
+    """A run with its evaluations in columns; raises WrongFile where it contradicts the table or itself. ``benchmark``
+    is the table's entry, ``counting`` the same for this file's counter."""
 
     def __init__(self, run: MllogRun, wanted: Wanted) -> None:
         self.run, self.wanted, self.workers = run, wanted, wanted.workers
@@ -104,8 +97,11 @@ class Measured:
         size = self.benchmark.examples
         if not self.wanted.train_examples and (size is None or are_alike(self.said_size or 0, size)):
             size = self.said_size
-        found = replace(self.benchmark, examples=size)
-        self._note_other_size(found)
+        found, said = replace(self.benchmark, examples=size), self.said_size
+        if self.epochs and found.unit == "epochs" and said and size and not (
+                are_alike(said, size) or are_alike(said * self.batch, size)):
+            self.notes.append(f"train_samples is {said:,}; assumed: a training set of {size:,} examples, as "
+                              "elsewhere; --set-size N says otherwise")
         if not self.epochs or self.wanted.unit:
             return found
         last = max(self.epochs)
@@ -129,14 +125,6 @@ class Measured:
             self.notes.append(f"epoch_num begins at {min(self.epochs):g}; assumed: it counts from 0, unlike elsewhere")
             return replace(found, first=0)
         return found
-
-    def _note_other_size(self, found: Benchmark) -> None:
-        """Note where train_samples is neither the size of the training set nor its steps."""
-        said = self.said_size
-        if self.epochs and found.unit == "epochs" and said and found.examples and not (
-                are_alike(said, found.examples) or are_alike(said * self.batch, found.examples)):
-            self.notes.append(f"train_samples is {said:,}; assumed: a training set of {found.examples:,} examples, as "
-                              "elsewhere; --set-size N says otherwise")
 
     def _read_otherwise(self, found: Benchmark, last: float) -> Benchmark:
         """The counter of bert, which may stay at 1, for the one epoch that the run is, or count steps."""
@@ -162,16 +150,24 @@ class Measured:
             values = {self._column(one.key, metric, keys): number for metric, number in one.values.items()}
             row, time = rows.get(examples), self.run.reached.get((name, value), one.time)
             before = row.values if row else {}
-            if row and any(not _are_same(number, row.values.get(metric, number)) for metric, number in values.items()):
+            if row and not all(np.isclose(number, row.values.get(metric, number), SAME, 0, equal_nan=True)
+                               for metric, number in values.items()):
                 repeated, row, time = repeated + 1, None, one.time
             seconds = row.seconds if row else self.run.train_seconds(time)
-            rows[examples] = EvaluatedRow(self._step_at(one, examples), examples, seconds, {**before, **values})
+            step = one.about.get("step_num")
+            if not isinstance(step, int) or not 0 <= step <= MOST:
+                step = -(-examples // self.batch)
+            rows[examples] = EvaluatedRow(step, examples, seconds, {**before, **values})
         if repeated:
             self.notes.append(f"{counted(repeated, 'evaluation')} at a place that had one before; the last counts")
-        return self._check(sorted(rows.values(), key=lambda row: (row.step, row.examples)))
+        found = sorted(rows.values(), key=lambda row: (row.step, row.examples))
+        if any(row.step == before.step for before, row in zip(found, found[1:])):
+            raise WrongFile(f"{self.run.path}: two evaluations lie within one step of {self.batch} examples")
+        if any(row.step > MOST or row.examples > LARGEST_INT for row in found):
+            raise WrongFile(f"{self.run.path}: has more steps or examples than 64 bits can count")
+        return found
 
     def _examples_at(self, one: Evaluation, name: str, value: float) -> int:
-        """The examples seen at an evaluation."""
         if not name:
             raise WrongFile(f"{one.where}: {one.key} does not say how far the run was: its metadata need "
                             "samples_count, epoch_num or step_num")
@@ -185,33 +181,22 @@ class Measured:
                             "--set-size N")
         return max(round(found), 0)
 
-    def _step_at(self, one: Evaluation, examples: int) -> int:
-        step = one.about.get("step_num")
-        return step if isinstance(step, int) and 0 <= step <= MOST else -(-examples // self.batch)
-
     def _column(self, key: str, metric: str, keys: set[str]) -> str:
         """The column of a value: by the name that its line gives it, else by the table or the key."""
         if metric:
             return metric if METRIC.fullmatch(metric) else f"val/{re.sub(r'[^A-Za-z0-9_.+-]', '_', metric)}"
         return self.benchmark.metric if key == max(keys) else f"val/{key}"
 
-    def _check(self, rows: list[EvaluatedRow]) -> list[EvaluatedRow]:
-        if any(row.step == before.step for before, row in zip(rows, rows[1:])):
-            raise WrongFile(f"{self.run.path}: two evaluations lie within one step of {self.batch} examples")
-        if any(row.step > MOST or row.examples > LARGEST_INT for row in rows):
-            raise WrongFile(f"{self.run.path}: has more steps or examples than 64 bits can count")
-        return rows
-
     def _correct_seconds(self) -> None:
         """Take the seconds of run_stop for an evaluation that ended the run, and NaN for others after training."""
         met = self.columns[CONVERGED]
         if met.any() and self.run.stopped is not None:
             first = self.rows[int(met.argmax())]
-            first.seconds = min(first.seconds, self.run.train_seconds(self.run.stopped), key=_or_last)
+            first.seconds = float(np.fmin(first.seconds, self.run.train_seconds(self.run.stopped)))
         least = math.inf
         for row in reversed(self.rows):
             row.seconds = row.seconds if row.seconds <= least else math.nan
-            least = min(least, row.seconds, key=_or_last)
+            least = np.fmin(least, row.seconds)
         if any(math.isnan(row.seconds) for row in self.rows):
             self.notes.append("some evaluations ran once training was over; the seconds before them are not known")
 
@@ -220,10 +205,9 @@ class Measured:
         converged = np.zeros(len(self.rows))
         if self.run.ended != "success" or not self.rows:
             return converged
-        goals = [] if self.run.given.get("submission_division") == "open" else self.benchmark.goals
-        met = [all(goal.met_by(row.values.get(goal.column, math.nan)) for goal in goals) and bool(goals)
-               for row in self.rows]
-        if any(met):
+        goals = () if self.run.given.get("submission_division") == "open" else self.benchmark.goals
+        met = [all(goal.met_by(row.values.get(goal.column, math.nan)) for goal in goals) for row in self.rows]
+        if goals and any(met):
             return np.array(met, float)
         if goals:
             self.notes.append(f"ended with success, though no evaluation meets {' and '.join(self.benchmark.targets)}; "
@@ -238,7 +222,6 @@ def _counter(one: Evaluation) -> tuple[str, float]:
 
 
 def _size(value: Any) -> int | None:
-    """A number of examples from 1 on, which some write as a list of one; else None."""
     value = value[0] if isinstance(value, list) and len(value) == 1 else value
     return int(value) if is_number(value) and value >= 1 else None
 
@@ -246,11 +229,3 @@ def _size(value: Any) -> int | None:
 def as_whole(value: Any) -> int | None:
     """An integer from 0 on, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INT else None
-
-
-def _or_last(seconds: float) -> float:
-    return math.inf if math.isnan(seconds) else seconds
-
-
-def _are_same(one: float, other: float) -> bool:
-    return math.isnan(one) and math.isnan(other) or abs(one - other) <= SAME * abs(other)

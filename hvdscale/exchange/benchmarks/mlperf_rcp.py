@@ -2,16 +2,13 @@
 
     import_rcp("rcps_resnet.json", "resnet.h5")
 
-A point lists how far runs with several seeds trained to the benchmark's target, at one batch size with one set of
-hyperparameters; no other data of these runs exist. Each seed becomes a COMPLETE trial with the target TARGET and two
-evaluations: one that does not meet it (val/converged = 0), then one that does (1). Assumptions:
+A point lists how far runs with several seeds, which are not published, trained to the benchmark's target, at one batch
+size with one set of hyperparameters. Each becomes a COMPLETE trial with the target TARGET and two evaluations: one that
+does not meet it (val/converged = 0), then one that does (1). Assumptions:
 
 - "samples to converge" are in examples. The table of benchmarks (mlperf.toml) has the unit of "epochs to converge", the
   size of the training set and the number of the first epoch. Epochs are examples if the benchmark's largest value is at
-  least 20,000. ``unit`` and ``train_examples`` override the table. Epochs of unknown size are an error.
-- All values of a benchmark have the same unit: less than one step is an error. A value far from the others of its point
-  is noted.
-- The seeds are not published: each is UNKNOWN_SEED.
+  least 20,000. All values of a benchmark have the same unit.
 - Steps are examples over the point's batch size, rounded up.
 - The previous evaluation is one spacing earlier. The spacing is the largest gap between neighbouring values of
   the point such that nine in ten values lie on one grid of it. In epochs, the benchmark's smallest spacing applies to
@@ -46,7 +43,7 @@ OUTLIER = 4                         # times the median of a point or more, or so
 
 @dataclass(frozen=True)
 class ReferencePoint:
-    """One reference point: its name in the file, values as written, and their unit."""
+    """One reference point: its name in the file, values as written, in the benchmark's unit."""
 
     name: str
     benchmark: Benchmark
@@ -56,14 +53,8 @@ class ReferencePoint:
     about: dict
 
     @property
-    def unit(self) -> str:
-        return self.benchmark.unit
-
-    @property
-    def outliers(self) -> list[Fraction]:
-        """Values that cannot belong to the others."""
-        median = sorted(self.values)[len(self.values) // 2]
-        return [value for value in self.values if not median / OUTLIER < value < median * OUTLIER]
+    def median(self) -> Fraction:
+        return sorted(self.values)[len(self.values) // 2]
 
     @property
     def spacing(self) -> Fraction | None:
@@ -77,20 +68,12 @@ class ReferencePoint:
         return None
 
 
-def is_rcp(data: object) -> bool:
-    return isinstance(data, dict) and bool(data) and all(
-        isinstance(point, dict) and {"Benchmark", "BS"} <= point.keys() for point in data.values())
-
-
 def import_rcp(source, out, *, unit: str | None = None, train_examples: int | None = None,
                names: Mapping[str, str] = {}, overwrite: bool = False, take_over: bool = False
                ) -> tuple[int, list[str]]:
     """Import a trial for each seed of each point into the new log ``out``; returns the number of trials, and notes.
 
-    unit            of the values: one of UNITS; None: see above
-    train_examples  in an epoch
-    names           columns of /trials that replace those of the file: dataset, model, optimizer
-
+    unit    of the values; None: see above;  train_examples: in an epoch;  names: dataset, model, optimizer instead
     Raises LogError for an invalid file, UsageError for epochs of unknown size.
     """
     source = os.fspath(source)
@@ -101,8 +84,8 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
         for point in points:
             trials += _add(log, source, point, _find_spacing(point, points))
     return trials, [f"{source}: {point.name}: {float(value):,.12g} is far from the other values, whose median is "
-                    f"{float(sorted(point.values)[len(point.values) // 2]):,.12g}; is it a slip?"
-                    for point in points for value in point.outliers]
+                    f"{float(point.median):,.12g}; is it a slip?" for point in points for value in point.values
+                    if not point.median / OUTLIER < value < point.median * OUTLIER]
 
 
 def read_points(source: str, unit: str | None = None, train_examples: int | None = None) -> list[ReferencePoint]:
@@ -110,7 +93,8 @@ def read_points(source: str, unit: str | None = None, train_examples: int | None
     try:
         data, _ = json_object(file_bytes(os.path.realpath(source), source, LARGEST), source)
         refuse_deep(data, source)
-        if not is_rcp(data):
+        if not data or not all(isinstance(entry, dict) and {"Benchmark", "BS"} <= entry.keys()
+                               for entry in data.values()):
             raise WrongFile(f"{source}: is JSON, but no table of reference convergence points: each entry needs "
                             "Benchmark, BS and 'Epochs to converge'")
         given = [_values(f"{source}: {name}", entry) for name, entry in data.items()]
@@ -125,7 +109,7 @@ def read_points(source: str, unit: str | None = None, train_examples: int | None
 
 
 def _values(where, entry) -> tuple[str, tuple[Fraction, ...]]:
-    """The key and the values of an entry, once all that a point needs is there; raises WrongFile."""
+    """The key and the values of an entry that has all that a point needs; raises WrongFile."""
     whole_number(entry["BS"], 1, where, "BS")
     if not isinstance(entry["Benchmark"], str) or not entry["Benchmark"]:
         raise WrongFile(f"{where}: Benchmark is {entry['Benchmark']!r}, which is not a name")
@@ -135,7 +119,10 @@ def _values(where, entry) -> tuple[str, tuple[Fraction, ...]]:
     values = entry.get(key)
     if not isinstance(values, list) or not values:
         raise WrongFile(f"{where}: {key} is {str(values)[:40]}, not a list of numbers")
-    return key, tuple(_positive(value, where, key) for value in values)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST_INT:
+            raise WrongFile(f"{where}: {key} has {value!r}, not a positive number")
+    return key, tuple(Fraction(str(value)) for value in values)         # as written: 0.85 is 85/100
 
 
 def _point(source, name, entry, key, values, largest, unit, train_examples) -> ReferencePoint:
@@ -147,29 +134,22 @@ def _point(source, name, entry, key, values, largest, unit, train_examples) -> R
     return ReferencePoint(name, benchmark, entry["BS"], values, entry.get("Hyperparams", {}), about)
 
 
-def _positive(value, where, key) -> Fraction:
-    """The number as written: 0.85 is 85/100."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST_INT:
-        raise WrongFile(f"{where}: {key} has {value!r}, not a positive number")
-    return Fraction(str(value))
-
-
 def _find_spacing(point, points) -> Fraction | None:
-    if point.spacing is not None and point.unit != "epochs":
+    if point.spacing is not None and point.benchmark.unit != "epochs":
         return point.spacing
-    alike = [other.spacing for other in points if other.benchmark == point.benchmark and other.unit == point.unit]
+    alike = [other.spacing for other in points if other.benchmark == point.benchmark]
     return min((spacing for spacing in alike if spacing is not None), default=None)
 
 
 def _add(log, source, point, spacing) -> int:
     count, benchmark = len(point.values), point.benchmark
-    size = benchmark.examples
-    if point.unit == "epochs" and not size:
+    size, unit = benchmark.examples, benchmark.unit
+    if unit == "epochs" and not size:
         raise UsageError(f"{source}: {benchmark.name} counts epochs, and how many examples one has is not known: give "
                          "--set-size N, or --unit where they are none")
     seen_at = [benchmark.examples_at(value, point.batch) for value in point.values]
-    if min(seen_at) < (point.batch if point.unit != "epochs" else 1):
-        raise LogError(f"{source}: {point.name}: has {float(min(point.values)):g} {point.unit} to converge, less than "
+    if min(seen_at) < (point.batch if unit != "epochs" else 1):
+        raise LogError(f"{source}: {point.name}: has {float(min(point.values)):g} {unit} to converge, less than "
                        f"one step of {point.batch} examples; all values must be of one unit: correct the file, or give "
                        "the unit with --unit")
     spacing_steps = math.ceil(replace(benchmark, first=0).examples_at(spacing or 0, point.batch) / point.batch)
@@ -182,21 +162,19 @@ def _add(log, source, point, spacing) -> int:
                if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300}
     plan = {"problem": {"reference": point.name, **({"train_examples": size} if size else {})},
             "measurement": {"budget_steps": max(steps), "target": TARGET, "eval_every": spacing_steps or None},
-            "rcp": {"name": point.name, "unit": point.unit, "hyperparameters": point.hyperparameters, **point.about}}
+            "rcp": {"name": point.name, "unit": unit, "hyperparameters": point.hyperparameters, **point.about}}
     ids = log.trials({
         "status": np.full(count, Status.COMPLETE, np.int8), "stop_reason": "the target of the benchmark was met",
         "dataset": benchmark.name, "model": "reference", "optimizer": optimizer_of(point.hyperparameters, benchmark),
         "global_batch": point.batch, "seed": UNKNOWN_SEED, "source_trial": np.arange(count), "budget_steps": max(steps),
         "plan": json.dumps(plan, ensure_ascii=False),
         "source": json.dumps({"path": point.name, "imported": "rcp"})}, [numbers] * count)
-    rows, step, seen, met = [], [], [], []
+    rows = []
     for last, total in zip(steps, examples):
-        before = max(0, last - spacing_steps)
-        found = [(last, total, 1.0)]
         if spacing_steps:
-            found.insert(0, (before, before * point.batch, 0.0))
-        rows.append(len(found))
-        for values, value in zip((step, seen, met), zip(*found)):
-            values += value
-    log.evaluations(ids, rows, np.array(step), np.array(seen), {"val/converged": np.array(met)})
+            before = max(0, last - spacing_steps)
+            rows.append((before, before * point.batch, 0.0))
+        rows.append((last, total, 1.0))
+    step, seen, met = map(np.array, zip(*rows))
+    log.evaluations(ids, [len(rows) // count] * count, step, seen, {"val/converged": met})
     return count

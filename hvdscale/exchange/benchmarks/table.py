@@ -63,11 +63,9 @@ class Benchmark:
 
     @cached_property
     def better(self) -> dict[str, str]:
-        """The way in which each metric of the targets gets better: see Column."""
         return {goal.column: "smaller" if goal.minimizes else "larger" for goal in self.goals}
 
     def is_setting(self, key: str) -> bool:
-        """Whether a key of a log is a setting of its run."""
         return any(re.fullmatch(pattern, key) for pattern in (*_table()["common"]["settings"], *self.settings))
 
     def examples_at(self, value: float | Fraction, batch: int) -> Fraction | None:
@@ -81,12 +79,8 @@ class Benchmark:
 
 def find_benchmark(name: str, largest: float = 0, sizes: Iterable[float] = (), *, unit: str | None = None,
                    examples: int | None = None) -> Benchmark:
-    """The benchmark that a file calls by this name.
-
-    largest          value of its counter, and
-    sizes            of its training set that the file allows for: both tell the two ssd apart
-    unit, examples   what a user says instead of the table
-    """
+    """The benchmark that a file calls by this name; ``unit`` and ``examples`` are a user's instead of the table's. Both
+    the largest value of its counter and the sizes of its training set that the file allows for tell two ssd apart."""
     found = _by_name().get(name) or Benchmark(name, known=False)
     later = _by_name().get(found.successor)
     if later and not any(are_alike(size, found.examples) for size in sizes) and (

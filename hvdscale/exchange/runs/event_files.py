@@ -28,8 +28,6 @@ Point = tuple[str, float, float, float]                 # tag, value, time in se
 
 @dataclass
 class Events:
-    """What the event files of a folder have."""
-
     scalars: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)      # by tag: value, time, step
     others: set[str] = field(default_factory=set)                                           # tags of what is no scalar
     settings: dict[str, Any] = field(default_factory=dict)

@@ -10,8 +10,7 @@ from types import ModuleType
 from ...errors import LogError
 from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
-from .run import FoundRun, RunPath
-from .settings import NAME, settings_beside, with_short_names
+from .run import SETTINGS_FILE, FoundRun, RunPath, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
 FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines
@@ -68,19 +67,19 @@ def _one_of(folder: str, names: Sequence[str]) -> list[Place]:
     there = [name for name in there if name.lower().endswith(FILES) and os.path.isfile(os.path.join(folder, name))]
     chosen = next((name for main in MAIN for name in there if os.path.basename(name) == main), None)
     if not chosen and len(there) > 1:
-        forms = {name: form for name in there if not NAME.fullmatch(name)
+        forms = {name: form for name in there if not SETTINGS_FILE.fullmatch(name)
                  and (form := _form_of(RunPath(os.path.join(folder, name)), None))}
         if len({*forms.values()}) == len(forms) > 1:
             chosen = min(forms, key=lambda name: FORMATS.index(forms[name]))
     path = RunPath(os.path.join(folder, chosen or ""))
     form = _form_of(path, None) if chosen else None
-    others = {name: f"another form of the run in {chosen}" for name in names
-              if name != chosen and (name in there or name.startswith(event_files.EVENTS)) and not NAME.fullmatch(name)}
-    return [(form, path, others)] if form else []
+    others = [name for name in names if name != chosen and not SETTINGS_FILE.fullmatch(name)
+              and (name in there or name.startswith(event_files.EVENTS))]
+    return [(form, path, dict.fromkeys(others, f"another form of the run in {chosen}"))] if form else []
 
 
 def is_archive(path: str) -> bool:
-    """Whether a folder is an archive in the layout of Shallue et al. 2019, which has CSV files of its own."""
+    """Whether a folder has the layout of Shallue et al. 2019, with CSV files of its own."""
     return any("study.json" in names for _, _, names in os.walk(path))
 
 
@@ -109,8 +108,8 @@ def _read(form: ModuleType, place: str, source: str, lines: re.Pattern | None, l
     """The runs of a path, with the settings beside them: in their folder, else in the one above it."""
     try:
         folder = place if os.path.isdir(place) else os.path.dirname(place)
-        beside, files = settings_beside(folder) if form in SETTLED else ({}, ())
         above = os.path.dirname(folder)
+        beside, files = settings_beside(folder) if form in SETTLED else ({}, ())
         if form in SETTLED and not files and len(os.path.abspath(above)) >= len(os.path.abspath(source)):
             beside, files = settings_beside(above)
         for run in form.read(place, lines) if lines and form is text_lines else form.read(place):

@@ -5,8 +5,10 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,6 @@ from ...log.directions import better
 from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
 from ...target import logged_name, metric_faults
-from . import names
 from .mapping import GLOBAL_BATCH, LOSS, RATE, WORKER_BATCH, Metric, RunMapping, Source, count_of, source_of
 from .run import WITHIN, FoundRun
 
@@ -29,9 +30,9 @@ _PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:(?:global[-_]?)?batch(?:[-_]?size)?|gb
              "seed": r"(?:^|[^a-zA-Z])(?:seed|repeat|rep|s|r)[-_=]?(\d+)"}
 _WAYS = {way: word for word, way in DIRECTIONS.items()}          # min and max by the log's words
 _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # in a run's path: lr0.1, wd=1e-4
-_SPLITS = {name: split for split, names_of in {
+_SPLITS = {name: split for split, listed in {
     "train": "train training tr", "val": "val valid validation eval evaluation dev heldout",
-    "test": "test testing"}.items() for name in names_of.split()}
+    "test": "test testing"}.items() for name in listed.split()}
 _PARTS = re.compile(r"([/_ .]+)")
 _OF_EVALUATION = re.compile(            # of a validation set, by MMEngine, Detectron2, Ultralytics and their kin
     r"(?:metrics|accuracy|bbox|segm|keypoints|coco|pascal_voc|sem_seg|panoptic_seg)/.+|"
@@ -43,9 +44,26 @@ _OF_RUN = re.compile(r"(?:steps?|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|w
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 _OF_CLOCK = {*("total train training elapsed wall run relative cumulative since start clock time walltime runtime "
                "duration in fit").split()}
-_UNIT_NAMES = {name: unit for unit, names_of in {
+_UNIT_NAMES = {name: unit for unit, listed in {
     "s": "s sec secs second seconds", "ms": "ms milliseconds", "minutes": "m min mins minute minutes",
-    "hours": "h hr hrs hour hours", "days": "d day days"}.items() for name in names_of.split()}
+    "hours": "h hr hrs hour hours", "days": "d day days"}.items() for name in listed.split()}
+
+
+@lru_cache(1)
+def _table() -> dict[str, dict[str, Any]]:
+    return read_toml(Path(__file__).with_name("programs.toml"))
+
+
+def names(kind: str) -> Any:
+    """Of tags or settings of a kind, the likeliest first."""
+    return _table()["names"][kind]
+
+
+def setting_names() -> set[str]:
+    """Of batches, workers, labels and metaparameters, in lower case."""
+    lists = (*map(names, ("global_batch", "batch", "worker_batch", "workers")), *_table()["labels"].values(),
+             *_table()["metaparameters"].values())
+    return {name.lower() for listed in lists for name in listed}
 
 
 def guess(runs: Sequence[FoundRun]) -> RunMapping:
@@ -53,8 +71,9 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
     tags = dict.fromkeys(tag for run in runs for tag in run.series)
     settings, per, evidence = _guess_counts(runs)
     step, unit, within = _guess_step(runs, tags)
-    loss = _first(names.LOSSES, tags) if unit == "steps" or within else ""
-    rate = _first(names.RATES, tags) or next((tag for tag in tags if tag.startswith("lr-") or tag.endswith("/lr")), "")
+    loss = _first(names("losses"), tags) if unit == "steps" or within else ""
+    of_groups = (tag for tag in tags if tag.startswith("lr-") or tag.endswith("/lr"))
+    rate = _first(names("rates"), tags) or next(of_groups, "")
     seconds, time_unit = _guess_clock(runs, [tag for tag in tags if tag != step])
     used = {loss, rate, step, within, seconds}
     metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (metric := _guess_metric(tag, tags))),
@@ -67,7 +86,7 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
     size = sizes.pop() if len(sizes) == 1 else None
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
                          time_unit=time_unit, train_examples=size if isinstance(size, int) and size > 0 else None,
-                         step_seconds=_first(names.STEP_TIMES, tags), tags=_without_sums(metrics, runs),
+                         step_seconds=_first(names("step_times"), tags), tags=_without_sums(metrics, runs),
                          metaparameters=_guess_points(runs), evidence=evidence,
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
     return replace(mapping, step_offset=_guess_offset(runs, mapping))
@@ -90,14 +109,14 @@ def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dic
     batch, per, why = _guess_batch(runs)
     evidence = {"batch": why}
     accumulation, workers, nodes, per_node = (
-        _counted(known, runs) for known in (names.ACCUMULATION, names.WORKERS, names.NODES, names.PER_NODE))
+        _counted(kind, runs) for kind in ("accumulation", "workers", "nodes", "per_node"))
     found = {"batch": batch, "workers": workers or _in_paths("workers", runs),
              "nodes": nodes or _in_paths("nodes", runs), "accumulation": accumulation}
     if per_node and not workers:
         found["workers"] = replace(per_node, times=(nodes.parameter,) if nodes else ())
     if accumulation and batch and accumulation.parameter in batch.times:
         found["accumulation"] = None
-    loaders = [name for name in names.LOADERS if any(name in run.parameters for run in runs)]
+    loaders = [name for name in names("loaders") if any(name in run.parameters for run in runs)]
     if loaders and not found["workers"]:
         evidence["loaders"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
                                "they are not taken for workers")
@@ -107,21 +126,21 @@ def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dic
 def _guess_batch(runs: Sequence[FoundRun]) -> tuple[Source | None, str, str]:
     """(where the batch comes from, whose it is, why), by the first rule under which there is one."""
     known = sorted(_batches_of_programs(runs), key=lambda found: found[1] != GLOBAL_BATCH)
-    by_name = _counted(names.GLOBAL, runs), GLOBAL_BATCH, "{} is that of a step over all workers, by its name"
+    by_name = _counted("global_batch", runs), GLOBAL_BATCH, "{} is that of a step over all workers, by its name"
     otherwise = "is taken for that of a step over all workers; --batch-per worker says otherwise"
     rules = [*known[:1], by_name] if known and known[0][0].over else [by_name, *known]
     rules += [
-        (_counted(names.PLAIN, runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
+        (_counted("batch", runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
         (_in_paths("batch", runs), GLOBAL_BATCH,
          f"it is of the names of the runs, which do not say whose it is, and {otherwise}"),
-        (_counted(names.PER_WORKER, runs), WORKER_BATCH, "{} is that of a worker, by its name")]
+        (_counted("worker_batch", runs), WORKER_BATCH, "{} is that of a worker, by its name")]
     return next(((source, per, why.format(source.parameter)) for source, per, why in rules if source),
                 (None, GLOBAL_BATCH, ""))
 
 
 def _batches_of_programs(runs: Sequence[FoundRun]) -> Iterator[tuple[Source, str, str]]:
     """What the known programs mean whose marks all runs have: see programs.toml."""
-    for name, program in read_toml(Path(__file__).with_name("programs.toml")).items():
+    for name, program in _table()["programs"].items():
         source, files = source_of("batch", program["batch"]), {*program.get("files", ())}
         if all(count_of(run.parameters.get(source.parameter)) and run.parameters.keys() >= {*program.get("has", ())}
                and (not files or files & {*run.files}) for run in runs):
@@ -130,14 +149,13 @@ def _batches_of_programs(runs: Sequence[FoundRun]) -> Iterator[tuple[Source, str
             yield source, program["per"], f"{{}} is that of {whose}, as in {name}{more}"
 
 
-def _counted(known: Iterable[str], runs: Sequence[FoundRun]) -> Source | None:
-    """The first parameter of these names that is a count in every run."""
-    return next((Source(parameter=name) for name in known
+def _counted(kind: str, runs: Sequence[FoundRun]) -> Source | None:
+    """The first parameter of this kind that is a count in every run."""
+    return next((Source(parameter=name) for name in names(kind)
                  if all(count_of(run.parameters.get(name)) for run in runs)), None)
 
 
 def _in_paths(name: str, runs: Sequence[FoundRun]) -> Source | None:
-    """The pattern of a setting, where it is in every path."""
     pattern = _PATTERNS.get(name)
     return Source(pattern=pattern) if pattern and all(re.search(pattern, run.path) for run in runs) else None
 
@@ -147,7 +165,7 @@ def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
     folder = os.path.commonpath([os.path.abspath(run.path) for run in runs])
     named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
     found = {}
-    for name, keys in names.SETTINGS.items():
+    for name, keys in _table()["labels"].items():
         key = next((key for key in keys if all(run.parameters.get(key) is not None for run in runs)), None)
         otherwise = _in_paths(name, runs) or Source(named if name == "dataset" else UNKNOWN)
         found[name] = otherwise if key is None else Source(parameter=key)
@@ -157,7 +175,7 @@ def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
 def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
     there = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
     found = {}
-    for name, keys in names.POINTS.items():
+    for name, keys in _table()["metaparameters"].items():
         pattern = _POINT.format("|".join(map(re.escape, keys)))
         if key := _first(keys, there):
             found[name] = Source(parameter=key)
@@ -167,10 +185,9 @@ def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
 
 
 def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, str, str]:
-    """(the tag that counts, its unit, the tag that counts the steps within an epoch): one that falls back whenever the
-    epoch rises counts no steps of the run."""
-    epoch = _first(names.EPOCH_NAMES, tags)
-    found = [name for name in names.STEP_NAMES if name in tags]
+    """(the tag that counts, its unit, that of the steps within an epoch, which falls when the epoch rises)."""
+    epoch = _first(names("epoch"), tags)
+    found = [name for name in names("step") if name in tags]
     within = [name for name in found if epoch and any(_falls_by_epoch(run, name, epoch) for run in runs)]
     step = next((name for name in found if name not in within), "")
     if step and not (within and step == "_step"):
@@ -178,16 +195,14 @@ def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, s
     if epoch:
         return epoch, "epochs", WITHIN if WITHIN in tags else next(iter(within), "")
     rising = [tag for tag in tags if any(len(set(run.series[tag].values[:2])) > 1 for run in runs if tag in run.series)]
-    for known, unit, there in ((names.EXAMPLES, "examples", rising), (names.TOKENS, "tokens", rising),
-                               (names.REPORTS, "steps", tags), (names.LENGTHS, "steps", tags),
-                               (names.EPOCHS, "epochs", tags)):
-        if name := _first(known, there):
+    for kind, unit, there in (("examples", "examples", rising), ("tokens", "tokens", rising),
+                              ("reports", "steps", tags), ("lengths", "steps", tags), ("epochs", "epochs", tags)):
+        if name := _first(names(kind), there):
             return name, unit, ""
     return "", "steps", ""
 
 
 def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
-    """Whether a counter falls whenever the epoch rises."""
     steps, epochs = run.spread(step), run.spread(epoch)
     both = ~np.isnan(steps) & ~np.isnan(epochs)
     rises = np.diff(epochs[both]) > 0
@@ -195,9 +210,8 @@ def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
 
 
 def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, str]:
-    """(the tag of the time since the start, its unit): a known name, else one of words of time under which numbers rise
-    as a clock does."""
-    if known := _first((*names.TIMED, *names.TIMES), tags):
+    """(the tag of the time since the start, its unit): a known name, else words of time under which numbers rise."""
+    if known := _first((*names("timed"), *names("times")), tags):
         return known, "s"
     for tag in tags:
         words = [word for word in _WORD.split(tag[:100]) if word]
@@ -215,8 +229,8 @@ def _is_clock(values: np.ndarray) -> bool:
 
 def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
     """The column of a tag that names a split, or is known to be of an evaluation, and its better way by its name."""
-    if tag in names.KNOWN:
-        return Metric(names.KNOWN[tag], "min")
+    if tag in names("known"):
+        return Metric(names("known")[tag], "min")
     parts = _PARTS.split(tag)               # names, and what separates them
     split = next((_SPLITS[part.lower()] for part in parts[::2] if part.lower() in _SPLITS), "")
     if split:
@@ -261,10 +275,8 @@ def _before_round(steps: np.ndarray) -> int:
 
 
 def accounts(runs: Sequence[FoundRun], mapping: RunMapping, reasons: bool = True) -> dict[str, str]:
-    """What every tag, column and file of the runs is used for, or why it is left out, by its name.
-
-    reasons  why, too, which takes a while for many tags
-    """
+    """What every tag, column and file of the runs is used for, or that it is left out, by its name; ``reasons``: and
+    why, which takes a while for many tags."""
     sources = [*mapping.settings.items(), *mapping.metaparameters.items()]
     used = {**{source.parameter: f"the setting {name}" for name, source in sources if source.parameter},
             mapping.step: "step", mapping.within: "step within the epoch", mapping.seconds: "seconds since the start",

@@ -29,9 +29,8 @@ from ..csv_file import repeats
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
 from .formats import read_runs
-from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess
+from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names
 from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping
-from .names import REPORTS, TIMED
 from .run import FoundRun, is_number
 
 Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
@@ -134,8 +133,8 @@ def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, 
 
 
 def _lacking_sizes(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
-    if mapping.step_unit == "epochs" and not mapping.train_examples and not (
-            mapping.within and all(run.epoch_steps for run in runs)):
+    known = mapping.train_examples or mapping.within and all(run.epoch_steps for run in runs)
+    if mapping.step_unit == "epochs" and not known:
         yield "  train_examples: steps are in epochs; how many examples has the training set? --set-size N says it, too"
     if mapping.step_unit == "tokens" and not mapping.tokens_per_example:
         yield "  tokens_per_example: steps are in tokens; how many has an example?"
@@ -170,7 +169,7 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
 
 
 def _continued(times: np.ndarray) -> tuple[np.ndarray, str]:
-    """(times since the start, what a fall in them was taken for), where a run was resumed from the last before it."""
+    """(times since the start, what a fall in them was taken for): where a run was resumed, they go on from the last."""
     times = times - (times[0] if len(times) and times[0] > STAMP else 0)
     falls = np.diff(times) < 0
     if falls.sum() > max(1, MOST_RESTARTS * len(falls)):
@@ -219,15 +218,14 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     """What was guessed, assumed and left out, by what it is about."""
     said = {}
     if "workers" not in mapping.settings:
-        loaders = mapping.evidence.get("loaders", "")
-        said["workers"] = ASSUMED.replace("a column workers in trials.csv says otherwise",
-                                          f"{loaders + '; ' if loaders else ''}--workers says otherwise")
-    if mapping.step in REPORTS and mapping.step_unit == "steps":
+        loaders = mapping.evidence.get("loaders")
+        said["workers"] = f"{ASSUMED}{loaders + '; ' if loaders else ''}--workers says otherwise"
+    if mapping.step in names("reports") and mapping.step_unit == "steps":
         said["steps"] = (f"{mapping.step} counts reports, which are taken for steps; step_unit in the mapping says "
                          "otherwise, such as epochs")
-    batches, counts = ({trial.settings.get(name) for trial in trials} for name in ("batch", "workers"))
     why = mapping.evidence.get("batch", "")
     said["batch"] = f"batch: {why}" if why else ""
+    batches, counts = ({trial.settings.get(name) for trial in trials} for name in ("batch", "workers"))
     if mapping.batch_per == WORKER_BATCH:
         assumed = [name for name in ("workers", "accumulation") if name not in mapping.settings]
         ones = f"; 1 is assumed of {' and '.join(assumed)}" if assumed else ""
@@ -239,7 +237,9 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if mapping.search is None and _searched(trials):
         said["search"] = ("a search, guessed: metaparameters vary within a batch; search = false in the mapping says "
                           "otherwise")
-    alike = next((own for own in group_by(trials, _setting).values() if len(own) > 1), None)
+    settings = group_by(trials, lambda trial: (
+        _study(trial), trial.settings.get("workers"), trial.settings["seed"], *sorted(trial.points.items())))
+    alike = next((own for own in settings.values() if len(own) > 1), None)
     if alike:
         said["repeats"] = (f"taken for repeats of one setting: runs alike in all that is read, such as "
                            f"{alike[0].run.path} and {alike[1].run.path}; if they are not, name what differs under "
@@ -247,37 +247,30 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if mapping.steps.get(LOSS) in mapping.tags:
         said["metric"] = ("no metric of a validation set: the training loss of single steps is held against targets; "
                           "--crossing lasting of a report does not take a lucky step for the target")
-    repeats = sum(trial.repeats for trial in trials)
-    if repeats:
-        said["overlap"] = f"left out: {repeats:,} values that repeat steps of their run (keep = {mapping.keep!r})"
-    if mapping.seconds and not mapping.step_seconds and mapping.seconds not in TIMED:
-        said["times"] = PROPORTIONAL if trials[0].run.counts_done and mapping.seconds == "seconds" else WALL
-        said["times"] = "; ".join(dict.fromkeys([said["times"], *(one.restarted for one in trials if one.restarted)]))
+    if again := sum(trial.repeats for trial in trials):
+        said["overlap"] = f"left out: {again:,} values that repeat steps of their run (keep = {mapping.keep!r})"
+    if mapping.seconds and not mapping.step_seconds and mapping.seconds not in names("timed"):
+        kind = PROPORTIONAL if trials[0].run.counts_done and mapping.seconds == "seconds" else WALL
+        said["times"] = "; ".join(dict.fromkeys([kind, *(one.restarted for one in trials if one.restarted)]))
     if mapping.within:
         said["steps"] = (f"{mapping.within} counts the steps of an epoch: evaluations are at the end of their epoch, "
                          "unless it has several")
-    unclear = [metric.column for metric in mapping.tags.values() if not metric.direction]
-    if unclear:
+    if unclear := [metric.column for metric in mapping.tags.values() if not metric.direction]:
         said["ways"] = (f"which way is better is not known of {list_first(unclear, 5)}: [tags] in a mapping says it "
                         "with min or max")
-    found = accounts([trial.run for trial in trials], mapping, False)
-    left = [tag for tag, use in found.items() if use.startswith(LEFT_OUT)]
-    if left:
+    uses = accounts([trial.run for trial in trials], mapping, False)
+    if left := [tag for tag, use in uses.items() if use.startswith(LEFT_OUT)]:
         said["tags"] = f"left out: {list_first(left, 8)}; --dry-run has the reason of each"
     return {name: text for name, text in said.items() if text}
 
 
 def _searched(trials: Sequence[FoundTrial]) -> set[tuple]:
-    """The workloads and batches in which metaparameters vary."""
+    """The studies in which metaparameters vary."""
     return {study for study, own in group_by(trials, _study).items() if any(one.points != own[0].points for one in own)}
 
 
 def _study(trial: FoundTrial) -> tuple:
     return tuple(trial.settings.get(name) for name in (*NAMES, "batch"))
-
-
-def _setting(trial: FoundTrial) -> tuple:
-    return *_study(trial), *(trial.settings.get(name) for name in ("workers", "seed")), *sorted(trial.points.items())
 
 
 def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: RunMapping, sources: Sequence[str], *,
@@ -307,11 +300,10 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
               Status.INCOMPLETE: f"its state is {trial.run.unfinished}"}[status]
     seed = trial.settings.get("seed")
     ids = log.trials({
-        "status": np.full(1, status, np.int8), "global_batch": trial.batch, "accumulation": passes,
-        "local_batch": -(-trial.batch // (workers * passes)),
-        "stop_reason": reason,
-        **{name: str(trial.settings[name]) for name in NAMES},
-        "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": 0, "workers": workers,
+        "status": np.full(1, status, np.int8), "stop_reason": reason, "global_batch": trial.batch,
+        "accumulation": passes, "local_batch": -(-trial.batch // (workers * passes)), "workers": workers,
+        **{name: str(trial.settings[name]) for name in NAMES}, "budget_steps": 0,
+        "seed": UNKNOWN_SEED if seed is None else seed,
         "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)}, [trial.points])
     steps = trial.evaluated
     log.evaluations(ids, [len(steps)], steps, steps * trial.batch, {
@@ -347,20 +339,15 @@ def _seconds(trial: FoundTrial, steps: np.ndarray) -> np.ndarray:
 
 
 def import_runs(sources: Sequence[str], out: str | os.PathLike[str]) -> list[str]:
-    """The new log ``out`` of the runs at these paths, as they are guessed to be meant; returns remarks.
-
-    Raises LogError where there is none, a file is wrong, or they do not say all.
-    """
+    """The new log ``out`` of the runs at these paths, as they are guessed to be meant; returns remarks. Raises LogError
+    where there is none, a file is wrong, or they do not say all."""
     runs = read_runs(sources)
     mapping = guess(runs)
     return write(settle(runs, mapping), out, mapping, sources)
 
 
 def shown(trials: Sequence[FoundTrial], mapping: RunMapping, whole: bool = False) -> str:
-    """How the first runs are read, what became of their tags, and the mapping as a file to edit.
-
-    whole   with every tag, rather than those that are left out
-    """
+    """How the first runs are read, and the mapping as a file to edit; ``whole``: with what every tag is used for."""
     lines = [f"# {trial.describe()}" for trial in trials[:SHOWN]]
     if len(trials) > SHOWN:
         lines.append(f"# and {counted(len(trials) - SHOWN, 'more run')}")

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..files import WrongFile, as_float, text_of
-from .run import EPOCH, STEP, FoundRun, RunPath, is_number, number, series_of
+from .run import EPOCH, STEP, FoundRun, RunPath, is_number, leaves, number, series_of
 
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out")
 WHOLE = ENDS[:2]            # of files in which every line is an object
 OF_SPLIT = re.compile("^(train|valid)_(?=num_updates$)")        # fairseq counts steps by split
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
-DEEPEST = 32                # of objects in objects
 COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
 CLOCK = re.compile(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d(?:\.\d{0,9})?)")      # days, hours, minutes, seconds
@@ -51,8 +50,7 @@ def read(path: str) -> Iterator[FoundRun]:
 
 
 def _object_of(line: str) -> dict[str, Any] | None:
-    """The scalars of the object that a line is or ends in, those of inner ones as outer/inner, times as seconds; None
-    for any other line."""
+    """The scalars of the object that a line is or ends in, those of inner ones as outer/inner; None of other lines."""
     _, mark, rest = line.strip().partition("{")
     if not rest.endswith("}"):
         return None
@@ -64,20 +62,18 @@ def _object_of(line: str) -> dict[str, Any] | None:
             found = ast.literal_eval(text)              # as Python prints it
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
-    return dict(_scalars(found)) if isinstance(found, dict) else None
-
-
-def _scalars(found: Mapping, above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    for key, value in found.items():
-        if isinstance(value, dict) and depth < DEEPEST:
-            yield from _scalars(value, above if key in SETTINGS else f"{above}{key}/", depth + 1)
-        elif is_number(value):
-            yield f"{above}{key}", value
+    if not isinstance(found, dict):
+        return None
+    scalars: dict[str, Any] = {}
+    for name, value in leaves(found, "/", SETTINGS):
+        if is_number(value):
+            scalars[name] = value
         elif isinstance(value, str):
             plain = number(value)
             if clock := CLOCK.fullmatch(value):
                 plain = sum(scale * float(part or 0) for scale, part in zip((86400, 3600, 60, 1), clock.groups()))
-            yield f"{above}{key}", value if plain is None else plain
+            scalars[name] = value if plain is None else plain
+    return scalars
 
 
 def _by_steps(path: str, rows: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:

@@ -19,6 +19,7 @@ from typing import Any
 from ...errors import UsageError
 from ...formatting.toml import key_as_toml, value_as_toml
 from ...log.directions import better
+from ...log.plan_text import is_whole
 from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
 from ...plan.values import did_you_mean
@@ -37,22 +38,16 @@ CONSTANTS = (bool, int, float, str)
 
 @dataclass(frozen=True)
 class Source:
-    """Where a setting of a run comes from; one of the first three is given.
+    """Where a setting of a run comes from; one of the first three is given."""
 
-    value   a constant, or constants by a part of the run's path
-    times   parameters that multiply the parameter, as far as they are counts;  over: one that divides it
-    nominal examples to which passes of smaller batches are accumulated, or the parameter of these
-    """
-
-    value: Any = None
+    value: Any = None                   # a constant, or constants by a part of the run's path
     parameter: str | None = None
     pattern: str | None = None
-    times: tuple[str, ...] = ()
-    over: str = ""
-    nominal: str | int = 0
+    times: tuple[str, ...] = ()         # parameters that multiply it, as far as they are counts
+    over: str = ""                      # one that divides it
+    nominal: str | int = 0              # examples to which passes of smaller batches add up, or the parameter of these
 
     def of(self, run: FoundRun) -> Any:
-        """The setting of a run; None where the run does not have it."""
         if self.parameter is not None:
             value = run.parameters.get(self.parameter)
             if self.times or self.over or self.nominal:
@@ -102,10 +97,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class RunMapping:
-    """How runs are read; the fields up to ``steps`` are the keys of the file.
-
-    evidence    why batch and workers were taken as they are
-    """
+    """How runs are read; the fields up to ``steps`` are the keys of the file."""
 
     settings: Mapping[str, Source] = field(default_factory=dict)
     batch_per: str = GLOBAL_BATCH           # or WORKER_BATCH: times the workers and the accumulation
@@ -123,7 +115,7 @@ class RunMapping:
     metaparameters: Mapping[str, Source] = field(default_factory=dict)
     tags: Mapping[str, Metric] = field(default_factory=dict)
     steps: Mapping[str, str] = field(default_factory=dict)      # tag by column of /steps: loss, lr
-    evidence: Mapping[str, str] = field(default_factory=dict, compare=False)
+    evidence: Mapping[str, str] = field(default_factory=dict, compare=False)    # why batch and workers were so taken
 
     def as_toml(self) -> str:
         """The mapping as a file to edit."""
@@ -179,7 +171,6 @@ class _WrongValueError(Exception):
 
 
 def source_of(key: str, value: Any) -> Source:
-    """The source that a value of a file is."""
     table = value if isinstance(value, dict) else {}
     if isinstance(value, CONSTANTS):
         return Source(value)
@@ -237,23 +228,16 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value > 0
-
-
 _RULES: dict[str, tuple] = {
     **dict.fromkeys(("seconds", "step_seconds", "within"), (_is_text, "the name of a tag")),
-    "time_unit": (lambda value: _is_text(value) and value in TIME_UNITS, f"one of {', '.join(TIME_UNITS)}"),
-    "step": (lambda value: _is_text(value) or _is_count(value), "the name of a tag, or a number of steps"),
+    "time_unit": (lambda value: value in [*TIME_UNITS], f"one of {', '.join(TIME_UNITS)}"),
+    "step": (lambda value: _is_text(value) or is_whole(value, 1), "the name of a tag, or a number of steps"),
     "batch_per": (lambda value: value in PERS, " or ".join(PERS)),
     "step_unit": (lambda value: value in UNITS, f"one of {', '.join(UNITS)}"),
     "keep": (lambda value: value in KEEPS, "first or last"),
     "step_offset": (lambda value: type(value) in (int, float), "a number"),
-    **dict.fromkeys(("train_examples", "tokens_per_example"), (_is_count, "a whole number, 1 or more")),
+    **dict.fromkeys(("train_examples", "tokens_per_example"),
+                    (lambda value: is_whole(value, 1), "a whole number, 1 or more")),
     "search": (lambda value: isinstance(value, bool), "true or false"),
-    **dict.fromkeys(("metaparameters", "steps", "tags"), (_is_table, "a table"))}
+    **dict.fromkeys(("metaparameters", "steps", "tags"), (lambda value: isinstance(value, dict), "a table"))}
 _KEYS = (*SETTINGS, *_RULES, "lines")

@@ -11,8 +11,7 @@ from urllib.parse import quote
 
 from ...system.inputs import open_input
 from ..files import WrongFile, as_float, text_of
-from .run import FoundRun, number, rows_by_step, series_of, value_of
-from .settings import read_settings
+from .run import FoundRun, number, read_settings, rows_by_step, series_of, value_of
 
 NAME = "MLflow"
 _SQLITE = b"SQLite format 3\0"

@@ -1,22 +1,31 @@
-"""A run as a reader of a format gives it, before anything is known about what its tags mean."""
+"""A run as a reader of a format gives it, before anything is known about what its tags mean; and the settings in files
+that lie beside it, of YAML, JSON and TOML, flat as outer.inner."""
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...plan.settings import read_toml
 from ...system.inputs import open_input
-from ..files import as_float
+from ..files import as_float, json_of, text_of
 
 HEAD, LONGEST_LINE = 1 << 18, 1 << 26   # bytes of a file by which its format is known, and of a line at their end
 STEP, SECONDS, EPOCH = "step", "seconds", "epoch"       # tags of formats that have steps and times of their own
 WITHIN = "step of the epoch"            # a tag of formats that count steps within an epoch, and no others
 LONGEST_TAG = 200                       # characters; a log names columns after tags
+SETTINGS_FILE = re.compile(
+    r"(?:config|cfg|args|arguments|params|h(?:yper)?params|hyperparameters|opts?|options|settings|flags|"
+    r"(?:train(?:ing)?|run|job|exp(?:eriment)?|resolved)_(?:args|config)|meta_?data|run_?info)"
+    r"\.(?P<end>json|ya?ml|toml|txt)", re.I)
+BELOW = ("", ".hydra")                  # folders in a run's folder that have its settings
 
 
 class Series(NamedTuple):
@@ -65,13 +74,11 @@ def series_of(rows: Iterable[Mapping[str, Any]], where: str = "") -> dict[str, S
 
 
 def constants_of(series: Mapping[str, Series]) -> dict[str, float]:
-    """The values of tags that never change."""
     return {tag: float(found.values[0]) for tag, found in series.items()
             if len(found.values) and (found.values == found.values[0]).all()}
 
 
 def number(text: Any) -> float | None:
-    """A number written as a text; None where it is none."""
     try:
         return float(text) if "_" not in str(text) else None
     except (OverflowError, TypeError, ValueError):
@@ -84,7 +91,6 @@ def is_number(value: Any) -> bool:
 
 
 def value_of(text: str) -> Any:
-    """A parameter as it was meant: a number, a flag, or its text."""
     found = number(text)
     if found is not None:
         return int(found) if math.isfinite(found) and found == int(found) else found
@@ -96,7 +102,7 @@ class RunPath(str):
     """A path at which a run may be; the first lines of a file are read once, whatever formats are tried."""
 
     def head(self, ends: tuple[str, ...]) -> list[str]:
-        """The first lines of a file whose name has one of these ends; [] of any other path."""
+        """Of a file whose name has one of these ends; [] of any other path."""
         return self._head if self.lower().endswith(ends) else []
 
     @cached_property
@@ -121,3 +127,56 @@ def rows_by_step(points: Iterable[tuple[str, float, float | None, float]]) -> li
             found[step].setdefault(SECONDS, seconds)
         found[step][tag] = value
     return rows
+
+
+@lru_cache(maxsize=64)
+def settings_beside(folder: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(scalars, names of the files) of the settings that lie in a run's folder, see ``with_short_names``."""
+    found: dict[str, Any] = {}
+    files = []
+    for inner in (os.path.join(folder, below) for below in BELOW):
+        for name in sorted(os.listdir(inner)) if os.path.isdir(inner) else ():
+            if match := SETTINGS_FILE.fullmatch(name):
+                found |= read_settings(os.path.join(inner, name), match["end"].lower())
+                files.append(name)
+    return with_short_names(found), tuple(files)
+
+
+def with_short_names(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, by their last names, too, where these are alone."""
+    short = [key.rpartition(".")[2] for key in found]
+    often = Counter(short)
+    return {name: value for name, value in zip(short, found.values()) if often[name] == 1} | dict(found)
+
+
+def read_settings(path: str, end: str) -> dict[str, Any]:
+    """The scalars of a file of settings, and lists of numbers as they are written, those of inner tables as outer.inner
+    and W&B's ``value`` by the name above it."""
+    if end in ("json", "toml"):
+        data = json_of(path) if end == "json" else read_toml(path)
+        return {name: str(value) if isinstance(value, list) else value
+                for name, value in leaves(data if isinstance(data, dict) else {}, ".")
+                if isinstance(value, (int, float, str)) or
+                isinstance(value, list) and 0 < len(value) < 1000 and all(map(is_number, value))}
+    found: dict[str, Any] = {}
+    above: list[tuple[int, str]] = []           # (indent, key) of the mappings that a line is in
+    for line in text_of(path).splitlines():
+        key, colon, value = line.partition(" #")[0].strip().partition(":")
+        indent = len(line) - len(line.lstrip())
+        if colon and key[:1] not in ("#", "-") and len(above) < 32:
+            while above and above[-1][0] >= indent:
+                above.pop()
+            above.append((indent, key.strip().strip("'\"")))
+            if value.strip():
+                found[".".join(name for _, name in above).removesuffix(".value")] = value_of(value)
+    return found
+
+
+def leaves(found: Mapping[str, Any], mark: str, unnamed: Collection[str] = (), above: str = "", depth: int = 0
+           ) -> Iterator[tuple[str, Any]]:
+    """What objects hold beside objects, by name: outer, mark, inner; those in ``unnamed`` ones without outer."""
+    for key, value in found.items():
+        if isinstance(value, dict) and depth < 32:
+            yield from leaves(value, mark, unnamed, above if key in unnamed else f"{above}{key}{mark}", depth + 1)
+        else:
+            yield f"{above}{key}", value

@@ -2,11 +2,8 @@ r"""Logs of lines such as ``step 250: train loss 2.51, val loss 2.63``: of nanoG
 fairseq, DeepSpeed; or ``Epoch 3: train loss 0.21, test acc 97.1`` where no line names a step. Lines with an indent
 below such a line, as OLMo and Composer print them, are of the same step.
 
-Evaluations there count the steps done; nanoGPT's loss of ``iter 0`` is that of the first step, which is left out. Where
-no such line has a metric of validation or test, a line that names one is of the step, or the epoch, before it.
-
-A line is split at its numbers, and lines that differ in nothing else have one form, whose names are looked at once: the
-time is linear in the size of the file.
+Where no such line has a metric of validation or test, a line that names one is of the step, or the epoch, before it.
+A line is split at its numbers, and lines that differ in nothing else have one form, whose names are looked at once.
 """
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ class Form:
     step, epoch     the place of that counter among the numbers; None: there is none
     within          that of a counter within the epoch;  total: that of the steps of a run or an epoch
     tags            (name, place, scale) of the other numbers that have a name
-    aside           how the same are named in a line that belongs to the step before it; {} where none is of a split
+    aside           the same in a line that belongs to the step before it; [] where none is of a split
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -64,15 +61,13 @@ class Form:
         self.lines, self.heads, self.blocks, self.last = array("q"), array("q"), [], []
         self.texts, self.pattern = texts, None
         self._count(texts)
-        names = list(_names(texts))
-        counters = {place for place in (self.step, self.epoch, self.within, self.total) if place is not None}
+        names, whole = list(_names(texts)), "0".join(texts)
+        counters = {self.step, self.epoch, self.within, self.total} - {None}
         first = self.epoch if self.step is None else self.step
         before = "" if first is None else "".join(texts[:1 + first])
-        self.tags = [(name, place, scale) for name, place, scale in _of_split(names, before) if place not in counters]
-        whole = "0".join(texts)
-        named = whole if not whole.startswith(SUMMARY) else "val"
-        self.aside = _of_split(names, named) if not PROGRESS.search(whole) else []
-        if not any(NAMED.match(name) for name, *_ in self.aside):
+        self.tags = [tag for tag in _of_split(names, before) if tag[1] not in counters]
+        self.aside = _of_split(names, "val" if whole.startswith(SUMMARY) else whole)
+        if PROGRESS.search(whole) or not any(NAMED.match(name) for name, *_ in self.aside):
             self.aside = []
         used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
         self.used = {place: at for at, place in enumerate(used)}
@@ -82,10 +77,9 @@ class Form:
         for place, text in enumerate(texts[:-1]):
             if place == self.total:
                 continue
-            after = texts[place + 1]
             found = COUNTED.search(text[-LONGEST_TAG:])
             counter = found["counter"].lower() if found else ""
-            of_total = after.strip() == "/" and place + 2 < len(texts)
+            of_total = texts[place + 1].strip() == "/" and place + 2 < len(texts)
             if counter.startswith("epoch"):
                 if self.epoch is None:
                     self.epoch = place
@@ -96,21 +90,17 @@ class Form:
                 self.within, self.total = place, place + 1
 
     def close(self) -> None:
-        """Turns texts into numbers."""
         if len(self.lines) > OFTEN and not self.pattern and len(self.texts) <= MOST_NUMBERS:
             self.pattern = re.compile(ANY.join(map(re.escape, self.texts)) + r"\s*").fullmatch
         if self.last:
             try:
                 block = np.array(self.last, float)
             except ValueError:                      # 12,340
-                plain = [[text.replace(",", "") for text in ([row] if isinstance(row, str) else row)]
-                         for row in self.last]
-                block = np.array(plain, float)
+                block = np.char.replace(self.last, ",", "").astype(float)
             self.blocks.append(block.reshape(len(self.last), -1))
             self.last = []
 
     def column(self, place: int) -> np.ndarray:
-        """The numbers at a place of all lines."""
         return np.concatenate([block[:, self.used[place]] for block in self.blocks])
 
 
@@ -136,10 +126,9 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
 
 def _of_split(names: Sequence[tuple[str, int, float]], before: str) -> list[tuple[str, int, float]]:
     """The names, of the split that a text names."""
-    found = SPLIT.search(before)
     prefix = ""
-    if found:
-        prefix = "val " if found["val"] else "test "
+    if split := SPLIT.search(before):
+        prefix = "val " if split["val"] else "test "
     found = {name if NAMED.match(name) or name.endswith("step_seconds") else prefix + name: (place, scale)
              for name, place, scale in names}
     return [(name, *where) for name, where in found.items()]
@@ -154,23 +143,19 @@ def recognises(path: RunPath, line: re.Pattern | None = None) -> bool:
 
 
 def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
-    """The file's run: each name before a number is a tag, a time with its unit becomes seconds of the step.
-
-    line    another pattern than these lines have: its groups are the tags, as far as they are numbers
-    """
+    """The file's run: each name before a number is a tag, a time with its unit becomes seconds of the step; ``line``:
+    another pattern, whose groups are the tags, as far as they are numbers."""
     try:
         with open_input(path) as file:
             lines = io.TextIOWrapper(file, "utf-8", "replace")
             if line:
-                rows = [_groups(found) for found in map(line.search, lines) if found]
-                series, epoch_steps, given = series_of(rows), None, {}
-                steps = False
+                series, epoch_steps, given = series_of(map(_groups, filter(None, map(line.search, lines)))), None, {}
             else:
                 series, epoch_steps, given = _read_forms(lines)
-                steps = STEP in series
     except OSError as error:
         raise WrongFile(f"{path}: {refusal(error)}") from None
-    yield FoundRun(path, NAME, {**given, **constants_of(series)}, series, steps, epoch_steps=epoch_steps)
+    yield FoundRun(path, NAME, {**given, **constants_of(series)}, series, not line and STEP in series,
+                   epoch_steps=epoch_steps)
 
 
 def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, dict[str, Any]]:
@@ -225,8 +210,7 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
         at = np.frombuffer(form.lines, np.int64)
         if form in own:
             counters = [(STEP, form.step, 1.0), (EPOCH, form.epoch, 1.0), (WITHIN, form.within, 1.0)]
-            add(form, at, [counter for counter in counters if counter[1] is not None], slice(None))
-            add(form, at, form.tags, slice(None))
+            add(form, at, [*(one for one in counters if one[1] is not None), *form.tags], slice(None))
             if form.total is not None and form.epoch is not None:
                 totals.append(form.column(form.total))
             continue
@@ -258,7 +242,6 @@ def _joined(found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Series:
 
 
 def _settings(text: str) -> dict[str, Any]:
-    """What a line before the first step says of settings."""
     if len(text) > 10_000:
         return {}
     if found := DOTTED.match(text):

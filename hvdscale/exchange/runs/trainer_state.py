@@ -48,8 +48,7 @@ def _file_of(path: str) -> str:
 
 
 def _timed(rows: Sequence[dict[str, float]]) -> list[Mapping[str, Any]]:
-    """The rows that measure something, with seconds of training where the whole is known: without evaluations, in
-    proportion to steps."""
+    """The rows that measure something, with seconds in proportion to steps where the time of the whole is known."""
     total = max((row["train_runtime"] for row in rows if "train_runtime" in row), default=None)
     last = max((row[STEP] for row in rows), default=0.0)
     evaluated = sum(row.get("eval_runtime", 0.0) for row in rows)

@@ -7,9 +7,10 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ...analysis.grouping import group_by
 from ...system.inputs import LARGEST
 from ..csv_file import CsvText
 from ..files import WrongFile, file_bytes
-from .names import BATCH_NAMES, EPOCH_NAMES, REPORTS, STEP_NAMES, TRIAL_NAMES
+from .guessing import names, setting_names
 from .run import FoundRun, RunPath, Series, constants_of, number, rows_by_step, series_of, value_of
 
 NAME = "CSV"
@@ -35,14 +36,12 @@ _HEADER = re.compile(r"[\w/@. ()%-]+")
 
 @dataclass
 class _Table:
-    """A CSV file's columns."""
-
     path: str
     names: Sequence[str]
     rows: int
     values: Mapping[str, np.ndarray]        # numbers, NaN where a cell has none
     there: Mapping[str, np.ndarray]         # where a cell has a number
-    texts: Mapping[str, Sequence[str]]      # the cells of columns with a cell that is no number
+    texts: Mapping[str, np.ndarray]         # the cells of columns with a cell that is no number
 
     def run(self, path: str, rows: np.ndarray | slice = slice(None), names: Mapping[str, str] = {}) -> FoundRun:
         """The run of some rows; what never changes in them is a parameter, too. ``names``: others of columns."""
@@ -50,7 +49,7 @@ class _Table:
                  for name in self.values if name}
         series = {name: Series(np.flatnonzero(there), values[there]) for name, (values, there) in cells.items()
                   if there.any()}
-        texts = {names.get(name, name): {*np.array(texts, object)[rows]} for name, texts in self.texts.items() if name}
+        texts = {names.get(name, name): {*texts[rows].tolist()} for name, texts in self.texts.items() if name}
         numbers = constants_of({name: found for name, found in series.items() if name not in texts})
         return FoundRun(path, NAME, {
             **{name: int(value) if value.is_integer() else value for name, value in numbers.items()},
@@ -68,7 +67,7 @@ def recognises(path: RunPath) -> bool:
 
 
 def read(path: str) -> Iterator[FoundRun]:
-    """The file's run, or the runs of a chart. Raises WrongFile, naming file and line."""
+    """The file's run or runs; raises WrongFile, naming file and line."""
     text = CsvText(file_bytes(path, path, LARGEST, follow=True), path)
     if text.header == _POINT and _EXPORT.fullmatch(os.path.basename(path)):
         yield from _run_of_tags(path)
@@ -107,39 +106,39 @@ def _table_of(text: CsvText) -> _Table:
     columns = list(zip(*rows)) or [()] * len(names)
     read = [[number(cell) for cell in column] for column in columns]
     there = [np.array([one is not None for one in column], bool) for column in read]
-    values = [np.array([np.nan if one is None else one for one in column], float) for column in read]
-    texts = {name: column for name, column, known in zip(names, columns, there) if any(
+    values = [np.array(column, float) for column in read]           # None is NaN
+    texts = {name: np.array(column, object) for name, column, known in zip(names, columns, there) if any(
         cell.strip() for cell, one in zip(column, known) if not one)}
     return _Table(text.name, names, len(rows), dict(zip(names, values)), dict(zip(names, there)), texts)
 
 
 def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
     """The rows of each run by its name: of a column that names runs or, where the batch changes though no step rises,
-    of rows alike in all settings within which the step rises, else of each row; {} of one run alone.
-
-    Raises WrongFile where that is left open.
-    """
-    counters = [name for name in table.names if name in (*STEP_NAMES, *EPOCH_NAMES, *REPORTS)]
+    of rows alike in all settings within which the step rises, else of each row; {} of one run alone."""
+    counters = [name for name in table.names if name in (*names("step"), *names("epoch"), *names("reports"))]
     rising = any(_rises(table.values[name][table.there[name]]) for name in counters)
     for name in (name for name in table.names if name.lower().replace(" ", "_") in _RUN):
-        cells = table.texts.get(name) or [f"{value:.12g}" for value in table.values[name].tolist()]
+        cells = table.texts[name] if name in table.texts else [f"{value:.12g}" for value in table.values[name]]
         if all(map(str.strip, cells)) and "nan" not in cells and not (rising and name not in table.texts):
-            found = group_by(enumerate(cells), itemgetter(1))
-            return {run: np.array([row for row, _ in own]) for run, own in found.items()} if len(found) > 1 else {}
-    settings = [name for name in table.names if _GROUP.sub("", name, count=1).lower() in TRIAL_NAMES]
-    if rising or not any(_GROUP.sub("", name, count=1) in BATCH_NAMES and len(set(table.values[name].tolist())) > 1
-                         for name in settings):
+            found = _rows_by(cells)
+            return found if len(found) > 1 else {}
+    short = {name: _GROUP.sub("", name, count=1) for name in table.names}
+    known, batches = setting_names(), {*names("global_batch"), *names("batch"), *names("worker_batch")}
+    settings = [name for name in table.names if short[name].lower() in known]
+    if rising or not any(short[name] in batches and len({*table.values[name].tolist()}) > 1 for name in settings):
         return {}
-    cells = list(zip(*(table.texts.get(name) or table.values[name].tolist() for name in settings)))
-    found = group_by(enumerate(cells), itemgetter(1))
-    groups = [np.array([row for row, _ in own]) for own in found.values()]
-    if counters and any(len(own) > 1 for own in groups):
-        if not any(all(_rises(table.values[name][own]) for own in groups if len(own) > 1) for name in counters):
-            raise WrongFile(f"{table.path}: has rows of several runs, and no column names the run of each: "
-                            f"{', '.join(counters)} falls among rows alike in {', '.join(settings)}; add a column run")
-        names = [" ".join(f"{name}={value}" for name, value in zip(settings, key)) for key in found]
-        return dict(zip(names, groups))
-    return {str(row): np.array([row]) for row in range(table.rows)}
+    found = _rows_by(zip(*(table.texts.get(name, table.values[name]).tolist() for name in settings)))
+    several = [own for own in found.values() if len(own) > 1]
+    if not counters or not several:
+        return {str(row): np.array([row]) for row in range(table.rows)}
+    if not any(all(_rises(table.values[name][own]) for own in several) for name in counters):
+        raise WrongFile(f"{table.path}: has rows of several runs, and no column names the run of each: "
+                        f"{', '.join(counters)} falls among rows alike in {', '.join(settings)}; add a column run")
+    return {" ".join(f"{name}={value}" for name, value in zip(settings, key)): own for key, own in found.items()}
+
+
+def _rows_by(keys: Iterable[Any]) -> dict[Any, np.ndarray]:
+    return {key: np.array([row for row, _ in own]) for key, own in group_by(enumerate(keys), itemgetter(1)).items()}
 
 
 def _rises(column: np.ndarray) -> bool:

@@ -242,9 +242,3 @@ def test_wrong_lines_are_named_and_leave_nothing_or_are_left_out(tmp_path, text,
     done = invoke("import", tmp_path / "runs", tmp_path / "log.h5", "--skip-broken")
     assert done.exit_code == 0 and ": 1 trial, " in done.stdout
     assert ("1 file left out" in done.stdout) == (message in done.stderr) == (message != "no run of MLPerf")
-
-
-def test_options_of_other_kinds_are_refused(tmp_path):
-    rcp(tmp_path / "rcp.json", a=point(64, [3]))
-    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--workers", "2")
-    assert code == 2 and "--workers is for --kind runs, mllog" in said

@@ -43,10 +43,25 @@ def test_epochs_counted_from_0_are_one_more_than_their_number(tmp_path):
     assert rows["examples"] == [4 * 1_281_167, 8 * 1_281_167] and "first epoch has the number 0" in said
 
 
-def test_a_counter_below_the_first_epoch_of_the_table_counts_from_0(tmp_path):
-    rows, _, said = read_runs(tmp_path, submission(benchmark="dlrm", where="epoch_num", at=(0.05, 0.9), batch=55_296,
-                                                   train_samples=4_195_197_692))
-    assert rows["examples"] == [209_759_885, 3_775_677_923] and "epoch_num begins at 0.05; assumed" in said
+# what a file has, the columns of its evaluations, and what is said of it
+ASSUMED = {
+    "epochs from 0": (dict(benchmark="dlrm", at=(0.05, 0.9), batch=55_296, train_samples=4_195_197_692),
+                      {"examples": [209_759_885, 3_775_677_923]}, "epoch_num begins at 0.05; assumed"),
+    "one epoch": (dict(at=(1, 1, 1), values=(0.5, 0.6, 0.73), batch=448, train_samples=2_850_176),
+                  {"examples": [2_850_176], "val/eval_accuracy": [0.73], "train_seconds": [30]},
+                  "epoch_num stays at 1"),
+    "two values at one place": (dict(where="samples_count", at=(2560, 2560, 5120), values=(0.1, 0.2, 0.8)),
+                                {"val/eval_accuracy": [0.2, 0.8], "train_seconds": [20, 30]},
+                                "1 evaluation at a place that had one before"),
+    "steps": (dict(at=(163, 978), batch=3072, train_samples=3_505_152), {"step": [163, 978]}, "it counts steps"),
+    "another training set": (dict(benchmark="rgat", at=(0.1, 0.2), train_samples=5120), {},
+                             "train_samples is 5,120; assumed: a training set of 94,605,581 examples")}
+
+
+@pytest.mark.parametrize("file, columns, message", ASSUMED.values(), ids=ASSUMED)
+def test_what_is_assumed_of_a_counter_is_said(file, columns, message, tmp_path):
+    rows, _, said = read_runs(tmp_path, submission(**{"where": "epoch_num", **file}), words=("--workers", "8"))
+    assert {name: rows[name] for name in columns} == columns and message in said
 
 
 def test_checkpoints_evaluated_after_the_run_count_at_their_time(tmp_path):
@@ -80,26 +95,6 @@ def test_training_that_went_on_beside_an_evaluation_keeps_its_seconds(tmp_path):
     assert rows["train_seconds"] == [10, 20, 30]
 
 
-def test_a_counter_that_stays_at_one_epoch_places_the_last_evaluation(tmp_path):
-    rows, _, said = read_runs(tmp_path, submission(where="epoch_num", at=(1, 1, 1), values=(0.5, 0.6, 0.73), batch=448,
-                                                   train_samples=2_850_176), words=("--workers", "8"))
-    assert (rows["examples"], rows["val/eval_accuracy"], rows["train_seconds"]) == ([2_850_176], [0.73], [30])
-    assert "epoch_num stays at 1" in said and "left out" in said
-
-
-def test_two_values_at_one_place_are_said_and_the_last_counts(tmp_path):
-    rows, _, said = read_runs(tmp_path, submission(at=(2560, 2560, 5120), values=(0.1, 0.2, 0.8)),
-                              words=("--workers", "8"))
-    assert rows["val/eval_accuracy"] == [0.2, 0.8] and rows["train_seconds"] == [20, 30]
-    assert "1 evaluation at a place that had one before" in said
-
-
-def test_a_counter_of_steps_where_examples_are_usual_is_said(tmp_path):
-    rows, _, said = read_runs(tmp_path, submission(where="epoch_num", at=(163, 978), batch=3072,
-                                                   train_samples=3_505_152))
-    assert rows["step"] == [163, 978] and "assumed: it counts steps" in said
-
-
 @pytest.mark.parametrize("benchmark, at, batch, train_samples, message", [
     ("bert", (6,), 440, 3_565_320, "epoch_num ends at 6, less than a batch of 440"),
     ("dlrm", (1, 15), 32_768, 4_195_197_692, "epoch_num ends at 15, and dlrm takes at most 2.1 epochs"),
@@ -123,11 +118,6 @@ def test_what_is_assumed_of_an_unknown_benchmark_is_said_once(tmp_path):
     assert "result_0.txt and 1 more: " in said
     rows, trials, said = read_runs(tmp_path, *texts, words=("--set-size", "5120"))
     assert rows["step"] == [20, 40, 20, 40] and trials[0].workload.train_examples == 5120
-
-
-def test_a_training_set_of_another_size_than_the_table_has_is_said(tmp_path):
-    _, _, said = read_runs(tmp_path, submission(benchmark="rgat", where="epoch_num", at=(0.1, 0.2), train_samples=5120))
-    assert "train_samples is 5,120; assumed: a training set of 94,605,581 examples" in said and "--set-size" in said
 
 
 def test_nodes_of_workers_reach_the_step_times(tmp_path):
