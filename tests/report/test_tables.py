@@ -166,7 +166,7 @@ SAID = {                # trials, what tables and sentences say of them, and wha
         "With 1 worker, global batch 32, val/error<0.2 took 200 steps; no time is known.",
         " 200 > 100 n/a (not measured) n/a "], []),
     "a changed worker count that missed": ([trial(error=(1, 1, 1), worker_counts=(4, 2))], [
-        " > 200 (not met) n/a (not measured) n/a "], []),
+        " > 200 (not met) n/a (not met) n/a "], []),
     "regimes": ([trial(id=batch, batch=batch, steps=(0, count - 1, count), error=(1, 1, 0.1))
                  for batch, count in {32: 1000, 64: 500, 128: 320, 256: 300, 512: 310}.items()], [
         "Perfect scaling up to batch 64; diminishing returns beyond.",
