@@ -226,13 +226,6 @@ def test_differing_fields_are_found_by_reading_each_setting_once():
     assert Looked.count <= 3 * len(settings)
 
 
-def test_of_studies_from_elsewhere_no_tables_of_repeats_are_made(monkeypatch):
-    made = []
-    monkeypatch.setattr("hvdscale.report.pages.measured", made.append)
-    [page] = document_of_logs([archived(24)], [Target.parse("val/error<0.3")]).shown
-    assert page.tables and not made
-
-
 IMPORTED = [{"imported": {"kind": "rcp"}}]
 
 
