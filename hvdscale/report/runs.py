@@ -234,7 +234,7 @@ class Frame(Columns):
 
     def _repr_html_(self) -> str:
         from .page.html import frame_html
-        return frame_html(self)
+        return frame_html(self, self.name, self.rows)
 
 
 class Runs:

@@ -50,21 +50,6 @@ def test_the_table_has_a_row_a_checkpoint_with_the_measured_critical_batch_besid
     assert "> 512" in as_text(table) and as_csv(table).count("\n") == 4
 
 
-def test_the_losses_have_a_row_a_checkpoint_and_factor(found):
-    [table] = shown_by(parts_of_branches(found)).details
-    assert len(table.rows) == 18 and all(len(row.trials) == 3 for row in table.rows)
-    within = {(row.cells[0].value, row.cells[1].value): row.cells[-1].shown for row in table.rows}
-    assert within[10, 2] == "yes" and within[10, 4] == "no" and within[400, 32] == "yes"
-    assert "n/a" not in as_text(table).replace("n/a to n/a", "")
-
-
-def test_the_findings_say_where_it_begins_and_ends_and_what_stands_beside(found):
-    first, _, second = [one.said for one in shown_by(parts_of_branches(found, [(TARGET, B_CRIT)])).findings]
-    assert first.startswith("Critical batch along the run: ") and "at step 10, then at least 512" in first
-    assert "at step 400 (val/error within 0.01 of the best smaller batch over 4,096 examples" in first
-    assert "The steps to val/error<0.2 give a critical batch of 90 (40-200)" in second and "of 3 checkpoints" in second
-
-
 @pytest.mark.parametrize("estimate, said", [
     (Estimate(57, 40, 80, 3), "57 (40-80)"), (Estimate(17, 0, 30, 3), "17 (< 30)"),
     (Estimate(math.inf, 100, math.inf, 3, 512), "at least 512 (> 100)"),

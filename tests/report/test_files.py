@@ -42,6 +42,8 @@ def test_a_file_does_not_depend_on_other_targets_in_the_report(tmp_path):
         assert alone and alone.items() <= {name: [{**row, "trials": row["trials"].replace("both.h5", f"{at}.h5")}
                                                   for row in rows] for name, rows in both.items()}.items()
         assert all(row["target"] == target for rows in alone.values() for row in rows)
+    without = files(tmp_path / "without", (), made(1, target=None))
+    assert without and all(row["target"] == "" for rows in without.values() for row in rows)
 
 
 def test_a_file_has_the_same_name_whatever_other_workloads_are_in_the_report(tmp_path):
@@ -52,18 +54,14 @@ def test_a_file_has_the_same_name_whatever_other_workloads_are_in_the_report(tmp
     assert set(together) == set.union(*alone) and len(together) == sum(map(len, alone))
 
 
-def test_every_table_has_a_target_column_empty_where_there_is_none(tmp_path):
-    with_target = files(tmp_path / "a", ("val/error<0.3",), made(1))
-    without = files(tmp_path / "b", (), made(1, target=None))
-    for found, target in ((with_target, "val/error<0.3"), (without, "")):
-        assert found and all(row["target"] == target for rows in found.values() for row in rows)
-
-
 def test_a_long_name_keeps_its_target_and_tells_apart_what_was_cut():
     workloads = [JobKey(LONG[0], LONG[1] + tail, "", "nesterov_momentum", 50000) for tail in ("", "_a", "_b")]
     names = [section_name(workload, Target.parse("val/error<0.01")) for workload in workloads]
     assert len(set(names)) == len(names)
     assert all(name.startswith("a-data-set") and name.endswith("-val-error-below-0.01") for name in names)
+    taken = set()
+    names = [unique("a-b", of, taken) for of in ("a/b", "a_b")]
+    assert names[0] == "a-b" and names[1].startswith("a-b-") and len(set(names)) == 2
 
 
 def test_targets_that_differ_have_names_that_differ():
@@ -71,12 +69,6 @@ def test_targets_that_differ_have_names_that_differ():
     assert len(names) == len(TARGETS)
     assert {name.removeprefix("made-net-nesterov-1000-examples-") for name in names} >= {
         "val-error-below-0.3", "val-error-at-most-0.3", "val-error-at-least-0.3", "val-error-below-minus-0.3"}
-
-
-def test_of_two_names_that_are_spelt_alike_the_second_has_a_hash():
-    taken = set()
-    names = [unique("a-b", of, taken) for of in ("a/b", "a_b")]
-    assert names[0] == "a-b" and names[1].startswith("a-b-") and len(set(names)) == 2
 
 
 def test_names_of_files_are_no_longer_than_file_systems_take(tmp_path):

@@ -33,11 +33,6 @@ def test_a_report_has_the_laws_in_words_tables_and_a_figure():
     assert figure.panels == 4 and b"extrapolated" in render(figure, "svg")
 
 
-def test_a_search_at_one_budget_has_laws_of_the_best_batch_and_rate():
-    _, found = chapter(grids(), ())
-    assert [one.said.split(" grows")[0] for one in found.findings] == ["The best batch", "The best learning rate"]
-
-
 @pytest.mark.parametrize("count, match", [(2, "2 cells with an interval are too few"),
                                           (1, "1 cell with an interval is")])
 def test_too_few_sizes_have_no_law(count, match):

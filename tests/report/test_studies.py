@@ -92,15 +92,6 @@ def test_tables_in_detail_are_in_the_files_alone(swept):
     assert detail.name in [table["name"] for table in section["tables"]]
 
 
-def test_a_sweeps_page_has_regimes_rule_costs_and_every_figure(swept):
-    [(_, [page])] = swept.pages
-    said = " ".join(page.summary)
-    assert "erfect scaling" in said and "Maximum useful batch" in said and "Learning-rate rules" in said
-    assert said.index("Maximum useful batch") < said.index("Learning-rate rules")
-    names = [figure.name for figure in page.figures]
-    assert len(names) == len(set(names)) and {"steps-batch", "trials", "best-of-n", "curve-step"} <= set(names)
-
-
 def test_workloads_are_shown_beside_each_other_and_beside_publications():
     logs = [*sweep(), *sweep(optimizer="sgd")]
     document = document_of_logs(logs, asked=StudyRequest(compare=("shallue2019",)))
@@ -233,13 +224,6 @@ def test_differing_fields_are_found_by_reading_each_setting_once():
     settings = [Looked(lr=at, optimizer="sgd", **{"schedule.at": 1} if at % 2 else {}) for at in range(300)]
     assert differences._differing([*settings, Looked(lr=1)]) == ["lr", "schedule.at"]
     assert Looked.count <= 3 * len(settings)
-
-
-def test_of_studies_from_elsewhere_no_tables_of_repeats_are_made(monkeypatch):
-    made = []
-    monkeypatch.setattr("hvdscale.report.pages.measured", made.append)
-    [page] = document_of_logs([archived(24)], [Target.parse("val/error<0.3")]).shown
-    assert page.tables and not made
 
 
 IMPORTED = [{"imported": {"kind": "rcp"}}]

@@ -383,21 +383,21 @@ def test_the_map_of_base_rates_has_each_trial_at_its_rate_and_frames_the_best(ne
 # Whatever the trials are
 
 LAID_OUT = ("steps-batch", "best-learning-rate", "base-rates")       # ticks and all; it takes its time
+RATES = [{"lr": 0.1 * at} for at in range(1, 9)]
+
+
+def at_each_batch(trials, **more):
+    return [study(batch, [{**trial, **more} for trial in trials]) for batch in BATCHES]
+
+
 EDGES = {
-    "one batch": [study(8, [{"met": 50, "lr": 0.1 * at, "momentum": 0.9} for at in range(1, 9)])],
-    "no target met": [study(batch, [{"lr": 0.1 * at} for at in range(1, 9)]) for batch in BATCHES],
-    "all infeasible": [study(batch, [{"status": Status.INFEASIBLE, "lr": 0.1 * at} for at in range(1, 9)])
-                       for batch in BATCHES],
-    "NaN alone": [study(batch, [{"floor": np.nan, "lr": 0.1 * at} for at in range(1, 9)]) for batch in BATCHES],
+    "one batch": [study(8, [{**trial, "met": 50, "momentum": 0.9} for trial in RATES])],
     "one trial": [study(8, [{"met": 50}])],
-    "none ended": [study(batch, [{"status": Status.RUNNING}] * 3) for batch in BATCHES],
-    "no evaluations": [study(batch, [{"last": -1, "lr": 0.1 * at} for at in range(1, 9)]) for batch in BATCHES],
-    "met before the first step": [study(batch, [{"met": 0, "lr": 0.1 * at} for at in range(1, 9)])
-                                  for batch in BATCHES],
-    "a rate of 0 and a momentum of 1": [study(batch, [{"lr": 0.0, "momentum": 1.0, "met": 50}] * 8)
-                                        for batch in BATCHES],
-    "all alike": [study(batch, [{"met": 50, "momentum": 0.9}] * 8) for batch in BATCHES],
-}
+    "no target met": at_each_batch(RATES), "all infeasible": at_each_batch(RATES, status=Status.INFEASIBLE),
+    "NaN alone": at_each_batch(RATES, floor=np.nan), "none ended": at_each_batch([{}] * 3, status=Status.RUNNING),
+    "no evaluations": at_each_batch(RATES, last=-1), "met before the first step": at_each_batch(RATES, met=0),
+    "a rate of 0 and a momentum of 1": at_each_batch([{}] * 8, lr=0.0, momentum=1.0, met=50),
+    "all alike": at_each_batch([{}] * 8, met=50, momentum=0.9)}
 
 
 @pytest.mark.parametrize("name", EDGES)

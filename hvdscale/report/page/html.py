@@ -12,7 +12,7 @@ from hashlib import sha256
 from importlib import resources
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -23,12 +23,10 @@ from ...analysis.intervals import OWN_FROM
 from ...formatting.escaping import printable
 from ...formatting.numbers import RANGE, counted, listed
 from ...formatting.progress import Tell, quiet
+from ...log.reader import Columns
 from ..document import MAIN, MOST, Document
 from ..drawing import Figure, colors_on_dark, render
 from ..table import Cell, Row, TrialKeys
-
-if TYPE_CHECKING:
-    from ..runs import Frame
 
 SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
@@ -172,23 +170,23 @@ def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:
     return Markup(svg)
 
 
-def frame_html(frame: Frame) -> str:
-    ends = [*range(frame.rows)] if frame.rows <= 2 * EACH_END else [
-        *range(EACH_END), *range(frame.rows - EACH_END, frame.rows)]
+def frame_html(frame: Columns, name: str, count: int) -> str:
+    ends = [*range(count)] if count <= 2 * EACH_END else [*range(EACH_END), *range(count - EACH_END, count)]
     rows = list(zip(*([_shown(frame[name][row]) for row in ends] for name in frame.specs)))
-    return notebook_html("frame", specs=frame.specs.values(), title=f"{frame.name}: {counted(frame.rows, 'row')}",
-                         rows=rows, left_out=frame.rows - len(ends), at=EACH_END)
+    return notebook_html("frame", specs=frame.specs.values(), title=f"{name}: {counted(count, 'row')}", rows=rows,
+                         left_out=count - len(ends), at=EACH_END)
 
 
-def runs_html(trials: Frame, skipped: Sequence[str], logs: int) -> str:
+def runs_html(trials: Columns, skipped: Sequence[str], logs: int) -> str:
     found: dict[tuple[Any, ...], Counter[str]] = {}
     for *point, status in zip(*(trials[name].tolist() for name in (*POINT, "status"))):
         found.setdefault(tuple(point), Counter())[status] += 1
     rows = [(f"{dataset}/{model}", optimizer, f"{batch:,}", f"{workers:,}", f"{sum(ended.values()):,}",
              ", ".join(f"{number:,} {status}" for status, number in ended.items()))
             for (dataset, model, optimizer, batch, workers), ended in sorted(found.items(), key=lambda one: one[0])]
-    return notebook_html("runs", title=f"{counted(trials.rows, 'trial')} in {counted(logs, 'log')}", skipped=skipped,
-                         rows=rows[:MOST_POINTS], left_out=len(rows[MOST_POINTS:]))
+    title = f"{counted(len(trials['status']), 'trial')} in {counted(logs, 'log')}"
+    return notebook_html("runs", title=title, skipped=skipped, rows=rows[:MOST_POINTS],
+                         left_out=len(rows[MOST_POINTS:]))
 
 
 def figures_html(figures: Mapping[str, Figure]) -> str:

@@ -292,7 +292,6 @@ def _describe_times(plan: WorkerPlan) -> Iterator[Finding]:
 
 
 def describe_crowded(timings: Timings) -> list[Finding]:
-    """Which runs on hosts with too few free cores are left out."""
     runs = sum(len(one.trials) for one in timings.crowded)
     return [PLAN.find("crowded", runs=runs, workers=sorted({one.workers for one in timings.crowded}))] if runs else []
 

@@ -209,14 +209,7 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
         if len(curves) > len(HUES):         # a crowd: what lies where, and no more
             _draw_line(axes, points, 1, color, marker=marker, markersize=3, label=label, alpha=0.8)
         else:
-            aside = gap ** ((at + 0.5) / len(curves) - 0.5)
-            _draw_line(axes, points, aside, color)
-            for point, one in points:
-                mark_estimate(axes, point.global_batch, one, color, marker, label, aside=aside)
-                if not point.trials and point.infeasible:
-                    lost: Look = {"linestyle": "", "marker": "x", "markersize": 6}
-                    axes.plot([point.global_batch * aside], axes.get_ylim()[1:], color=color, clip_on=False, **lost)
-                    explain(axes, "not met: all diverged", color=MUTED, **lost)
+            _draw_curve(axes, points, gap ** ((at + 0.5) / len(curves) - 0.5), color, marker, label)
     label_axes(axes, "global batch B (examples)", AXES.get(kind) or f"steps / steps at B = {_common(curves):,}")
 
 
@@ -240,6 +233,17 @@ def _perfect(shown: Sequence[Sequence[ScaledPoint]], kind: str, ends: tuple[int,
     starts = starts if len(starts) <= OWN_LINES and not ordered else [max(starts)]
     return [(MUTED if len(starts) == 1 else color, [batch, ends[1]], [start / batch, start / ends[1]])
             for start, batch, color in starts]
+
+
+def _draw_curve(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, marker: str, label: str | None
+                ) -> None:
+    _draw_line(axes, points, aside, color)
+    lost: Look = {"linestyle": "", "marker": "x", "markersize": 6}
+    for point, one in points:
+        mark_estimate(axes, point.global_batch, one, color, marker, label, aside=aside)
+        if not point.trials and point.infeasible:
+            axes.plot([point.global_batch * aside], axes.get_ylim()[1:], color=color, clip_on=False, **lost)
+            explain(axes, "not met: all diverged", color=MUTED, **lost)
 
 
 def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, **look: Any) -> None:
