@@ -132,13 +132,6 @@ class _PartialFile:
             self._version_path.unlink(missing_ok=True)
         self._file.close()
 
-    def require_room(self, total: int) -> None:
-        rest, free = total - self.size, shutil.disk_usage(self.path.parent).free
-        if rest > free:
-            raise DataError(f"{self.path}: {byte_size(rest)} are missing, but only {byte_size(free)} are free on the "
-                            "disk; free some space or choose another folder with --data-dir, then run the command "
-                            "again")
-
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
@@ -174,9 +167,8 @@ def _receive(part: _PartialFile, file: PublishedFile, address: str, progress: Pr
         return
     with response:
         if response.status == http.client.PARTIAL_CONTENT:
-            sent = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "").strip())
-            total = int(sent[2]) if sent and sent[2] != "*" else None
-            if not sent or int(sent[1]) != part.size:
+            first, total = _range(response)
+            if first != part.size:
                 raise _Broken(f"does not send the bytes from {part.size:,} on, as requested")
         else:
             length = response.headers.get("Content-Length", "")
@@ -185,11 +177,13 @@ def _receive(part: _PartialFile, file: PublishedFile, address: str, progress: Pr
             raise _Broken(f"the file there has {total:,} bytes, not the published {file.size:,}; it is another file or "
                           "another version")
         if response.status != http.client.PARTIAL_CONTENT:
-            tag = response.headers.get("ETag", "")      # strong, or else the date, for If-Range (RFC 9110, 13.1.5)
-            part.start(tag if tag.startswith('"') else response.headers.get("Last-Modified", ""))
+            part.start(_version(response))
         total = file.size if total is None else total
-        if total is not None:
-            part.require_room(total)
+        rest, free = (total or 0) - part.size, shutil.disk_usage(part.path.parent).free
+        if rest > free:
+            raise DataError(f"{part.path}: {byte_size(rest)} are missing, but only {byte_size(free)} are free on the "
+                            "disk; free some space or choose another folder with --data-dir, then run the command "
+                            "again")
         progress(file.name, part.size, total)
         while chunk := _read(response):
             part.append(chunk)
@@ -225,6 +219,20 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         return response.read1(CHUNK)
     except NETWORK as error:
         raise _Broken(f"the connection broke: {_reason(error)}") from None
+
+
+def _range(response: http.client.HTTPResponse) -> tuple[int | None, int | None]:
+    """First byte and total size from the header Content-Range (RFC 9110, section 14.4)."""
+    match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "").strip())
+    if match is None:
+        return None, None
+    return int(match[1]), None if match[2] == "*" else int(match[2])
+
+
+def _version(response: http.client.HTTPResponse) -> str:
+    """The validator for the header If-Range: a strong ETag, or else the date (RFC 9110, section 13.1.5)."""
+    tag = response.headers.get("ETag", "")
+    return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
 
 
 def _reason(error: Exception) -> str:

@@ -30,9 +30,12 @@ Job = Mapping[str, Any]
 
 def changes_of(then: Job, now: Job) -> list[str]:
     """What differs, each in words; [] where nothing that both know does."""
-    defaults = [] if is_built_in(then) or is_built_in(now) else _defaults(_part(then, "defaults"),
-                                                                          _part(now, "defaults"))
-    return [*_source(_part(then, "source"), _part(now, "source")), *defaults,
+    old, new = (flat(_part(job, "defaults")) for job in (then, now))
+    known = old and new and not (is_built_in(then) or is_built_in(now))
+    differ = [f"{name} {old.get(name, 'not set')} -> {new.get(name, 'not set')}"
+              for name in {**old, **new} if known and old.get(name) != new.get(name)]
+    return [*_source(_part(then, "source"), _part(now, "source")),
+            *([f"defaults: {', '.join(differ)}"] if differ else []),
             *_model(_part(then, "model"), _part(now, "model")), *_data(_part(then, "data"), _part(now, "data"))]
 
 
@@ -89,14 +92,6 @@ def _source(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
             yield f"{file} is new"
         elif file in then and then[file] not in now.values():
             yield f"{file} is gone"
-
-
-def _defaults(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    old, new = flat(then), flat(now)
-    differ = [f"{name} {old.get(name, 'not set')} -> {new.get(name, 'not set')}"
-              for name in {**old, **new} if old.get(name) != new.get(name)]
-    if then and now and differ:
-        yield f"defaults: {', '.join(differ)}"
 
 
 def _model(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

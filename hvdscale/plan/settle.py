@@ -71,6 +71,7 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
         raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
     splits |= {target.split} if target else set()
     splits |= {plateau["metric"].partition("/")[0]} if plateau else set()
+    saved = None if settings.checkpoint is None else settings.checkpoint_every or CHECKPOINT_EVERY
     as_set = {name: value for name, value in vars(settings).items() if name in PLANNED}
     return Plan(**as_set | dict(
         workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
@@ -85,7 +86,8 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
         **vars(place), local_batch=largest_of(batches, ghost_batch, place.workers, accumulate), accumulate=accumulate,
         threads=settings.threads or (1 if settings.exact else max(1, place.cores // place.local_workers)),
-        commit_every=settings.commit_every or 0, **settle_checkpoints(settings, stream)))
+        commit_every=settings.commit_every or 0, checkpoint_every=saved.in_steps(stream) if saved else 0,
+        checkpoint_seconds=_seconds(saved), keep_checkpoints=settings.keep_checkpoints if saved else 0))
 
 
 def count_in_examples(settings: Settings, workload: str, train_examples: int, train_tokens: int | None) -> Settings:
@@ -476,14 +478,6 @@ def settle_budget(settings: Settings, stream: Stream) -> int:
         raise PlanError(f"a budget of {settings.budget} is {steps:,} steps, more than a log can count; give a shorter "
                         "one")
     return steps
-
-
-def settle_checkpoints(settings: Settings, stream: Stream) -> dict:
-    if settings.checkpoint is None:
-        return dict(checkpoint_every=0, checkpoint_seconds=None, keep_checkpoints=0)
-    every = settings.checkpoint_every or CHECKPOINT_EVERY
-    return dict(checkpoint_every=every.in_steps(stream), checkpoint_seconds=_seconds(every),
-                keep_checkpoints=settings.keep_checkpoints)
 
 
 def _seconds(length: Length | None) -> float | None:

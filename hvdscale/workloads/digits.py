@@ -13,8 +13,7 @@ from ..errors import DataError
 from ..plan.shards import epoch_order
 from ..system.extras import import_extra
 from ..workload import Card, Classification, Data, Split
-from .models.cnn import TinyCNN
-from .models.fc import FullyConnected, parse_widths
+from .models.cnn import FullyConnected, TinyCNN, parse_widths
 from .pixels import meta_images
 
 MODELS = {"digits": ("fc", "fc_WIDTH[_WIDTH...]", "cnn")}

@@ -33,7 +33,6 @@ def listing() -> str:
 
 
 def list_workload(name: str) -> tuple[str, str, str, str, str]:
-    """A workload's entries under the headings; - if unknown or dependent on a width."""
     workload = find(example(name))
     card, target = workload.card, workload.defaults.get("target", "-")
     examples = "-" if card is None else format_count(card.train_examples)
@@ -58,7 +57,6 @@ def counts(workload: Workload) -> tuple[int, int]:
 
 
 def format_count(number: int) -> str:
-    """An integer; three significant digits from a billion on."""
     return f"{number:,}" if number < 1e9 else f"{number / 1e9:.3g} billion"
 
 

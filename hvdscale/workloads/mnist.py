@@ -22,8 +22,7 @@ from torch import Tensor
 from ..errors import DataError
 from ..workload import Card, Classification, Data, Split
 from .files import Found, check_digests, collect, describe_files, describe_folder
-from .models.cnn import WIDTHS, SimpleCNN
-from .models.fc import FullyConnected, parse_widths
+from .models.cnn import WIDTHS, FullyConnected, SimpleCNN, parse_widths
 from .pixels import meta_images
 
 CLASSES, SIDE = 10, 28

@@ -4,7 +4,6 @@ from click.testing import CliRunner
 
 from hvdscale.cli import doctor, scale, train
 from hvdscale.errors import DataError, UsageError
-from hvdscale.plan import presets
 from hvdscale.plan.presets import load, names, read_config, title
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
@@ -158,11 +157,6 @@ def test_shallues_imagenet_values_lie_in_the_published_search_space():
 
 # how a configuration is found
 
-def test_a_preset_has_the_workload_beside_the_keys():
-    layer, workload = read_config("goyal2017-resnet50")
-    assert workload == "imagenet/resnet_50" and layer["epochs"] == 90 and "workload" not in layer
-
-
 def test_a_file_wins_over_a_preset_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "goyal2017-resnet50").write_text("epochs = 1\n")
@@ -273,7 +267,3 @@ def test_nothing_is_planned_where_nothing_is_published_or_data_is_given(tmp_path
     (tmp_path / "job_without_card.py").write_text(OWN)
     assert sketch("mnist/simple_cnn", [{"data_dir": str(tmp_path)}], SingleWorker()) is None
     assert sketch("job_without_card:workload", [{"lr": 1.0, "steps": 1, "local_batch": 1}], SingleWorker()) is None
-
-
-def test_presets_are_shipped_as_data_of_the_package():
-    assert (presets.FOLDER / "goyal2017-resnet50.toml").is_file() and len(names()) >= 15

@@ -320,14 +320,10 @@ def test_an_existing_log_is_left_alone_unless_it_may_be_overwritten(train, tmp_p
     assert train(steps=3, log=path, overwrite=True)[1].steps.rows == 3
 
 
-def test_model_arguments_that_the_model_does_not_take_are_named(train):
-    with pytest.raises(UsageError, match=r"toy/net does not take model_args = {'widht': 8}: .*widht"):
-        train(model_args={"widht": 8})
-
-
-def test_model_arguments_of_an_impossible_value_are_named(train):
-    with pytest.raises(UsageError, match=r"toy/net does not take model_args = {'dropout': 1.5}: .*1.5"):
-        train(model_args={"dropout": 1.5})
+@pytest.mark.parametrize("name, value", [("widht", 8), ("dropout", 1.5)])
+def test_model_arguments_that_the_model_does_not_take_are_named(train, name, value):
+    with pytest.raises(UsageError, match=rf"toy/net does not take model_args = {{'{name}': {value}}}: .*({name}|1.5)"):
+        train(model_args={name: value})
 
 
 def test_label_smoothing_that_hides_the_true_class_is_an_error(train):

@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from hvdscale.modules import BatchNorm, Dropout, is_batch_norm
 from hvdscale.workloads.models.alexnet import AlexNet
-from hvdscale.workloads.models.cnn import SimpleCNN
-from hvdscale.workloads.models.fc import FullyConnected
+from hvdscale.workloads.models.cnn import FullyConnected, SimpleCNN
 from hvdscale.workloads.models.resnet import CIFAR_MODELS, CifarResNet, ImageNetResNet
 from hvdscale.workloads.large.models.vgg import VGG
 

@@ -64,7 +64,6 @@ DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0
 
 
 def workload(dataset: str, model: str) -> MultiLabel | None:
-    """open_images_v4/resnet_50; None for another name."""
     if model not in MODELS.get(dataset, ()):
         return None
     return MultiLabel(dataset, model, load, ImageNetResNet, DEFAULTS, Card(TRAIN, VALIDATION, lambda: (

@@ -1,4 +1,4 @@
-"""The Simple CNN of Shallue et al. 2019 in its three widths, and a small one for 8x8 images."""
+"""Small networks for grey images: the Simple CNN of Shallue et al. 2019, one for 8x8 images, fully connected ones."""
 from __future__ import annotations
 
 from torch import Tensor, nn
@@ -45,3 +45,26 @@ class TinyCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(channels_last(x))
+
+
+def parse_widths(name: str) -> tuple[int, ...] | None:
+    """The widths in a name such as fc_1024_256; None for another name."""
+    word, *widths = name.split("_")
+    if word != "fc" or not widths or not all(w.isdecimal() and int(w) > 0 for w in widths):
+        return None
+    return tuple(map(int, widths))
+
+
+class FullyConnected(nn.Module):
+    """ReLU hidden layers of these widths, each with dropout if there is any, and a linear readout: (n, ...) -> (n,
+    classes)."""
+
+    def __init__(self, inputs: int, widths: tuple[int, ...], classes: int, dropout: float = 0.0):
+        super().__init__()
+        sizes = (inputs, *widths)
+        layers = [layer for a, b in zip(sizes, sizes[1:])
+                  for layer in (nn.Linear(a, b), nn.ReLU(), *([Dropout(dropout)] if dropout else []))]
+        self.layers = nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)

@@ -90,7 +90,6 @@ def find_text(folder: Path, allow_missing: bool) -> TextFiles:
 
 
 def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> TextFiles:
-    """The files named by data arguments, by split; the other splits are found by file names."""
     files = {part: _find_named(folder, part, name) for part, name in named.items()}
     taken = {path.resolve() for paths in files.values() for path in paths}
     others = [path for path in (_list_files(folder) if folder.is_dir() else [])
@@ -153,7 +152,7 @@ def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tupl
 
 
 def hold_out_last(files: Sequence[Path]) -> TextFiles:
-    """All files but the last for training; half of the last for validation, half for testing; a single file is cut."""
+    """All but the last for training, halves of the last for validation and testing; a single file is cut."""
     if len(files) < 2:
         return _cut(files[0])
     val, test = cut_in_order(files[-1], 0.5)
