@@ -24,7 +24,7 @@ from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
 from ..report import FORMATS
 from ..system.collecting import uncollected
-from ..system.hangup import end_at_signals, guard_streams, heed, outlive_readers, stop_before_the_steps
+from ..system.hangup import end_at_signals, guard_streams, heed, stop_before_the_steps
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 from .brief import Brief
@@ -146,7 +146,7 @@ def parse(command: click.Command):
     except click.Abort:                 # what click makes of Ctrl-C
         exit_now(ExitCode.INTERRUPTED)
     finally:
-        outlive_readers()
+        guard_streams(lasting=True)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ..log.reader import Log, LogTable
-from ..system.extras import import_extra
+from ..system.importing import import_extra
 from .csv_tables import export_each, plain_values
 
 NEED, OTHERWISE = "--as parquet", "--as csv does without it"

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UnknownNameError
 from ..log.reader import Columns, Log, LogTable, absent, in_order
 from ..log.schema import UNKNOWN_SEED, LogColumn, Status
-from ..system.extras import import_extra
+from ..system.importing import import_extra
 
 if TYPE_CHECKING:
     import pandas

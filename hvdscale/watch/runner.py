@@ -140,7 +140,7 @@ def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, s
 
     output  the file that takes the command and all that it prints; a path: its stdout and stderr in files of that name
     """
-    from ..system.parent import ending_with_this_process       # likewise
+    from ..system.forked import ending_with_this_process       # likewise
     with contextlib.ExitStack() as files:
         if isinstance(output, str):
             out, error = files.enter_context(open(output, "a", encoding="utf-8")), subprocess.STDOUT

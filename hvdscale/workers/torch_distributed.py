@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from ..errors import WorkersError
 from ..system.files import write_whole
-from ..system.owned import read_own
+from ..system.inputs import read_own
 from .connections import connected, shut, tcp_sockets
 from .deadline import Deadline
 from .group import APART, POLL_SECONDS, JoinedWorkers, starting

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError
-from ...system.extras import import_extra
+from ...system.importing import import_extra
 
 ORDER = 4                       # of the longest n-grams
 COUNTS = 2 * ORDER + 2          # matched n-grams, n-grams of the translations, their words, words of the references

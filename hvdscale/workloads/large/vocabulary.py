@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import DataError, UsageError
-from ...system.extras import import_extra
+from ...system.importing import import_extra
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 SPELLED = {"<pad>": 0, "<PAD>": 0, "<unk>": 1, "<UNK>": 1, "<s>": 2, "<S>": 2, "<bos>": 2,
