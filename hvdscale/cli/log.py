@@ -15,8 +15,7 @@ from ..formatting.numbers import byte_size, counted
 from ..formatting.text_table import GrowingTable, aligned
 from ..log.check import check as check_log
 from ..log.merge import merge as merge_logs
-from ..log.nans import count_nans
-from ..log.plan_text import read_plan
+from ..log.plan_text import count_nans, read_plan
 from ..log.reader import Log, open_log, read_log
 from ..log.repair import repair as repair_log
 from ..log.schema import UNKNOWN_SEED

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.factories.log_files import finished
 
-from hvdscale.log.object_header import header_at
+from hvdscale.log.stored import header_at
 
 LONG = np.bytes_("x" * 500)
 
