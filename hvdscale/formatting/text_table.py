@@ -181,7 +181,6 @@ def _width(cells):
 
 
 def _lines(cells, widths, left=(), bottom=False):
-    """A row of entries, each a list of lines, as lines of text; ``bottom``: short entries end level."""
     deep = max(map(len, cells))
     padded = [[""] * (deep - len(cell)) + cell if bottom else cell + [""] * (deep - len(cell)) for cell in cells]
     lines = [GAP.join(cell[row].ljust(wide) if at in left else cell[row].rjust(wide)

@@ -260,7 +260,6 @@ def _fault(table: AnyTable, wrong: np.ndarray, say: Callable[[int, str], str]) -
 
 
 def _value(table: AnyTable, name: str, wrong: np.ndarray, what: str) -> Iterator[Fault]:
-    """The fault of values that are out of range."""
     return _fault(table, wrong, lambda row, at: f": {table.name}/{name} is {table[name][row]}{at}, and must {what}")
 
 
@@ -395,7 +394,8 @@ def _examples(log: KnownTables) -> Iterator[Fault]:
 
 def _plans(trials: AnyTable) -> Iterator[Fault]:
     """Each plan is JSON and says what the columns say."""
-    columns, wrong = {name: trials[name] for name in IN_PLAN if name in trials}, {}
+    columns = {name: trials[name] for name in IN_PLAN if name in trials}
+    wrong: dict[int, str] = {}
     for row, text in enumerate(trials["plan"]):
         try:
             for name, said in contradictions({name: columns[name][row] for name in columns}, parse_plan(text)):

@@ -170,7 +170,6 @@ class CompactFile:
         return np.stack([starts, lengths], 1)
 
     def _take_back(self) -> None:
-        """Appends what was put aside to /text."""
         first = self._heap.rows
         if self._spool is not None:
             self._spool.seek(0)
@@ -184,7 +183,6 @@ class CompactFile:
         self._raise_if_full()
 
     def _write(self, column: _Piecewise, first: int, values: np.ndarray) -> None:
-        """Has a chunk compressed, and writes those that are done."""
         self._waiting.append((column, first, self._pool.submit(pack, values)))
         self._drain(WAITING * self._threads)
 

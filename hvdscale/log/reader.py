@@ -38,7 +38,7 @@ OPTIONAL = {table: {column.name: column.type for column in (*spec, *(SOURCE if t
                     if column.optional} for table, spec in SCHEMA.items()}
 
 
-class FileColumns(UserDict[str, LogColumn]):
+class FileColumns(UserDict[str, Any]):
     """The columns of a table in a file, in order, each looked at when it is first asked for: LogError where it is none
     of a log."""
 

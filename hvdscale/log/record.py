@@ -269,7 +269,6 @@ class Recording:
 
 
 def _settle(metrics: Mapping[str, str], target: str | None) -> tuple[Target | None, dict[str, str]]:
-    """The target, and the columns of the metrics with the better way of each; raises UsageError."""
     if not isinstance(metrics, Mapping) or not metrics:
         raise UsageError("metrics names each metric and which way it gets better, such as "
                          "{'val/error': 'min', 'val/accuracy': 'max'}")
@@ -312,7 +311,6 @@ def _whole_numbers(**given: Any) -> dict[str, int]:
 
 
 def _number(name: str, value: Any, finite: bool = True) -> float:
-    """The value as a float; raises UsageError naming what it is of."""
     given = value.detach() if hasattr(value, "detach") else value          # a tensor that needs a gradient
     try:
         if isinstance(given, (str, bytes)) or finite and not math.isfinite(float(given)):
@@ -323,7 +321,6 @@ def _number(name: str, value: Any, finite: bool = True) -> float:
 
 
 def _metaparameters(given: Mapping[str, Any]) -> dict[str, float]:
-    """The values of metaparameters; raises UsageError for a name that no column can have."""
     if not isinstance(given, Mapping):
         raise UsageError(f"metaparameters = {given!r} is not a mapping of names to numbers")
     for name in given:
@@ -367,7 +364,6 @@ def _seconds_until(log: Log, step: int) -> float:
 
 
 def _about() -> dict[str, Any]:
-    """The log's root attributes."""
     versions = {"hvdscale": __version__, "python": platform.python_version(), "numpy": np.__version__}
     torch = sys.modules.get("torch")
     commit = commit_of(".")

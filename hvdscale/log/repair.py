@@ -216,7 +216,6 @@ class SalvagedPart(Part):
         return min(lengths, default=0)
 
     def _read_column(self, table: str, spec: LogColumn, committed: int) -> np.ndarray:
-        """The committed rows of a column, as many as can be read."""
         with self._noting(f"{table}/{spec.name}"):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
             refuse_wrong_type(self.path, f"{table}/{spec.name}", dataset, spec.type)
@@ -248,7 +247,6 @@ class SalvagedPart(Part):
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Notes whatever cannot be read instead of failing."""
         try:
             with reading(self.path):
                 yield
@@ -372,7 +370,6 @@ def _restarts(log: Mended) -> None:
 
 
 def _order(log: Mended) -> None:
-    """Leaves out the rows of a trial from the first on that goes back."""
     for name, column, strict in ORDERED:
         table = getattr(log, name)
         falls = np.sort(disordered(table, column, strict))[::-1]

@@ -219,7 +219,6 @@ class LogWriter:
             failed.pop_all()
 
     def _existing(self, overwrite: bool, resume: bool) -> list[segments.Segment]:
-        """The files of a log that is there; LogError unless it may be overwritten or resumed."""
         refuse_taken(self.path, overwrite or resume)
         if not os.path.lexists(self.path):
             return []

@@ -43,7 +43,6 @@ def _mpi():
 
 
 def _output_of(*command):
-    """What a program prints; "" where it fails or is not there."""
     try:
         done = subprocess.run(command, text=True, capture_output=True, timeout=10, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):

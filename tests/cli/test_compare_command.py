@@ -13,8 +13,7 @@ from hvdscale.analysis.compare import OK, REGRESSION, UNDECIDED, Tolerances, com
 from hvdscale.analysis.intervals import quotient
 from hvdscale.analysis.noise_floor import chances_to_pass, floors
 from hvdscale.analysis.trials import read_trials
-from hvdscale.cli.compare import main
-from hvdscale.cli.noise import main as noise
+from hvdscale.cli.compare import main, noise
 from hvdscale.errors import ExitCode, UsageError
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.report.compare import comparison_table, detail_table, verdict_line
