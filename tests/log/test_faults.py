@@ -57,14 +57,6 @@ def test_a_signal_while_a_log_is_read_is_not_taken_for_damage(tmp_path, monkeypa
         read_log(path)
 
 
-def test_a_newer_schema_version_is_named(tmp_path):
-    path = finished(tmp_path / "w.h5")
-    with h5py.File(path, "r+") as file:
-        file.attrs["version"] = 2
-    with pytest.raises(LogError, match="w.h5: is written in schema version 2, .* up to version 1; install a newer"):
-        read_log(path)
-
-
 @pytest.mark.parametrize("make", [finished, interrupted])
 def test_a_log_cut_off_at_any_length_is_named_or_reads_whole(make, tmp_path):
     path = make(tmp_path / "w.h5", steps=600, trials=3)
