@@ -23,7 +23,7 @@ from ..formatting.escaping import say as echo
 from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
 from ..report import FORMATS
-from ..system.collecting import uncollected
+from ..system.importing import uncollected
 from ..system.hangup import end_at_signals, guard_streams, heed, stop_before_the_steps
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched

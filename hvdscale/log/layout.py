@@ -1,35 +1,26 @@
 """Whether a log file's columns are laid out as the schema says, so that what is read is what was meant, and claim no
 more than the file can hold.
 
-    refuse_missing(path, "steps", names)
-    refuse_wrong_layout(path, "steps", spec, dataset, rows)         for each column that is read
+    refuse_wrong_layout(path, "steps", spec, dataset, rows, size)           for each column that is read
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import h5py
 import numpy as np
 
 from ..errors import LogError
-from .schema import LogColumn, columns, known_column
+from .schema import LogColumn, known_column
 from .stored import Stored
 
-REQUIRED = columns()
 KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
 DENSEST = 1100              # bytes that one byte of gzip may expand to (1,032), and some more
 SMALL_BYTES = 1 << 20       # columns up to this size are not held against their file's
 SMALL_ROWS, ROW_BYTES = 1 << 20, 2      # a row takes at least so many bytes of the file, in a table of more rows
 HELD_BYTES, DENSE = 1 << 27, 64         # a file's columns have this many bytes, or this many times as many as the file
-
-
-def refuse_missing(path: str, table: str, names: Container[str]) -> None:
-    """LogError where a column of the schema is not among a table's."""
-    for column in REQUIRED[table]:
-        if column.name not in names:
-            raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
 
 
 def refuse_wrong_layout(path: str, table: str, found: LogColumn, dataset: Stored, rows: int, there: int) -> int:

