@@ -2,10 +2,6 @@
 
     print("\\n".join(aligned([("study", "trials"), ("mnist-64", "100")], left=(0,))))
 
-    table = GrowingTable(("log", "best"), print)          shown block by block, while rows come
-    table.add([("a.h5", "0.1"), ...])
-    table.flush()
-
     table = TextTable([Heading("examples per second", short="ex./s")], [["1,130\\n1,090-1,160"]])
     table.narrow(100)
     print("\\n".join(table.lines(100)))
@@ -113,7 +109,6 @@ class TextTable:
 
     @property
     def width(self) -> int:
-        """Characters of the widest line."""
         return _total(self._widths)
 
     @property
