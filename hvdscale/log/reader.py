@@ -64,8 +64,9 @@ class Part:
             self.segment = segments.of_file(path, self.file)
             self.rows = {table: self._committed_rows(table) for table in TABLES}
             self.columns: dict[str, Mapping[str, LogColumn]] = {}
+            datasets = datasets_in(self.file)           # it reads all headers, after the rows that count: columns grow
             for table in TABLES:
-                names = dict.fromkeys(name[len(table) + 1:] for name in self._addresses if name.startswith(f"{table}/"))
+                names = dict.fromkeys(name[len(table) + 1:] for name in datasets if name.startswith(f"{table}/"))
                 names.pop("committed_rows", None)
                 for column in SCHEMA[table]:
                     if not column.optional and column.name not in names:
@@ -100,15 +101,8 @@ class Part:
         self._claimed += size
         refuse_inflated(self.path, self._claimed, self.size)
 
-    @cached_property
-    def _addresses(self) -> dict[str, int]:
-        """Where the datasets are. Finding them reads all headers, so of a live log the rows that count are read first:
-        columns grow."""
-        return datasets_in(self.file)
-
     def _stored(self, name: str) -> Stored:
-        live = self._descriptor is None
-        return Stored(self.path, self.file, name, self._descriptor, None if live else self._addresses.get(name))
+        return Stored(self.path, self.file, name, self._descriptor)
 
     def _look(self, table: str, name: str) -> LogColumn:
         """A column of the file, its dataset open from now on."""
@@ -173,8 +167,7 @@ def begun_trials(part: Part) -> int:
 def column_spec(name: str, dataset: h5py.Dataset | Stored) -> LogColumn:
     """A column as its dataset says it is: its type, unit, meaning and, of a metric, which way it gets better."""
     keys = ("unit", "meaning", "better") if "/" in name else ("unit", "meaning")
-    known = dataset.texts if isinstance(dataset, Stored) else {}
-    unit, meaning, *better = (known.get(key) or str(attribute_of(dataset, key) or "") for key in keys)
+    unit, meaning, *better = (str(attribute_of(dataset, key) or "") for key in keys)
     kind = "int" if dataset.dtype.kind in "iu" else "float"
     if len(dataset.shape) == 2:
         kind = "text"

@@ -264,11 +264,6 @@ def test_the_seconds_between_looks_may_be_given(words, every, paths, tmp_path, m
     assert CliRunner().invoke(main, ["ls", *words]).exit_code == 0 and called == [(paths, every)]
 
 
-def test_looks_are_some_time_apart(tmp_path):
-    result = CliRunner().invoke(main, ["ls", "--watch", "0", str(tmp_path)])
-    assert result.exit_code == UsageError.exit_code and "'--watch'" in result.output
-
-
 @pytest.mark.parametrize("words", [("--watch", "runs"), ("--watch", "--every", "2", "runs"), ("runs", "--every=2")])
 def test_the_report_says_in_a_line_where_its_watch_went(words):
     result = CliRunner().invoke(report, words)

@@ -233,11 +233,6 @@ def test_repair_leaves_alone_what_cannot_be_saved_and_what_is_being_written(tmp_
     live.abandon()
 
 
-def test_misuse_is_exit_code_2():
-    assert "Missing option '--out'" in call("merge", "a.h5", code=2)
-    assert "No such command" in call("mend", code=2)
-
-
 def test_ctrl_c_is_exit_code_130():
     command = Command("wait", callback=lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     done = CliRunner().invoke(command)

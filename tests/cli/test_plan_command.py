@@ -220,13 +220,6 @@ def test_worker_counts_that_are_none_are_refused(text):
         workers_of(text)
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--budget", 0], "--budget 0"), (["--bandwidth", 10, "--latency", 5], "--parameters"),
-    (["--parameters", "1M"], "--bandwidth and --latency are"), (["--noise-scale", 0], "--noise-scale 0")])
-def test_bad_values_are_named_with_what_would_do(series, arguments, message):
-    assert message in said(series, *arguments, code=2)
-
-
 def test_beyond_one_node_it_says_what_is_missing_and_takes_it_when_given(short):
     text = said(short, "--local-batch", 32, "--workers", "1-64")
     assert re.search("At 8, 16, 32 and 64 workers .* no log has timed.*--network.* --bandwidth and --latency", text)

@@ -82,8 +82,10 @@ def test_a_machines_file_that_is_wrong_is_named_with_its_key(series, tmp_path, c
     (("--nodes", "1-4"), ["--nodes", "--per-node"]), (("--nodes", "x", "--per-node", 4), ["--nodes 'x'", "1-1024"]),
     (("--nodes", "2", "--workers", "8", "--per-node", 4), ["--nodes 2", "--workers 8", "choose one"]),
     (("--network", "a.txt", "--bandwidth", "3"), ["a.txt", "leave out --bandwidth"]), (("--power", 0), ["--power 0"]),
-    (("--memory", 8), ["--memory", "measured", "--max-local-batch"])])
-def test_options_of_the_machine_that_cannot_be_heeded_are_refused(series, asked, parts):
+    (("--memory", 8), ["--memory", "measured", "--max-local-batch"]), (("--budget", 0), ["--budget 0"]),
+    (("--bandwidth", 10, "--latency", 5), ["--parameters"]), (("--noise-scale", 0), ["--noise-scale 0"]),
+    (("--parameters", "1M"), ["--bandwidth and --latency are"])])
+def test_options_that_cannot_be_heeded_are_refused(series, asked, parts):
     assert re.search(naming(*parts), said(series, *asked, code=2))
 
 

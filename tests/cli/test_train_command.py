@@ -122,13 +122,6 @@ def test_ctrl_c_stops_a_run_which_says_where_it_resumes(tmp_path):
     assert re.search(r"next: .* --resume auto .* at step (\d+)$", said[-1])[1] in said[-3], said
 
 
-def test_misuse_is_one_line_and_exit_code_2(here, tmp_path):
-    done = here("hvdscale-train", "digits/fc", "--set", "local_bach=8", check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch("Error: there is no key 'local_bach'; did you mean local_batch or .*\n", done.stderr)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_run_alone_says_its_plan_its_end_its_log_and_what_to_type_next(run, tmp_path):
     pytest.importorskip("sklearn")
     done = run(*TRAIN, "digits/fc", "--steps", "30", "--eval-every", "10", "--target", "none")
