@@ -34,15 +34,11 @@ WAITING = 8                         # chunks for each thread that may wait to be
 
 
 class CompactFile:
-    """The one writer of a closed file of a log; see the module's synopsis.
+    """The one writer of a closed file of a log, with root attributes to add; OSError where it cannot be written."""
 
-    attributes  root attributes to add;  threads: that compress; None: one a core that this process may use
-    Raises OSError where the file cannot be written.
-    """
-
-    def __init__(self, path: str, attributes: Mapping[str, Any], threads: int | None = None) -> None:
+    def __init__(self, path: str, attributes: Mapping[str, Any]) -> None:
         self._target = path
-        self._threads = threads or len(usable_cores())
+        self._threads = len(usable_cores())
         self._texts: dict[str, tuple[int, int]] = {}
         self._remembered = 0
         self._spool: Any = None             # a temporary file, once texts are put aside

@@ -24,13 +24,13 @@ from ..target import SPLITS
 from . import segments
 from .files import (attribute_of, datasets_in, open_file, part_of, reading, refuse_link, root_attributes, rows_within,
                     superblock)
-from .layout import (as_column, known_attributes, refuse_hollow, refuse_inflated, refuse_wrong_layout,
+from .layout import (Stored, as_column, descriptor_of, known_attributes, refuse_hollow, refuse_wrong_layout,
                      refuse_wrong_type)
 from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status
-from .stored import Stored, descriptor_of
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
 SMALL_HEAP = 1 << 20        # bytes of /text that are kept, as every column of texts asks for some
+HELD_BYTES, DENSE = 1 << 27, 64         # a file's columns have this many bytes, or this many times as many as the file
 ATTEMPTS = 5        # a log that is merged while it is read is read again
 PLACES = {table: {c.name: place for place, c in enumerate(spec)} for table, spec in SCHEMA.items()}
 Value = TypeVar("Value")
@@ -99,7 +99,9 @@ class Part:
     def claim(self, size: int) -> None:
         """Counts bytes that are about to be read; LogError where they are more than the file of a log holds."""
         self._claimed += size
-        refuse_inflated(self.path, self._claimed, self.size)
+        if self._claimed > HELD_BYTES + DENSE * self.size:
+            raise LogError(f"{self.path}: its columns claim over {self._claimed:,} bytes, but the file has "
+                           f"{self.size:,}; no log is so dense")
 
     def _stored(self, name: str) -> Stored:
         return Stored(self.path, self.file, name, self._descriptor)

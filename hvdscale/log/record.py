@@ -36,7 +36,7 @@ from ..system.version import commit_of
 from ..target import SPLITS, Target, metric_faults
 from ..workers.launch import place
 from .check import refuse_row
-from .reader import Log, read_log
+from .reader import read_log
 from .schema import DIRECTIONS, INTERRUPTED, SMALLER, UNKNOWN_SEED, Status
 from .writer import LogWriter
 
@@ -351,16 +351,12 @@ def _continued(path: str | os.PathLike[str], first_step: int | None, row: Mappin
                     raise LogError(f"{os.fspath(path)}: its {name} is {log.trials[name][-1]}, not {row[name]}: another "
                                    "run's log; choose another name, or first_step=None and overwrite=True")
         end = log.trials["stop_reason"][-1] if log.trials.rows else ""
-        return _seconds_until(log, first_step), end or INTERRUPTED
-
-
-def _seconds_until(log: Log, step: int) -> float:
-    """Seconds of training in the steps up to this one: those of the last evaluation, and of the steps after it."""
-    evaluated = log.evaluations["step"] <= step
-    last = log.evaluations["step"][evaluated].max(initial=0)
-    within = (log.steps["step"] > last) & (log.steps["step"] <= step)
-    return float(log.evaluations["train_seconds"][evaluated].max(initial=0.0)
-                 + np.nansum(log.steps["step_seconds"][within]))
+        # the seconds of the last evaluation, and of the steps after it
+        evaluated = log.evaluations["step"] <= first_step
+        last = log.evaluations["step"][evaluated].max(initial=0)
+        within = (log.steps["step"] > last) & (log.steps["step"] <= first_step)
+        seconds = log.evaluations["train_seconds"][evaluated].max(initial=0.0)
+        return float(seconds + np.nansum(log.steps["step_seconds"][within])), end or INTERRUPTED
 
 
 def _about() -> dict[str, Any]:

@@ -51,9 +51,9 @@ def read_input(path: str | os.PathLike[str], most: int = LARGEST, follow: bool =
         return file.read()
 
 
-def input_text(path: str | os.PathLike[str], most: int = LARGEST) -> str:
+def input_text(path: str | os.PathLike[str]) -> str:
     """A file's text in UTF-8; raises OSError as ``read_input`` does, and UnicodeDecodeError."""
-    return read_input(path, most).decode("utf-8")
+    return read_input(path).decode("utf-8")
 
 
 def refusal(error: OSError) -> str:
