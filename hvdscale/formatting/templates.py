@@ -71,8 +71,10 @@ def written(value: Any, how: str = "") -> str:
     write = WRITERS.get(how) or (partial(number, digits=int(how)) if how else _plain)
     if not hasattr(value, "low"):
         return write(value)
-    ends = "" if part == "value" else in_brackets(value.low, value.high, write if how else number)
-    return ends if part == "ends" else write(value.value) + ends
+    shown = "" if part == "ends" else write(value.value)
+    if part != "value":
+        shown += in_brackets(value.low, value.high, write if how else number)
+    return shown
 
 
 def _plain(value: Any) -> str:

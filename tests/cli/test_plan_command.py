@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from hvdscale.cli.plan import main, seconds_of, workers_of
 from hvdscale.cli.report import main as report
 from hvdscale.errors import UsageError
+from hvdscale.formatting.numbers import duration
 from tests.factories.logs import log, save, trial
 from tests.factories.studies import TARGETS, drawn
 from tests.analysis.test_worker_plan import COUNTS, noisy, probe, run
@@ -204,6 +205,13 @@ def test_a_deadline_has_its_unit(text, seconds):
 def test_a_deadline_without_a_clear_time_is_refused(text):
     with pytest.raises(UsageError, match=naming(f"'{text}'", "90m, 2h, 1d", "above 0" if "0" in text[:1] else "")):
         seconds_of(text)
+
+
+@pytest.mark.parametrize("seconds, shown, rough", [
+    (0, "0 s", "0 s"), (0.5, "0.500 s", "0 s"), (90, "90.0 s", "90 s"), (600, "10.0 min", "10 min"),
+    (8000, "2.22 h", "2 h"), (3 * 86400, "3.00 d", "3.0 d"), (9e5, "10.4 d", "10.4 d")])
+def test_times_are_written_in_the_unit_that_reads_best(seconds, shown, rough):
+    assert (duration(seconds), duration(seconds, rough=True)) == (shown, rough)
 
 
 def test_a_range_of_workers_is_its_doublings_by_whole_nodes():
