@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..log.check import refuse_unsound
-from ..log.nans import count_nans
+from ..log.plan_text import count_nans
 from ..log.reader import Log
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule

@@ -8,8 +8,7 @@ import click
 from ..errors import UsageError
 from ..plan.branches import BranchRequest
 from ..plan.settings import Settings
-from .common import CONTEXT, begin_run, rerun_option, version_option, whole_numbers
-from .completion import paths
+from .common import CONTEXT, begin_run, paths, rerun_option, version_option, whole_numbers
 from .train import FEW, Grouped, asked, carry_out_together, key_options
 from .tune import parse_shard
 
@@ -70,28 +69,21 @@ def command(workload, out, at, source, factors, orders, branch_examples, evaluat
     if source is None:
         workload, layers = asked(workload, **given)
     else:
-        layers = [_typed(workload, given)]
+        if workload is not None or given["config"] is not None:
+            raise UsageError("--from DIR: the log of that run names its workload and settings; leave "
+                             f"{'--config' if workload is None else workload} out")
+        layers = [Settings.build({}, *asked("-", **given)[1]).asked()]
     for name in Settings.build({}, *layers).asked():
         if name in PLACES:
             raise UsageError(f"{name} cannot be set: --out says where runs write, and --overwrite is an option")
     return workload, layers, wanted, out, source, parse_shard(shard), overwrite, dry_run
 
 
-def _typed(workload: str | None, given) -> dict:
-    """What the user set beside --from; raises UsageError for a workload or a configuration, which its log names."""
-    if workload is not None or given["config"] is not None:
-        raise UsageError("--from DIR: the log of that run names its workload and settings; leave "
-                         f"{'--config' if workload is None else workload} out")
-    return Settings.build({}, *asked("-", **given)[1]).asked()
-
-
 def _ascending(option: str, text: str) -> tuple[int, ...]:
-    """The whole numbers of 1,2,4, each once; raises UsageError."""
     return tuple(sorted(set(whole_numbers(option, text))))
 
 
 def main() -> None:
-    """Run the command on all ranks of the launch."""
     begin_run()
     carry_out_together(command, _run)
 

@@ -1,8 +1,7 @@
-"""How commands end: errors as one message on stderr, without a traceback, and their exit code.
-
-hvdscale-train ends on many ranks together, in carry_out_together.
+"""What commands share: how they end, their help on one screen, what the shell completes, and options.
 
     @click.command(cls=Command)          or          @click.group(cls=CommandGroup)
+    @click.argument("logs", nargs=-1, shell_complete=paths)         without it, click completes not even names of files
 """
 from __future__ import annotations
 
@@ -12,10 +11,11 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
 from ..analysis.defaults import ALIKE_WITHIN, CONFIDENCE
 from ..errors import ExitCode, HvdscaleError, OutputError, UsageError, WorkersError
@@ -23,24 +23,26 @@ from ..formatting.escaping import say as echo
 from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
 from ..report import FORMATS
-from ..system.collecting import uncollected
-from ..system.hangup import end_at_signals, guard_streams, heed, outlive_readers, stop_before_the_steps
+from ..system.importing import uncollected
+from ..system.hangup import end_at_signals, guard_streams, heed, stop_before_the_steps
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
-from .brief import Brief
 
 SIGNALLED = (128 + signal.SIGTERM, 128 + signal.SIGHUP)         # exit codes
+ALL_OPTIONS = f"{__name__}.all_options"         # in a context: its help lists every option
 # context_settings of every command; without a terminal click's own width would be 80
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=110,
                terminal_width=None if terminal_width() else USUAL)
 
 
 class _Ending:
-    """Mixin of click commands: HvdscaleError -> its exit code, Ctrl-C -> 130, a reader of stdout that left -> 141,
-    TERM and HUP -> 143 and 129, with nothing left behind."""
+    """Mixin of click commands, the outermost of which turns errors into one message on stderr and an exit code.
+
+    HvdscaleError -> its own, Ctrl-C -> 130, a reader of stdout that left -> 141, TERM and HUP -> 143 and 129, with
+    nothing left behind.
+    """
 
     def invoke(self, ctx):
-        """Runs the command; the outermost one turns errors into exit codes."""
         print_anything()
         guard_streams()
         end_at_signals()
@@ -62,19 +64,50 @@ class _Ending:
             ctx.exit(ExitCode.BROKEN_PIPE)
 
 
+class Brief(click.Command):
+    """A click command of which --help lists the options in ``few``, in that order, and --help-all every one."""
+
+    def __init__(self, *args, few: str = "", **attrs):
+        super().__init__(*args, **attrs)
+        self.few = few.split()
+        if few:
+            self.params.append(click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False,
+                                            callback=self.help_all, help="Show every option and exit."))
+
+    def help_all(self, ctx, _, asked):
+        if asked:
+            ctx.meta[ALL_OPTIONS] = True
+            click.echo(ctx.get_help())
+            ctx.exit()
+
+    def brief(self, ctx) -> bool:
+        return bool(self.few) and ALL_OPTIONS not in ctx.meta
+
+    def rows(self, ctx) -> dict[str, tuple[str, str]]:
+        options = {param.opts[-1]: param for param in self.get_params(ctx) if isinstance(param, click.Option)}
+        listed = [*self.few, "--version", "--help-all", "--help"] if self.brief(ctx) else options
+        rows = {options[flag].name: options[flag].get_help_record(ctx) for flag in listed}
+        return {name: row for name, row in rows.items() if row}
+
+    def format_options(self, ctx, formatter):
+        with formatter.section("Options"):
+            formatter.write_dl(list(self.rows(ctx).values()))
+
+
 class Command(_Ending, Brief):
     """A click command that ends as described above."""
 
 
 class CommandOfTwo(Command):
-    """A command of which the first argument may select another one: its ``words``, each a module with a ``main``."""
+    """A command of which the first argument may select another one: its ``words``, each ``module:command``."""
 
     words: Mapping[str, str]
 
     def make_context(self, info_name, args, parent=None, **extra):
         if not args or args[0] not in self.words:   # a file of that name is ./WORD
             return super().make_context(info_name, args, parent, **extra)
-        other = import_module(self.words[args[0]]).main
+        module, _, command = self.words[args[0]].partition(":")
+        other = getattr(import_module(f"{__package__}.{module}"), command)
         return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
     def invoke(self, ctx):
@@ -83,6 +116,15 @@ class CommandOfTwo(Command):
 
 class CommandGroup(_Ending, click.Group):
     """A click group whose commands end as described above."""
+
+
+def paths(ctx, param, incomplete: str) -> list[CompletionItem]:
+    """Files and folders, by the shell's own rules."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def words(known: Iterable[str]) -> Callable[..., list[str]]:
+    return lambda ctx, param, incomplete: [word for word in known if word.startswith(incomplete)]
 
 
 def _print_version(ctx, _, asked):
@@ -118,8 +160,7 @@ ledger_option = click.option("--ledger", metavar="FILE", help="With --decide: th
 formats_option = click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
                               help="What to write, of these.")
 take_over_option = click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
-hosts_option = click.option("--hosts", metavar="A:4,B:4", help="hosts and their numbers of workers  [default: this "
-                            "machine]")
+hosts_option = click.option("--hosts", metavar="A:4,B:4", help="hosts and their workers  [default: this machine]")
 rerun_option = click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
 
 # of hvdscale-doctor, for a job and for a script
@@ -146,23 +187,20 @@ def parse(command: click.Command):
     except click.Abort:                 # what click makes of Ctrl-C
         exit_now(ExitCode.INTERRUPTED)
     finally:
-        outlive_readers()
+        guard_streams(lasting=True)
 
 
 @contextlib.contextmanager
 def slow_imports() -> Iterator[None]:
-    """Imports without the garbage collector, which would spend a quarter of their time on modules that stay.
-
-    Ctrl-C ends the process immediately: during imports it would print a traceback or be dropped.
-    """
-    ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    if not ignored:
+    """Imports of modules that stay. Ctrl-C ends the process at once: it would print a traceback, or be dropped."""
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:
         signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
     try:
         with uncollected():
             yield
     finally:
-        if not ignored:
+        if heeded:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -174,7 +212,6 @@ def print_anything() -> None:
 
 
 def formats_of(text: str) -> tuple[str, ...]:
-    """Formats from ``json,csv``; raises UsageError for an unknown one."""
     formats = tuple(filter(None, (name.strip() for name in text.split(","))))
     if not formats or not set(formats) <= set(FORMATS):
         raise UsageError(f"--format {text!r}: choose from {', '.join(FORMATS)}, with commas between")
@@ -195,18 +232,8 @@ def format_counts(rows: Mapping[str, int]) -> str:
 
 
 def missing_package(missing: ModuleNotFoundError) -> WorkersError:
-    """The error of a training command whose libraries are not all installed."""
     return WorkersError(f"training needs {missing.name}, which is not installed; it comes with "
                         "pip install 'hvdscale[torch]', in a checkout '.[torch]'")
-
-
-def run_word(command: click.Command, word: str) -> None:
-    """Run the command that the first argument selects, where the packages of training are there."""
-    try:
-        command(sys.argv[2:], prog_name=f"{os.path.basename(sys.argv[0])} {word}")
-    except ModuleNotFoundError as missing:
-        say_error(missing_package(missing))
-        sys.exit(WorkersError.exit_code)
 
 
 def say_error(error: HvdscaleError) -> None:

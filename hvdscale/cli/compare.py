@@ -1,4 +1,4 @@
-"""hvdscale-report compare: a candidate's logs against a baseline's, as a gate for convergence."""
+"""hvdscale-report compare and noise: a candidate's logs against a baseline's; what difference reruns let one see."""
 from __future__ import annotations
 
 import contextlib
@@ -13,6 +13,7 @@ from ..analysis.decide import decide, worst
 from ..analysis.decision.ledger import spend
 from ..analysis.decision.sequence import OPEN, WORSE
 from ..analysis.equality import pair_exact, runs_of
+from ..analysis.noise_floor import floors
 from ..analysis.shares import confidence_of, share_of
 from ..analysis.steps import SECONDS, SPEED, STEPS
 from ..analysis.trials import read_trials
@@ -21,13 +22,12 @@ from ..doctor.formats import JUNIT, render_for_machines
 from ..errors import ExitCode, UsageError
 from ..formatting.lines import wrap
 from ..report.compare import (as_json, comparison_table, decision_lines, decision_values, describe, detail_table,
-                              equality_json, place_of, verdict_of, verdict_text)
+                              equality_json, noise_lines, noise_table, place_of, verdict_of, verdict_text)
 from ..report.runs import read
-from ..report.table import as_csv, as_text
+from ..report.table import as_csv, as_text, as_values
 from ..system.outputs import replace_own
 from ..target import Target
-from .common import CONTEXT, Command, confidence_option, echo, ledger_option, width_option, within_option
-from .completion import paths
+from .common import CONTEXT, Command, confidence_option, echo, ledger_option, paths, width_option, within_option
 
 WRITERS = (".json", ".csv", ".xml")
 # cost is seconds at one worker count
@@ -42,8 +42,7 @@ MEASURES = {"steps": STEPS, "seconds": SECONDS, "cost": SECONDS, "throughput": S
 @click.option("--tolerance", default="10%", show_default=True, metavar="SHARE",
               help="How many more steps to target the candidate may need.")
 @click.option("--time-tolerance", default="25%", show_default=True, metavar="SHARE",
-              help="How much more time it may need, and how much lower its throughput may be; none: times are "
-                   "shown, not judged.")
+              help="How much more time it may need, and how much lower its throughput may be; none: not judged.")
 @click.option("--metric-tolerance", default="none", show_default=True, metavar="AMOUNT",
               help="How much worse its best metric may be, in the unit of the metric.")
 @confidence_option
@@ -81,8 +80,9 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     some bits differ; 1: a log cannot be read; 2: an option is invalid, or there is nothing to compare. With --decide 0:
     better or alike; 4: worse; 5: open.
     """
-    tolerances = Tolerances(share_of("--tolerance", tolerance), _optional("--time-tolerance", time_tolerance),
-                            _optional("--metric-tolerance", metric_tolerance), confidence_of(confidence))
+    if_any = (None if text.strip() == "none" else share_of(name, text) for name, text in (
+        ("--time-tolerance", time_tolerance), ("--metric-tolerance", metric_tolerance)))
+    tolerances = Tolerances(share_of("--tolerance", tolerance), *if_any, confidence_of(confidence))
     if out is not None and os.path.splitext(out)[1] not in WRITERS:
         raise UsageError(f"--out {out}: ends in none of {', '.join(WRITERS)}, so it is not known what to write")
     if out is not None and out.endswith(".csv" if deciding else ".xml"):
@@ -113,7 +113,6 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
 
 
 def say_decision(comparisons, within, by=None, ledger=None, budget=None, both=True):
-    """Decide each cell, and print it."""
     measure = MEASURES[by or ("steps" if comparisons[0].target else "throughput")]
     what = " ".join(dict.fromkeys([measure, *(str(one.target) for one in comparisons), str(budget or "")])).strip()
     share = spend(ledger, comparisons[0].tolerances.confidence, what, *(
@@ -167,9 +166,26 @@ def read_all(path, skip_broken=False):
 
 
 def json_text(values):
-    """As the files of comparisons have it."""
     return json.dumps(values, indent=1, allow_nan=False) + "\n"
 
 
-def _optional(name, text):
-    return None if text.strip() == "none" else share_of(name, text)
+@click.command("noise", cls=Command, context_settings=CONTEXT)
+@click.argument("runs", metavar="RUNS", shell_complete=paths)
+@click.option("--target", "targets", multiple=True, metavar="TARGET",
+              help="Such as 'val/error<0.01'. Without it: those of the runs' plans.")
+@confidence_option
+@click.option("--out", metavar="FILE", shell_complete=paths, help="Write it as JSON.")
+@width_option
+def noise(runs, targets, confidence, out):
+    """The smallest difference that 1, 2, 3, 5 and 10 runs of each side see at 80%, from RUNS: three or more reruns of a
+    setting with several seeds, and for MLPerf's benchmarks the chance to pass the convergence check.
+    """
+    found = floors(read_all(runs), [Target.parse(target) for target in targets], confidence_of(confidence))
+    if not found:
+        raise UsageError(f"{runs}: no setting has three finished runs with different seeds; run one more often")
+    table = noise_table(found)
+    echo(as_text(table))
+    for line in noise_lines(found):
+        echo(wrap(line))
+    if out:
+        replace_own(out, json_text({"format": "hvdscale-noise", "said": noise_lines(found), "noise": as_values(table)}))

@@ -13,8 +13,7 @@ from ..data.published import BY_HAND, DATA_SETS
 from ..formatting.numbers import byte_size
 from ..formatting.screen import Screen, time_left
 from ..formatting.text_table import aligned
-from .common import CONTEXT, CommandGroup, echo, version_option
-from .completion import words
+from .common import CONTEXT, CommandGroup, echo, version_option, words
 
 EVERY_SECONDS = 0.1, 5.0           # between updates of the bar; between lines
 
@@ -64,8 +63,6 @@ def fetch_data_set(name, data_dir, timeout):
 
 
 class Bar:
-    """Progress of a file: a bar on a terminal, otherwise a line every few seconds."""
-
     def __init__(self, out, clock=time.monotonic):
         self._clock, self._screen = clock, Screen(out, out.isatty(), EVERY_SECONDS)
         self._name, self._started, self._first = "", 0.0, 0
@@ -75,27 +72,21 @@ class Bar:
         self._screen.say(text)
 
     def progress(self, name: str, done: int, total: int | None) -> None:
-        """Show that ``done`` bytes of the file, of ``total`` if known, are there."""
         now = self._clock()
         if name != self._name or done < self._first:
             self._name, self._started, self._first = name, now, done
             self._screen.drawn = -math.inf if self._screen.terminal else now
         if self._screen.due(now):
             indent = "" if self._screen.terminal else "  "
-            of_all = "" if total is None else f" of {byte_size(total)}"
-            text = f"{indent}{name}  {byte_size(done)}{of_all}{self._format_speed(done, total, now)}"
+            text = f"{indent}{name}  {byte_size(done)}" + ("" if total is None else f" of {byte_size(total)}")
+            if now > self._started and done > self._first:
+                rate = (done - self._first) / (now - self._started)
+                text += f"  {byte_size(round(rate))}/s" + (f"  {time_left((total - done) / rate)}" if total else "")
             self._screen.line(text, now, done / total if total else 0)
 
     def end(self) -> None:
         self._screen.erase()
         self._name = ""
-
-    def _format_speed(self, done, total, now):
-        seconds = now - self._started
-        if seconds <= 0 or done <= self._first:
-            return ""
-        rate = (done - self._first) / seconds
-        return f"  {byte_size(round(rate))}/s" + (f"  {time_left((total - done) / rate)}" if total else "")
 
 
 if __name__ == "__main__":

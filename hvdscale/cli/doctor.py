@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import TextIO
 
 import click
@@ -56,7 +55,8 @@ def command(workload, sample, checks, wanted, **given):
 def main() -> None:
     """Run the command. Exit codes: 0 no finding failed, 1 one failed or the job cannot start, 2 misuse."""
     if sys.argv[1:2] and sys.argv[1] in ("script", "resume"):
-        return import_module(f".doctor_{sys.argv[1]}", __package__).main()
+        from .doctor_script import main as of_script
+        return of_script()
     if launched() is None:
         end_at_signals()
     carry_out_together(command, _run)

@@ -28,8 +28,7 @@ from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
 from ..system.inputs import open_input, refusal
-from .common import echo, format_counts, take_over_option
-from .completion import paths
+from .common import echo, format_counts, paths, take_over_option
 
 KINDS = ("runs", "csv", "mllog", "rcp", "archive")
 EXPORTS = ("csv", "parquet", "tensorboard", "archive")
@@ -74,8 +73,7 @@ class WorkerCount(click.ParamType):
 @click.option("--optimizer", help="runs, rcp, mllog: the name of the optimizer")
 @click.option("--workers", type=WorkerCount(), help="runs, mllog: workers of each run, or nodes x workers: 16x8")
 @click.option("--batch", metavar="N", type=click.IntRange(1, 2**53), help="runs: the batch of each run")
-@click.option("--batch-per", type=click.Choice(PERS), help="runs: whose the batch is: of a step over all workers, or a "
-              "worker's")
+@click.option("--batch-per", type=click.Choice(PERS), help="runs: whose the batch is: of all workers, or a worker's")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
 @take_over_option
 def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit, train_examples, workers, batch,
@@ -95,23 +93,26 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
     LOG FOLDER --as csv writes tables with the columns that are read.
     """
     lines = read_lines(map_file) if map_file else None
-    kind = kind or ("runs" if lines else _kind(sources))
+    kinds = [kind or "runs"] if kind or lines else list(dict.fromkeys(map(_kind_of, sources)))
+    if len(kinds) > 1:
+        raise UsageError(f"{sources[0]} is of kind {kinds[0]}, and others are of kind {', '.join(kinds[1:])}; import "
+                         "each kind into a log of its own")
+    kind = kinds[0]
     how = dict(overwrite=overwrite, take_over=take_over)
     names = {name: value for name, value in names.items() if value}
-    _refuse_for_others(kind, skip_broken=(skip_broken, "runs, archive, csv, mllog"), overlap=(overlap, "runs, csv"),
-                       workers=(workers, "runs, mllog"), map=(map_file, "runs"), dry_run=(dry_run, "runs"),
-                       batch=(batch, "runs"), batch_per=(batch_per, "runs"),
-                       **{name: (value, "runs, rcp, mllog") for name, value in {
-                           "unit": unit, "set_size": train_examples, **names}.items()})
+    for option, value, of in (
+            ("skip-broken", skip_broken, "runs, archive, csv, mllog"), ("overlap", overlap, "runs, csv"),
+            ("workers", workers, "runs, mllog"), ("map", map_file, "runs"), ("dry-run", dry_run, "runs"),
+            ("batch", batch, "runs"), ("batch-per", batch_per, "runs"), *(
+                (name, value, "runs, rcp, mllog") for name, value in {
+                    "unit": unit, "set-size": train_examples, **names}.items())):
+        if value and kind not in of.split(", "):
+            raise UsageError(f"--{option} is for --kind {of}; the source is of kind {kind}")
     if kind == "runs":
         given = {"step_unit": unit, "train_examples": train_examples, "keep": overlap, "batch_per": batch_per}
-        nodes = workers[0] // workers[1] if workers and workers[1] else None
-        given_counts = {"batch": batch, "workers": workers and workers[0], "nodes": nodes}
-        names |= {name: value for name, value in given_counts.items() if value}
-        left_out = [] if skip_broken else None
-        runs = read_runs(sources, lines, left_out)
-        _report_left_out(left_out or (), ())
-        return _import_runs(runs, sources, out, map_file, dry_run, given, names, how)
+        count, on_a_node = workers or (None, None)
+        settings = {**names, "batch": batch, "workers": count, "nodes": count // on_a_node if on_a_node else None}
+        return _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, settings, how)
     if len(sources) > 1:
         raise UsageError(f"an import of kind {kind} takes one source, and there are {len(sources)}; import each, and "
                          "report on the logs together")
@@ -129,12 +130,15 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
         echo(ASSUMED.format("a reference point"), err=True)
 
 
-def _import_runs(runs, sources, out, map_file, dry_run, given, settings, how):
+def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, settings, how):
+    left_out = [] if skip_broken else None
+    runs = read_runs(sources, lines, left_out)
+    _report_left_out(left_out or (), ())
     mapping = guess(runs)
     if map_file:
         mapping = read_mapping(map_file, mapping, runs)
-    mapping = replace(mapping, **given_settings(mapping, {name: Source(value) for name, value in settings.items()},
-                                                given["batch_per"]),
+    values = {name: Source(value) for name, value in settings.items() if value}
+    mapping = replace(mapping, **given_settings(mapping, values, given["batch_per"]),
                       **{name: value for name, value in given.items() if value})
     try:
         trials = settle(runs, mapping)
@@ -145,6 +149,15 @@ def _import_runs(runs, sources, out, map_file, dry_run, given, settings, how):
     if not dry_run:
         _report_left_out((), write_runs(trials, out, mapping, sources, **how))
         echo(f"{out}: {counted(len(trials), 'trial')}, {byte_size(os.path.getsize(out))}")
+
+
+def _import_mllog(source, out, wanted, skip_broken, how):
+    done = import_mllog(source, out, wanted, skip_broken=skip_broken, **how)
+    _report_left_out(done.wrong, done.notes)
+    wrong = f"; {counted(len(done.wrong), 'file')} left out" if done.wrong else ""
+    echo(f"{out}: {counted(done.trials, 'trial')}, {byte_size(os.path.getsize(out))}{wrong}")
+    if done.assumed:
+        echo(UNTIMED, err=True)
 
 
 def _import_archive(source, out, skip_broken, how):
@@ -170,15 +183,6 @@ def _import_csv(source, out, skip_broken, overlap, how):
     _report_left_out(left_out, notes)
     wrong = f"; {len(left_out):,} trials or lines were wrong" if left_out else ""
     echo(f"{out}: {format_counts(rows)}, {byte_size(os.path.getsize(out))}{wrong}")
-
-
-def _import_mllog(source, out, wanted, skip_broken, how):
-    done = import_mllog(source, out, wanted, skip_broken=skip_broken, **how)
-    _report_left_out(done.wrong, done.notes)
-    wrong = f"; {counted(len(done.wrong), 'file')} left out" if done.wrong else ""
-    echo(f"{out}: {counted(done.trials, 'trial')}, {byte_size(os.path.getsize(out))}{wrong}")
-    if done.assumed:
-        echo(UNTIMED, err=True)
 
 
 @click.command("export")
@@ -210,11 +214,6 @@ def export_log(log, out, kind):
 
 
 class ShareDisplay:
-    """Progress on stderr: a line that is redrawn on a terminal, otherwise a line every few seconds.
-
-    clock   seconds, monotonic
-    """
-
     def __init__(self, verb: str, out=None, clock=time.monotonic):
         out = out or sys.stderr
         self._verb, self._clock, self._start = verb, clock, clock()
@@ -225,30 +224,19 @@ class ShareDisplay:
         return self._clock() - self._start
 
     def seen(self, seen) -> None:
-        self._show(f"{self._verb} {seen.trials:,} trials ({seen.share:.0%})", seen.share)
+        self.share(seen.share, f"{seen.trials:,} trials ({seen.share:.0%})")
 
-    def share(self, share: float) -> None:
-        self._show(f"{self._verb} {share:.0%}", share)
+    def share(self, share: float, what: str = "") -> None:
+        now = self._clock()
+        if self._screen.due(now):
+            left = f", {time_left((now - self._start) * (1 / share - 1))}" if share > 0 else ""
+            self._screen.line(f"{self._verb} {what or f'{share:.0%}'}{left}", now)
 
     def __enter__(self) -> ShareDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._screen.erase()
-
-    def _show(self, text, share):
-        now = self._clock()
-        if self._screen.due(now):
-            left = f", {time_left((now - self._start) * (1 / share - 1))}" if share > 0 else ""
-            self._screen.line(text + left, now)
-
-
-def _kind(sources) -> str:
-    kinds = list(dict.fromkeys(map(_kind_of, sources)))
-    if len(kinds) > 1:
-        raise UsageError(f"{sources[0]} is of kind {kinds[0]}, and others are of kind {', '.join(kinds[1:])}; import "
-                         "each kind into a log of its own")
-    return kinds[0]
 
 
 def _kind_of(source) -> str:
@@ -273,12 +261,6 @@ def _kind_of(source) -> str:
     raise UsageError(f"{source}: is none of what can be imported: an archive (its folder, or that as a .tar, .tar.gz, "
                      ".tar.bz2 or .tar.xz), a folder with trials.csv and evaluations.csv, a JSON object of MLPerf's "
                      f"reference points, a file with MLPerf's :::MLLOG lines, or runs: {KNOWN}")
-
-
-def _refuse_for_others(kind, **given):
-    for name, (value, of) in given.items():
-        if value and kind not in of.split(", "):
-            raise UsageError(f"--{name.replace('_', '-')} is for --kind {of}; the source is of kind {kind}")
 
 
 def _report_left_out(wrong, notes):

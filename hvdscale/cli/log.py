@@ -1,10 +1,10 @@
 """hvdscale-log: list, show, check, merge and repair logs; import and export results."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from functools import partial
 
 import click
 import numpy as np
@@ -15,18 +15,16 @@ from ..formatting.numbers import byte_size, counted
 from ..formatting.text_table import GrowingTable, aligned
 from ..log.check import check as check_log
 from ..log.merge import merge as merge_logs
-from ..log.nans import count_nans
-from ..log.plan_text import read_plan
+from ..log.plan_text import count_nans, read_plan
 from ..log.reader import Log, open_log, read_log
 from ..log.repair import repair as repair_log
 from ..log.schema import UNKNOWN_SEED
 from ..log.segments import logs_in
 from ..system.forked import map_on_cores
-from . import completion, exchange
-from .common import CONTEXT, CommandGroup, echo, format_counts, take_over_option, version_option, width_option
-from .listing import (HEADINGS, MOST_ROWS, draw_of, ends_of, has_workers, lines_of, plan_of, short_number, state_of,
-                      target_of)
-from .live import WATCH_SECONDS, follow
+from . import exchange
+from .common import CONTEXT, CommandGroup, echo, format_counts, paths, take_over_option, version_option, width_option
+from .listing import (HEADINGS, MOST_ROWS, WATCH_SECONDS, draw_of, ends_of, follow, has_workers, lines_of, plan_of,
+                      short_number, state_of, target_of)
 
 
 class ListCommand(click.Command):
@@ -50,10 +48,10 @@ def main():
 
 
 @main.command("ls", cls=ListCommand)
-@click.argument("logs", nargs=-1, shell_complete=completion.paths)
+@click.argument("logs", nargs=-1, shell_complete=paths)
 @click.option("--all", "everything", is_flag=True, help="name every trial, however many a log holds")
 @click.option("--watch", "every", type=click.FloatRange(0.1, 86400), metavar="[SECONDS]",
-              shell_complete=completion.paths,      # of LOGS, which follow where no number does
+              shell_complete=paths,      # of LOGS, which follow where no number does
               help=f"follow running trials, and logs that will come in the folders and below, until all have ended; "
                    f"look every SECONDS, or {WATCH_SECONDS:g}. Writers are not disturbed; over a network file system "
                    "rows may be seen late")
@@ -65,16 +63,19 @@ def list_logs(logs, everything, every):
     logs = logs or (["runs"] if os.path.isdir("runs") else ["."])
     if every is not None:
         return follow(logs, every)
-    paths = logs_in(logs)
     table, bad = GrowingTable(HEADINGS, echo, width=terminal_width()), []
-    for lines in _of_each(partial(_lines_of, everything), paths, bad):
-        table.add(lines)
+
+    def lines(path):
+        with open_log(path) as log:
+            return lines_of(log, everything)
+    for found in _of_each(lines, logs_in(logs), bad):
+        table.add(found)
     table.flush()
     _raise_all(bad)
 
 
 @main.command()
-@click.argument("path", metavar="LOG", shell_complete=completion.paths)
+@click.argument("path", metavar="LOG", shell_complete=paths)
 @click.option("--trial", type=int, help="the trial to show, where a log holds several")
 @click.option("--plan", is_flag=True, help="the whole plan")
 @click.option("--evaluations", is_flag=True, help="every evaluation")
@@ -86,7 +87,9 @@ def show(path, trial, plan, evaluations, steps):
         _echo_rows(_heading(log))
         ids = log.trials["id"]
         if trial is None and len(ids) > 1:
-            echo(_align([HEADINGS[1:]] + [line[1:] for line in lines_of(log, False)], terminal_width()))
+            rows = [HEADINGS[1:], *(line[1:] for line in lines_of(log, False))]
+            shown = rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows]
+            echo("\n".join(aligned(shown, range(len(shown[0])), terminal_width())))
             rest = "" if len(ids) <= MOST_ROWS else f", hvdscale-log ls {path} --all lists every one"
             echo("\n" + wrap(f"hvdscale-log show {path} --trial N shows one of them{rest}", whole=True))
             return
@@ -94,30 +97,40 @@ def show(path, trial, plan, evaluations, steps):
             echo("no trial has begun")
             return
         if trial is not None and trial not in ids:
-            raise LogError(f"{path}: there is no trial {trial}; there are {_list_ids(ids)}")
+            there = f"{len(ids)}, from {ids.min()} to {ids.max()}"
+            if len(ids) <= MOST_ROWS:
+                there = ", ".join(map(str, ids))
+            raise LogError(f"{path}: there is no trial {trial}; there are {there}")
         row = 0 if trial is None else int(np.flatnonzero(ids == trial)[0])
         echo()
         _echo_rows(_trial(log, row))
         if plan:
-            echo("\nplan\n" + _plan_text(log.trials["plan"][row]))
+            text = log.trials["plan"][row]
+            with contextlib.suppress(ValueError, RecursionError):
+                text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            echo(f"\nplan\n{text}")
         echo("\n" + _table(log, log.evaluations, ids[row], evaluations))
         if steps:
             echo("\n" + _table(log, log.steps, ids[row], True))
 
 
 @main.command()
-@click.argument("logs", nargs=-1, required=True, shell_complete=completion.paths)
+@click.argument("logs", nargs=-1, required=True, shell_complete=paths)
 def check(logs):
     """Verify that logs keep every rule, and name the first one broken. Exit code 1 if any log breaks one."""
     bad = []
-    for said in _of_each(_checked, logs_in(logs), bad):
+
+    def checked(path):
+        with check_log(path) as log:
+            return f"{path}: ok: {format_counts({table.name: table.rows for table in log.tables})}"
+    for said in _of_each(checked, logs_in(logs), bad):
         echo(said)
     _raise_all(bad)
 
 
 @main.command()
-@click.argument("logs", nargs=-1, required=True, shell_complete=completion.paths)
-@click.option("--out", required=True, metavar="FILE", shell_complete=completion.paths, help="the file to write")
+@click.argument("logs", nargs=-1, required=True, shell_complete=paths)
+@click.option("--out", required=True, metavar="FILE", shell_complete=paths, help="the file to write")
 @click.option("--overwrite", is_flag=True, help="replace FILE where it exists")
 @take_over_option
 def merge(logs, out, overwrite, take_over):
@@ -133,7 +146,7 @@ def merge(logs, out, overwrite, take_over):
 
 
 @main.command()
-@click.argument("path", metavar="LOG", shell_complete=completion.paths)
+@click.argument("path", metavar="LOG", shell_complete=paths)
 @take_over_option
 def repair(path, take_over):
     """Replace an interrupted or damaged log by what can be saved.
@@ -159,7 +172,12 @@ main.add_command(exchange.export_log)
 
 def _of_each(function, paths, bad: list[str]):
     """The function of each log, in order, as they come; what is wrong with others is added to ``bad``."""
-    for result, error in map_on_cores(partial(_try, function), paths):
+    def attempt(path):
+        try:
+            return function(path), ""
+        except HvdscaleError as error:
+            return None, str(error)
+    for result, error in map_on_cores(attempt, paths):
         if error:
             bad.append(error)
         else:
@@ -167,49 +185,13 @@ def _of_each(function, paths, bad: list[str]):
 
 
 def _raise_all(errors: list[str]):
-    """Print all errors but the last, and raise that."""
     for error in errors[:-1]:
         echo(f"Error: {error}", err=True)
     if errors:
         raise LogError(errors[-1])
 
 
-def _try(function, path):
-    """(result, ""), or (None, what went wrong)."""
-    try:
-        return function(path), ""
-    except HvdscaleError as error:
-        return None, str(error)
-
-
-def _checked(path) -> str:
-    with check_log(path) as log:
-        return f"{path}: ok: {format_counts({table.name: table.rows for table in log.tables})}"
-
-
-def _lines_of(everything: bool, path) -> list[tuple]:
-    with open_log(path) as log:
-        return lines_of(log, everything)
-
-
-def _plan_text(text: str) -> str:
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _plan_error(log: Log, row: int) -> list[str]:
-    """A line on what is wrong with a trial's plan, if anything."""
-    try:
-        read_plan(log.trials["plan"][row])
-    except LogError as error:
-        return [f"  plan       not used: {error}"]
-    return []
-
-
 def _echo_rows(lines: list[str]) -> None:
-    """Print lines of which most are a word and what it is."""
     for line in lines:
         word = line[:13] if line.startswith("  ") else ""
         echo(wrap(line[len(word):], word, whole=True))
@@ -244,7 +226,10 @@ def _trial(log: Log, row: int) -> list[str]:
              f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
              f"  budget     {_budget(value['budget_steps'], plan)}, target {target_of(log, row) or 'none'}, "
              f"seed {'unknown' if value['seed'] == UNKNOWN_SEED else value['seed']}"]
-    lines += _plan_error(log, row)
+    try:
+        read_plan(trials["plan"][row])
+    except LogError as error:
+        lines.append(f"  plan       not used: {error}")
     evaluated = log.evaluations["trial"] == value["id"]
     nans = count_nans({name: log.evaluations[name][evaluated] for name in log.evaluations if "/" in name},
                       plan.get("measurement") or {})
@@ -277,7 +262,6 @@ def _shares(value) -> str:
 
 
 def _source(text: str) -> str:
-    """The path of a trial's original log; the text itself if it is not JSON."""
     try:
         return str(json.loads(text)["path"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -289,7 +273,9 @@ def _restarts(log: Log, trial: int) -> list[str]:
     for row in np.flatnonzero(table["trial"] == trial):
         if np.isnan(table["time"][row]):
             continue                            # imported trials have no restarts
-        when = _moment(table["time"][row])
+        when = f"{table['time'][row]:g} s after 1970"
+        with contextlib.suppress(ValueError, OverflowError, OSError):
+            when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(table["time"][row]))
         before = f", after: {table['previous_end'][row]}" if table["previous_end"][row] else ""
         lines.append(f"  {'resumed' if table['first_step'][row] else 'started':10} {when} at step "
                      f"{table['first_step'][row]} on {counted(table['workers'][row], 'worker')} "
@@ -297,35 +283,15 @@ def _restarts(log: Log, trial: int) -> list[str]:
     return lines
 
 
-def _moment(seconds: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:g} s after 1970"
-
-
 def _table(log: Log, table, trial: int, everything: bool) -> str:
-    """A table's rows of one trial, without the middle unless ``everything``."""
     rows = np.flatnonzero(table["trial"] == trial)
     if len(rows) == 0:
         return f"no {table.name}"
-    names = [name for name in table if name != "trial" and not _empty(table[name][rows])]
+    names = [name for name in table if name != "trial" and not (
+        table[name].dtype.kind == "f" and np.isnan(table[name][rows]).all())]
     lines = ends_of(len(rows), everything, lambda at: tuple(short_number(table[name][rows[at]]) for name in names),
                     lambda hidden: (f"({hidden} more)", *[""] * (len(names) - 1)))
     return "\n".join([table.name, *aligned([tuple(names), *lines], width=terminal_width())])
-
-
-def _empty(values) -> bool:
-    return values.dtype.kind == "f" and bool(np.isnan(values).all())
-
-
-def _align(rows, width=None) -> str:
-    rows = rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows]
-    return "\n".join(aligned(rows, range(len(rows[0])), width))
-
-
-def _list_ids(ids) -> str:
-    return ", ".join(map(str, ids)) if len(ids) <= MOST_ROWS else f"{len(ids)}, from {ids.min()} to {ids.max()}"
 
 
 if __name__ == "__main__":

@@ -1,31 +1,67 @@
 """hvdscale-plan: how many workers to take, from logs, without torch."""
 from __future__ import annotations
 
+import json
+import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from ..analysis.shares import confidence_of
 from ..errors import UsageError
+from ..formatting.numbers import listed, number, percent
+from ..plan.values import check_value, none_of
+from ..system.inputs import input_text
 from ..target import Target
-from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option, slow_imports,
-                     version_option, width_option)
-from .completion import paths
-from .machine import NUMBERS, links_of, read_machine
+from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option, paths,
+                     slow_imports, version_option, width_option)
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
     from ..analysis.size.sizes import Size
+    from ..analysis.step_time import Links
     from ..analysis.steps_curve import StepsPoint
     from ..analysis.worker_plan import Request
     from ..plan.batch_schedule import BatchSchedule
 
+TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*")
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 MOST_WORKERS = 10_000_000
+NUMBERS = ("per_node", "price", "memory", "power", "bandwidth", "latency")       # of a machine's file
+OF_LINKS = ("bandwidth", "latency")
 OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "global_batch", "accumulate", "knee",
             "times_from", "network", "bandwidth", "latency", "parameters", "noise_scale", "steps", "batch_schedule",
             "memory", "power", "runs", "relaunch")
+
+
+def read_machine(context: click.Context, _: click.Parameter, path: str | None) -> None:
+    """Makes the keys of a machine's file the defaults of the options of their names."""
+    try:
+        context.default_map = None if path is None else machine_of(path)
+    except UsageError as error:                     # click has not invoked the command yet, which would end with it
+        raise click.UsageError(str(error)) from None
+
+
+def machine_of(path: str) -> dict[str, Any]:
+    try:
+        values = json.loads(input_text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"--machine {path}: is no file of JSON that can be read: {error}") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"--machine {path}: is no JSON object, such as {{\"per_node\": 8, \"price\": 32}}")
+    for key, value in values.items():
+        if key == "network":
+            files = [value] if isinstance(value, str) else value
+            if not isinstance(files, list) or not files or not all(isinstance(one, str) for one in files):
+                raise UsageError(f"--machine {path}: network = {value!r} is not a file or a list of files")
+            values[key] = [os.path.join(os.path.dirname(path), one) for one in files]
+        elif key not in NUMBERS:
+            raise UsageError(f"--machine {path}: {none_of(key, [*NUMBERS, 'network'])}")
+        else:
+            check_value(f"--machine {path}: {key}", value, int if key == "per_node" else float)
+    return values
 
 
 @click.command(cls=Command, context_settings=CONTEXT,
@@ -50,10 +86,8 @@ OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "glob
 @click.option("--power", type=float, metavar="W", help="Watts of a node, or without --per-node of a worker, for the "
               "energy. Without it that of the GPUs, where logs have it.")
 @click.option("--deadline", metavar="TIME", help="Time within which to reach the target: 90m, 2h, 1d, 1h30m.")
-@click.option("--budget", type=float, metavar="COST", help="Cost within which to reach the target, in the "
-              "unit of the price.")
-@click.option("--local-batch", type=int, metavar="N", help="Examples per worker: the batch grows with the "
-              "workers.")
+@click.option("--budget", type=float, metavar="COST", help="Cost within which to reach it, in the unit of the price.")
+@click.option("--local-batch", type=int, metavar="N", help="Examples per worker: the batch grows with them.")
 @click.option("--global-batch", type=int, metavar="N", help="The same batch at every worker count. Without either: the "
               "batch with the least time to target at each.")
 @click.option("--max-local-batch", type=int, metavar="N",
@@ -70,8 +104,7 @@ OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "glob
               help="Bandwidth and latency between nodes from the output of nccl-tests' all_reduce_perf (also -J), or "
                    "OSU's osu_allreduce, osu_latency or osu_bw; FILE@4: on four nodes, where it does not say. May "
                    "be given several times.")
-@click.option("--bandwidth", type=float, metavar="GB/s", help="Bandwidth between nodes, as an allreduce "
-              "benchmark measures it.")
+@click.option("--bandwidth", type=float, metavar="GB/s", help="Bandwidth between nodes, as of an allreduce benchmark.")
 @click.option("--latency", type=float, metavar="us", help="Time of a hop between nodes, in microseconds.")
 @click.option("--parameters", metavar="COUNT", help="Parameters of the model, such as 25.6M, for the allreduce. "
               "Without it those of the logs, where they have them.")
@@ -118,16 +151,18 @@ def main(context, logs, targets, out, formats, full, skip_broken, network, bandw
     request = request_of(context, asked)
     if wanted or size_from:
         from ..report.plan.sizes import make_size_plan
-        _refuse_beside_sizes(context)
+        for option in context.command.params:
+            if option.name in OF_TIMES and context.get_parameter_source(option.name) != ParameterSource.DEFAULT:
+                raise UsageError(f"{option.opts[0]} beside --size: a size that was not run has no step times, so its "
+                                 f"plan is without times and costs; leave out {option.opts[0]}")
         sizes, values = wanted_sizes(wanted, size_from)
         make_size_plan(logs, [Target.parse(target) for target in targets], values, sizes,
                        options=Options(confidence=request.confidence, trials=trials),
                        local_batch=request.max_local_batch or request.local_batch, skip_broken=skip_broken, out=out,
                        formats=formats_of(formats), whole=full, echo=echo)
         return
-    _positive("--noise-scale", noise_scale)
-    _positive("--bandwidth", bandwidth)
-    _positive("--latency", latency)
+    for name, value in (("--noise-scale", noise_scale), ("--bandwidth", bandwidth), ("--latency", latency)):
+        _positive(name, value)
     links, network_said = links_of(context, network, bandwidth, latency, parameters)
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
               formats=formats_of(formats), skip_broken=skip_broken, links=links,
@@ -136,8 +171,38 @@ def main(context, logs, targets, out, formats, full, skip_broken, network, bandw
                   schedule_of(batch_schedule) if batch_schedule else None), times_from=times_from)
 
 
+def links_of(context: click.Context, network: Sequence[str], bandwidth: float | None, latency: float | None,
+             parameters: str | None) -> tuple[Links | None, str]:
+    """(the network between nodes, what its files say); the command line goes before the machine's file.
+
+    Raises UsageError if some options are missing, or contradict each other.
+    """
+    from ..analysis.size.sizes import parse_size
+    from ..analysis.step_time import Links
+    of_file = {name: context.get_parameter_source(name) == ParameterSource.DEFAULT_MAP
+               for name in ("network", *OF_LINKS)}
+    given = [name for name in OF_LINKS if context.params[name] is not None]
+    if network and given and of_file["network"] == all(of_file[name] for name in given):
+        raise UsageError(f"--network {network[0]}: gives bandwidth and latency; leave out "
+                         f"{' and '.join(f'--{name}' for name in given)}")
+    count = None if parameters is None else parse_size(parameters, "--parameters")
+    if network and not (given and of_file["network"]):
+        from ..exchange.network import network_of
+        found = network_of(network)
+        return Links(found.bandwidth, found.latency, count), (
+            f"Network, from {listed(network)}: {number(found.bandwidth / 1e9)} GB/s and "
+            f"{number(1e6 * found.latency)} us a hop between nodes, measured on up to {found.nodes} of them; the fit "
+            f"misses the measured times by {percent(found.misses)}.")
+    if not given and count is None:
+        return None, ""
+    if len(given) < len(OF_LINKS):
+        missing = [f"--{name}" for name in OF_LINKS if name not in given]
+        raise UsageError(f"the network needs --bandwidth and --latency together, or --network; {' and '.join(missing)} "
+                         f"{'is' if len(missing) == 1 else 'are'} missing")
+    return Links(1e9 * (bandwidth or 0), 1e-6 * (latency or 0), count), ""
+
+
 def request_of(context: click.Context, asked) -> Request:
-    """The request of the options; raises UsageError for an invalid number."""
     from ..analysis.worker_plan import Request
     for name in ("price", "per_node", "budget", "local_batch", "global_batch", "max_local_batch", "knee", "power",
                  "memory"):
@@ -146,25 +211,22 @@ def request_of(context: click.Context, asked) -> Request:
     if asked["local_batch"] and asked["global_batch"]:
         raise UsageError(f"--local-batch {asked['local_batch']} and --global-batch {asked['global_batch']}: choose "
                          "one; --max-local-batch bounds the examples a worker holds at once")
-    workers = _counts_of(context, asked.pop("nodes"), ",".join(asked["workers"]), asked["per_node"])
+    nodes, workers, per_node = asked.pop("nodes"), ",".join(asked["workers"]), asked["per_node"]
+    if nodes is None:
+        counts = workers_of(workers, per_node or 1)
+    elif context.get_parameter_source("workers") != ParameterSource.DEFAULT:
+        raise UsageError(f"--nodes {nodes} and --workers {workers}: choose one")
+    elif not per_node:
+        raise UsageError(f"--nodes {nodes}: --per-node says how many workers a node has")
+    else:
+        counts = tuple(per_node * count for count in workers_of(nodes, option="--nodes"))
     memory = asked["memory"] and asked["memory"] * 2 ** 30
     deadline, relaunch = (seconds_of(asked[name], f"--{name}") if asked[name] is not None else None
                           for name in ("deadline", "relaunch"))
-    return Request(**{**asked, "workers": workers, "deadline": deadline, "memory": memory, "relaunch": relaunch})
-
-
-def _counts_of(context: click.Context, nodes: str | None, workers: str, per_node: int | None) -> tuple[int, ...]:
-    if nodes is None:
-        return workers_of(workers, per_node or 1)
-    if context.get_parameter_source("workers") != ParameterSource.DEFAULT:
-        raise UsageError(f"--nodes {nodes} and --workers {workers}: choose one")
-    if not per_node:
-        raise UsageError(f"--nodes {nodes}: --per-node says how many workers a node has")
-    return tuple(per_node * count for count in workers_of(nodes, option="--nodes"))
+    return Request(**{**asked, "workers": counts, "deadline": deadline, "memory": memory, "relaunch": relaunch})
 
 
 def wanted_sizes(wanted, size_from) -> tuple[tuple[Size, ...], dict[str, float]]:
-    """Where sizes come from, and those to plan for, by name; raises UsageError."""
     from ..analysis.size.sizes import parse_size, sizes_of
     values = {}
     for text in wanted:
@@ -178,23 +240,13 @@ def wanted_sizes(wanted, size_from) -> tuple[tuple[Size, ...], dict[str, float]]
     return tuple(sizes.values()), values
 
 
-def _refuse_beside_sizes(context: click.Context) -> None:
-    """UsageError for an option that a plan for a size that was not run cannot heed: it has no step times."""
-    for option in context.command.params:
-        if option.name in OF_TIMES and context.get_parameter_source(option.name) != ParameterSource.DEFAULT:
-            raise UsageError(f"{option.opts[0]} beside --size: a size that was not run has no step times, so its plan "
-                             f"is without times and costs; leave out {option.opts[0]}")
-
-
 def _positive(name, value):
     if value is not None and not 0 < value < float("inf"):
         raise UsageError(f"{name} {value:g}: must be a number above 0")
 
 
 def workers_of(text: str, per_node: int = 1, option: str = "--workers") -> tuple[int, ...]:
-    """Worker counts from ``1,2,4`` or ``1-1024``: both ends of a range and the doublings between, in whole nodes from
-    one node on. Raises UsageError.
-    """
+    """Worker counts of ``1,2,4`` or ``1-1024``: the ends and the doublings between, in whole nodes from one node on."""
     counts = set()
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
@@ -203,16 +255,15 @@ def workers_of(text: str, per_node: int = 1, option: str = "--workers") -> tuple
             raise UsageError(f"{option} {text!r} is not a list of {option[2:]} such as 1,2,4,8 or 1-1024")
         counts |= {first, last}
         doublings = [2 ** power for power in range(24)]
-        counts |= {count for count in (*(one for one in doublings if one < per_node),
-                                       *(per_node * one for one in doublings)) if first < count < last}
+        counts |= {count for power in doublings for count in (min(power, per_node), per_node * power)
+                   if first < count < last}
     return tuple(sorted(counts))
 
 
 def seconds_of(text: str, option: str = "--deadline") -> float:
     """Seconds of ``90m``, ``2h``, ``1d`` or ``1h30m``; raises UsageError."""
-    parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*", text)
-    seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
-    if not parts or re.sub(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*", "", text).strip():
+    seconds = sum(float(number) * SECONDS[unit] for number, unit in TIME.findall(text))
+    if not TIME.search(text) or TIME.sub("", text).strip():
         raise UsageError(f"{option} {text!r} is not a time with its unit, such as 90m, 2h, 1d or 1h30m")
     if not seconds > 0:
         raise UsageError(f"{option} {text!r}: is a time above 0, such as 90m, 2h, 1d or 1h30m")
@@ -233,7 +284,6 @@ def schedule_of(text: str) -> BatchSchedule:
 
 
 def steps_of(text: str) -> StepsPoint:
-    """The known steps at a batch from ``860@32``; raises UsageError."""
     from ..analysis.intervals import Estimate
     from ..analysis.steps_curve import StepsPoint
     found = re.fullmatch(r"\s*(\d+)\s*@\s*(\d+)\s*", text)

@@ -8,15 +8,12 @@ import click
 from ..analysis.defaults import CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
 from ..errors import UsageError
 from ..formatting.progress import Progress
-from .common import (CONTEXT, CommandOfTwo, confidence_option, echo, formats_of, formats_option, full_option,
+from .common import (CONTEXT, CommandOfTwo, confidence_option, echo, formats_of, formats_option, full_option, paths,
                      slow_imports, version_option, width_option)
-from .completion import paths
 
 
 class ReportCommand(CommandOfTwo):
-    """The command, hvdscale-report compare, and hvdscale-report noise."""
-
-    words = {"compare": "hvdscale.cli.compare", "noise": "hvdscale.cli.noise"}
+    words = {"compare": "compare:main", "noise": "compare:noise"}
 
 
 @click.command(cls=ReportCommand, context_settings=CONTEXT,

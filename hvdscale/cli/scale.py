@@ -18,20 +18,16 @@ from ..system.cores import usable_cores
 from ..training.series import (INSTEAD, PLACES, PROBE, SeriesRun, carry_out, ended, finished_logs, refuse_edited,
                                runs_of, runs_to_measure, worker_hours)
 from ..workers.launch import LAUNCHERS, find_launcher, most_workers, refuse_too_many
-from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, ledger_option, rerun_option, slow_imports,
+from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, ledger_option, paths, rerun_option, slow_imports,
                      version_option, whole_numbers, width_option, within_option)
-from .completion import paths
 from .plan import workers_of
 from .train import Grouped, asked, key_options
-
 
 LEAST_REPEATS = 2       # at each of the first worker counts, where runs are to decide
 
 
 class ScaleCommand(Grouped, CommandOfTwo):
-    """The command, with its options under headings, and hvdscale-scale script."""
-
-    words = {"script": "hvdscale.cli.scale_script"}
+    words = {"script": "scale_script:main"}
 
 
 @click.command(cls=ScaleCommand, context_settings=CONTEXT,
@@ -126,7 +122,6 @@ def main(workload, counts, repeats, out, probe, until, at_most, against, decidin
 
 
 def _check_until(until: str | None, at_most: float | None, probe: bool, overwrite: bool, deciding: bool) -> float:
-    """The expected loss of --until as a share; raises UsageError."""
     if deciding and (until or probe or overwrite):
         raise UsageError("--decide runs to the target until it is decided; leave out --until, --probe and --overwrite")
     if until is None:
@@ -154,7 +149,6 @@ class Series:
     overwrite: bool
 
     def carry_out(self, runs: Sequence[SeriesRun]) -> None:
-        """Run what has not finished; raises UsageError where what has is of another job."""
         todo = [run for run in runs if self.overwrite or not ended(run, self.workload)]
         accept, first = self.keys.get("accept_changes", False), {}
         if len(todo) < len(runs):
@@ -208,10 +202,7 @@ def decide(series: Series, counts: Sequence[int], can_start: Sequence[int], repe
 
 def decide_against(series: Series, counts: Sequence[int], base: Sequence, against: str, out: str, within: float,
                    ledger: str | None, at_most: float) -> None:
-    """Run a seed after the other, those of the baseline first, until it is decided; ends with the exit code.
-
-    base  trials
-    """
+    """Run a seed after the other, the baseline's first, until it is decided; ends with the exit code."""
     from ..analysis.compare import compare_trials
     from ..analysis.decide import worst
     from ..analysis.decision.sequence import LEAST, OPEN

@@ -11,16 +11,14 @@ from ..formatting.numbers import counted
 from ..formatting.progress import quiet
 from ..watch.runner import LOCAL, ScriptRequest, threads_of
 from ..workers.launch import LAUNCHERS, find_launcher, place, refuse_too_many
-from .common import (CONTEXT, Command, echo, hosts_option, rerun_option, slow_imports, version_option, whole_numbers,
-                     width_option)
-from .completion import paths
+from .common import (CONTEXT, Command, echo, hosts_option, paths, rerun_option, slow_imports, version_option,
+                     whole_numbers, width_option)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--workers", "counts", metavar="LIST", help="worker counts  [default: 1,2,4; under a launcher: as many "
-              "as it started]")
+@click.option("--workers", "counts", metavar="LIST", help="worker counts  [default: 1,2,4, or what a launcher started]")
 @click.option("--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True,
               help="runs at each worker count")
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and the report")
@@ -28,12 +26,9 @@ from .completion import paths
               "the script's arguments becomes it")
 @click.option("--global-batch", type=click.IntRange(min=1), help="examples of an update of all workers (strong "
               "scaling); {local} in the script's arguments becomes a worker's share of it")
-@click.option("--updates", type=click.IntRange(min=5), default=50, show_default=True, help="updates to time in each "
-              "run")
-@click.option("--warm-up", type=click.IntRange(min=1), default=10, show_default=True, help="updates before those, "
-              "not timed")
-@click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True, help="time limit of a "
-              "run")
+@click.option("--updates", type=click.IntRange(min=5), default=50, show_default=True, help="updates to time in a run")
+@click.option("--warm-up", type=click.IntRange(min=1), default=10, show_default=True, help="untimed updates before")
+@click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True, help="time limit of a run")
 @click.option("--launcher", default="torchrun", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
 @hosts_option
 @rerun_option
@@ -98,7 +93,6 @@ def main(script, arguments, counts, repeats, out, batch, global_batch, updates, 
 
 
 def _check(arguments: tuple[str, ...], batch: int | None, global_batch: int | None, counts: list[int]) -> None:
-    """Raise UsageError for batches that contradict each other, are not marked, or cannot be shared out."""
     marked = any(LOCAL in one for one in arguments)
     if batch and global_batch:
         raise UsageError(f"--batch {batch} and --global-batch {global_batch}: give --batch for weak scaling, where the "

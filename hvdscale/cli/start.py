@@ -6,7 +6,7 @@ from importlib import import_module
 from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
 
 from ..errors import ExitCode, OutputError
-from ..system.collecting import uncollected
+from ..system.importing import uncollected
 from ..system.hangup import guard_streams
 
 

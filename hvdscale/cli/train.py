@@ -1,4 +1,5 @@
-"""hvdscale-train: train one workload on the workers that the launcher started."""
+"""hvdscale-train: train one workload on the workers that the launcher started; the options and the end of every command
+that trains."""
 from __future__ import annotations
 
 import contextlib
@@ -14,16 +15,14 @@ import click
 
 from ..errors import (CheckpointError, DataError, ExitCode, FaultError, HvdscaleError, LogError, StoppedError,
                       UsageError, WorkerLostError, WorkersError)
-from ..plan.presets import read_config
+from ..plan import presets
 from ..plan.settings import (KEYS, LENGTHS, OPTIONS, Settings, is_key, key_of, key_type, keys_by_heading,
                              parse_assignments)
 from ..system.files import clear_leavings
 from ..system.hangup import heed, postpone_stops
 from ..system.lock import Lock
-from .brief import Brief
-from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, say_error, slow_imports,
-                     version_option, width_option)
-from .completion import paths, presets_or_paths, words, workloads
+from .common import (CONTEXT, Brief, begin_run, echo, exit_now, missing_package, parse, paths, say_error, slow_imports,
+                     version_option, width_option, words)
 
 # horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
 ALSO = {"log": ("--log-file",)}
@@ -38,17 +37,28 @@ FEW = ("--config --set --local-batch --global-batch --lr --base-batch --lr-rule 
 ARGUMENTS = {"--model-arg": "model_args", "--data-arg": "data_args"}
 
 
-def key_options(without=frozenset(), unlisted=frozenset()):
-    """A decorator that adds WORKLOAD, --config, --set, and an option for every key that has a flag.
+def list_workloads() -> str:
+    return files(__package__).joinpath("workloads.txt").read_text("utf-8").rstrip("\n")
 
-    unlisted  keys whose options are accepted but ignored, so that command lines of hvdscale-train work
-    """
+
+def workloads(ctx, param, incomplete: str) -> list[str]:
+    """The built-in workloads that begin so, without those whose names have a number to fill in."""
+    names = [line.split()[0] for line in list_workloads().splitlines() if "/" in line.partition(" ")[0]]
+    return [name for name in names if name.startswith(incomplete) and "WIDTH" not in name]
+
+
+def presets_or_paths(ctx, param, incomplete: str) -> list:
+    return [name for name in presets.names() if name.startswith(incomplete)] or paths(ctx, param, incomplete)
+
+
+def key_options(without=frozenset(), unlisted=frozenset()):
+    """A decorator that adds WORKLOAD, --config, --set, and an option for every key that has one; those of ``unlisted``
+    are accepted but ignored, so that command lines of hvdscale-train work."""
     def add(command):
         command = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set any key")(command)
         for option, table in ARGUMENTS.items():
-            command = click.option(option, table, multiple=True, metavar="NAME=VALUE",
-                                   help=f"an entry of {table}, the {KEYS[table].metadata['help'].partition(',')[0]}"
-                                   )(command)
+            said = f"an entry of {table}, the {KEYS[table].metadata['help'].partition(',')[0]}"
+            command = click.option(option, table, multiple=True, metavar="NAME=VALUE", help=said)(command)
         command = click.option("--config", metavar="FILE|PRESET", shell_complete=presets_or_paths,
                                help="TOML file of keys, or a preset (`hvdscale-train --list` names them); options "
                                "and --set override it")(command)
@@ -81,11 +91,9 @@ class _AsSet(click.ParamType):
 
 def asked(workload: str | None, config: str | None, assignments, model_args=(), data_args=(),
           **flags) -> tuple[str, list[dict]]:
-    """The workload's name, and the layers of settings from the options of ``key_options``, the strongest last.
-
-    workload  as typed; None: named by the configuration. Raises UsageError for contradictory or malformed options
-    """
-    layer, named = read_config(config) if config else ({}, None)
+    """The workload's name, as typed or else from the configuration, and the layers of settings from the options of
+    ``key_options``, the strongest last. Raises UsageError for contradictory or malformed options."""
+    layer, named = presets.read_config(config) if config else ({}, None)
     if (workload or named) is None:
         raise UsageError("which workload? Give its name first, such as digits/fc, or a --config that names one; "
                          "`hvdscale-train --list` lists the built-in ones")
@@ -117,9 +125,9 @@ def _help(name: str) -> str:
 
 
 class Grouped(Brief):
-    """A command of which --help-all lists the options under headings."""
+    """A command of which --help-all lists the options under headings, and ``keys`` that have no option."""
 
-    keys: Container[str] = ()           # those that are listed, too, without options
+    keys: Container[str] = ()
 
     def format_options(self, ctx, formatter):
         if self.brief(ctx):
@@ -138,8 +146,6 @@ class Grouped(Brief):
 
 
 class _Command(Grouped):
-    """The command with every other key listed under its options."""
-
     keys = KEYS
 
     def format_epilog(self, ctx, formatter):
@@ -156,10 +162,10 @@ class _Command(Grouped):
                few=f"{FEW} --log-file --checkpoint --overwrite --dry-run --list")
 @key_options()
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
-@click.option("--list", "list_workloads", is_flag=True, help="list the built-in workloads and stop")
+@click.option("--list", "listing", is_flag=True, help="list the built-in workloads and stop")
 @width_option
 @version_option
-def command(workload, dry_run, list_workloads, **given):
+def command(workload, dry_run, listing, **given):
     """Train WORKLOAD, alone or under horovodrun, mpirun, srun or torchrun; the worker count sets the global batch.
 
     WORKLOAD is dataset/model (--list names them) or module:object, your own hvdscale.workload.Workload. A preset names
@@ -173,8 +179,8 @@ def command(workload, dry_run, list_workloads, **given):
     A LENGTH is a number with its unit: steps, epochs, examples, tokens or, of a budget and between checkpoints, s, min
     or h, such as "10 epochs".
     """
-    if list_workloads:
-        echo(files(__package__).joinpath("workloads.txt").read_text("utf-8").rstrip("\n"))
+    if listing:
+        echo(list_workloads())
         return 0
     return *asked(workload, **given), dry_run
 
@@ -185,19 +191,23 @@ def main() -> None:
 
 
 def carry_out_together(command: click.Command, run) -> None:
-    """Run a command on all ranks of the launch, with one message and one exit code for all.
+    """Run a command, which returns its arguments, the layers of settings second, or an exit code, on all ranks of the
+    launch, with one message and one exit code for all.
 
-    command  returns its arguments, the layers of settings second, or an exit code
     run      (the command's result, its error or None, workers) -> exit code; raises the same error on all ranks
     """
     parsed, error = parse(command)
     if isinstance(parsed, int):
         sys.exit(parsed)
     try:
+        settings = Settings.build({}, *parsed[1])
+    except (HvdscaleError, TypeError):          # all ranks raise it together, later
+        settings = Settings()
+    try:
         with slow_imports():
             from ..training import loop, outputs, prepare  # noqa: F401  they must come before the stall check starts
             from ..workers.transport import form
-            workers = form(*_joining(parsed))
+            workers = form(settings.stall_seconds, settings.transport)
         if workers.size > 1:
             postpone_stops()
     except ModuleNotFoundError as missing:
@@ -208,15 +218,11 @@ def carry_out_together(command: click.Command, run) -> None:
         sys.exit(raised.exit_code)
     try:
         code = run(parsed, error, workers)
-    except StoppedError as stopped:             # raised on all ranks, or on an only one
-        if workers.rank == 0:
-            say_error(stopped)
-        code = stopped.exit_code
     except (WorkerLostError, FaultError) as lost:
         say_error(lost)
         workers.abandon()
         exit_now(lost.exit_code)
-    except HvdscaleError as agreed:
+    except HvdscaleError as agreed:             # raised on all ranks, or on an only one
         if workers.rank == 0:
             say_error(agreed)
         code = agreed.exit_code
@@ -225,6 +231,14 @@ def carry_out_together(command: click.Command, run) -> None:
     except BrokenPipeError:
         os._exit(ExitCode.BROKEN_PIPE)
     _leave(workers, code)
+
+
+def _leave(workers, code: int) -> None:
+    """End all ranks together. A launcher ends the others when one fails, so only rank 0 returns the code."""
+    heed(signal.SIG_IGN)            # the work is done
+    with contextlib.suppress(WorkerLostError):
+        workers.leave()
+    exit_now(code if workers.rank == 0 else 0)
 
 
 def _run_parsed(parsed, error: HvdscaleError | None, workers) -> int:
@@ -240,28 +254,8 @@ def _run_parsed(parsed, error: HvdscaleError | None, workers) -> int:
     return regroup(workers, attempt)
 
 
-def _joining(parsed) -> tuple[float, str]:
-    """stall_seconds and transport as the user set them; their defaults where the settings are wrong."""
-    try:
-        settings = Settings.build({}, *parsed[1])
-    except (HvdscaleError, TypeError):
-        settings = Settings()
-    return settings.stall_seconds, settings.transport
-
-
-def _leave(workers, code: int) -> None:
-    """End all ranks together. A launcher ends the others when one fails, so only rank 0 returns the code."""
-    heed(signal.SIG_IGN)            # the work is done
-    with contextlib.suppress(WorkerLostError):
-        workers.leave()
-    exit_now(code if workers.rank == 0 else 0)
-
-
 def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -> int:
-    """Run the job and return its exit code; its last lines name the log and the next command.
-
-    recovery    how it resumes from an earlier start; None: by checkpoints in a folder
-    """
+    """Run the job; ``recovery``: how it resumes from an earlier start, by default by checkpoints in a folder."""
     from ..training.outputs import Recovery, open_display, open_folder, refuse_outputs
     from ..training.prepare import sketch
     from ..training.resume import ended_for_good
@@ -281,8 +275,8 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -
             echo(sketched)
         return 0
     except StoppedError as stopped:
-        if workers.rank == 0:
-            _note_stop(stopped, layers)
+        if workers.rank == 0 and (settings := Settings.build({}, *layers)).checkpoint is not None:
+            _note_stop(stopped, settings)
         raise
     refuse_outputs(job.settings, workers)
     if dry_run:
@@ -300,15 +294,13 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -
             folder.release()
 
 
-def _note_stop(stopped: StoppedError, layers: list[dict]) -> None:
+def _note_stop(stopped: StoppedError, settings: Settings) -> None:
     """Write the outcome of a run stopped before training, for the script that requeues it."""
     from ..training.checkpoint import CheckpointFolder
-    settings = Settings.build({}, *layers)
-    if settings.checkpoint is not None:
-        with contextlib.suppress(HvdscaleError):
-            folder = CheckpointFolder(settings.checkpoint, settings.take_over)
-            folder.note_error(stopped, log=settings.log)
-            folder.release()
+    with contextlib.suppress(HvdscaleError):
+        folder = CheckpointFolder(settings.checkpoint, settings.take_over)
+        folder.note_error(stopped, log=settings.log)
+        folder.release()
 
 
 def _train(job, start, folder, workers, recovery) -> int:
@@ -341,7 +333,6 @@ def _train(job, start, folder, workers, recovery) -> int:
 
 
 def _failure(run_log, checkpoints, outcome) -> HvdscaleError | None:
-    """What of the run's end could not be written, if anything: its log or, of a run that is done, its weights."""
     if run_log.failure is not None:
         return LogError(f"{run_log.failure}. To read the rows written so far: "
                         f"hvdscale-log show {shlex.quote(run_log.path)}")
@@ -352,7 +343,6 @@ def _failure(run_log, checkpoints, outcome) -> HvdscaleError | None:
 
 
 def _finish_ended(job, start, stop, folder, workers) -> int:
-    """Write what a run that has ended still lacks: its model, and how it ended."""
     if stop.exit_code == ExitCode.DONE:
         job.restore_model(start.state)
     saved = job.save_model(stop, workers)
@@ -367,7 +357,6 @@ def _finish_ended(job, start, stop, folder, workers) -> int:
 
 
 def _next(job, outcome, log: str) -> str:
-    """The next command to run, or how to resume a stopped run."""
     if outcome.stop.exit_code != ExitCode.PREEMPTED:
         return f"hvdscale-report {shlex.quote(log)}"
     if job.settings.checkpoint is None:

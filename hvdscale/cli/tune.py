@@ -20,9 +20,8 @@ from ..system.hangup import heed
 from ..system.lock import this_process
 from ..training.display import on_terminal
 from ..workers.launch import cores_of_launch, place
-from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, say_error, slow_imports,
+from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, paths, say_error, slow_imports,
                      take_over_option, version_option)
-from .completion import paths
 
 
 @dataclass(frozen=True)
@@ -44,17 +43,14 @@ class TuneRequest:
 @click.command(context_settings=CONTEXT)
 @click.argument("sweep", metavar="SWEEP.toml", shell_complete=paths)
 @click.option("--out", metavar="DIR", shell_complete=paths,
-              help="folder of the sweep, by default sweeps/NAME after the file; jobs with the same folder share "
-                   "the work")
+              help="folder of the sweep, by default sweeps/NAME after the file; jobs with one folder share the work")
 @click.option("--dry-run", "mode", flag_value="dry-run", help="print trials, steps, examples, and the time from a few "
               "measured steps, and stop")
 @click.option("--status", "mode", flag_value="status", help="collect the results so far, print the state, and stop")
 @click.option("--retry", "mode", flag_value="retry", help="reset the trials that failed or were lost, so that the "
               "next run starts them again, and stop")
-@click.option("--only", multiple=True, metavar="batch=N|optimizer=NAME", help="only these studies; may be given "
-              "several times")
-@click.option("--shard", metavar="I/N", help="this part of each study's draws, 0/N to (N-1)/N; for the tasks of a job "
-              "array")
+@click.option("--only", multiple=True, metavar="batch=N|optimizer=NAME", help="only these studies; may be repeated")
+@click.option("--shard", metavar="I/N", help="this part of each study's draws, 0/N to (N-1)/N; for job arrays")
 @click.option("--data-dir", metavar="DIR", shell_complete=paths, help="folder of the data set's files")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set a key of hvdscale-train that "
               "changes no update, such as threads or stall_seconds")
@@ -85,7 +81,6 @@ def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes
 
 
 def parse_only(texts) -> dict[str, list[str]]:
-    """Values by word from texts such as batch=256 and optimizer=sgd; raises UsageError."""
     found: dict[str, list[str]] = {}
     for text in texts:
         word, equals, value = text.partition("=")
@@ -96,7 +91,6 @@ def parse_only(texts) -> dict[str, list[str]]:
 
 
 def parse_shard(text: str | None) -> tuple[int, int]:
-    """(I, N) of I/N; raises UsageError."""
     index, _, count = (text or "0/1").partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise UsageError(f"--shard {text!r} is not I/N with I from 0 to N - 1, such as 0/3")
@@ -104,7 +98,6 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Run the command; one of the started processes prints and returns the exit code."""
     begin_run()
     asked, error = parse(command)
     if isinstance(asked, int):

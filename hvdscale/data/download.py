@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..errors import DataError
 from ..formatting.numbers import byte_size
-from ..system.checksum import sha256_of
+from ..system.inputs import sha256_of
 from ..system.files import write_whole
 from ..system.lock import BUSY, flock
 

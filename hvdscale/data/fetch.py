@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from ..errors import DataError, UsageError
 from ..formatting.numbers import byte_size
-from ..system.checksum import sha256_of
+from ..system.inputs import sha256_of
 from ..system.files import whole_file, write_whole
 from .download import DownloadError, Progress, PublishedFile, download, writing
 from .published import BY_HAND, DATA_SETS, Archive, DataSet

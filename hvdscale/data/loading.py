@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from ..errors import DataError, HvdscaleError, describe_raised
 from ..plan.shards import Pass, Stream, Visits
 from ..system.hangup import STOPPING
-from ..system.parent import end_with_parent
+from ..system.forked import end_with_parent
 from ..system.run_module import away_from_here
 from .splits import MapSplit, Split, to_device
 

@@ -20,8 +20,8 @@ import time
 from dataclasses import dataclass, replace
 
 from ..errors import HvdscaleError
-from ..system.parent import ending_with_this_process
-from ..system.load import describe_load
+from ..system.forked import ending_with_this_process
+from ..system.cores import describe_load
 from ..system.run_module import module_command
 from ..workers.launch import find_launcher, launch_command, launch_environment, without_launcher
 from .communication import refusing_collectives

@@ -25,7 +25,7 @@ from ..formatting.escaping import as_cell
 from ..log.check import refuse_unsound_trials
 from ..log.reader import Log, LogTable, read_log
 from ..log.schema import UNKNOWN_SEED, LogColumn, Status
-from ..system.extras import import_extra
+from ..system.importing import import_extra
 from ..system.files import whole_folder, writing
 
 FORMAT = "hvdscale-csv"

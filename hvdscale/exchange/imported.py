@@ -22,10 +22,10 @@ import numpy as np
 
 from ..errors import LogError
 from ..log import segments
-from ..log.closed_file import show
 from ..log.compact_file import CompactFile
 from ..log.directions import better
 from ..log.files import make_directory, refuse_taken
+from ..log.merge import show
 from ..log.schema import SOURCE, LogColumn, columns, metaparameter_column, metric_column
 from ..system.files import temporary_name, writing
 from ..system.lock import Lock

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import UsageError
 from ..log.reader import Log, LogTable
 from ..log.schema import UNKNOWN_SEED, Status
-from ..system.extras import import_extra
+from ..system.importing import import_extra
 from .exported import exporting
 
 NEED = "--as tensorboard"

@@ -12,12 +12,8 @@ _SHAPELESS = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u316
 
 
 def printable(text: str, lines: bool = True) -> str:
-    r"""The text with what would act on who reads it, or could not be seen, written as in Python: \x1b, \u202e, \u200b.
-
-    These are the control and format characters of Unicode, what it has not assigned, and halves of characters, which
-    represent bytes of a file's name that are not text.
-    lines  whether tabs and line feeds stay
-    """
+    r"""The text with control and format characters, what Unicode has not assigned, and bytes of a file's name that are
+    not text written as in Python: \x1b, \u202e, \u200b. ``lines``: whether tabs and line feeds stay."""
     return (_PLAIN if lines else _ONE_LINE).sub(_show, text)
 
 
@@ -37,8 +33,7 @@ _FORMULA = r"(?:[=@\t\r]|[+-](?:[^\d.\s]|.*[(|!]))"
 
 
 def as_cell(text: str) -> str:
-    """The text as a cell of CSV that no spreadsheet takes for a formula: one that begins so has an apostrophe before
-    it."""
+    """The text as a cell of CSV that no spreadsheet takes for a formula: behind an apostrophe where it begins so."""
     return f"'{text}" if re.match(f"'*{_FORMULA}", text) else text
 
 

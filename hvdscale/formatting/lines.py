@@ -1,8 +1,4 @@
-"""Text in lines as wide as the terminal: as COLUMNS, or else the system, has it; a command's --width sets COLUMNS.
-
-    print(wrap("a sentence of any length"))
-    print(wrap("the same in an item of a list", "- "))
-"""
+"""Text in lines as wide as the terminal: as COLUMNS, or else the system, has it; a command's --width sets COLUMNS."""
 from __future__ import annotations
 
 import shutil
@@ -27,9 +23,7 @@ def line_width() -> int:
 
 
 def wrap(text: str, start: str = "", whole: bool = False) -> str:
-    """The text in lines behind ``start``; words stay whole, so that a long file name may stick out.
-
-    whole  keep it on one line where there is no terminal
-    """
+    """The text in lines behind ``start``, such as "- "; words stay whole, so that a long file name may stick out.
+    ``whole``: keep it on one line where there is no terminal."""
     return textwrap.fill(printable(text), terminal_width() or (sys.maxsize if whole else USUAL), initial_indent=start,
                          subsequent_indent=" " * len(start), break_long_words=False, break_on_hyphens=False)

@@ -11,19 +11,16 @@ RANGE = re.compile(r"(?<=[\dkMG])-(?=\d)")       # what joins the ends of a span
 
 def number(value, digits=3, thousands=1e5) -> str:
     """A measurement to ``digits`` significant digits: 1.2e-06, 0.0123, 1.2, 12,300, 4.56M; n/a for NaN.
-
-    thousands  from where on they are written with a k: 123k
-    """
+    ``thousands``: from where on they are written with a k."""
     if math.isnan(value):
         return "n/a"
     if math.isinf(value):
         return "inf"
     if 0 < abs(value) < 1e-3 or abs(value) >= 1e12:
         return f"{value:.{digits - 1}e}"
-    for size, letter in ((1e9, "G"), (1e6, "M"), (thousands, "k")):
-        if abs(value) >= size:
-            scale = size if letter != "k" else 1e3
-            return _significant(value / scale, digits) + letter
+    for least, size, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (thousands, 1e3, "k")):
+        if abs(value) >= least:
+            return _significant(value / size, digits) + letter
     return _significant(value, digits)
 
 
@@ -62,10 +59,8 @@ def percent(share) -> str:
 
 
 def span(low, high, write=number) -> str:
-    """An interval as ``1.2-3.4``, ``> 1.2`` or ``< 3.4``; empty where nothing is known of it.
-
-    Ends have two digits where the interval is wide, more where it is so narrow that two would make them equal.
-    """
+    """An interval as ``1.2-3.4``, ``> 1.2`` or ``< 3.4``, its ends with two digits where it is wide, more where it is
+    so narrow that two would make them equal; empty where nothing is known of it."""
     if math.isnan(low) or math.isnan(high) or low == high == 0 or (low == 0 and math.isinf(high)):
         return ""
     if math.isinf(high):

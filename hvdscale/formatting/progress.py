@@ -1,8 +1,4 @@
-"""What a command is doing, said once that takes longer than a moment, so that nobody waits before a silent screen.
-
-    tell = Progress(lambda line: click.echo(line, err=True))
-    tell("drawing figure 3 of 62")          # -> 4 s: drawing figure 3 of 62
-"""
+"""What a command is doing, said once that takes longer than a moment: ``4 s: drawing figure 3 of 62``."""
 from __future__ import annotations
 
 import time

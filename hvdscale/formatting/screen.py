@@ -1,10 +1,4 @@
-"""What a command prints while it works: on a terminal it overwrites its last line, elsewhere lines now and then.
-
-    screen = Screen(sys.stderr, sys.stderr.isatty(), every=(0.1, 5.0))
-    if screen.due(now):
-        screen.line(f"step 40/100  {time_left(12)}", now, share=0.4)        a bar, or "step 40/100  0:12 left"
-    screen.say("a line that stays")
-"""
+"""What a command prints while it works: on a terminal it overwrites its last line, elsewhere lines now and then."""
 from __future__ import annotations
 
 import shutil

@@ -37,17 +37,16 @@ WHOLE: dict[str, Callable[[Any], str]] = {"power": format_power, "plain": str}  
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """The text of a template."""
+    def is_there(value: object) -> bool:
+        return isinstance(value, Number) and not isinstance(value, bool) or bool(value)
+
     def chosen(found: re.Match[str]) -> str:
         return next((part for part in found[1].split("|")
-                     if all(name in values and _is_there(values[name]) for name, *_ in FIELD.findall(part))), "")
+                     if all(is_there(values.get(name)) for name, *_ in FIELD.findall(part))), "")
     found = 1
     while found:
         template, found = OPTIONAL.subn(chosen, template)
     return FIELD.sub(lambda field: "" if field[2] else written(values[field[1]], field[3] or ""), template)
-
-
-def _is_there(value: object) -> bool:
-    return isinstance(value, Number) and not isinstance(value, bool) or bool(value)
 
 
 def written(value: Any, how: str = "") -> str:
@@ -72,8 +71,10 @@ def written(value: Any, how: str = "") -> str:
     write = WRITERS.get(how) or (partial(number, digits=int(how)) if how else _plain)
     if not hasattr(value, "low"):
         return write(value)
-    return (write(value.value) * (part != "ends")
-            + in_brackets(value.low, value.high, write if how else number) * (part != "value"))
+    shown = "" if part == "ends" else write(value.value)
+    if part != "value":
+        shown += in_brackets(value.low, value.high, write if how else number)
+    return shown
 
 
 def _plain(value: Any) -> str:

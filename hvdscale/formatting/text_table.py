@@ -2,10 +2,6 @@
 
     print("\\n".join(aligned([("study", "trials"), ("mnist-64", "100")], left=(0,))))
 
-    table = GrowingTable(("log", "best"), print)          shown block by block, while rows come
-    table.add([("a.h5", "0.1"), ...])
-    table.flush()
-
     table = TextTable([Heading("examples per second", short="ex./s")], [["1,130\\n1,090-1,160"]])
     table.narrow(100)
     print("\\n".join(table.lines(100)))
@@ -35,9 +31,8 @@ class Heading:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (), width: int | None = None) -> list[str]:
-    """The rows as lines, each column as wide as its longest entry.
+    """The rows as lines, each column as wide as its longest entry, which may have several lines.
 
-    rows   of equal length; an entry may have several lines
     left   indices of the columns that start at the left; the others end at the right
     width  of a line; what is wider is in parts, one under the other, that each begin with the first column
     """
@@ -53,9 +48,7 @@ class GrowingTable:
     """Rows shown as they come, some together, under headings and in columns that never become narrower.
 
     headings    one a column; the last column is left out until a row has an entry there
-    show        takes a block of lines
-    clock       seconds, monotonic
-    width       of a line; a row that is wider goes on in indented lines
+    width       of a line; a row that is wider continues in indented lines
     """
 
     def __init__(self, headings: Sequence[str], show: Callable[[str], None],
@@ -66,13 +59,11 @@ class GrowingTable:
         self._headed, self._shown_at = 0, clock()
 
     def add(self, rows: Iterable[Sequence[str]]) -> None:
-        """Takes more rows, and shows all that wait where the last block was long enough ago."""
         self._rows += rows
         if self._clock() - self._shown_at >= BLOCK_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Shows the rows that wait."""
         if not self._rows:
             return
         if any(row[-1] for row in self._rows):
@@ -80,23 +71,17 @@ class GrowingTable:
         columns = len(self._widths)
         rows = [self._headings, *self._rows] if self._headed < columns else self._rows
         self._widths = [max(wide, *map(len, column)) for wide, column in zip(self._widths, zip(*rows))]
-        self._show("\n".join(line for row in rows for line in self._folded(row)))
+        parts = _parts(self._widths, self._width and self._width - len(INDENT), again=())
+        lines = []
+        for row in rows:
+            line, *more = [GAP.join(row[at].ljust(self._widths[at]) for at in part).rstrip() for part in parts]
+            lines += [line, *(wrap(text, INDENT, whole=True) for text in more if text)]
+        self._show("\n".join(lines))
         self._rows, self._headed, self._shown_at = [], columns, self._clock()
-
-    def _folded(self, row: Sequence[str]) -> list[str]:
-        """A row in as many lines as it takes; one column that is too wide by itself is broken between words."""
-        first, *more = _parts(self._widths, self._width and self._width - len(INDENT), again=())
-        texts = [GAP.join(row[at].ljust(self._widths[at]) for at in part).rstrip() for part in more]
-        line = GAP.join(row[at].ljust(self._widths[at]) for at in first).rstrip()
-        return [line, *(wrap(text, INDENT, whole=True) for text in texts if text)]
 
 
 class TextTable:
-    """Headings, a rule, and rows of entries that end at the right; an interval may be under its value.
-
-    headings  one a column
-    rows      of entries, one a heading; the lines after an entry's first are its interval
-    """
+    """Headings, a rule, and rows of entries that end at the right; an entry's later lines are its interval."""
 
     def __init__(self, headings: Sequence[Heading], rows: Sequence[Sequence[str]]):
         self.headings = headings
@@ -104,10 +89,8 @@ class TextTable:
         self.cells = [[row[at].split("\n") for row in rows] for at in range(len(headings))]
 
     def narrow(self, width: int) -> None:
-        """Shorten headings, then write the widest intervals on two lines, until it is no wider than this.
-
-        Where that is not enough, intervals stay whole: ``lines`` then makes parts.
-        """
+        """Shorten headings, then write the widest intervals on two lines, until it is no wider than this; where that is
+        not enough, intervals stay whole, and ``lines`` makes parts."""
         whole = list(self.cells)
         for make_narrower in (self._shorten, *[self._split] * len(self.headings)):
             if self.width > width:
@@ -126,7 +109,6 @@ class TextTable:
 
     @property
     def width(self) -> int:
-        """Characters of the widest line."""
         return _total(self._widths)
 
     @property
@@ -147,10 +129,8 @@ class TextTable:
 
 
 def on_one_line(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> list[str] | None:
-    """The same with each interval behind its value; spare columns are left out where they would make it too wide.
-
-    Returns None where it is wider than ``width`` even so.
-    """
+    """The same with each interval behind its value, without spare columns that make it too wide; None where it is wider
+    than ``width`` even so."""
     for kept in (range(len(headings)), [at for at, heading in enumerate(headings) if not heading.spare]):
         columns = [_joined([row[at] for row in rows]) for at in kept]
         table = TextTable([headings[at] for at in kept], list(zip(*columns)))
@@ -170,13 +150,11 @@ def _joined(entries):
 
 
 def _total(widths):
-    """Characters of a line of columns of these widths."""
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 def _parts(widths, width, again=(0,)):
-    """The columns' indices, in as many parts as lines of ``width`` take (None: one); later ones begin with ``again``.
-    """
+    """Columns' indices, in as many parts as lines of ``width`` take (None: one); later ones begin with ``again``."""
     parts = [list(range(len(widths)))[:1]]
     for at in range(1, len(widths)):
         if width and len(parts[-1]) > len(again) and _total([widths[other] for other in (*parts[-1], at)]) > width:
@@ -186,7 +164,6 @@ def _parts(widths, width, again=(0,)):
 
 
 def _under_each_other(parts):
-    """Lines of the parts of a table, with an empty one between."""
     return [line for part in parts for line in ["", *part]][1:]
 
 
@@ -199,7 +176,6 @@ def _width(cells):
 
 
 def _lines(cells, widths, left=(), bottom=False):
-    """A row of entries, each a list of lines, as lines of text; ``bottom``: short entries end level."""
     deep = max(map(len, cells))
     padded = [[""] * (deep - len(cell)) + cell if bottom else cell + [""] * (deep - len(cell)) for cell in cells]
     lines = [GAP.join(cell[row].ljust(wide) if at in left else cell[row].rjust(wide)

@@ -2,8 +2,8 @@
 
     check("runs/w8.h5")      raises LogError: runs/w8.h5: trial 7: evaluations/step goes from 400 to 300 at row 512; ...
 
-First the files: columns, types, units, rows, texts. Then what the rows say, superseded ones left out. Imports apply the
-same rules to what they read, piece by piece (``faults_of_trials``, ``faults_of_rows``), and ``unfinished`` at the end.
+Imports apply the rules for rows to what they read, piece by piece (``faults_of_trials``, ``faults_of_rows``), and
+``unfinished`` at the end.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..plan.values import MOST
 from ..target import Target
 from .files import first_line
 from .plan_text import read_plan
-from .reader import Log, Part, LogTable, read_log
+from .reader import Log, LogTable, read_log
 from .schema import STEP_PARTS, Status
 
 FEW = 8                     # ids that are compared one by one
@@ -91,10 +91,8 @@ class LogTables(KnownTables, Protocol):
 
 
 class Fault(NamedTuple):
-    """All rows of a table that break one rule, and the message about each, to follow "trial 7".
-
-    say     takes a row and the words for its place, such as " at row 3"; "": the caller has named the place
-    """
+    """All rows of a table that break one rule, and what to say of each behind "trial 7": of the row and the words for
+    its place, such as " at row 3"; "": the caller has named the place."""
 
     table: AnyTable
     where: str                  # the table's name
@@ -107,11 +105,8 @@ class Fault(NamedTuple):
 
 
 class UnsoundRows(LogError):
-    """Rows of a table that break an invariant; the message names the first. ``repair`` leaves them out.
-
-    table    the table's name
-    wrong    bool array, one entry a row
-    """
+    """Rows of a table that break an invariant, True in ``wrong``; the message names the first. ``repair`` leaves them
+    out."""
 
     def __init__(self, path: str, fault: Fault) -> None:
         row = int(fault.rows[0])
@@ -133,7 +128,12 @@ def check(path: str | os.PathLike[str]) -> Log:
     log = read_log(path)
     try:
         for part in log.parts:
-            _check_columns(part)
+            for table, found in part.columns.items():
+                for name, spec in found.items():
+                    if not spec.unit or not spec.meaning:
+                        raise LogError(f"{part.path}: {table}/{name} says no unit or no meaning")
+                    if spec.type == "text" and part.file:               # else it was read
+                        part.read(table, name)
         check_rows(log)
     except BaseException:
         log.close()
@@ -142,22 +142,12 @@ def check(path: str | os.PathLike[str]) -> Log:
 
 
 def check_rows(log: LogTables) -> None:
-    """Raises UnsoundRows at the first invariant that the rows of a log break."""
+    """Raises UnsoundRows at the first invariant that the rows of a log, superseded ones left out, break."""
     trials, others = log.trials, log.tables[1:]
     _raise_first(log.path, chain(
         _identities(trials), _ended(trials), *(_unknown(log, table) for table in others),
         unstarted(trials, log.restarts["trial"]), *(_numbers(log, table) for table in log.tables),
         *(_order(table) for table in others), _examples(log), _plans(trials), *map(_ranges, log.tables)))
-
-
-def _check_columns(part: Part) -> None:
-    """What ``read_log`` does not look at: that each column says what it is, and that its texts are there."""
-    for table, found in part.columns.items():
-        for name, spec in found.items():
-            if not spec.unit or not spec.meaning:
-                raise LogError(f"{part.path}: {table}/{name} says no unit or no meaning")
-            if spec.type == "text" and part.file:               # else it was read
-                part.read(table, name)
 
 
 def refuse_unsound(log: LogTables) -> None:
@@ -196,11 +186,8 @@ def refuse_row(where: str, **row: Any) -> None:
 
 
 class Ends:
-    """How far trials were evaluated, gathered piece by piece: arrays with one entry a trial, in the order of ``ids``.
-
-    last        step of the last evaluation; -1: there is none
-    spacing     the most steps between two, or before the first
-    """
+    """How far trials were evaluated, gathered piece by piece, in the order of ``ids``: ``last``, the step of the last
+    evaluation, -1 without one, and ``spacing``, the most steps between two, or before the first."""
 
     def __init__(self, ids: np.ndarray) -> None:
         self._order = np.argsort(ids, kind="stable")
@@ -230,12 +217,11 @@ class Ends:
 
 def unfinished(trials: AnyTable, ends: Ends, stepped: np.ndarray, value_at: Callable[[int, str], float],
                said: str = "its budget is") -> Iterator[Fault]:
-    """COMPLETE trials whose evaluations are missing, or end more than one spacing before the budget with the target at
-    which the trial stops not met.
+    """COMPLETE trials whose evaluations are missing, or end more than one spacing before the budget, which ``said``
+    names, with the target at which the trial stops not met.
 
     stepped     bool, of each trial: whether it has rows in /steps; one that was only timed needs no evaluation
     value_at    what a trial's last evaluation measured, by row of /trials and metric; NaN: nothing
-    said        where budget_steps are from, for the message
     """
     complete, budget = trials["status"] == Status.COMPLETE, trials["budget_steps"]
     yield from _fault(trials, complete & (ends.last < 0) & ~stepped,
@@ -274,7 +260,6 @@ def _fault(table: AnyTable, wrong: np.ndarray, say: Callable[[int, str], str]) -
 
 
 def _value(table: AnyTable, name: str, wrong: np.ndarray, what: str) -> Iterator[Fault]:
-    """The fault of values that are out of range."""
     return _fault(table, wrong, lambda row, at: f": {table.name}/{name} is {table[name][row]}{at}, and must {what}")
 
 
@@ -374,16 +359,14 @@ def _imported(log: KnownTables) -> np.ndarray:
 
 def _order(table: AnyTable) -> Iterator[Fault]:
     """Within each trial steps increase from row to row, and seconds and examples do not fall."""
+    def say(name: str, row: int, at: str) -> str:
+        before = np.flatnonzero(table["trial"][:row] == table["trial"][row])[-1]
+        return (f": {table.name}/{name} goes from {table[name][before]} to {table[name][row]}{at}; two runs may have "
+                "been given one trial id")
     for where, name, strict in ORDERED:
         rows = disordered(table, name, strict) if where == table.name and name in table else ()
         if len(rows):
-            yield Fault(table, where, np.sort(rows), partial(_say_order, table, name))
-
-
-def _say_order(table: AnyTable, name: str, row: int, at: str) -> str:
-    before = np.flatnonzero(table["trial"][:row] == table["trial"][row])[-1]
-    return (f": {table.name}/{name} goes from {table[name][before]} to {table[name][row]}{at}; two runs may have been "
-            "given one trial id")
+            yield Fault(table, where, np.sort(rows), partial(say, name))
 
 
 def disordered(table: AnyTable, name: str, strict: bool) -> np.ndarray:
@@ -412,20 +395,16 @@ def _examples(log: KnownTables) -> Iterator[Fault]:
 def _plans(trials: AnyTable) -> Iterator[Fault]:
     """Each plan is JSON and says what the columns say."""
     columns = {name: trials[name] for name in IN_PLAN if name in trials}
-    wrong = {row: what for row, text in enumerate(trials["plan"]) if (what := _plan_fault(text, row, columns))}
+    wrong: dict[int, str] = {}
+    for row, text in enumerate(trials["plan"]):
+        try:
+            for name, said in contradictions({name: columns[name][row] for name in columns}, parse_plan(text)):
+                where = ".".join(IN_PLAN[name])
+                wrong.setdefault(row, f"trials/{name} is {columns[name][row]}, but its plan says {said!r} ({where})")
+        except LogError as error:
+            wrong[row] = str(error)
     if wrong:
         yield Fault(trials, "trials", np.array(list(wrong)), lambda row, at: f": {wrong[row]}")
-
-
-def _plan_fault(text: str, row: int, columns: Mapping[str, np.ndarray]) -> str:
-    """What is wrong with a trial's plan; "" if nothing is."""
-    try:
-        plan = parse_plan(text)
-    except LogError as error:
-        return str(error)
-    for name, planned in contradictions({name: columns[name][row] for name in columns}, plan):
-        return f"trials/{name} is {columns[name][row]}, but its plan says {planned!r} ({'.'.join(IN_PLAN[name])})"
-    return ""
 
 
 def contradictions(values: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,10 +1,9 @@
 """A log as one closed, compressed file, written column by column in bounded memory: what ``finish``, ``merge``,
 ``repair`` and imports write.
 
-    with CompactFile(path, attributes) as out:
+    with CompactFile(path, attributes) as out:              after an error inside nothing is left
         out.add_column("steps", spec)
         out.add("steps", spec.name, values)               the column's next rows; each column advances at its own pace
-    # here the file is on the disk; after an error inside nothing is left
 
 Rows are gathered into chunks, which threads compress while more is gathered.
 """
@@ -35,15 +34,11 @@ WAITING = 8                         # chunks for each thread that may wait to be
 
 
 class CompactFile:
-    """The one writer of a closed file of a log; see the module's synopsis.
+    """The one writer of a closed file of a log, with root attributes to add; OSError where it cannot be written."""
 
-    attributes  root attributes to add;  threads: that compress; None: one a core that this process may use
-    Raises OSError where the file cannot be written.
-    """
-
-    def __init__(self, path: str, attributes: Mapping[str, Any], threads: int | None = None) -> None:
+    def __init__(self, path: str, attributes: Mapping[str, Any]) -> None:
         self._target = path
-        self._threads = threads or len(usable_cores())
+        self._threads = len(usable_cores())
         self._texts: dict[str, tuple[int, int]] = {}
         self._remembered = 0
         self._spool: Any = None             # a temporary file, once texts are put aside
@@ -69,8 +64,7 @@ class CompactFile:
         column = self._columns[table, spec.name] = _Piecewise(self._file[table], spec)
         absent = np.zeros((1, 2), np.int64) if spec.type == "text" else np.full(1, np.nan)
         for first in range(0, rows, CHUNK_ROWS):
-            size = min(CHUNK_ROWS, rows - first)
-            self._extend(column, np.repeat(absent, size, 0))
+            self._extend(column, np.repeat(absent, min(CHUNK_ROWS, rows - first), 0))
 
     def add(self, table: str, name: str, values: Any, shared: bool = True) -> None:
         """The next rows of a column: an array, or str of a text column.
@@ -92,7 +86,6 @@ class CompactFile:
         self._raise_if_full()
 
     def rows(self, table: str, name: str) -> int:
-        """How many rows the column has so far."""
         return self._columns[table, name].rows
 
     def close(self) -> None:
@@ -173,7 +166,6 @@ class CompactFile:
         return np.stack([starts, lengths], 1)
 
     def _take_back(self) -> None:
-        """Appends what was put aside to /text."""
         first = self._heap.rows
         if self._spool is not None:
             self._spool.seek(0)
@@ -187,7 +179,6 @@ class CompactFile:
         self._raise_if_full()
 
     def _write(self, column: _Piecewise, first: int, values: np.ndarray) -> None:
-        """Has a chunk compressed, and writes those that are done."""
         self._waiting.append((column, first, self._pool.submit(pack, values)))
         self._drain(WAITING * self._threads)
 
@@ -245,7 +236,6 @@ class _Piecewise:
             self._flush(write)
 
     def put(self, first: int, packed: bytes) -> None:
-        """Writes a compressed chunk."""
         self._dataset.id.write_direct_chunk((first,) + (0,) * (self._dataset.ndim - 1), packed)
 
     def _flush(self, write: _Write) -> None:
@@ -261,7 +251,6 @@ class _Piecewise:
         self._pieces, self._gathered = [], 0
 
     def _begin(self, rows: int, **layout: Any) -> None:
-        """Bytes of equal weight are compressed side by side (shuffle)."""
         self._dataset = self._create(rows, {"chunks": (self._chunk,), "compression": "gzip", "compression_opts": 1,
                                             "shuffle": self._joined().itemsize > 1, **layout})
 

@@ -1,7 +1,6 @@
 """One HDF5 file of a log: how it is laid out when made and what is looked at when it is opened.
 
-    file = create({"segment": 0})                     column = create_column(file["steps"], spec, ...)
-    save(file, path)
+    save(create({"segment": 0}), path)
     with reading(path):                               any failure inside is a LogError that names the file
         file = open_file(path)
 """
@@ -102,7 +101,7 @@ def refuse_taken(path: str, overwrite: bool = True) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Makes the directory that a log is to lie in, where it is missing; LogError where it cannot be made."""
+    """Makes the directory that a log is to lie in; LogError where it cannot be made."""
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     except OSError as error:
@@ -179,16 +178,12 @@ def root_attributes(path: str, file: h5py.File) -> dict[str, Any]:
 
 def create_column(group: h5py.Group, column: LogColumn, rows: int, **layout: Any) -> h5py.Dataset:
     """The dataset of a column, with its unit and meaning; ``layout`` are the arguments of h5py's create_dataset."""
-    shape = (rows, 2) if column.type == "text" else (rows,)
-    if "chunks" in layout and column.type == "text":
-        layout["chunks"] = (*layout["chunks"], 2)
-    if "maxshape" in layout and column.type == "text":
-        layout["maxshape"] = (*layout["maxshape"], 2)
-    dataset = group.create_dataset(column.name, shape=shape, dtype=TYPES[column.type], **layout)
-    write_attribute(dataset, "unit", column.unit)
-    write_attribute(dataset, "meaning", column.meaning)
-    if column.better:
-        write_attribute(dataset, "better", column.better)
+    of_row = (2,) if column.type == "text" else ()
+    layout |= {name: (*layout[name], *of_row) for name in ("chunks", "maxshape") if name in layout}
+    dataset = group.create_dataset(column.name, shape=(rows, *of_row), dtype=TYPES[column.type], **layout)
+    for name, value in (("unit", column.unit), ("meaning", column.meaning), ("better", column.better)):
+        if value:
+            write_attribute(dataset, name, value)
     return dataset
 
 
@@ -265,11 +260,8 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
 
 
 class Unclosed(Positioned):
-    """A file that HDF5 was not done with, read as if it had been closed.
-
-    HDF5's own way, reading in SWMR mode, waits on a damaged spot for hours (seen: HDF5 2.0 on a file cut short). This
-    shows the file with its "being written" flags cleared, so that a damaged spot is an error, and without an end, as it
-    may grow while it is read.
+    """A file that HDF5 was not done with, read as if it had been closed: its "being written" flags cleared, and without
+    an end, as it may grow. HDF5's own way, reading in SWMR mode, waits on a damaged spot for hours (seen: HDF5 2.0).
     """
 
     def __init__(self, path: str) -> None:
@@ -281,14 +273,12 @@ class Unclosed(Positioned):
         self._head = as_closed(head, NO_END)
 
     def readinto(self, buffer: Any) -> int:
-        """Fills ``buffer``; what lies beyond the real end of the file is zeros."""
         begin, view = self._at, self._fill(buffer, self._file.fileno())
         part = self._head[begin:begin + len(view)]
         view[:len(part)] = part
         return len(view)
 
     def close(self) -> None:
-        """Closes the real file."""
         self._file.close()
         super().close()
 
@@ -360,29 +350,28 @@ def refuse_link(path: str, group: Any, above: str, name: str) -> None:
         raise LogError(f"{path}: {above}/{name} is a link, as nothing in a log is; it is not followed")
 
 
-def datasets_in(file: h5py.File) -> dict[str, int]:
-    """Datasets of a log, such as "steps/loss", each with the byte of the file at which its header begins. No link is
-    followed and no dataset opened: HDF5 walks over links in half the time that objects take."""
-    found: dict[str, int] = {}
+def datasets_in(file: h5py.File) -> list[str]:
+    """Datasets of a log, such as "steps/loss". No link is followed and no dataset opened: HDF5 walks over links in half
+    the time that objects take."""
+    found: list[str] = []
 
     def visit(name: bytes, link: Any) -> None:
         if link.type == h5py.h5l.TYPE_HARD:
-            found[name.decode("utf-8", "surrogateescape")] = link.u
+            found.append(name.decode("utf-8", "surrogateescape"))
 
-    root = h5py.h5g.open(file.id, b"/")
+    def is_dataset(name: str) -> bool:
+        found = h5py.h5o.get_info(file.id, name.encode("utf-8", "surrogateescape"))
+        return bool(found.type == h5py.h5o.TYPE_DATASET)
+
+    root = h5py.h5g.open(file.id, b"/")         # which its links do not keep open
     root.links.visit(visit, info=True)
     groups = {name.rpartition("/")[0] for name in found}
-    return {name: address for name, address in found.items()
-            if name not in groups and (name in NAMES or name.count("/") > 1 or _is_dataset(file, name))}
-
-
-def _is_dataset(file: h5py.File, name: str) -> bool:
-    return h5py.h5o.get_info(file.id, name.encode("utf-8", "surrogateescape")).type == h5py.h5o.TYPE_DATASET
+    return [name for name in found
+            if name not in groups and (name in NAMES or name.count("/") > 1 or is_dataset(name))]
 
 
 def refuse_odd_storage(path: str, dataset: h5py.Dataset) -> None:
-    """LogError where the values of a dataset would be read from another file than the log's own, or lie in pieces so
-    large that one, unpacked as a whole, may take all memory."""
+    """LogError where a dataset has its values in another file, or in pieces so large that one may take all memory."""
     how = dataset.id.get_create_plist()
     if how.get_external_count() or how.get_layout() == h5py.h5d.VIRTUAL:
         raise LogError(f"{path}: {dataset.name} has its values in another file, as no part of a log has; it is not "
@@ -394,10 +383,8 @@ def refuse_odd_storage(path: str, dataset: h5py.Dataset) -> None:
 
 
 def rows_within(dataset: h5py.Dataset, rows: int, size: int) -> int:
-    """How many of the first ``rows`` rows lie in chunks that end within ``size`` bytes of file.
-
-    None where the dataset is one piece that does not. Beyond the end of a file that was cut short, zeros are read.
-    """
+    """How many of the first ``rows`` rows lie in chunks that end within ``size`` bytes of file: beyond the end of one
+    that was cut short, zeros are read."""
     if rows == 0:
         return 0
     if not dataset.chunks:

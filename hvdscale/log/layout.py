@@ -1,35 +1,70 @@
-"""Whether a log file's columns are laid out as the schema says, so that what is read is what was meant, and claim no
-more than the file can hold.
-
-    refuse_missing(path, "steps", names)
-    refuse_wrong_layout(path, "steps", spec, dataset, rows)         for each column that is read
+"""A dataset of a log's file, looked at once as HDF5 takes long for each question, and whether it is laid out as the
+schema says, so that what is read is what was meant, and claims no more than the file can hold.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import h5py
 import numpy as np
 
 from ..errors import LogError
-from .schema import LogColumn, columns, known_column
-from .stored import Stored
+from .files import refuse_odd_storage
+from .schema import LogColumn, known_column
 
-REQUIRED = columns()
 KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
 DENSEST = 1100              # bytes that one byte of gzip may expand to (1,032), and some more
 SMALL_BYTES = 1 << 20       # columns up to this size are not held against their file's
 SMALL_ROWS, ROW_BYTES = 1 << 20, 2      # a row takes at least so many bytes of the file, in a table of more rows
-HELD_BYTES, DENSE = 1 << 27, 64         # a file's columns have this many bytes, or this many times as many as the file
+# as HDF5 has the types of most columns: h5py takes longer to make one of the other
+MEMORY = {np.dtype("<i8"): h5py.h5t.STD_I64LE, np.dtype("<f8"): h5py.h5t.IEEE_F64LE}
 
 
-def refuse_missing(path: str, table: str, names: Container[str]) -> None:
-    """LogError where a column of the schema is not among a table's."""
-    for column in REQUIRED[table]:
-        if column.name not in names:
-            raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
+class Stored:
+    """The dataset ``name`` of an open file; KeyError where there is none. Its links are followed (see ``refuse_link``).
+
+    offset        first byte of its values, where they lie in the file in one piece; else None
+    descriptor    of the open file, where its bytes may be read as they are; see ``descriptor_of``
+    """
+
+    __slots__ = ("path", "name", "id", "shape", "dtype", "offset", "_descriptor")
+
+    def __init__(self, path: str, file: h5py.File, name: str, descriptor: int | None = None) -> None:
+        self.path, self.name = path, f"/{name}"
+        self.id = h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
+        self.offset, self._descriptor = self.id.get_offset(), descriptor
+        self.shape, self.dtype = self.id.shape, self.id.dtype
+        if self.offset is None or descriptor is None:
+            refuse_odd_storage(path, self)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        first, stop, _ = rows.indices(len(self))
+        values = np.empty((max(0, stop - first), *self.shape[1:]), self.dtype)
+        if self._descriptor is None or self.offset is None or stop <= first:
+            if stop - first < len(self) or self.dtype not in MEMORY:
+                return h5py.Dataset(self.id)[first:stop]
+            self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values, MEMORY[self.dtype])
+            return values
+        buffer, done = values.data.cast("B"), 0
+        start = self.offset + first * (values.nbytes // len(values))
+        while done < len(buffer):
+            got = os.preadv(self._descriptor, [buffer[done:]], start + done)
+            if not got:
+                raise LogError(f"{self.path}: {self.name} ends at byte {start + done:,}, where the file does; "
+                               f"'hvdscale-log repair {self.path}' saves what is left")
+            done += got
+        return values
+
+
+def descriptor_of(file: h5py.File) -> int | None:
+    """The open file's descriptor where HDF5 reads the file itself; None of one that is being written."""
+    return file.id.get_vfd_handle() if file.driver == "sec2" else None
 
 
 def refuse_wrong_layout(path: str, table: str, found: LogColumn, dataset: Stored, rows: int, there: int) -> int:
@@ -75,12 +110,6 @@ def refuse_hollow(path: str, what: str, dataset: h5py.Dataset | Stored, rows: in
         raise LogError(f"{path}: {what} claims {rows:,} rows, but the file has {there:,} bytes; a row takes "
                        f"{ROW_BYTES} or more")
     return size
-
-
-def refuse_inflated(path: str, size: int, there: int) -> None:
-    """LogError where the columns of a file, of ``there`` bytes, together unpack to more than a log of its size has."""
-    if size > HELD_BYTES + DENSE * there:
-        raise LogError(f"{path}: its columns claim over {size:,} bytes, but the file has {there:,}; no log is so dense")
 
 
 def known_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:

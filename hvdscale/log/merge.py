@@ -1,4 +1,5 @@
-"""Many logs in one file: trials of all, numbered apart, each with the log that it came from.
+"""Several files in one: the segments of a log that has ended, and many logs, their trials numbered apart, each with
+the log that it came from.
 
     merge(["runs/w1.h5", "runs/w8.h5"], "runs/all.h5")     -> (log, trials renumbered) of each
 """
@@ -9,20 +10,72 @@ import itertools
 import json
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..errors import LogError
-from ..system.files import temporary_name, writing
+from ..system.files import remove, sync_directory, temporary_name, writing
 from ..system.lock import Lock
 from . import segments
-from .check import check
-from .closed_file import show
+from .check import LogTables, check
 from .compact_file import CompactFile
-from .files import refuse_taken
+from .files import refuse_taken, superblock
 from .reader import Log, LogTable, absent, in_order, read_log
 from .schema import SOURCE, TABLES, LogColumn
+
+PER_SEGMENT = ("id", "segment", "segments", "host", "changes")      # attributes that need not agree between segments
+_SOURCE = tuple(column.name for column in SOURCE)
+
+
+def is_finished(path: str) -> bool:
+    """Whether a log is one closed file, with nothing left beside it of its segments."""
+    return not superblock(path).flags and not segments.beside(path)
+
+
+def finish_segments(path: str) -> None:
+    """Merges the segments of a log that nobody writes into its first file, then removes the others."""
+    with read_log(path) as log:
+        write_log(temporary := temporary_name(path), log, merged_attributes(log))
+        others = [segment.path for segment in segments.later(log.segments[0])]
+    show(temporary, path, others)
+
+
+def write_log(path: str, log: LogTables, attributes: Mapping[str, Any]) -> None:
+    """Copies a log's tables into a new compact file."""
+    with CompactFile(path, attributes) as out:
+        for table in log.tables:
+            for name, spec in table.specs.items():
+                out.add_column(table.name, spec)
+                out.add(table.name, name, table.read(name))
+
+
+def merged_attributes(log: Log) -> dict[str, Any]:
+    """Root attributes of all segments as one: the first's, with ``changes`` where a later one has another commit."""
+    first, *rest = (part.attributes for part in log.parts)
+    changes = dict(first.get("changes", {}))
+    before = first
+    for attributes in rest:
+        changed = {k: v for k, v in attributes.items() if k not in PER_SEGMENT and before.get(k) != v}
+        if changed:
+            changes[f"segment {attributes['segment']}"] = changed
+        before = attributes
+    merged = {**first, "segment": 0, "segments": max(log.segments[-1].number + 1, log.segments[0].stands_for)}
+    return {**merged, "changes": changes} if changes else merged
+
+
+def show(temporary: str, path: str, others: Iterable[str]) -> None:
+    """Puts a finished file in the place of a log; ``others``, the segments merged into it, are removed."""
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        remove(temporary)
+        raise
+    sync_directory(path)
+    for other in others:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(other)
 
 
 def merge(paths: Iterable[str | os.PathLike[str]], out: str, overwrite: bool = False, take_over: bool = False
@@ -40,7 +93,11 @@ def merge(paths: Iterable[str | os.PathLike[str]], out: str, overwrite: bool = F
             check(path).close()
         with contextlib.ExitStack() as opened:
             logs = [opened.enter_context(read_log(path)) for path in paths]
-            _refuse_copies(logs)
+            seen: dict[str, str] = {}
+            for log in logs:
+                other = seen.setdefault(log_id := log.segments[0].log_id, log.path)
+                if other != log.path:
+                    raise LogError(f"{log.path}: is a copy of {other} (both have the id {log_id}); give one of the two")
             numbers = renumbered([log.trials["id"] for log in logs])
             _write(logs, numbers, temporary := temporary_name(out))
         show(temporary, out, segments.beside(out))
@@ -62,15 +119,6 @@ def renumbered(ids: list[np.ndarray]) -> list[np.ndarray]:
     return out
 
 
-def _refuse_copies(logs: Iterable[Log]) -> None:
-    seen: dict[str, str] = {}
-    for log in logs:
-        other = seen.setdefault(log.segments[0].log_id, log.path)
-        if other != log.path:
-            raise LogError(f"{log.path}: is a copy of {other} (both have the id {log.segments[0].log_id}); "
-                           "give one of the two")
-
-
 def _write(logs: Sequence[Log], numbers: Sequence[np.ndarray], path: str) -> None:
     attributes = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(logs)}
     with CompactFile(path, attributes) as out:
@@ -84,9 +132,6 @@ def _write(logs: Sequence[Log], numbers: Sequence[np.ndarray], path: str) -> Non
                 for column, kept in zip(SOURCE, zip(*map(source_of, logs))):
                     out.add_column(name, column)
                     out.add(name, column.name, np.concatenate(kept))
-
-
-_SOURCE = tuple(column.name for column in SOURCE)
 
 
 def joined(table: str, logs: Iterable[Iterable[LogColumn]]) -> list[LogColumn]:

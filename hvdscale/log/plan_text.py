@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from ..errors import HvdscaleError, LogError
 from ..target import Target
 from .reader import Log
@@ -206,3 +208,19 @@ def format_value(value: object) -> str:
     """A value as JSON for messages, cut off where it is long."""
     text = json.dumps(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+
+
+def count_nans(metrics: Mapping[str, np.ndarray], measurement: Mapping[str, Any]) -> dict[str, int]:
+    """At how many of a trial's evaluations a metric was NaN, by ``split/metric``; those that never were are left out.
+
+    metrics      ``split/metric`` -> the trial's column of /evaluations, NaN where a split was not evaluated, too
+    measurement  that part of its plan: eval_splits says which splits each evaluation measures. A test split without
+                 examples shows as one without a finite value; a target is never measured on such a one
+    """
+    named = measurement.get("eval_splits") or ()
+    target = measurement.get("target")
+    known = {"train", "val", *([Target.parse(target).split] if named and target else [])}
+    known |= {name.partition("/")[0] for name, values in metrics.items() if np.isfinite(values).any()}
+    counts = {name: int(np.isnan(values).sum()) for name, values in metrics.items()
+              if name.partition("/")[0] in known.intersection(named)}
+    return {name: count for name, count in counts.items() if count}

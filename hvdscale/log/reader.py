@@ -1,10 +1,8 @@
 """Reading a log, whatever state it is in: closed, being written, or left by a process that was killed.
 
-    log = read_log("runs/w8.h5")                       the whole set of segments is one log
-    log = open_log("runs/w8.h5")                       the same, of which only the columns asked for are looked at
-    log.evaluations["val/error"]                       float array, one entry a row
-    log.trials["plan"]                                 object array of str
-    log.steps.rows, log.steps.columns                  how many rows; the columns' names
+    with read_log("runs/w8.h5") as log:                the whole set of segments is one log
+        log.evaluations["val/error"]                   float array, one entry a row
+        log.trials["plan"]                             object array of str
 
 Rows are in order of writing. A process that resumed a trial at step S supersedes what earlier segments say about later
 steps of that trial; of a trial's rows in /trials the latest segment's counts.
@@ -12,6 +10,7 @@ steps of that trial; of a trial's rows in /trials the latest segment's counts.
 from __future__ import annotations
 
 import os
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
@@ -25,44 +24,31 @@ from ..target import SPLITS
 from . import segments
 from .files import (attribute_of, datasets_in, open_file, part_of, reading, refuse_link, root_attributes, rows_within,
                     superblock)
-from .layout import (as_column, known_attributes, refuse_hollow, refuse_inflated, refuse_missing, refuse_wrong_layout,
+from .layout import (Stored, as_column, descriptor_of, known_attributes, refuse_hollow, refuse_wrong_layout,
                      refuse_wrong_type)
 from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status
-from .stored import Stored, descriptor_of
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
 SMALL_HEAP = 1 << 20        # bytes of /text that are kept, as every column of texts asks for some
+HELD_BYTES, DENSE = 1 << 27, 64         # a file's columns have this many bytes, or this many times as many as the file
 ATTEMPTS = 5        # a log that is merged while it is read is read again
 PLACES = {table: {c.name: place for place, c in enumerate(spec)} for table, spec in SCHEMA.items()}
 Value = TypeVar("Value")
-OPTIONAL = {"trials": SOURCE, **{name: tuple(column for column in SCHEMA[name] if column.optional)
-                                 for name in ("restarts", "evaluations", "steps")}}
+OPTIONAL = {table: {column.name: column.type for column in (*spec, *(SOURCE if table == "trials" else ()))
+                    if column.optional} for table, spec in SCHEMA.items()}
 
 
-class FileColumns(Mapping[str, LogColumn]):
-    """The columns of a table in a file, in order, with the unit and meaning they carry there.
-
-    Each is looked at when it is first asked for: LogError where it is none of a log.
-    """
+class FileColumns(UserDict[str, Any]):
+    """The columns of a table in a file, in order, each looked at when it is first asked for: LogError where it is none
+    of a log."""
 
     def __init__(self, names: Iterable[str], look: Callable[[str], LogColumn]) -> None:
-        self._found: dict[str, LogColumn | None] = dict.fromkeys(names)
+        super().__init__(dict.fromkeys(names))
         self._look = look
 
     def __getitem__(self, name: str) -> LogColumn:
-        found = self._found[name]
-        if found is None:
-            found = self._found[name] = self._look(name)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._found
+        self.data[name] = self.data[name] or self._look(name)
+        return self.data[name]
 
 
 class Part:
@@ -78,10 +64,13 @@ class Part:
             self.segment = segments.of_file(path, self.file)
             self.rows = {table: self._committed_rows(table) for table in TABLES}
             self.columns: dict[str, Mapping[str, LogColumn]] = {}
+            datasets = datasets_in(self.file)           # it reads all headers, after the rows that count: columns grow
             for table in TABLES:
-                names = dict.fromkeys(name[len(table) + 1:] for name in self._addresses if name.startswith(f"{table}/"))
+                names = dict.fromkeys(name[len(table) + 1:] for name in datasets if name.startswith(f"{table}/"))
                 names.pop("committed_rows", None)
-                refuse_missing(path, table, names)
+                for column in SCHEMA[table]:
+                    if not column.optional and column.name not in names:
+                        raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
                 self.columns[table] = FileColumns(in_order(table, names), partial(self._look, table))
             self._refuse_lost_rows()
             self.rows["trials"] = begun_trials(self)
@@ -103,7 +92,6 @@ class Part:
             return as_column(kind, values)
 
     def close(self) -> None:
-        """Lets the file go; what was read stays."""
         self._datasets.clear()
         self.__dict__.pop("_heap", None)
         self.file.close()
@@ -111,17 +99,12 @@ class Part:
     def claim(self, size: int) -> None:
         """Counts bytes that are about to be read; LogError where they are more than the file of a log holds."""
         self._claimed += size
-        refuse_inflated(self.path, self._claimed, self.size)
-
-    @cached_property
-    def _addresses(self) -> dict[str, int]:
-        """Where the datasets are. Finding them reads all headers, so of a live log the rows that count are read first:
-        columns grow."""
-        return datasets_in(self.file)
+        if self._claimed > HELD_BYTES + DENSE * self.size:
+            raise LogError(f"{self.path}: its columns claim over {self._claimed:,} bytes, but the file has "
+                           f"{self.size:,}; no log is so dense")
 
     def _stored(self, name: str) -> Stored:
-        live = self._descriptor is None
-        return Stored(self.path, self.file, name, self._descriptor, None if live else self._addresses.get(name))
+        return Stored(self.path, self.file, name, self._descriptor)
 
     def _look(self, table: str, name: str) -> LogColumn:
         """A column of the file, its dataset open from now on."""
@@ -184,11 +167,15 @@ def begun_trials(part: Part) -> int:
 
 
 def column_spec(name: str, dataset: h5py.Dataset | Stored) -> LogColumn:
-    """A column as its dataset says it is; only a metric says which way it gets better."""
+    """A column as its dataset says it is: its type, unit, meaning and, of a metric, which way it gets better."""
     keys = ("unit", "meaning", "better") if "/" in name else ("unit", "meaning")
-    known = dataset.texts if isinstance(dataset, Stored) else {}
-    unit, meaning, *better = (known.get(key) or str(attribute_of(dataset, key) or "") for key in keys)
-    return LogColumn(name, column_type(dataset), unit, meaning, better="".join(better))
+    unit, meaning, *better = (str(attribute_of(dataset, key) or "") for key in keys)
+    kind = "int" if dataset.dtype.kind in "iu" else "float"
+    if len(dataset.shape) == 2:
+        kind = "text"
+    elif dataset.dtype == np.int8 or h5py.check_enum_dtype(dataset.dtype) is not None:
+        kind = "status"
+    return LogColumn(name, kind, unit, meaning, better="".join(better))
 
 
 def in_order(table: str, columns: Mapping[str, Value]) -> dict[str, Value]:
@@ -202,16 +189,6 @@ def _sorted(table: str, columns: tuple[str, ...]) -> list[str]:
         known, split = PLACES[table], name.partition("/")[0]
         return known.get(name, len(known)), SPLITS.index(split) if split in SPLITS else len(SPLITS), name
     return sorted(columns, key=place)
-
-
-def column_type(dataset: h5py.Dataset | Stored) -> str:
-    """int, float, text or status, from the dataset's own type and shape."""
-    if dataset.ndim == 2:
-        return "text"
-    kind = dataset.dtype
-    if kind == np.int8 or h5py.check_enum_dtype(kind) is not None:
-        return "status"
-    return "int" if kind.kind in "iu" else "float"
 
 
 def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
@@ -271,17 +248,18 @@ class Columns(Mapping[str, np.ndarray]):
 
 
 class LogTable(Columns):
-    """One table of a log.
+    """One table of a log; ``rows`` is the number of rows, ``len``, as of any mapping, that of columns.
 
-    ``rows`` is the number of rows; ``len`` is, as of any mapping, the number of columns. An optional column that the
-    log does not have reads as NaN (a text as empty); any other is a KeyError. Where only some
-    segments have a column, it reads so in the others.
+    An optional column that a log, or a segment, does not have reads as NaN (a text as empty); any other is a KeyError.
     """
 
     def __init__(self, name: str, parts: Sequence[Part], keep: np.ndarray | None = None) -> None:
         """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
         self.name = name
-        super().__init__(_joined_columns(name, [part.columns[name] for part in parts]))
+        found = [part.columns[name] for part in parts]
+        # of a column that several files have, as the first says it is
+        super().__init__(found[0] if len(found) == 1 else in_order(
+            name, {column: spec for specs in reversed(found) for column, spec in specs.items()}))
         self.rows = sum(part.rows[name] for part in parts) if keep is None else len(keep)
         self._parts, self._keep = parts, keep
 
@@ -290,9 +268,8 @@ class LogTable(Columns):
         if name in self._read:
             return self._read[name]
         if name not in self.specs:
-            for column in OPTIONAL[self.name]:
-                if column.name == name:
-                    return absent(column.type, self.rows)
+            if name in OPTIONAL[self.name]:
+                return absent(OPTIONAL[self.name][name], self.rows)
             raise KeyError(f"the log's {self.name} have no column {name!r}; there are {', '.join(self.specs)}")
         values = [part.read(self.name, name) if name in part.columns[self.name]
                   else absent(self.specs[name].type, part.rows[self.name]) for part in self._parts]
@@ -319,13 +296,6 @@ class LogTable(Columns):
             return None, trials
         order = np.argsort(trials, kind="stable")
         return order, trials[order]
-
-
-def _joined_columns(table: str, found: Sequence[Mapping[str, LogColumn]]) -> Mapping[str, LogColumn]:
-    """The columns of all files; of one that several have, as the first says it is."""
-    if len(found) == 1:
-        return found[0]
-    return in_order(table, {name: spec for part in reversed(found) for name, spec in part.items()})
 
 
 def absent(kind: str, rows: int) -> np.ndarray:
@@ -369,8 +339,7 @@ class Log:
     def load(self) -> None:
         """Reads all columns and closes the files."""
         for table in self.tables:
-            for name in table:
-                table[name]
+            dict(table)
         self.close()
 
     def close(self) -> None:
@@ -408,35 +377,30 @@ def open_log(path: str | os.PathLike[str]) -> Log:
     path = os.fspath(path)
     for attempt in range(ATTEMPTS):
         parts: list[Part] = []
+        opened = None
         try:
             named = segments.candidates(path)       # before the first is opened: they go after it is replaced
             parts.append(Part(path))
             for segment in segments.rest(parts[0].segment, named):
                 parts.append(Part(segment.path))
             with reading(path):
-                return Log(path, parts)
+                opened = Log(path, parts)
+            return opened
         except FileNotFoundError as error:           # a segment that was listed is gone: the log was just merged
             missing = error
-        except BaseException:
-            _close(parts)
-            raise
-        _close(parts)
+        finally:
+            if not opened:
+                for part in parts:
+                    part.close()
     raise LogError(f"{path}: there is no such log") from missing
-
-
-def _close(parts: Iterable[Part]) -> None:
-    for part in parts:
-        part.close()
 
 
 def _rows_that_count(table: str, parts: Sequence[Part]) -> np.ndarray | None:
     """Numbers of the rows to keep, the parts' rows laid end to end; None where all count."""
-    if len(parts) == 1:
+    if len(parts) == 1 or table == "restarts":
         return None
     if table == "trials":
         return latest_rows(np.concatenate([part.read("trials", "id") for part in parts]))
-    if table == "restarts":
-        return None
     return current_rows([(part.read(table, "trial"), part.read(table, "step")) for part in parts],
                         [(part.read("restarts", "trial"), part.read("restarts", "first_step")) for part in parts])
 
@@ -450,12 +414,11 @@ def latest_rows(ids: np.ndarray) -> np.ndarray:
 
 def current_rows(rows: Sequence[tuple[np.ndarray, np.ndarray]], restarts: Sequence[tuple[np.ndarray, np.ndarray]]
                  ) -> np.ndarray:
-    """Numbers of the rows that no later segment supersedes, the segments' rows laid end to end.
+    """Numbers of the rows that no later segment supersedes, the segments' rows laid end to end: it supersedes what
+    earlier ones say of a trial's steps after first_step, and from its own first row on, as it logs step 0 once more.
 
     rows        per segment: trial and step, int arrays of shape (rows,)
     restarts    per segment: trial and first_step, int arrays of shape (restarts,)
-    A segment supersedes what earlier ones say of a trial's steps after first_step, and from its own first row on: a
-    restarted trial logs step 0 once more.
     """
     offsets = np.cumsum([0] + [len(trial) for trial, _ in rows])
     keep = [np.arange(offsets[-1] - len(rows[-1][0]), offsets[-1])]

@@ -36,7 +36,7 @@ from ..system.version import commit_of
 from ..target import SPLITS, Target, metric_faults
 from ..workers.launch import place
 from .check import refuse_row
-from .reader import Log, read_log
+from .reader import read_log
 from .schema import DIRECTIONS, INTERRUPTED, SMALLER, UNKNOWN_SEED, Status
 from .writer import LogWriter
 
@@ -269,7 +269,6 @@ class Recording:
 
 
 def _settle(metrics: Mapping[str, str], target: str | None) -> tuple[Target | None, dict[str, str]]:
-    """The target, and the columns of the metrics with the better way of each; raises UsageError."""
     if not isinstance(metrics, Mapping) or not metrics:
         raise UsageError("metrics names each metric and which way it gets better, such as "
                          "{'val/error': 'min', 'val/accuracy': 'max'}")
@@ -312,7 +311,6 @@ def _whole_numbers(**given: Any) -> dict[str, int]:
 
 
 def _number(name: str, value: Any, finite: bool = True) -> float:
-    """The value as a float; raises UsageError naming what it is of."""
     given = value.detach() if hasattr(value, "detach") else value          # a tensor that needs a gradient
     try:
         if isinstance(given, (str, bytes)) or finite and not math.isfinite(float(given)):
@@ -323,7 +321,6 @@ def _number(name: str, value: Any, finite: bool = True) -> float:
 
 
 def _metaparameters(given: Mapping[str, Any]) -> dict[str, float]:
-    """The values of metaparameters; raises UsageError for a name that no column can have."""
     if not isinstance(given, Mapping):
         raise UsageError(f"metaparameters = {given!r} is not a mapping of names to numbers")
     for name in given:
@@ -354,20 +351,15 @@ def _continued(path: str | os.PathLike[str], first_step: int | None, row: Mappin
                     raise LogError(f"{os.fspath(path)}: its {name} is {log.trials[name][-1]}, not {row[name]}: another "
                                    "run's log; choose another name, or first_step=None and overwrite=True")
         end = log.trials["stop_reason"][-1] if log.trials.rows else ""
-        return _seconds_until(log, first_step), end or INTERRUPTED
-
-
-def _seconds_until(log: Log, step: int) -> float:
-    """Seconds of training in the steps up to this one: those of the last evaluation, and of the steps after it."""
-    evaluated = log.evaluations["step"] <= step
-    last = log.evaluations["step"][evaluated].max(initial=0)
-    within = (log.steps["step"] > last) & (log.steps["step"] <= step)
-    return float(log.evaluations["train_seconds"][evaluated].max(initial=0.0)
-                 + np.nansum(log.steps["step_seconds"][within]))
+        # the seconds of the last evaluation, and of the steps after it
+        evaluated = log.evaluations["step"] <= first_step
+        last = log.evaluations["step"][evaluated].max(initial=0)
+        within = (log.steps["step"] > last) & (log.steps["step"] <= first_step)
+        seconds = log.evaluations["train_seconds"][evaluated].max(initial=0.0)
+        return float(seconds + np.nansum(log.steps["step_seconds"][within])), end or INTERRUPTED
 
 
 def _about() -> dict[str, Any]:
-    """The log's root attributes."""
     versions = {"hvdscale": __version__, "python": platform.python_version(), "numpy": np.__version__}
     torch = sys.modules.get("torch")
     commit = commit_of(".")

@@ -1,8 +1,5 @@
 """A broken log made whole again: a copy of all that can be read, in its place; the broken files are kept beside.
 
-    repair("runs/w8.h5")     -> Repair(kept={"steps": 512, ...}, lost=["..."], restored=[],
-                                       originals=["runs/w8.h5.broken"])
-
 What a log says twice is restored: columns of /trials from the plans, a missing row of /restarts from its trial. Rows
 that then still break an invariant of ``check`` are left out.
 """
@@ -26,9 +23,9 @@ from ..system.files import temporary_name
 from ..system.lock import Lock
 from . import segments
 from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered, parse_plan
-from .closed_file import merged_attributes, show, write_log
 from .files import TYPES, open_file, part_of, reading, root_attributes, rows_within, superblock
 from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
+from .merge import merged_attributes, show, write_log
 from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
 from .schema import INTERRUPTED, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, known_column
 
@@ -40,8 +37,7 @@ UNKNOWN = "unknown: the log was damaged here"
 
 @dataclass(frozen=True)
 class Repair:
-    """What came of a repair: rows kept per table, in words what was lost and what was restored from other parts of the
-    log, and where the original files are."""
+    """What came of a repair: rows kept per table, in words what was lost and restored, and where the originals are."""
 
     kept: dict[str, int]
     lost: list[str]
@@ -57,18 +53,17 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
     """
     lock = Lock.take(path, take_over)
     try:
-        if _is_clean(path):
-            return None
+        with contextlib.suppress(LogError), check(path) as log:
+            if len(log.segments) == 1 and not superblock(path).flags and Status.RUNNING not in log.trials["status"]:
+                return None
         parts, names, lost = _salvage(path)
         log = Log(path, parts)
         mended = mend(log)
         lost += mended.lost
         if lost and not mended.trials.rows:
             raise LogError(_nothing_saved(path, lost))
-        last = max(part.segment.number for part in parts)
-        first = log.segments[0]
-        attributes = {**merged_attributes(log), "segments": max(last + 1, first.stands_for)}
-        if first.path != path:
+        attributes = merged_attributes(log)
+        if log.segments[0].path != path:
             attributes["id"] = uuid.uuid4().hex      # the first file is lost: what lies beside it is not read again
         temporary = _write(path, mended, attributes)
         kept = {table.name: table.rows for table in mended.tables}
@@ -80,15 +75,6 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
         raise LogError(f"{path}: cannot be repaired: {error.strerror or error}") from error
     finally:
         lock.release()
-
-
-def _is_clean(path: str) -> bool:
-    """Whether the log is one closed file that passes ``check`` and says how its trials ended."""
-    try:
-        with check(path) as log:
-            return len(log.segments) == 1 and not superblock(path).flags and Status.RUNNING not in log.trials["status"]
-    except LogError:
-        return False
 
 
 def _write(path: str, mended: Mended, attributes: Mapping[str, Any]) -> str:
@@ -163,7 +149,11 @@ class SalvagedPart(Part):
         self._values: dict[tuple[str, str], np.ndarray] = {}
         for table in TABLES:
             self._read_table(table)
-        self._restore_ids()
+        # ids of trials that cannot be read are those of /restarts, where each trial has its first row in turn
+        started = self._values["restarts", "trial"]
+        in_turn = started[np.sort(np.unique(started, return_index=True)[1])]
+        if LOST in self._values["trials", "id"] and len(in_turn) == self.rows["trials"]:
+            self._values["trials", "id"] = in_turn
         self.rows["trials"] = begun_trials(self)
 
     def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
@@ -171,7 +161,6 @@ class SalvagedPart(Part):
         return self._values[table, name][:self.rows[table]][first:stop]
 
     def close(self) -> None:
-        """Lets the file go."""
         self.file.close()
 
     def _read_table(self, table: str) -> None:
@@ -212,14 +201,6 @@ class SalvagedPart(Part):
                     else:
                         places.append(name)
 
-    def _restore_ids(self) -> None:
-        """Ids of trials that cannot be read are those of /restarts, where each trial has its first row in turn."""
-        ids, started = self._values["trials", "id"], self._values["restarts", "trial"]
-        if LOST in ids:
-            in_turn = started[np.sort(np.unique(started, return_index=True)[1])]
-            if len(in_turn) == len(ids):
-                self._values["trials", "id"] = in_turn
-
     def _committed(self, table: str, specs: Iterable[str]) -> int:
         """Rows that were whole when written; of a closed file, whose columns have no more, also from their lengths."""
         with self._noting(f"{table}/committed_rows"):
@@ -235,13 +216,17 @@ class SalvagedPart(Part):
         return min(lengths, default=0)
 
     def _read_column(self, table: str, spec: LogColumn, committed: int) -> np.ndarray:
-        """The committed rows of a column, as many as can be read."""
         with self._noting(f"{table}/{spec.name}"):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
             refuse_wrong_type(self.path, f"{table}/{spec.name}", dataset, spec.type)
             rows = rows_within(dataset, min(committed, len(dataset)), self.size)
             self.claim(refuse_hollow(self.path, f"{table}/{spec.name}", dataset, rows, self.size))
-            values = _read_up_to(dataset, rows)
+            step = dataset.chunks[0] if dataset.chunks else max(rows, 1)
+            pieces = [dataset[:0]]              # those before the first chunk that cannot be read
+            with contextlib.suppress(OSError):
+                for first in range(0, rows, step):
+                    pieces.append(dataset[first:min(first + step, rows)])
+            values = np.concatenate(pieces)
             if spec.type == "text":
                 return self._texts(values, LOST_TEXTS.get(spec.name, ""))
             return as_column(spec.type, values)
@@ -262,7 +247,6 @@ class SalvagedPart(Part):
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Notes whatever cannot be read instead of failing."""
         try:
             with reading(self.path):
                 yield
@@ -272,20 +256,10 @@ class SalvagedPart(Part):
                 self.lost.append(said)
 
 
-def _read_up_to(dataset: h5py.Dataset, rows: int) -> np.ndarray:
-    """The first ``rows`` rows, or those before the first chunk that cannot be read."""
-    step = dataset.chunks[0] if dataset.chunks else max(rows, 1)
-    good = [dataset[:0]]
-    with contextlib.suppress(OSError):
-        for first in range(0, rows, step):
-            good.append(dataset[first:min(first + step, rows)])
-    return np.concatenate(good)
-
-
 def _keep(name: str) -> str:
     """Keeps a file under another name, which no file has; the same bytes where the file system can, else a copy."""
-    free = (kept for number in itertools.count() if not os.path.lexists(kept := f"{name}{BROKEN}{number or ''}"))
-    kept = next(free)
+    names = (f"{name}{BROKEN}{number or ''}" for number in itertools.count())
+    kept = next(free for free in names if not os.path.lexists(free))
     try:
         os.link(name, kept)
     except OSError:
@@ -309,7 +283,6 @@ class MendedTable(LogTable):
                       for name, spec in table.specs.items()}
 
     def drop(self, wrong: np.ndarray) -> None:
-        """Leaves out the rows where ``wrong`` is true."""
         self._read = {name: values[~wrong] for name, values in self._read.items()}
         self.rows -= int(wrong.sum())
 
@@ -342,12 +315,10 @@ class Mended:
 def mend(log: Log) -> Mended:
     """The log's rows that keep all invariants of ``check``; LogError where those it lacks have no rows to leave out."""
     mended = Mended(log)
-    for restore in (_plans, _endings, _restarts):
+    for restore in (_plans, _endings, _restarts, _order):
         restore(mended)
     seeds = mended.trials["seed"]
     seeds[seeds == LOST] = UNKNOWN_SEED
-    for name, column, strict in ORDERED:
-        _drop_disordered(mended, name, column, strict)
     while True:
         try:
             check_rows(mended)
@@ -398,12 +369,12 @@ def _restarts(log: Mended) -> None:
         log.restored.append(f"{log.path}: {missing.sum()} rows of restarts, without host, device and time")
 
 
-def _drop_disordered(log: Mended, name: str, column: str, strict: bool) -> None:
-    """Leaves out the rows of a trial from the first on that goes back."""
-    table = getattr(log, name)
-    falls = np.sort(disordered(table, column, strict))[::-1]
-    begin = dict(zip(table["trial"][falls].tolist(), falls.tolist()))
-    if begin:
-        wrong = np.arange(table.rows) >= np.array([begin.get(trial, table.rows) for trial in table["trial"].tolist()])
-        named = ", ".join(map(str, sorted(begin)[:5]))
-        log.drop(name, wrong, f"{name}/{column} goes back in trial {named}{' and others' if len(begin) > 5 else ''}")
+def _order(log: Mended) -> None:
+    for name, column, strict in ORDERED:
+        table = getattr(log, name)
+        falls = np.sort(disordered(table, column, strict))[::-1]
+        if len(falls):
+            begin = dict(zip(table["trial"][falls].tolist(), falls.tolist()))
+            ends = np.array([begin.get(trial, table.rows) for trial in table["trial"].tolist()])
+            named = ", ".join(map(str, sorted(begin)[:5])) + (" and others" if len(begin) > 5 else "")
+            log.drop(name, np.arange(table.rows) >= ends, f"{name}/{column} goes back in trial {named}")

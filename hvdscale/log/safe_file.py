@@ -52,7 +52,6 @@ class SafeFile(Positioned):
         self._kept: list[tuple[int, bytes]] = []
 
     def write(self, data: Any) -> int:
-        """All of ``data``, on the disk or, after a failure, in memory."""
         view, at = memoryview(data).cast("B"), self._at
         self._at += len(view)
         self._end = max(self._end, self._at)
@@ -78,7 +77,6 @@ class SafeFile(Positioned):
         return len(view)
 
     def truncate(self, size: int | None = None) -> int:
-        """HDF5 cuts the file to the end that it counts on."""
         self._end = self._at if size is None else size
         self._try(os.ftruncate, self._descriptor, self._end)
         return self._end
@@ -87,11 +85,9 @@ class SafeFile(Positioned):
         return True
 
     def sync(self) -> None:
-        """Makes the disk keep what was written."""
         self._try(os.fsync, self._descriptor)
 
     def close(self) -> None:
-        """Closes the real file."""
         if not self.closed:
             self._try(os.close, self._descriptor)
         super().close()

@@ -80,10 +80,8 @@ def free_name(path: str) -> str:
 
 
 def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> list[Segment]:
-    """The segments after the first file's own, in order, leftovers of its merge included; other logs are left out.
-
-    named   the ``candidates`` for them; None: those there are now
-    """
+    """The segments after the first file's own, in order, leftovers of its merge included, among the ``candidates``
+    (None: those there are now)."""
     found = []
     for _, name in candidates(first.path) if named is None else named:
         try:
@@ -102,10 +100,8 @@ def beside(path: str) -> list[str]:
 
 
 def rest(first: Segment, named: Iterable[tuple[int, str]]) -> list[Segment]:
-    """The files that hold the log's rows beside the first, in order; LogError if one is missing.
-
-    named   the ``candidates`` for them as they were before the first was opened
-    """
+    """The files that hold the log's rows beside the first, in order, among the ``candidates`` as they were before it
+    was opened; LogError if one is missing."""
     path = first.path
     if first.number:
         raise LogError(f"{path}: is file {first.number} of a log, not its first, file 0; "
@@ -119,17 +115,13 @@ def rest(first: Segment, named: Iterable[tuple[int, str]]) -> list[Segment]:
 
 
 def find_logs(paths: Iterable[str | os.PathLike[str]], below: bool = False) -> list[str]:
-    """The logs among files and directories, each once, in the order given: later segments go with their first file.
-
-    A directory means all its *.h5 files, with ``below`` also those of its folders, a pattern such as ``runs/*.h5`` the
-    files that it matches. A file that cannot be read counts as a log, so that reading it says why. Raises LogError for
-    a pattern without a match.
-    """
+    """The logs among files, patterns and directories, each once, in order; of a directory, all its *.h5 files, with
+    ``below`` also those of its folders. A file that cannot be read counts, so that reading it says why."""
     names: list[str] = []
     for path in expand(paths):
         files = os.path.join(glob.escape(path), "**" if below else "", "*.h5")
         names += sorted(glob.glob(files, recursive=below)) if os.path.isdir(path) else [path]
-    return list(dict.fromkeys(first_of(name) for name in names))
+    return list(dict.fromkeys(map(first_of, names)))
 
 
 def logs_in(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -164,10 +156,7 @@ def refuse_none(names: Sequence[str], paths: Iterable[str | os.PathLike[str]]) -
 
 
 def expand(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The paths, with each pattern replaced by its matches in order, as a shell does; a file of that very name is none.
-
-    Raises LogError for a pattern without a match.
-    """
+    """The paths, with each pattern replaced by its matches in order, as a shell does; LogError for one without any."""
     names: list[str] = []
     for path in (os.fspath(one) for one in paths):
         found = [path] if os.path.lexists(path) or not glob.has_magic(path) else sorted(glob.glob(path))

@@ -30,8 +30,8 @@ from ..errors import LogError
 from ..system.files import remove, sync_directory, temporary_name
 from ..system.lock import Lock, is_file
 from . import segments
-from .closed_file import finish_segments
 from .files import BOUNDS, create, create_column, first_line, make_directory, refuse_taken, save
+from .merge import finish_segments
 from .schema import TABLES, Status, columns
 
 CHUNK_ROWS = {"trials": 128, "restarts": 32, "evaluations": 512, "steps": 1024}
@@ -45,19 +45,13 @@ REPEATED_TEXTS = 4096
 class LogWriter:
     """The one writer of a log; see the module's synopsis.
 
-    path              the log's first file; a resumed log continues in the next segment beside it
-    metrics           names ``split/metric`` of the /evaluations columns; all are declared here, before the first row.
-                      A mapping says of each which way is better, "smaller", "larger" or "" (unknown)
-    metaparameters    names of the /trials columns metaparameters/<name>
-    optional          names of the optional columns that will be measured
-    layer_groups      parts of the model whose gradients are measured apart, columns layer_groups/<part>/...
-    ranks             ranks that time the parts of their steps, columns ranks/<rank>/...
-    attributes        root attributes to add: commit, versions (a dict), ...
-    overwrite         replace a log that is there; resume: continue it
-    take_over         continue where the file system refuses locks
-    flush_seconds     rows reach the file at the first ``append`` after this time, or before it where appends come so
-                      slowly that the next would be too late
-    clock             seconds, monotonic
+    path            the log's first file; a resumed log continues in the next segment beside it
+    metrics ... ranks   all columns, declared before the first row: see ``schema.columns``
+    attributes      root attributes to add: commit, versions (a dict), ...
+    overwrite       replace a log that is there; resume: continue it
+    take_over       continue where the file system refuses locks
+    flush_seconds   rows reach the file at the first ``append`` after this time, or before it where the next would be
+                    too late
 
     Raises LogError where the log exists and neither is asked, is being written, or cannot be written.
     """
@@ -70,9 +64,9 @@ class LogWriter:
         self.path = os.fspath(path)
         self._columns = columns(metaparameters, metrics, optional, layer_groups, ranks)
         self._flush_seconds, self._clock = flush_seconds, clock
-        self._convert: dict[str, Callable[[Any], Any]] = {"int": _int64, "float": float, "text": self._store,
-                                                          "status": Status}
-        self._fields = {table: tuple((c.name, self._convert[c.type], c.type == "float") for c in spec)
+        convert: dict[str, Callable[[Any], Any]] = {"int": _int64, "float": float, "text": self._store,
+                                                    "status": Status}
+        self._fields = {table: tuple((c.name, convert[c.type], c.type == "float") for c in spec)
                         for table, spec in self._columns.items()}
         # buffered rows by column, a list each
         self._cells: dict[str, list[list[Any]]] = {table: [[] for _ in spec] for table, spec in self._columns.items()}
@@ -144,10 +138,15 @@ class LogWriter:
         with self._writing():
             changed = [table for table in TABLES if self._cells[table][0]]
             if changed or self._heap:
-                with self._room(self._buffered_bytes()):
+                with self._room(self._heap_end - self._heap_written + sum(
+                        len(cells[0]) * len(cells) * 16 for cells in self._cells.values())):
                     self._write_heap()
                     for table in changed:
-                        self._write_rows(table)
+                        first = self._written[table]
+                        self._written[table] += len(self._cells[table][0])
+                        for dataset, cells in zip(self._datasets[table], self._cells[table]):
+                            _write(dataset, first, np.array(cells, dataset.dtype))
+                            cells.clear()
                     self._flush_file(sync)
                 for table in changed:
                     self._file[table]["committed_rows"][0] = self._written[table]
@@ -214,7 +213,6 @@ class LogWriter:
             failed.pop_all()
 
     def _existing(self, overwrite: bool, resume: bool) -> list[segments.Segment]:
-        """The files of a log that is there; LogError unless it may be overwritten or resumed."""
         refuse_taken(self.path, overwrite or resume)
         if not os.path.lexists(self.path):
             return []
@@ -253,16 +251,10 @@ class LogWriter:
         if sync:
             os.fsync(self._descriptor)
 
-    def _buffered_bytes(self) -> int:
-        return self._heap_end - self._heap_written + sum(
-            len(cells[0]) * len(cells) * 16 for cells in self._cells.values())
-
     @contextlib.contextmanager
     def _room(self, buffered: int) -> Iterator[None]:
-        """Takes room on the disk for what HDF5 is about to write: a full disk fails here, where it does no harm.
-
-        The room is taken beyond the file's end and given back; a file system that cannot do that is let be.
-        """
+        """Takes room on the disk for what HDF5 is about to write, and gives it back: a full disk fails here, where it
+        does no harm. A file system that cannot do that is let be."""
         try:
             os.posix_fallocate(self._descriptor, self._file.id.get_filesize(), ROOM_BYTES + 2 * buffered)
         except (OSError, AttributeError) as error:
@@ -278,13 +270,6 @@ class LogWriter:
             _write(dataset, self._heap_written, np.frombuffer(data, np.uint8))
             self._heap_written += len(data)
             self._heap.clear()
-
-    def _write_rows(self, table: str) -> None:
-        first = self._written[table]
-        self._written[table] += len(self._cells[table][0])
-        for dataset, cells in zip(self._datasets[table], self._cells[table]):
-            _write(dataset, first, np.array(cells, dataset.dtype))
-            cells.clear()
 
     def _require_alive(self) -> None:
         if self._dead:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ..errors import PlanError, UsageError
 from ..formatting.numbers import counted, listed
-from ..system.checksum import sha256_of
+from ..system.inputs import sha256_of
 from ..target import SPLITS, Target
 from .averaging import settle_average, with_averaged
 from .batch_schedule import FOLLOWS_RULE, SEESAW, STAYS, BatchSchedule

@@ -14,7 +14,7 @@ from ..errors import HvdscaleError, UsageError
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import capital, counted
 from ..formatting.progress import Tell, quiet
-from ..system.collecting import uncollected
+from ..system.importing import uncollected
 from ..system.files import writing
 from ..system.forked import map_on_cores
 from ..system.outputs import replace_own

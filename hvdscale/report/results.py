@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from ..errors import UnknownNameError
-from ..system.extras import import_extra
+from ..system.importing import import_extra
 from ..target import Target
 from . import FORMATS
 from .document import Chapter, Document, Page, Path

@@ -35,8 +35,8 @@ from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import Columns, Log, LogTable, absent, in_order, read_log
 from ..log.schema import SMALLER, UNKNOWN_SEED, LogColumn, Status
 from ..log.segments import expand, find_logs, refuse_none, refuse_outer
-from ..system.collecting import uncollected
-from ..system.extras import import_extra
+from ..system.importing import uncollected
+from ..system.importing import import_extra
 from ..system.files import scratch_folder
 from ..target import Target
 from . import FORMATS

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from ..log.schema import RANK_PARTS
-from ..system.load import seconds_without_core
+from ..system.cores import seconds_without_core
 from ..watch.listener import Listener
 from .long_updates import LongUpdates
 

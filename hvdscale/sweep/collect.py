@@ -19,10 +19,9 @@ import numpy as np
 from ..analysis.search import Search, searches_of
 from ..analysis.trials import read_trials
 from ..errors import LogError
-from ..log.closed_file import show
 from ..log.compact_file import CompactFile
 from ..log.files import refuse_taken
-from ..log.merge import joined, source_of
+from ..log.merge import joined, show, source_of
 from ..log.reader import Log, LogTable, absent, current_rows, read_log
 from ..log.schema import SOURCE, TABLES, LogColumn, columns
 from ..report.views.searches import lines

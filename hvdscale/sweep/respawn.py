@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from ..errors import ExitCode
 from ..system.hangup import STOPPING, heed
-from ..system.parent import ending_with_this_process
+from ..system.forked import ending_with_this_process
 from ..workers.launch import Process
 
 MOST = 20                   # killed children

@@ -44,8 +44,7 @@ def _of_this_process() -> Iterator[float]:
 
 
 def startup_seconds() -> float:
-    """Since this process started, where it is asked for the first time: what comes later is no start-up, NaN. NaN, too,
-    where /proc hides it."""
+    """Since this process started, when first asked: what comes later is no start-up, NaN, as where /proc hides it."""
     return next(_of_this_process(), math.nan)
 
 

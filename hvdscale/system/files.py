@@ -1,9 +1,5 @@
 """Files and folders written whole or not at all, and never through a link.
 
-    with whole_file(path) as file: file.write(...)      the file is at ``path`` once ``with`` has ended without an error
-    write_whole(path, "text")
-    with writing(path, DataError): ...                  what the disk refuses is an error that names the path
-
 What is on its way has a temporary name and the kernel's lock, for as long as its process lives. The next process that
 writes into the folder removes what has such a name and no lock: a killed one left it.
 """
@@ -54,10 +50,7 @@ def _locked(path: str | os.PathLike, make: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike, sync: bool = True) -> Iterator[BinaryIO]:
-    """Likewise, open for writing bytes; removed again where an error is raised inside ``with``.
-
-    sync  also have the disk keep it (fsync)
-    """
+    """Likewise, open for writing bytes; removed again where an error is raised. ``sync``: have the disk keep it."""
     try:
         with open(new_descriptor(path), "wb") as file:
             yield file
@@ -71,17 +64,14 @@ def new_file(path: str | os.PathLike, sync: bool = True) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike, sync: bool = True) -> Iterator[BinaryIO]:
-    """A new file, open for writing bytes, that takes the place of ``path`` when ``with`` ends without an error.
-
-    sync  also have the disk keep it (fsync)
-    """
+    """The same under another name, and in the place of ``path`` once ``with`` has ended without an error."""
     temporary = temporary_name(path)
     with new_file(temporary, sync) as file:
         yield file
     try:
         os.replace(temporary, path)
     except OSError:
-        os.unlink(temporary)
+        remove(temporary)
         raise
     if sync:
         sync_directory(path)
@@ -94,12 +84,14 @@ def remove(path: str | os.PathLike) -> None:
 
 
 def write_whole(path: str | os.PathLike, content: str | bytes, sync: bool = True) -> None:
-    r"""Put a file in the place of what is there, whole or not at all; raises OSError where it cannot be written.
-
-    Text is UTF-8; bytes of a file's name in it that are not are written as in Python, \udcff.
-    """
+    """Put a file in the place of what is there, whole or not at all; raises OSError where it cannot be written."""
     with whole_file(path, sync=sync) as file:
-        file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+        file.write(as_bytes(content))
+
+
+def as_bytes(content: str | bytes) -> bytes:
+    r"""Text in UTF-8; bytes of a file's name in it that are not are written as in Python, \udcff."""
+    return content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
 
 
 def temporary_name(path: str | os.PathLike) -> str:
@@ -115,10 +107,8 @@ def _host() -> str:
 
 @functools.lru_cache(maxsize=64)
 def clear_leavings(folder: str | os.PathLike, names: re.Pattern[str] = ON_THE_WAY) -> None:
-    """Removes what killed processes have left in a folder, once: files and folders of these names without a lock.
-
-    Where the file system refuses locks, nothing is removed.
-    """
+    """Removes what killed processes have left in a folder, once: files and folders of these names without a lock; none
+    where the file system refuses locks."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             found = names.fullmatch(entry.name)
@@ -128,7 +118,7 @@ def clear_leavings(folder: str | os.PathLike, names: re.Pattern[str] = ON_THE_WA
 
 
 def _clear(entry: os.DirEntry, host: str = "", pid: str = "0") -> None:
-    """Removes one. A folder is locked as long as it is used, a file is not while it is renamed."""
+    # a folder is locked as long as it is used, a file is not while it is renamed
     is_folder = entry.is_dir(follow_symlinks=False)
     if not is_folder and (host == _host() and find_process(int(pid, 16)) or host != _host() and (
             time.time() - entry.stat().st_mtime < FOREIGN_SECONDS)):
@@ -166,8 +156,7 @@ def scratch_folder() -> Iterator[str]:
 
 @contextlib.contextmanager
 def whole_folder(path: str | os.PathLike) -> Iterator[str]:
-    """A new folder under another name, which becomes ``path`` when ``with`` ends without an error, and else is removed.
-    """
+    """A new folder under another name, which becomes ``path`` once ``with`` has ended without an error."""
     with own_folder(temporary_name(path)) as folder:
         yield folder
         os.rename(folder, path)

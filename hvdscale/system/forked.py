@@ -1,16 +1,19 @@
-"""A function of many items, on all cores that this process may use."""
+"""Child processes: a function of many items on all cores, and none that outlives the process that it works for."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ..errors import HvdscaleError
 from .cores import usable_cores
-from .parent import end_with_parent
 
+PR_SET_PDEATHSIG = 1        # sys/prctl.h
 AGAIN_SECONDS = 1.0     # after which a pool is asked for new processes
 LEAST = 4           # items that are worth a process of their own
 MOST_AT_ONCE = 16   # items that a process takes at a time: of thousands of small ones, passing each on is the work
@@ -29,8 +32,7 @@ def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iter
     if processes < 2 or not hasattr(os, "fork"):
         yield from map(function, items)
         return
-    import multiprocessing                      # which few items need not wait for
-    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor     # slow
     _work = function, items
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), end_with_parent)
     together = max(1, min(len(items) // (8 * processes), MOST_AT_ONCE))
@@ -85,3 +87,26 @@ def _watch(pool: Any) -> threading.Thread:
 def _compute(at: int) -> Any:
     function, items = _work
     return function(items[at])
+
+
+def end_with_parent(*_: object) -> None:
+    """End this process of multiprocessing when the one that it works for ends, in whatever way."""
+    def wait():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def ending_with_this_process(number: int = signal.SIGKILL) -> Callable[[], None]:
+    """What a child calls first after the fork: the kernel then sends it the signal when the thread that forked it ends.
+
+    Does nothing where the system is not Linux.
+    """
+    parent, prctl = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
+
+    def begin() -> None:
+        if prctl is not None:
+            prctl(PR_SET_PDEATHSIG, number)
+            if os.getppid() != parent:
+                os._exit(1)
+    return begin

@@ -1,14 +1,4 @@
-"""Signals that ask a run to stop, and the end of whoever reads its output: a closed terminal is both.
-
-    before = heed(handler)              at each of the signals; nohup's choice stays
-    guard_streams()                     print raises OutputError where stdout cannot be written, and nothing on stderr
-    outlive_readers()                   print loses what nobody reads, or no disk takes, and raises nothing
-    end_at_signals()                    TERM and HUP leave every ``with``, so that nothing is left behind
-    if not has_readers(): ...           then a run stops as at a signal
-    note_stop(); has_stopped()          whether all ranks have agreed to: a further signal has nothing to say
-    postpone_stops()                    from now on a signal before the first step waits for the next
-    with heeding_stops(): ...           section whose errors all ranks share, or for the votes of a step
-"""
+"""Signals that ask a run to stop, and the end of whoever reads its output: a closed terminal is both."""
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +14,7 @@ from ..errors import OutputError, StoppedError
 
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 STOPPED = "stopped by a signal before the first step or after the last one; the same command resumes"
-_stopped: list[bool] = []
+_stopped: list[bool] = []           # one entry where all ranks have agreed to
 _postponed: list[bool] = []         # one entry a signal that waits
 _raises = [True]                    # the innermost: whether a signal raises at once
 
@@ -44,28 +34,23 @@ def note_stop() -> None:
     _stopped.append(True)
 
 
-def has_stopped() -> bool:
-    return bool(_stopped)
-
-
 def stop_before_the_steps(*_: object) -> None:
     """The handler of signals to a training command; during the steps they are votes."""
-    if has_stopped():
+    if _stopped:
         return
-    if not _raises[-1]:
-        _postponed.append(True)
-        return
-    raise StoppedError(STOPPED)
+    if _raises[-1]:
+        raise StoppedError(STOPPED)
+    _postponed.append(True)
 
 
 def postpone_stops() -> None:
-    """From now on raise at signals in ``heeding_stops`` alone: elsewhere other ranks wait for this one."""
+    """From now on a signal waits for the next ``heeding_stops``: elsewhere other ranks wait for this one."""
     _raises[:] = [False]
 
 
 @contextlib.contextmanager
 def heeding_stops() -> Iterator[None]:
-    """A section in which a signal raises StoppedError, at once if one was postponed."""
+    """A section whose errors all ranks share: a signal raises StoppedError, at once if one was postponed."""
     _raises.append(True)
     try:
         if take_postponed():
@@ -85,7 +70,7 @@ def take_postponed() -> bool:
 def guard_streams(lasting: bool = False) -> None:
     """Let what cannot be printed be one error: OutputError, BrokenPipeError where the reader has left; on stderr none.
 
-    lasting  no error: what is printed is lost from then on
+    lasting  no error: what nobody reads, or no disk takes, is lost from then on
     """
     for number in range(3):                     # else the next file to be opened becomes stdout
         try:
@@ -96,11 +81,6 @@ def guard_streams(lasting: bool = False) -> None:
                 os.set_inheritable(os.dup2(os.open(os.devnull, os.O_RDONLY), 1), True)       # no write succeeds
     sys.stdout, sys.stderr = (_guarded(stream, number, lasting or number == 2)
                               for number, stream in ((1, sys.stdout), (2, sys.stderr)))
-
-
-def outlive_readers() -> None:
-    """Let this process's output be lost once nobody reads it, or the disk is full."""
-    guard_streams(lasting=True)
 
 
 def end_at_signals() -> None:

@@ -1,8 +1,7 @@
 """Locks of files, and that of a log: one writer at a time. HDF5's own is dropped when readers are let in (SWMR).
 
-    lock = Lock.take("runs/w8.h5")        flock on runs/w8.h5.lock, which names host, process and job
+    with Lock.take("runs/w8.h5"): ...     flock on runs/w8.h5.lock, which names host, process and job
     holder("runs/w8.h5")                  who writes it now, or None
-    lock.release()
 """
 from __future__ import annotations
 
@@ -41,18 +40,20 @@ class Lock:
         """
         path = log + SUFFIX
         for attempt in range(attempts):
-            descriptor = _open(path, log)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)   # it will be emptied
+            except OSError as error:
+                raise LogError(f"{log}: cannot be written here: {path}: {error.strerror}") from error
             refusal = flock(descriptor)
-            if refusal is None or (take_over and refusal not in BUSY):
-                if is_file(descriptor, path):
-                    lock = cls(path, descriptor)
-                    lock._sign(log)
-                    return lock
+            if (refusal is None or take_over and refusal not in BUSY) and is_file(descriptor, path):
+                lock = cls(path, descriptor)
+                lock._sign(log)
+                return lock
             os.close(descriptor)
-            if refusal is not None and refusal not in BUSY:
-                raise LogError(_refused(log, path, refusal))
-            if refusal is not None:
+            if refusal in BUSY:
                 time.sleep(WAIT_SECONDS)
+            elif refusal is not None:
+                raise LogError(_refused(log, path, refusal))
         owner = _read(path)
         ours = "which is this one: close that run first" if {**owner, **this_process()} == owner else ""
         raise LogError(f"{log}: is being written by {describe(owner)}{ours and ', '}"
@@ -123,13 +124,6 @@ def describe(owner: dict) -> str:
     """``process 4711 on node7 (job 99)``"""
     job = f" (job {owner['job']})" if owner.get("job") else ""
     return f"process {owner.get('pid', 'unknown')} on {owner.get('host', 'an unknown host')}{job}"
-
-
-def _open(path: str, log: str) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)      # what it leads to would be emptied
-    except OSError as error:
-        raise LogError(f"{log}: cannot be written here: {path}: {error.strerror}") from error
 
 
 def flock(descriptor: int, shared: bool = False, wait: bool = False) -> int | None:

@@ -1,8 +1,8 @@
 """What the outputs of a command may replace, and that no two of them are one file.
 
     refuse_shared([("--log-file", "w8.h5"), ("--save-model", "model.pt")])
-    refuse_foreign("model.pt", MODEL)           unless nothing is there, or a file of that kind by its first bytes
-    replace_own("tuned.toml", text)                 unless a file is there that does not begin as the text does
+    refuse_foreign("model.pt", MODEL)
+    replace_own("tuned.toml", text)
 """
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ..errors import HvdscaleError, LogError, UsageError
-from .files import write_whole, writing
+from ..errors import HvdscaleError, UsageError
+from .files import as_bytes, write_whole, writing
 from .inputs import NO_FILE, open_input
 
 HEAD_BYTES = 4096
@@ -41,24 +41,19 @@ def refuse_shared(outputs: Iterable[tuple[str, str | os.PathLike]]) -> None:
 
 
 def refuse_foreign(path: str | os.PathLike, kind: Kind, refused: type[HvdscaleError] = UsageError) -> None:
-    """Raise ``refused`` where something is at the path that is neither empty nor of this kind."""
-    head = first_bytes(path, refused)
-    if head and not kind.begins(head):
-        raise refused(f"{os.fspath(path)}: is not {kind.name}, and would be lost; nothing is replaced but that. Move "
-                      "it away, or give another name")
-
-
-def first_bytes(path: str | os.PathLike, refused: type[HvdscaleError] = LogError) -> bytes:
-    """The first bytes of what an output would replace, b"" where nothing is there; ``refused`` where it is no file."""
+    """Raise ``refused`` where something is at the path that is no file, or neither empty nor of this kind."""
     try:
         with open_input(path, buffering=0) as file:
-            return file.read(HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
     except FileNotFoundError:
-        return b""
+        return
     except OSError as error:
         raise refused(f"{os.fspath(path)}: {NO_FILE}, and is not replaced; give another name"
                       if error.strerror == NO_FILE else
                       f"{os.fspath(path)}: cannot be written: {error.strerror}") from None
+    if head and not kind.begins(head):
+        raise refused(f"{os.fspath(path)}: is not {kind.name}, and would be lost; nothing is replaced but that. Move "
+                      "it away, or give another name")
 
 
 def replace_own(path: str | os.PathLike, content: str | bytes, refused: type[HvdscaleError] = HvdscaleError,
@@ -66,9 +61,9 @@ def replace_own(path: str | os.PathLike, content: str | bytes, refused: type[Hvd
     """``write_whole`` that raises ``refused`` where a file is there that begins otherwise, so of another kind."""
     def start(data: bytes) -> bytes:
         return b"".join(data.partition(b"," if data[:1].isalpha() else b"\0")[0].split())[:SAME_BYTES]
-    new = content[:HEAD_BYTES]
-    begin = start(new.encode("utf-8", "backslashreplace") if isinstance(new, str) else new)
+    data = as_bytes(content)
+    begin = start(data[:HEAD_BYTES])
     refuse_foreign(path, Kind(f"a file of this kind (it begins otherwise than {begin.decode(errors='replace')!r})",
                               lambda head: start(head) == begin), refused)
     with writing(path, refused):
-        write_whole(path, content, sync)
+        write_whole(path, data, sync)

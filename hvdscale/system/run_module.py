@@ -19,8 +19,7 @@ def module_command(module, *arguments):
 
 
 class away_from_here:
-    """A section in which multiprocessing starts processes: in the folder of Python's own modules, from which they
-    return to the working folder."""
+    """A section in which multiprocessing starts processes: in the folder of Python's own modules."""
 
     def __enter__(self):
         self._here = os.open(".", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,7 +1,5 @@
 """Digests of a module's source: its own file, and the files beside it that it imports, however deep.
 
-    digest_source(job)      {"job.py": "5f1d0c9a7be2", "models/net.py": "0c4e1a2b9d37"}
-
 Beside it are the files in the module's folder, or in the folder of its package; not what is installed, nor hvdscale. A
 digest is of the syntax tree without docstrings: layout, comments, the folder's place and Python's version do not count.
 """
@@ -15,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -32,9 +31,9 @@ def digest_of(value: object) -> str:
 
 @lru_cache(maxsize=8)
 def digest_source(module: ModuleType) -> dict[str, str]:
-    """The digest of each source file, by its path from the folder beside; of a notebook, of the cells that define
-    functions and classes. Empty where there is no source."""
-    file = _file_of(module)
+    """The digest of each source file: {"job.py": "5f1d0c9a7be2", "models/net.py": "0c4e1a2b9d37"}; of a notebook, of
+    the cells that define functions and classes. Empty where there is no source."""
+    file = _source(getattr(module, "__file__", None))
     if file is None:
         cells = sorted({text for text in _cells(module) if text})
         return {NOTEBOOK: digest_of([_digest_text(text) for text in cells])} if cells else {}
@@ -58,9 +57,8 @@ def digest_source(module: ModuleType) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _file_of(module: ModuleType) -> Path | None:
-    """The module's source file; None for what is compiled, or was typed."""
-    file = getattr(module, "__file__", None)
+def _source(file: str | None) -> Path | None:
+    """A module's source file; None for what is compiled, or was typed."""
     return Path(os.path.abspath(file)) if isinstance(file, str) and file.endswith(".py") else None
 
 
@@ -69,16 +67,13 @@ def _locate(name: str) -> tuple[Path | None, list[str] | None]:
     module = sys.modules.get(name)
     if module is not None:
         folders = getattr(module, "__path__", None)
-        return _file_of(module), None if folders is None else list(folders)
+        return _source(getattr(module, "__file__", None)), None if folders is None else list(folders)
     parent, _, last = name.rpartition(".")
     folders = (_locate(parent)[1] if parent else sys.path) or []
-    places = [Path(os.path.abspath(folder), last) for folder in folders]
-    for place in places:
-        if (place / "__init__.py").is_file():
-            return place / "__init__.py", [str(place)]
-        if place.with_name(f"{last}.py").is_file():
-            return place.with_name(f"{last}.py"), None
-    return None, [str(place) for place in places if place.is_dir()] or None
+    spec = PathFinder.find_spec(last, [*map(os.path.abspath, folders)])
+    if spec is None:
+        return None, None
+    return _source(spec.origin), spec.submodule_search_locations and [*spec.submodule_search_locations]
 
 
 def _is_beside(path: Path, root: Path, own: str | None) -> bool:

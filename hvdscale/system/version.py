@@ -1,7 +1,4 @@
-"""What a command runs on, in one line, without importing any of it.
-
-    version_line()      -> "hvdscale 0.2.0, Horovod 0.28.1, Open MPI 4.1.8, torch 2.13.0+cpu, Python 3.11.7"
-"""
+"""What a command runs on, without importing any of it."""
 from __future__ import annotations
 
 import platform
@@ -16,7 +13,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def version_line() -> str:
-    """Versions of hvdscale (with its commit, if it is a checkout), Horovod, MPI, torch and Python."""
+    """``hvdscale 0.2.0 (commit ...), Horovod 0.28.1, Open MPI 4.1.8, torch 2.13.0+cpu, Python 3.11.7``"""
     commit = commit_of(CHECKOUT) if (CHECKOUT / ".git").exists() else ""
     return ", ".join([f"hvdscale {__version__}{commit and f' (commit {commit})'}", _package("Horovod"), _mpi(),
                       _package("torch"), f"Python {platform.python_version()}"])
@@ -46,7 +43,6 @@ def _mpi():
 
 
 def _output_of(*command):
-    """What a program prints; "" where it fails or is not there."""
     try:
         done = subprocess.run(command, text=True, capture_output=True, timeout=10, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):

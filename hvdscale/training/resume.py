@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 from ..errors import CheckpointError, ExitCode, LogError, PlanError, UsageError
-from ..log.closed_file import is_finished
+from ..log.merge import is_finished
 from ..log.reader import Log, read_log
 from ..log.schema import INTERRUPTED, Status
 from ..plan.batch_schedule import BatchSchedule

@@ -32,7 +32,7 @@ from ..plan.job import changes_of, key_of, note_version, refuse_changes
 from ..plan.schedule import PLATEAU
 from ..plan.settings import Settings
 from ..system.outputs import PRINTED, refuse_foreign
-from ..system.parent import ending_with_this_process
+from ..system.forked import ending_with_this_process
 from ..system.run_module import module_command
 from ..workers.launch import killed_process, launch_command, launch_environment
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..errors import HvdscaleError
 from ..system.files import clear_leavings, own_folder, scratch_folder, writing
-from ..system.owned import require_own_folder
+from ..system.inputs import require_own_folder
 from ..workers.launch import SHARED, Process, shared_folder
 
 POLL_SECONDS = 0.02

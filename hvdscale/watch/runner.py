@@ -126,7 +126,7 @@ def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, s
            folder: Path | None = None, number: int = signal.SIGKILL) -> subprocess.Popen:
     """Start a command in a process group of its own; it gets the signal when this process ends. A text as ``output``
     names the file that takes the command and all that it prints, a path the files of its stdout and stderr."""
-    from ..system.parent import ending_with_this_process       # likewise
+    from ..system.forked import ending_with_this_process       # likewise
     with contextlib.ExitStack() as files:
         if isinstance(output, str):
             out, error = files.enter_context(open(output, "a", encoding="utf-8")), subprocess.STDOUT

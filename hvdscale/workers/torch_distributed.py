@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from ..errors import WorkersError
 from ..system.files import write_whole
-from ..system.owned import read_own
+from ..system.inputs import read_own
 from .connections import Deadline, connected, shut, tcp_sockets
 from .group import APART, POLL_SECONDS, JoinedWorkers, starting
 from .launch import SHARED, Process, begin_mpi, has_pmi, load_mpi, place, shared_folder

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..plan.shards import epoch_order
-from ..system.extras import import_extra
+from ..system.importing import import_extra
 from ..workload import Card, Classification, Data, Split
 from .models.cnn import FullyConnected, TinyCNN, parse_widths
 from .pixels import meta_images

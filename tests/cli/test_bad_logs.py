@@ -320,11 +320,6 @@ def test_logs_that_say_little_are_reported_as_far_as_they_go(tmp_path, trials, s
     assert done.exit_code == 0 and said in " ".join(done.output.split()), done.output
 
 
-def test_a_metric_that_no_log_has_is_misuse_that_names_those_there_are(plain):
-    done = invoke(report.main, plain, "--target", "val/loss<1")
-    assert done.exit_code == 2 and "val/loss" in done.output and "val/error" in done.output
-
-
 def test_a_log_that_contradicts_itself_is_skipped_where_that_is_asked(tmp_path, plain):
     bad = changed(shutil.copy(plain, tmp_path / "bad.h5"), put("trials", "id", 1, 1))
     done = invoke(report.main, plain, bad, "--skip-broken")

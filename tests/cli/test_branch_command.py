@@ -35,16 +35,8 @@ def test_beside_other_checkpoints_only_what_was_typed_is_a_layer(monkeypatch):
 
 
 @pytest.mark.parametrize("words, said", [
-    (["digits/fc", "--out", "b", "--at", "1;2"], ["--at '1;2'", "1,2,4,8"]),
-    (["digits/fc", "--out", "b", "--factors", "2"], ["--factors 2", "1,2,4,8"]),
-    (["digits/fc", "--out", "b", "--factors", "0,1"], ["--factors 0,1", "1,2,4,8"]),
-    (["digits/fc", "--out", "b", "--tolerance", "0"], ["--tolerance '0'", "1%"]),
-    (["digits/fc", "--out", "b", "--shard", "2/2"], ["--shard '2/2'", "I/N"]),
-    (["digits/fc", "--from", "ck", "--out", "b"], ["--from DIR", "leave digits/fc out"]),
-    (["--from", "ck", "--config", "x.toml", "--out", "b"], ["--from DIR", "leave --config out"]),
-    (["--out", "b"], ["workload", "--config", "--list"]), (["digits/fc"], ["'--out'"]),
-    (["digits/fc", "--out", "b", "--log", "w.h5"], ["--log"]),
-    (["digits/fc", "--out", "b", "--set", "checkpoint=ck"], ["checkpoint", "--out"])])
+    (["digits/fc", "--out", "b", "--factors", "0,1"], ["--factors 0,1", "1,2,4,8"]), (["digits/fc"], ["'--out'"]),
+    (["digits/fc", "--out", "b", "--log", "w.h5"], ["--log"])])
 def test_what_means_nothing_is_one_error(monkeypatch, words, said):
     with pytest.raises(UsageError, match=naming(*said)):
         parsed(monkeypatch, *words)

@@ -105,26 +105,11 @@ def test_show_tells_what_a_run_was_and_why_it_ended(tmp_path):
     log.abandon()
 
 
-def test_show_lists_the_trials_of_a_log_that_holds_several(tmp_path):
-    path = finished(tmp_path / "w.h5", trials=3)
-    assert "--trial N" in call("show", path)
-    assert "trial 2: COMPLETE" in call("show", path, "--trial", 2)
-    assert re.search(naming("no trial 7", "0, 1, 2"), call("show", path, "--trial", 7, code=1))
-
-
 def test_show_of_an_interrupted_log_says_so(tmp_path):
     assert "trial 0: interrupted" in call("show", interrupted(tmp_path / "w.h5"))
     log = open_log(tmp_path / "empty.h5")
     assert "no trial has begun" in call("show", log.path)
     log.abandon()
-
-
-def test_check_goes_on_after_a_bad_log_and_exits_with_1(tmp_path):
-    good, bad = finished(tmp_path / "good.h5"), tmp_path / "bad.h5"
-    bad.write_text("no")
-    said = call("check", bad, good, code=1)
-    assert f"{good}: ok: 1 trial, 1 restart, 6 evaluations, 50 steps" in said and f"Error: {bad}: " in said
-    assert call("check", good).count("ok") == 1
 
 
 def test_merge_keeps_every_row_and_where_it_came_from(tmp_path):
@@ -246,11 +231,6 @@ def test_repair_leaves_alone_what_cannot_be_saved_and_what_is_being_written(tmp_
     live = open_log(tmp_path / "live.h5")
     assert "is being written by" in call("repair", live.path, code=1)
     live.abandon()
-
-
-def test_misuse_is_exit_code_2():
-    assert "Missing option '--out'" in call("merge", "a.h5", code=2)
-    assert "No such command" in call("mend", code=2)
 
 
 def test_ctrl_c_is_exit_code_130():

@@ -1,4 +1,5 @@
-"""hvdscale-plan for a proposal: the machine's file, whole nodes, a campaign's hours and energy, memory, the page."""
+"""hvdscale-plan for a proposal: the machine's file, whole nodes, a campaign's hours and energy, memory, the page; and
+for a size that nobody has run: batch, rate, steps and workers."""
 import json
 import re
 
@@ -9,6 +10,7 @@ from hvdscale.cli.plan import main
 from tests.analysis.test_worker_plan import COUNTS, run
 from tests.exchange.test_network import BANDWIDTH, LATENCY, nccl
 from tests.factories.logs import log, save, trial
+from tests.factories.size_grids import grids, runs_to_target
 from tests.wording import naming
 
 MACHINE = {"per_node": 4, "price": 2.5, "power": 1500, "bandwidth": 10, "latency": 5}
@@ -80,8 +82,10 @@ def test_a_machines_file_that_is_wrong_is_named_with_its_key(series, tmp_path, c
     (("--nodes", "1-4"), ["--nodes", "--per-node"]), (("--nodes", "x", "--per-node", 4), ["--nodes 'x'", "1-1024"]),
     (("--nodes", "2", "--workers", "8", "--per-node", 4), ["--nodes 2", "--workers 8", "choose one"]),
     (("--network", "a.txt", "--bandwidth", "3"), ["a.txt", "leave out --bandwidth"]), (("--power", 0), ["--power 0"]),
-    (("--memory", 8), ["--memory", "measured", "--max-local-batch"])])
-def test_options_of_the_machine_that_cannot_be_heeded_are_refused(series, asked, parts):
+    (("--memory", 8), ["--memory", "measured", "--max-local-batch"]), (("--budget", 0), ["--budget 0"]),
+    (("--bandwidth", 10, "--latency", 5), ["--parameters"]), (("--noise-scale", 0), ["--noise-scale 0"]),
+    (("--parameters", "1M"), ["--bandwidth and --latency are"])])
+def test_options_that_cannot_be_heeded_are_refused(series, asked, parts):
     assert re.search(naming(*parts), said(series, *asked, code=2))
 
 
@@ -151,3 +155,60 @@ def test_the_page_has_the_time_first_and_what_is_measured_and_what_is_not(series
     places = [page.index(what) for what in ("Fastest", "<svg", "parallel", "node-hours of 12 runs", "<td>measured",
                                             "<td>extrapol.", "Method and provenance")]
     assert places == sorted(places) and page.index("plan-time") < page.index("plan-speedup")
+
+
+FROM = ("--size-from", "parameters=gpt_([0-9.]+[MB])")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for made in runs_to_target():
+        save(made, folder / made.path)
+    return str(folder)
+
+
+def test_the_plan_has_batch_steps_and_workers_and_says_how_far_it_reaches(runs, tmp_path):
+    shown = said(runs, "--target", "val/error<0.2", "--size", "parameters=9.6e9", *FROM, "--max-local-batch", 32,
+                 "--out", tmp_path, "--format", "json,csv")
+    assert "Extrapolated 8.0 times beyond the largest size" in shown and "Workers for that batch" in shown
+    values = json.loads((tmp_path / "plan.json").read_text())
+    found = {one["quantity"]: one for one in values["predictions"]}
+    truth = 64 * 960 ** 0.5
+    assert found["b_crit"]["low"] <= truth <= found["b_crit"]["high"] and not found["b_crit"]["refused"]
+    batch, steps = found["overhead"], found["steps"]
+    assert batch["low"] <= 0.2 * truth <= batch["high"] and steps["low"] <= 400 * 6 <= steps["high"]
+    [workers] = [row["cells"]["value"] for row in values["tables"][0]["rows"]
+                 if row["cells"]["quantity"]["shown"].startswith("Workers")]
+    assert workers["value"] == -(-batch["value"] // 32)
+    assert (tmp_path / "tables" / "plan-size-prediction.csv").exists()
+
+
+def test_a_search_gives_batch_and_rate(tmp_path):
+    for made in grids():
+        save(made, tmp_path / made.path)
+    shown = said(tmp_path, "--size", "parameters=2.4e9", *FROM)
+    assert "Best batch" in shown and "Best learning rate" in shown and "2.0 x beyond" in shown
+
+
+@pytest.mark.parametrize("asked, match", [
+    (("--size", "parameters=1e15", *FROM), "more than 16; measure a size in between"),
+    (("--size", "parameters=2e7", *FROM), "Inside the sizes that were measured")])
+def test_a_size_far_beyond_is_refused(runs, asked, match):
+    assert match in said(runs, "--target", "val/error<0.2", *asked)
+
+
+@pytest.mark.parametrize("asked, match", [
+    (("--size", "parameters"), "is one NAME=VALUE for each size, such as parameters=7e9"),
+    (("--size", "parameters=7e9", *FROM, "--price", "2"), "--price beside --size: a size that was not run"),
+    (("--size", "parameters=big", *FROM), "'big' is not a number above 0"),
+    (FROM, "--size parameters=VALUE says what to plan for"),
+    (("--size", "parameters=7e9"), "does not have it"),
+    (("--size", "parameters=7e9", "--size", "parameters=8e9"), "is one NAME=VALUE")])
+def test_what_cannot_be_planned_is_one_line(runs, asked, match):
+    assert match in said(runs, "--target", "val/error<0.2", *asked, code=2)
+
+
+def test_runs_that_met_no_target_have_no_law(runs):
+    shown = said(runs, "--size", "parameters=7e9", *FROM, "--target", "val/error<0.0001", code=1)
+    assert "no workload has a critical batch" in shown and "--target" in shown

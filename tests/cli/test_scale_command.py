@@ -218,14 +218,12 @@ def test_a_failed_run_is_an_error_though_the_log_of_an_earlier_one_is_there(logg
 
 
 @pytest.mark.parametrize("words, said", [
-    (["--set", "log=a.h5"], "--out says where logs go"),
     (["--set", "overwrite=true"], "use the option --overwrite"),
-    (["--set", "checkpoint=kept"], "a checkpoint folder belongs to one run"),
-    (["--until", "10%", "--probe"], "--until probes by itself"),
     (["--until", "10%", "--overwrite"], "choose another --out"),
     (["--until", "150%"], "between 0 and 100%"), (["--until", "soon"], "such as 0.1 or 10%"),
-    (["--at-most", "2"], "give --until"),
-    (["--probe", "--steps", "5"], "--probe has 50 steps at each worker count; leave out --steps")])
+    (["--at-most", "2"], "give --until"), (["--decide"], "belong together"), (["--against", "base"], "belong together"),
+    (["--ledger", "l"], "belong together"),
+    (["--decide", "--against", "base", "--until", "5%"], "leave out --until")])
 def test_what_a_series_does_not_take_is_misuse(tmp_path, words, said):
     result = CliRunner().invoke(scale.main, ["digits/fc", "--out", str(tmp_path / "o"), *words])
     assert (result.exit_code, said in result.output) == (2, True)
@@ -283,15 +281,6 @@ def test_seeds_of_the_baseline_run_until_the_change_is_decided(tmp_path, monkeyp
     assert len(list((tmp_path / "o").glob("*.h5"))) == runs
     found = json.loads((tmp_path / "o" / "decision.json").read_text())
     assert found["decisions"][0]["runs"] == [4, runs] and (tmp_path / "o" / "decision.xml").exists()
-
-
-@pytest.mark.parametrize("words, said", [
-    (["--decide"], "belong together"), (["--against", "base"], "belong together"),
-    (["--ledger", "l"], "belong together"),
-    (["--decide", "--against", "base", "--until", "5%"], "leave out --until")])
-def test_misuse_of_a_decision(tmp_path, words, said):
-    done = CliRunner().invoke(scale.main, ["digits/fc", "--out", str(tmp_path / "o"), *words])
-    assert done.exit_code == 2 and said in done.output
 
 
 def test_taking_over_a_log_reaches_the_runs_and_is_no_part_of_what_was_asked(logged):

@@ -62,9 +62,3 @@ def test_without_a_terminal_a_line_of_a_log_or_a_plan_stays_whole(printed, here)
     whole, narrow = (here("hvdscale-train", *words, COLUMNS=columns).stdout for columns in ("", "60"))
     assert whole.split() == narrow.split() and max(map(len, whole.splitlines())) > 60
     assert max(map(len, narrow.splitlines())) <= 60
-
-
-@pytest.mark.parametrize("width", ["59", "161", "wide"])
-def test_a_width_outside_of_the_bounds_is_misuse(width):
-    done = CliRunner().invoke(report.main, [LOG, "--width", width])
-    assert done.exit_code == 2 and width in done.output

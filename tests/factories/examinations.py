@@ -121,7 +121,7 @@ def _run_rank(command):
 
 
 def _serve():
-    from hvdscale.cli import doctor_resume, doctor_script
+    from hvdscale.cli import doctor_script
     from hvdscale.doctor.resume import examine, rank  # noqa: F401  imported before the forks
     from hvdscale.watch import runner
     runner.subprocess = SimpleNamespace(Popen=ForkedRank, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
@@ -134,7 +134,7 @@ def _serve():
             try:
                 if what in ("script", "resume"):
                     sys.argv = ["hvdscale-doctor", what, *words]
-                    {"script": doctor_script, "resume": doctor_resume}[what].main()
+                    doctor_script.main()
                 (_watched if what == "watched" else _plain)(words)
                 code = 0
             except SystemExit as left:

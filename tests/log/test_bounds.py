@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from hvdscale.cli.log import main
 from hvdscale.errors import LogError
-from hvdscale.log import layout
+from hvdscale.log import layout, reader
 from hvdscale.log.compact_file import CompactFile
 from hvdscale.log.reader import open_log, read_log
 from hvdscale.log.schema import TABLES, columns
@@ -78,8 +78,8 @@ def test_a_log_of_many_rows_that_are_in_the_file_is_read(tmp_path):
 def test_columns_that_together_claim_more_than_a_log_holds_are_refused(tmp_path, monkeypatch):
     path = inflate(finished(tmp_path / "w.h5"), 100_000)
     open_log(path).close()
-    monkeypatch.setattr(layout, "HELD_BYTES", 1 << 22)
-    monkeypatch.setattr(layout, "DENSE", 1)
+    monkeypatch.setattr(reader, "HELD_BYTES", 1 << 22)
+    monkeypatch.setattr(reader, "DENSE", 1)
     with pytest.raises(LogError, match=f"^{path}: its columns claim over [0-9,]+ bytes, but the file has "):
         read_log(path)
     assert "no log is so dense" in CliRunner().invoke(main, ["repair", path]).output

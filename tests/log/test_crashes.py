@@ -158,7 +158,7 @@ def test_a_merge_killed_before_old_segments_are_gone_counts_rows_once(done, tmp_
             raise KeyboardInterrupt
         removed.append(os.remove(name))
 
-    monkeypatch.setattr("hvdscale.log.closed_file.os.unlink", unlink)
+    monkeypatch.setattr("hvdscale.log.merge.os.unlink", unlink)
     with pytest.raises(KeyboardInterrupt):
         log.finish()
     monkeypatch.undo()

@@ -14,6 +14,7 @@ from hvdscale.log.files import lookup3
 from hvdscale.log.reader import current_rows, latest_rows, read_log
 from hvdscale.log.schema import RESTARTS, STEPS, TRIALS, Status
 from hvdscale.log.segments import find_logs
+from hvdscale.log.writer import LogWriter
 from hvdscale.system import lock
 from tests.factories.log_files import begin, evaluation, finished, interrupted, open_log, plan, step, write
 
@@ -411,6 +412,21 @@ def test_where_locks_exclude_nobody_a_log_that_was_replaced_is_an_error_and_not_
     second.finish()
     read_log(tmp_path / "w.h5").close()
     assert os.listdir(tmp_path) == ["w.h5"]
+
+
+@pytest.mark.parametrize("trials", [[0, 0, 1, 1, 1, 4], [4, 0, 1, 0, 1, 1], []])
+def test_a_trials_rows_are_those_of_its_number_in_their_order(tmp_path, trials):
+    path = str(tmp_path / "log.h5")
+    writer = LogWriter(path, metrics=["val/error"])
+    for number, trial in enumerate(trials):
+        writer.append("evaluations", trial=trial, step=number, examples=number, train_seconds=0.0,
+                      **{"val/error": number / 2})
+    writer.finish()
+    with read_log(path) as log:
+        for trial in (0, 1, 2, 4, 9):
+            own = [number for number, other in enumerate(trials) if other == trial]
+            assert log.evaluations.of_trial("step", trial).tolist() == own
+            assert log.evaluations.of_trial("val/error", trial).tolist() == [number / 2 for number in own]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")

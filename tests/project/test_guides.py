@@ -46,9 +46,9 @@ def test_every_command_says_how_long_it_takes(path):
 def options_of(name, *words):
     """The options that hvdscale-NAME has before these words."""
     module = {("compare",): "compare"}.get(words[:1], name)
-    module = f"{name}_{words[0]}" if words[:1] in (("script",), ("resume",)) else module
+    module = f"{name}_script" if words[:1] in (("script",), ("resume",)) else module
     module = import_module(f"hvdscale.cli.{module}")
-    command = getattr(module, "command", None) or module.main
+    command = getattr(module, words[0] if module.__name__.endswith("_script") else "command", None) or module.main
     command = getattr(command, "commands", {}).get(words[0] if words else "", command)
     return {option for each in command.params for option in (*each.opts, *each.secondary_opts, "--help")}
 

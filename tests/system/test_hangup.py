@@ -41,8 +41,8 @@ print(take_postponed(), take_postponed())
 """
 SPEAKING = """
 import sys
-from hvdscale.system.hangup import has_readers, outlive_readers
-outlive_readers()
+from hvdscale.system.hangup import guard_streams, has_readers
+guard_streams(lasting=True)
 report = open(sys.argv[1], "w")
 print("first", flush=True)
 sys.stdin.read()
@@ -84,6 +84,6 @@ def test_output_without_a_reader_is_lost_and_nothing_else(tmp_path, make, before
 
 
 def test_a_full_disk_is_no_lost_reader(run):
-    done = run("sh", "-c", f'"{sys.executable}" -c "from hvdscale.system.hangup import outlive_readers as go; go(); '
+    done = run("sh", "-c", f'"{sys.executable}" -c "from hvdscale.system.hangup import guard_streams as go; go(True); '
                'print(1, flush=True)" > /dev/full', check=False)
     assert "No space left on device" in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import HvdscaleError
 from ...formatting.numbers import counted, listed
-from ...system.load import describe_load
+from ...system.cores import describe_load
 from ...watch import runner
 from ...watch.lines import is_own
 from ...watch.place import SHARE, await_path

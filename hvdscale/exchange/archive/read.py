@@ -27,8 +27,7 @@ import numpy as np
 from ...errors import LogError
 from ...log.schema import UNKNOWN_SEED, Status
 from ...system.cores import usable_cores
-from ...system.forked import ending_together
-from ...system.parent import end_with_parent
+from ...system.forked import end_with_parent, ending_together
 from ...system.run_module import away_from_here
 from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, refuse_deep, whole_number
 from ..imported import ImportedLog, beyond_errors, skipped_note

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from ...system.extras import import_extra
+from ...system.importing import import_extra
 from ...system.inputs import open_input
 from ..files import WrongFile
 from .run import STEP, FoundRun, rows_by_step, series_of

@@ -27,7 +27,7 @@ from ...errors import DataError, UsageError
 from ...formatting.numbers import counted
 from ...plan.shards import Visits
 from ...plan.values import check_value
-from ...system.extras import import_extra
+from ...system.importing import import_extra
 from ...workload import Card, Data, Workload
 from ..files import ENDINGS, describe_folder
 from .models.translation import TranslationTransformer

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import DataError, UsageError
-from ...system.extras import import_extra
+from ...system.importing import import_extra
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 SPELLED = (*SPECIAL, "<PAD>", "<UNK>", "<S>", "</S>", "<bos>", "<eos>")        # in lists

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ....errors import DataError
-from ....system.extras import import_extra
+from ....system.importing import import_extra
 from ...files import reading
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
