@@ -40,7 +40,7 @@ from ..files import alone, cache_folder, reading
 from .readers.text import Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
 
-FORMAT = 3                  # of the cache folder; part of its key
+FORMAT = 2                  # of the cache folder; part of its key
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 STARTS = np.dtype("<i8")
 IGNORED = -100              # the label that torch's losses ignore

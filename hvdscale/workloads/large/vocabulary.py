@@ -2,9 +2,11 @@
 
     vocabulary = learn("bpe:8000", chunks_of_lines)     or unigram:N, word, word:N, char, char:N, byte
     vocabulary = read(Path("my.model"))                 a SentencePiece model, or a list of words or characters
+    ids, counts = vocabulary.encode(["one line", "another"])
+    vocabulary.decode(ids)
 
-Learned vocabularies and lists start with four special tokens: 0 <pad>, 1 <unk> (anything without a token), 2 <s> (start
-of a line) and 3 </s> (end). A given model keeps its ids; missing special tokens are appended.
+Learned vocabularies start with four special tokens: 0 <pad>, 1 <unk> (anything without a token), 2 <s> (start of a
+line) and 3 </s> (end). A given vocabulary keeps its ids; missing special tokens are appended.
 """
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import itertools
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -24,62 +26,78 @@ from ...errors import DataError, UsageError
 from ...system.importing import import_extra
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
-SPELLED = (*SPECIAL, "<PAD>", "<UNK>", "<S>", "</S>", "<bos>", "<eos>")        # in lists
+SPELLED = {"<pad>": 0, "<PAD>": 0, "<unk>": 1, "<UNK>": 1, "<s>": 2, "<S>": 2, "<bos>": 2,
+           "</s>": 3, "</S>": 3, "<eos>": 3}
 BYTES = 256
 SAMPLE = {"bpe": 2**24, "unigram": 2**21}        # most characters to learn from: minutes on one core
 LONGEST = 1000                  # characters of a line to learn from; SentencePiece skips lines over 4,192 bytes
 SAMPLE_SEED = 1811
 MOST_COUNTED = 2**22            # distinct words counted at once
 MOST_LISTED = 2**26             # bytes of a file that lists tokens
+CODE_POINTS = 0x110000
 LEARNED = "bpe:8000, unigram:8000, word, word:10000, char, char:200 or byte"
-# what SentencePiece is told of each kind; spaces keep its own tokens apart from words of the text spelled like them
-TRAINED = {
-    **dict.fromkeys(("bpe", "unigram"), dict(
-        byte_fallback=True, character_coverage=0.9995, remove_extra_whitespaces=False)),
-    "word": dict(input_format="tsv", character_coverage=1.0, unk_surface=" <unk>", pad_piece="<pad> ",
-                 unk_piece="<unk> ", bos_piece="<s> ", eos_piece="</s> "),
-    "char": dict(input_format="tsv", character_coverage=1.0, unk_surface="\N{REPLACEMENT CHARACTER}",
-                 remove_extra_whitespaces=False, add_dummy_prefix=False)}
 
 
 class Vocabulary:
     """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled.
 
-    encode(lines, threads)  the token ids of all lines, without special ones but ``unk``, and each line's number of
-                            tokens: two arrays
-    decode(ids)             the text of these tokens without special ones; ``unk`` is a visible character or word
-    content, suffix         of the file that ``read`` reads
+    suffix  of the file with ``content``, which ``read`` reads
     """
 
     pad, unk, bos, eos = range(4)
-    content: bytes
-    suffix: str
+    suffix = ".txt"
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def encode(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """The concatenated token ids of all lines, and each line's number of tokens: two integer arrays.
+
+        No special token except ``unk`` is inserted. threads: used by vocabularies that can use them.
+        """
+        raise NotImplementedError
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of these tokens without special ones; ``unk`` becomes a visible character."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict:
+        """Without what each process makes for itself."""
+        return {name: value for name, value in vars(self).items() if name not in ("_ids", "_model")}
+
+    @property
+    def content(self) -> bytes:
+        """The vocabulary as the bytes of a file."""
+        raise NotImplementedError
 
     @property
     def sha256(self) -> str:
+        """The file's checksum: vocabularies with the same checksum and suffix encode alike."""
         return hashlib.sha256(self.content).hexdigest()
 
 
 class Pieces(Vocabulary):
-    """Words, parts of them or characters by SentencePiece (Kudo & Richardson 2018, arXiv:1808.06226)."""
+    """Parts of words by SentencePiece (Kudo & Richardson 2018, arXiv:1808.06226), from the bytes of its model."""
 
     suffix = ".model"
 
     def __init__(self, content: bytes):
-        self.content = content
-        model, new = self._model, itertools.count(len(self._model))     # ids of special tokens that the model has not
+        self._content = content
+        model = self._model
+        self._size = len(model)
         self.unk = model.unk_id()
-        self.pad, self.bos, self.eos = (known if known >= 0 else next(new) for known in (
-            model.pad_id(), model.bos_id(), model.eos_id()))
-        self._size = next(new)
+        self.pad, self.bos, self.eos = (self._place(known()) for known in (model.pad_id, model.bos_id, model.eos_id))
+
+    def _place(self, known: int) -> int:
+        """The id of a special token; a new one if the model has none."""
+        if known >= 0:
+            return known
+        self._size += 1
+        return self._size - 1
 
     @cached_property
     def _model(self):
-        return _sentencepiece().SentencePieceProcessor(model_proto=self.content)
-
-    def __getstate__(self) -> dict:
-        """Without what each process makes for itself."""
-        return {name: value for name, value in vars(self).items() if name != "_model"}
+        return _sentencepiece().SentencePieceProcessor(model_proto=self._content)
 
     def __len__(self) -> int:
         return self._size
@@ -93,11 +111,81 @@ class Pieces(Vocabulary):
         special = {self.pad, self.bos, self.eos}
         return self._model.decode([int(i) for i in ids if int(i) not in special])
 
+    @property
+    def content(self):
+        return self._content
+
+
+class Listed(Vocabulary):
+    """A list of tokens in order, special ones included or appended; the file has one per line."""
+
+    def __init__(self, tokens: Sequence[str]):
+        self.tokens = list(tokens)
+        known = {SPELLED[token]: place for place, token in reversed(list(enumerate(self.tokens))) if token in SPELLED}
+        for number, token in enumerate(SPECIAL):
+            if number not in known:
+                known[number] = len(self.tokens)
+                self.tokens.append(token)
+        self.pad, self.unk, self.bos, self.eos = (known[number] for number in range(len(SPECIAL)))
+
+    def __len__(self):
+        return len(self.tokens)
+
+    @property
+    def content(self):
+        return "".join(f"{token}\n" for token in self.tokens).encode()
+
+    def _visible_tokens(self, ids: Iterable[int]) -> list[str]:
+        hidden = {self.pad, self.bos, self.eos}
+        return [self.tokens[i] for i in map(int, ids) if i not in hidden]
+
+
+class Words(Listed):
+    """Words separated by white space; <unk> in the text, as in WikiText, is ``unk``."""
+
+    suffix = ".words"           # distinguishes one-letter words from characters
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        ids = {token: place for place, token in enumerate(self.tokens)}
+        for token in SPELLED.keys() & ids.keys():
+            if ids[token] != self.unk:
+                del ids[token]
+        return ids
+
+    def encode(self, lines, threads=1):
+        words = [line.split() for line in lines]
+        counts = np.fromiter(map(len, words), np.int64, len(words))
+        find, unk = self._ids.get, self.unk
+        ids = (find(word, unk) for word in itertools.chain.from_iterable(words))
+        return np.fromiter(ids, np.uint32, int(counts.sum())), counts
+
+    def decode(self, ids):
+        return " ".join(self._visible_tokens(ids))
+
+
+class Characters(Listed):
+    """Single characters."""
+
+    @cached_property
+    def _ids(self) -> np.ndarray:
+        ids = np.full(CODE_POINTS, self.unk, np.uint32)
+        for place, token in enumerate(self.tokens):
+            if len(token) == 1:
+                ids[ord(token)] = place
+        return ids
+
+    def encode(self, lines, threads=1):
+        counts = np.fromiter(map(len, lines), np.int64, len(lines))
+        return self._ids[_code_points(lines)], counts
+
+    def decode(self, ids):
+        return "".join("\N{REPLACEMENT CHARACTER}" if token == self.tokens[self.unk] else token
+                       for token in self._visible_tokens(ids))
+
 
 class Bytes(Vocabulary):
     """The bytes of the text as UTF-8: 260 tokens, the special ones first."""
-
-    content, suffix = b"bytes\n", ".txt"
 
     def __len__(self):
         return len(SPECIAL) + BYTES
@@ -110,18 +198,22 @@ class Bytes(Vocabulary):
     def decode(self, ids):
         return bytes(int(i) - len(SPECIAL) for i in ids if int(i) >= len(SPECIAL)).decode("utf-8", "replace")
 
+    @property
+    def content(self):
+        return b"bytes\n"
+
 
 def is_learned(wanted: str) -> bool:
     """Whether to learn this vocabulary, rather than read a file. Raises UsageError for one that cannot be learned."""
     kind, colon, number = wanted.partition(":")
-    if kind not in (*TRAINED, "byte"):
+    if kind not in ("bpe", "unigram", "word", "char", "byte"):
         return False
-    least = len(SPECIAL) + 1 + (BYTES if kind in SAMPLE else 0)
+    least = len(SPECIAL) + 1 + (BYTES if kind in ("bpe", "unigram") else 0)
     if colon and kind != "byte":
         if not number.isdecimal() or int(number) < least:
             raise UsageError(f"vocabulary={wanted}: {kind}:N wants a whole number of at least {least} tokens, the "
                              f"special ones among them; the vocabularies are {LEARNED}, or a file")
-    elif colon or kind in SAMPLE:
+    elif colon or kind in ("bpe", "unigram"):
         raise UsageError(f"vocabulary={wanted}: give {'byte alone' if colon else f'its size, as {kind}:8000'}; the "
                          f"vocabularies are {LEARNED}, or a file")
     return True
@@ -130,10 +222,10 @@ def is_learned(wanted: str) -> bool:
 def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
     """Learn a vocabulary of this kind and size from chunks of lines, in bounded memory.
 
-    bpe:N, unigram:N  from a reproducible random sample; what has no piece is spelled in bytes; nothing is normalized
-    word:N, char:N    the N most frequent, including special tokens; without N all of them. Words are separated by
-    spaces,
-                      and one is <unk>, as in WikiText; others in a row that have no token are one ``unk``
+    bpe:N, unigram:N  SentencePiece, from a reproducible random sample of the lines; text without a piece is spelled in
+                      bytes, so nothing is ``unk``. The text is not normalized
+    word:N, char:N    the N most frequent, including special tokens, ties by character; without N all of them. With
+                      more than 2^22 distinct words, rare ones may be dropped
     byte              needs no text
 
     Raises DataError if the text is too small for the size, naming a possible one; UsageError as ``is_learned`` does.
@@ -143,23 +235,16 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
     kind, _, number = wanted.partition(":")
     if kind == "byte":
         return Bytes()
-    if kind in SAMPLE:
-        lines = sample(chunks, SAMPLE[kind])
-        if any(map(str.strip, lines)):
-            return _train(wanted, kind, lines, vocab_size=int(number))
-    elif counts := _count(kind, chunks):
-        most = len(counts) + len(SPECIAL)
-        if number and int(number) > most:
-            raise DataError(f"vocabulary={wanted}: {_too_high(kind, most)}")
-        return _train_counted(wanted, kind, counts, int(number or most))
-    raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
+    if kind in ("bpe", "unigram"):
+        return _pieces(wanted, kind, int(number), sample(chunks, SAMPLE[kind]))
+    size = int(number) - len(SPECIAL) if number else None
+    return _counted(wanted, size, Words if kind == "word" else Characters, chunks)
 
 
 def read(path: Path) -> Vocabulary:
-    """The vocabulary in a file: a SentencePiece model, or a list of tokens, one per line, special ones as <pad>, <unk>,
-    ...
-
-    A list is of words, or of characters if all are single and the file's name does not end in .words.
+    """The vocabulary in a file: a SentencePiece model, or a UTF-8 list of tokens, one per line, special ones spelled
+    <pad>, <unk>, <s>, </s>. A list is of words, or of characters if all are single and the file's name does not end in
+    .words. Raises DataError naming an invalid file.
     """
     try:
         with open(path, "rb") as file:
@@ -174,7 +259,7 @@ def read(path: Path) -> Vocabulary:
 
 def parse(content: bytes, path: Path) -> Vocabulary:
     """Like ``read``, from the file's content."""
-    if content == Bytes.content:
+    if content == Bytes().content:
         return Bytes()
     try:
         text = content.decode("utf-8")
@@ -194,7 +279,8 @@ def parse(content: bytes, path: Path) -> Vocabulary:
 def sample(chunks: Iterable[Sequence[str]], most: int) -> list[str]:
     """A uniform random sample of the lines, in order, of at most ``most`` characters; reproducible.
 
-    Lines whose random number is below a threshold are kept; it is halved while there are too many.
+    Each line draws a number, and lines below a threshold are kept; the threshold is halved while there are too many.
+    Lines are cut every LONGEST characters.
     """
     draw, bar, kept, size = random.Random(SAMPLE_SEED).random, 1.0, [], 0
     for line in _cut(chunks):
@@ -212,47 +298,31 @@ def sample(chunks: Iterable[Sequence[str]], most: int) -> list[str]:
 def _cut(chunks: Iterable[Sequence[str]]) -> Iterator[str]:
     for lines in chunks:
         for line in lines:
-            yield from (line[at:at + LONGEST] for at in range(0, len(line), LONGEST))
+            if 0 < len(line) <= LONGEST:
+                yield line
+            else:
+                yield from (line[at:at + LONGEST] for at in range(0, len(line), LONGEST))
 
 
-def _count(kind: str, chunks: Iterable[Sequence[str]]) -> dict[str, int]:
-    """The count of each word or character; where there are too many, those met least are dropped."""
-    counts, rarest = Counter(), 0
-    for lines in chunks:
-        if len(counts) > MOST_COUNTED:
-            rarest += 1
-            counts = Counter({token: count for token, count in counts.items() if count > rarest})
-        counts.update(itertools.chain.from_iterable(
-            line.replace("\t", " ").split(" ") if kind == "word" else line for line in lines))
-    del counts[""]              # between two spaces
-    return counts
-
-
-def _train_counted(wanted: str, kind: str, counts: Mapping[str, int], size: int) -> Pieces:
-    """Words or characters by these counts, which a tab separates: a character tab is given apart."""
-    listed = [f"{token}\t{count}" for token, count in counts.items() if token != "\t"]
-    return _train(wanted, kind, listed, vocab_size=size, required_chars="\t" if "\t" in counts else "")
-
-
-def _train(wanted: str, kind: str, lines: list[str], **more) -> Pieces:
+def _pieces(wanted: str, kind: str, size: int, lines: list[str]) -> Pieces:
+    if not any(map(str.strip, lines)):
+        raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
     package, model = _sentencepiece(), io.BytesIO()
     try:
         package.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=model, model_type=kind, normalization_rule_name="identity",
-            pad_id=0, unk_id=1, bos_id=2, eos_id=3, num_threads=1, minloglevel=3, **TRAINED[kind], **more)
+            sentence_iterator=iter(lines), model_writer=model, model_type=kind, vocab_size=size, byte_fallback=True,
+            character_coverage=0.9995, normalization_rule_name="identity", remove_extra_whitespaces=False,
+            pad_id=0, unk_id=1, bos_id=2, eos_id=3, num_threads=1, minloglevel=3)
     except (RuntimeError, ValueError, OSError) as error:
         raise DataError(f"vocabulary={wanted}: {_why_not(kind, str(error))}") from None
     return Pieces(model.getvalue())
 
 
-def _too_high(kind: str, most: int) -> str:
-    return f"the text allows at most {most} tokens of this kind; ask for {kind}:{most} or fewer"
-
-
 def _why_not(kind: str, error: str) -> str:
+    """The possible sizes, from SentencePiece's message."""
     high = re.search(r"too high .*<= (\d+)", error, re.DOTALL)
     if high and int(high[1]) > len(SPECIAL) + BYTES:
-        return _too_high(kind, int(high[1]))
+        return f"the text allows at most {high[1]} tokens of this kind; ask for {kind}:{high[1]} or fewer"
     low = re.search(r"smaller than required_chars\. \d+ vs (\d+)", error)
     if low:
         return (f"the text's characters, the 256 bytes and the special tokens need {low[1]} tokens; ask for "
@@ -260,26 +330,62 @@ def _why_not(kind: str, error: str) -> str:
     return f"SentencePiece cannot learn it from this text ({' '.join(error.split())}); try char or byte"
 
 
-def _parse_list(text: str, path: Path) -> Pieces:
+def _counted(wanted: str, size: int | None, kind: type[Listed], chunks: Iterable[Sequence[str]]) -> Listed:
+    counts = _words(chunks) if kind is Words else _characters(chunks)
+    for token in SPELLED:
+        counts.pop(token, None)
+    if not counts:
+        raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
+    if size is not None and size > len(counts):
+        name, most = wanted.partition(":")[0], len(counts) + len(SPECIAL)
+        raise DataError(f"vocabulary={wanted}: the text has {len(counts)} different {kind.__name__.lower()}, which make"
+                        f" {most} tokens with the special ones; ask for {name}:{most} or fewer, or {name} for all")
+    ordered = sorted(counts, key=lambda token: (-counts[token], token))
+    return kind([*SPECIAL, *ordered[:size]])
+
+
+def _words(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
+    """The count of each word; when there are too many, words met once are dropped, then words met twice, ..."""
+    counts, rarest = Counter(), 0
+    for lines in chunks:
+        if len(counts) > MOST_COUNTED:
+            rarest += 1
+            counts = Counter({word: count for word, count in counts.items() if count > rarest})
+        counts.update(itertools.chain.from_iterable(line.split() for line in lines))
+    return counts
+
+
+def _characters(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
+    counts = np.zeros(CODE_POINTS, np.int64)
+    for lines in chunks:
+        counts += np.bincount(_code_points(lines), minlength=CODE_POINTS)
+    return {chr(point): int(counts[point]) for point in np.flatnonzero(counts)}
+
+
+def _code_points(lines: Sequence[str]) -> np.ndarray:
+    return np.frombuffer("".join(lines).encode("utf-32-le"), "<u4")
+
+
+def _parse_list(text: str, path: Path) -> Listed:
     tokens = text.removeprefix("\ufeff").split("\n")
     if tokens[-1] == "":
         tokens.pop()
     tokens = [token[:-1] if len(token) > 1 and token.endswith("\r") else token for token in tokens]
     if all(token in SPELLED for token in tokens):
         raise DataError(f"{path}: lists no tokens; a vocabulary has one a line")
-    single = path.suffix != ".words" and all(len(token) == 1 or token in SPELLED for token in tokens)
-    met: dict[str, int] = {}
+    single = path.suffix != Words.suffix and all(len(token) == 1 or token in SPELLED for token in tokens)
+    met = {}
     for line, token in enumerate(tokens, 1):
         if not token or (not single and len(token.split()) != 1):
             hint = "; of the files that SentencePiece writes, give the .model" if "\t" in token else ""
             raise DataError(f"{path}: line {line} is {token[:40]!r}, not one word: a vocabulary has one a line{hint}")
-        if met.setdefault(token, line) != line:
+        if token in met:
             raise DataError(f"{path}: line {line} has {token[:40]!r} again, after line {met[token]}; is it a "
                             "vocabulary? It has each token once")
-    counts = {token: len(tokens) + 1 - line for token, line in met.items() if token not in SPELLED}   # in this order
-    return _train_counted(str(path), "char" if single else "word", counts, len(counts) + len(SPECIAL))
+        met[token] = line
+    return (Characters if single else Words)(tokens)
 
 
 def _sentencepiece():
-    return import_extra("sentencepiece", "a vocabulary of pieces, words or characters", "vocabulary=byte does without",
+    return import_extra("sentencepiece", "a vocabulary of pieces", "vocabulary=word, char or byte does without",
                         refused=DataError)

@@ -130,11 +130,9 @@ def test_the_record_tells_a_text_with_another_letter(folder, file):
 
 
 def test_a_vocabulary_with_other_special_tokens_tells_the_model(folder):
-    package = pytest.importorskip("sentencepiece")
-    package.SentencePieceTrainer.train(
-        sentence_iterator=iter(line for pair in sentences(0, 60) for line in pair), model_prefix=str(folder / "words"),
-        model_type="word", vocab_size=28, eos_id=24, bos_id=25, pad_id=26, unk_id=27, minloglevel=3)
-    data = load(folder, vocabulary=str(folder / "words.model"))
+    words = [*{word for pair in sentences(0, 60) for line in pair for word in line.split()}]
+    (folder / "words.txt").write_text("\n".join(sorted(words) + ["</s>", "<s>", "<pad>", "<unk>"]))
+    data = load(folder, vocabulary=str(folder / "words.txt"))
     assert data.model_args == {"vocabulary": 28, "pad": 26, "begin": 25, "end": 24}
     batch = data.train.take(visits(0, 1))
     assert (batch.source.max(), batch.inputs[:, 0].tolist()) == (26, [25, 25])

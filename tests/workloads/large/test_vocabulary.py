@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sentencepiece
 
 from hvdscale.errors import DataError, UsageError
 from hvdscale.workloads.large import vocabulary as module
-from hvdscale.workloads.large.vocabulary import Bytes, Pieces, is_learned, learn, parse, read, sample
+from hvdscale.workloads.large.vocabulary import Bytes, Characters, Pieces, Words, is_learned, learn, parse, read, sample
 
 WORDS = ["the", "cat", "sat", "mat", "on", "a", "dog", "ran", "far", "away", "über", "naïve"]
 KINDS = ("bpe:300", "unigram:290", "word", "word:9", "char", "char:12", "byte")
@@ -24,6 +23,7 @@ def text(lines=400, seed=0):
 
 @pytest.fixture(scope="module")
 def learned():
+    pytest.importorskip("sentencepiece")
     return {kind: learn(kind, [text()]) for kind in KINDS}
 
 
@@ -62,36 +62,25 @@ def test_sizes_are_those_asked_for(learned):
         300, 290, len(WORDS) + 4, 9, len(set("".join(WORDS)) | {" "}) + 4, 12, 260]
 
 
-def tokens(vocabulary):
-    """Those that are not special, without the mark of a space."""
-    return [vocabulary._model.id_to_piece(i).removeprefix("\u2581") for i in range(4, len(vocabulary))]
-
-
-def test_words_are_ordered_by_how_often_they_come(learned):
+def test_words_and_characters_are_ordered_by_how_often_they_come(learned):
     counts = Counter(" ".join(text()).split())
     wanted = [word for word, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
-    assert tokens(learned["word"]) == wanted and tokens(learned["word:9"]) == wanted[:5]
+    assert learned["word"].tokens[4:] == wanted
+    assert learned["word:9"].tokens[4:] == wanted[:5]
     ids, = by_line(learned["word:9"], [" ".join(wanted)])
-    assert ids == [4, 5, 6, 7, 8, 1]
+    assert ids == [4, 5, 6, 7, 8] + [1] * (len(wanted) - 5)
     assert learned["word:9"].decode(ids[3:6]) == f"{wanted[3]} {wanted[4]} <unk>"
 
 
-def test_words_spelled_like_special_tokens_are_words_as_others():
-    vocabulary = learn("word", [["a <unk>  a </s> <unk> "]])
-    assert tokens(vocabulary) == ["<unk>", "a", "</s>"]
-    assert by_line(vocabulary, ["a <unk>  <unk> </s> b"]) == [[5, 4, 4, 6, 1]]
+def test_a_word_unk_in_the_text_is_unknown_and_other_special_words_are_too(learned):
+    vocabulary = learn("word", [["a <unk> b </s> c <pad>"]])
+    assert vocabulary.tokens == ["<pad>", "<unk>", "<s>", "</s>", "a", "b", "c"]
+    assert by_line(vocabulary, ["a <unk> b </s> c <pad> <s>"]) == [[4, 1, 5, 1, 6, 1, 1]]
 
 
 def test_characters_not_met_in_learning_are_unknown(learned):
     ids, = by_line(learned["char"], ["a☃t"])
     assert ids[1] == 1 and learned["char"].decode(ids) == "a\N{REPLACEMENT CHARACTER}t"
-
-
-@pytest.mark.parametrize("line", ["", " a", "  two  spaces ", "tab\tand\r\x0b", "\u0301a漢𝄞"])
-def test_every_character_that_was_met_comes_back(line):
-    vocabulary = learn("char", [[line, "and more"]])
-    ids, = by_line(vocabulary, [line])
-    assert vocabulary.decode(ids) == line and vocabulary.unk not in ids and len(ids) == len(line)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,12 +102,23 @@ def test_a_vocabulary_is_the_same_from_its_file_and_from_a_pickle(learned, kind,
         assert other.sha256 == vocabulary.sha256
 
 
+def test_words_of_one_letter_each_are_words_again_from_their_file(tmp_path):
+    vocabulary = learn("word", [["a b a"]])
+    path = tmp_path / f"vocabulary{vocabulary.suffix}"
+    path.write_bytes(vocabulary.content)
+    assert isinstance(read(path), Words) and read(path).decode([4, 5]) == "a b"
+    path = tmp_path / f"vocabulary{Characters([]).suffix}"
+    path.write_bytes(vocabulary.content)
+    assert isinstance(read(path), Characters) and read(path).decode([4, 5]) == "ab"
+
+
 def test_threads_change_nothing(learned):
     assert by_line(learned["bpe:300"], text(), threads=3) == by_line(learned["bpe:300"], text())
 
 
 def test_a_model_without_special_tokens_gets_them_after_its_last(tmp_path):
-    sentencepiece.SentencePieceTrainer.train(
+    package = pytest.importorskip("sentencepiece")
+    package.SentencePieceTrainer.train(
         sentence_iterator=iter(text()), model_prefix=str(tmp_path / "plain"), model_type="bpe", vocab_size=60,
         minloglevel=3)              # unk, bos and eos are 0, 1, 2, and there is no pad
     vocabulary = read(tmp_path / "plain.model")
@@ -128,14 +128,20 @@ def test_a_model_without_special_tokens_gets_them_after_its_last(tmp_path):
         read(tmp_path / "plain.vocab")
 
 
-@pytest.mark.parametrize("name, content, line, ids, back", [
-    ("words.txt", "<S>\r\n</S>\r\n<UNK>\r\nthe\r\ncat\r\n", "cat <S> the dog", [5, 1, 4, 1], "cat <unk> the <unk>"),
-    ("letters.words", "a\nb\n", "b a", [5, 4], "b a"), ("letters.txt", "b\na\n", "ab", [5, 4], "ab"),
-    ("characters.txt", "a\n \nü\n\r\n☃\n\t\n", "ü a\r☃", [6, 5, 4, 7, 8], "ü a\r☃")])
-def test_a_list_of_words_or_of_characters_is_a_vocabulary_in_its_order(tmp_path, name, content, line, ids, back):
-    (tmp_path / name).write_bytes(content.encode())
-    vocabulary = read(tmp_path / name)
-    assert by_line(vocabulary, [line]) == [ids] and vocabulary.decode(ids) == back
+def test_a_list_of_words_keeps_its_numbers_and_gets_the_special_ones_it_lacks(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("<S>\r\n</S>\r\n<UNK>\r\nthe\r\ncat\r\n")
+    vocabulary = read(path)
+    assert isinstance(vocabulary, Words) and vocabulary.tokens[3:] == ["the", "cat", "<pad>"]
+    assert (vocabulary.bos, vocabulary.eos, vocabulary.unk, vocabulary.pad) == (0, 1, 2, 5)
+    assert by_line(vocabulary, ["cat the dog <S>"]) == [[4, 3, 2, 2]]
+
+
+def test_a_list_of_single_characters_is_a_vocabulary_of_characters(tmp_path):
+    path = tmp_path / "characters.txt"
+    path.write_bytes("a\n \nü\n\r\n☃\n".encode())
+    vocabulary = read(path)
+    assert isinstance(vocabulary, Characters) and by_line(vocabulary, ["ü a\r☃"]) == [[2, 1, 0, 3, 4]]
 
 
 # what cannot be
@@ -159,6 +165,7 @@ def test_what_is_no_kind_is_a_file():
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
 def test_a_size_too_large_for_the_text_is_refused_with_the_largest(kind):
+    pytest.importorskip("sentencepiece")
     with pytest.raises(DataError, match=rf"vocabulary={kind}:5000: .*ask for {kind}:(\d+) or fewer") as caught:
         learn(f"{kind}:5000", [text()])
     most = int(str(caught.value).split(f"ask for {kind}:")[1].split()[0])
@@ -168,6 +175,7 @@ def test_a_size_too_large_for_the_text_is_refused_with_the_largest(kind):
 
 
 def test_a_size_too_small_for_the_characters_is_refused_with_the_least():
+    pytest.importorskip("sentencepiece")
     many = ["".join(map(chr, range(0x4e00 + 50 * n, 0x4e00 + 50 * n + 50))) for n in range(4)]
     with pytest.raises(DataError, match=r"ask for bpe:(\d+) or more") as caught:
         learn("bpe:300", [many])
@@ -178,11 +186,13 @@ def test_a_size_too_small_for_the_characters_is_refused_with_the_least():
 @pytest.mark.parametrize("kind", ["bpe:300", "unigram:290", "word", "char"])
 @pytest.mark.parametrize("chunks", [[], [[]], [["", ""]]])
 def test_text_without_a_word_is_refused(kind, chunks):
+    pytest.importorskip("sentencepiece")
     with pytest.raises(DataError, match="the text to learn it from is empty"):
         learn(kind, chunks)
 
 
 def test_files_that_are_no_vocabulary_are_refused_by_name(tmp_path):
+    pytest.importorskip("sentencepiece")
     for name, content, said in [
             ("a.txt", b"the cat\nsat\n", "line 1 is 'the cat', not one word"),
             ("b.txt", b"one\n\ntwo\n", "line 2 is ''"),
@@ -225,7 +235,7 @@ def test_counting_words_takes_bounded_memory_and_finds_frequent_ones(monkeypatch
     monkeypatch.setattr(module, "MOST_COUNTED", 100)
     chunks = [[f"the cat the rare{chunk}x{number}" for number in range(50)] for chunk in range(40)]
     found = learn("word:8", chunks)
-    assert tokens(found)[:2] == ["the", "cat"] and len(found) == 8
+    assert found.tokens[4:6] == ["the", "cat"] and len(found) == 8
     assert len(learn("word", chunks)) <= 4 + 100 + 50
     assert len(learn("word", chunks[:2])) == 4 + 2 + 2 * 50
 
@@ -249,7 +259,6 @@ def test_a_sample_cuts_long_lines_and_leaves_out_empty_ones():
 
 def test_without_the_package_the_message_names_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sentencepiece", None)
-    for kind in ("bpe:300", "word", "char"):
-        with pytest.raises(DataError, match="needs sentencepiece.*pip install sentencepiece"):
-            learn(kind, [text()])
+    with pytest.raises(DataError, match="needs sentencepiece.*pip install sentencepiece"):
+        learn("bpe:300", [text()])
     assert isinstance(learn("byte", []), Bytes) and Pieces.suffix == ".model"
