@@ -109,11 +109,11 @@ def _host() -> str:
 def clear_leavings(folder: str | os.PathLike, names: re.Pattern[str] = ON_THE_WAY) -> None:
     """Removes what killed processes have left in a folder, once: files and folders of these names without a lock; none
     where the file system refuses locks."""
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            found = names.fullmatch(entry.name)
-            if found and entry.stat(follow_symlinks=False).st_uid == os.getuid():
-                with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):              # another process may clear it, too
+                found = names.fullmatch(entry.name)
+                if found and entry.stat(follow_symlinks=False).st_uid == os.getuid():
                     _clear(entry, *found.groups())
 
 

@@ -377,4 +377,4 @@ def updates(both: Both) -> Finding:
     if apart is None:
         return both.finding(UPDATES, "same" if ends else "same_so_far", **given)
     kind = "apart" if noise is None or noise > both.held + apart else "noise"
-    return both.finding(UPDATES, kind, update=both.held + apart + 1, noise=number((noise or 0) + 1), **given)
+    return both.finding(UPDATES, kind, update=both.held + apart + 1, noise=(noise or 0) + 1, **given)
