@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ...formatting.numbers import list_first, listed, number
+from ...formatting.numbers import list_first, listed
 from ...watch.remarks import OWN
 from ...watch.runner import LOCAL
 from ..finding import Finding
