@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Value:
-    """A number with the ends of its interval: the hull, over laws, of quantiles of its draws."""
+    """A number with the ends of its interval, quantiles of its draws."""
 
     value: float
     low: float
@@ -44,15 +44,9 @@ class Drawn:
         """Of that many steps, those between two."""
         return Drawn(min(max(self.value - start, 0), end - start), np.clip(self.draws - start, 0, end - start))
 
-    def known(self, confidence: float, laws: int = 1) -> Value:
-        """With the ends of its interval, see ``hull``."""
-        return Value(float(self.value), *hull(self.draws, confidence, laws))
-
-
-def hull(draws: np.ndarray, confidence: float, laws: int) -> tuple[float, float]:
-    """The ends of the smallest interval that contains that of each law; the draws alternate between ``laws`` laws."""
-    lows, highs = zip(*(quantiles(draws[at::laws], confidence) for at in range(laws)))
-    return min(lows), max(highs)
+    def known(self, confidence: float) -> Value:
+        """With the ends of its interval."""
+        return Value(float(self.value), *quantiles(self.draws, confidence))
 
 
 def levels(draws: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,15 +20,13 @@ import scipy
 
 from ..target import Target
 from .decision.choice import Decision
-from .decision.steps import StepsPosterior
-from .decision.times import TimesPosterior
 from .drawn import Drawn, Value, levels, log_variance
 from .intervals import CONFIDENCE, UNKNOWN, Spread
 from .measured import Footprint
 from .metric_direction import best_value
 from .noise import NoiseScale
 from .report_data import JobResults, Section
-from .step_time import ASSUMED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
+from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
                           points_of, steps_curve)
 from .steps import RunCell
@@ -235,9 +233,9 @@ class WorkerPlan:
         stands apart in the logs takes so many times as long as those there."""
         steps, times = self.run_spread, self.times.timings.spread
         if not steps.freedom:
-            return np.ones(self.curve.draws)
+            return np.ones(DRAWS)
         deviation = np.sqrt(steps.variance + (times.variance if times.freedom else 0.0))
-        drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(self.curve.draws))
+        drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(DRAWS))
         random = np.random.default_rng([0, 8])
         late = [ratio for point in self.curve.points for ratio in point.late] or [1.0]
         share = len(late) / max(1, sum(point.seeds for point in self.curve.points))
@@ -256,7 +254,7 @@ class WorkerPlan:
     @property
     def surest(self) -> float:
         """The largest chance that can be claimed: n draws cannot distinguish chances above 1 - 3 / n."""
-        return min(self.request.confidence, 1 - 3 / self.curve.draws)
+        return min(self.request.confidence, 1 - 3 / DRAWS)
 
 
 def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> list[T]:
@@ -283,34 +281,21 @@ def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: Job
     for workers in sorted(set(request.workers)):
         batches, why = _list_batches(workers, curve, times, request, workload.train_examples if workload else 0)
         found = [_Draft(workers, *batch, curve, times, request) for batch in batches]
-        found = [draft for draft in found if np.isfinite(draft.steps.value)]
+        found = [draft for draft in found if draft.meets]
         drafts += found
         if not found:
             left_out.append((workers, why or "no batch that fits is known to meet the target"))
-    decision = _decide(drafts, curve, times, request)
-    best = _best_batches(decision)
+    places = tuple((draft.workers, draft.batch, draft.passes) for draft in drafts)
+    decision = Decision(
+        places, curve.log_steps([draft.batch for draft in drafts]) + [draft.apart for draft in drafts],
+        times.model.log_seconds(request.per_node or times.timings.per_node, places),
+        np.log([draft.price for draft in drafts]), request.confidence)
+    order = np.lexsort((decision.expected(np.inf), decision.workers))
+    best = order[np.unique(decision.workers[order], return_index=True)[1]].tolist()
     for at in best:
-        drafts[at].settle(decision, at, curve.draws)
+        drafts[at].settle(decision, at)
     options = tuple(drafts[at].option(at, drafts[best[0]], curve.relative) for at in best)
     return WorkerPlan(workload, target, request, curve, times, options, tuple(left_out), decision, noise, job or {})
-
-
-def _decide(drafts: Sequence[_Draft], curve: StepsCurve, times: StepTimes, request: Request) -> Decision:
-    """The decision among drafts, which may be none."""
-    layout = request.per_node or times.timings.per_node
-    steps, clock = StepsPosterior(curve), TimesPosterior(times)
-    log_steps = steps.log_steps([draft.batch for draft in drafts]) + [draft.apart for draft in drafts]
-    places = tuple((draft.workers, draft.batch, draft.passes) for draft in drafts)
-    return Decision(places, log_steps, clock.log_seconds(layout, places), np.log([draft.price for draft in drafts]),
-                    request.confidence)
-
-
-def _best_batches(decision: Decision) -> list[int]:
-    """The column with the least expected time of each worker count, by workers."""
-    expected = decision.expected(np.inf)
-    order = np.lexsort((expected, decision.workers))
-    _, first = np.unique(decision.workers[order], return_index=True)
-    return [int(at) for at in order[first]]
 
 
 def plans_of(group: JobResults, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
@@ -330,27 +315,23 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     noise = NoiseScale(noise_scale) if noise_scale else _find_noise(group)
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
     job = {**(run.plan.get("problem") or {}), "asked": run.plan.get("asked") or {}}
-    plan = partial(_plan_or_why, group.workload, times, request, noise, job)
+
+    def plan(target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[RunCell],
+             best: float = np.nan) -> WorkerPlan | NoPlan:
+        if target and not any(point.steps.met for point in points):
+            return NoPlan(group.workload, target, NOT_MET, best)
+        if any(point.steps.value == 0 for point in points):
+            return NoPlan(group.workload, target, AT_ONCE)
+        if not points and noise is None and not request.global_batch:
+            return NoPlan(group.workload, None, NO_STEPS)
+        used, confidence = (noise if fit is None else None), request.confidence
+        drawn = None if used is None else noise_draws(used.noise_scale, used.low, used.high, confidence)
+        return plan_of(steps_curve(points, fit, noise=drawn, confidence=confidence), times.of_cells(cells), request,
+                       group.workload, target, used, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),
     return tuple(plan(section.target, *steps(section), section.cells, _find_best(section)) for section in about)
-
-
-def _plan_or_why(workload: JobKey, times: StepTimes, request: Request, noise: NoiseScale | None,
-                 job: Mapping[str, Any], target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None,
-                 cells: Iterable[RunCell], best: float = np.nan) -> WorkerPlan | NoPlan:
-    """The plan for a target's steps, with the measured times of cells; target None: no target."""
-    if target and not any(point.steps.met for point in points):
-        return NoPlan(workload, target, NOT_MET, best)
-    if any(point.steps.value == 0 for point in points):
-        return NoPlan(workload, target, AT_ONCE)
-    if not points and noise is None and not request.global_batch:
-        return NoPlan(workload, None, NO_STEPS)
-    noise, confidence = (noise if fit is None else None), request.confidence
-    drawn = None if noise is None else noise_draws(noise.noise_scale, noise.low, noise.high, confidence)
-    curve = steps_curve(points, fit, noise=drawn, confidence=confidence)
-    return plan_of(curve, times.of_cells(cells), request, workload, target, noise, job)
 
 
 def _find_noise(group: JobResults) -> NoiseScale | None:
@@ -401,66 +382,59 @@ def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Re
 class _Draft:
     """An option before it is compared with the first one.
 
+    point  where its S was measured: at its batch, or by its own runs where those of its batch are of another setting
     apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting
     """
 
     def __init__(self, workers: int, batch: int, passes: int, curve: StepsCurve, times: StepTimes, request: Request
                  ) -> None:
         self.workers, self.batch, self.passes, self.confidence = workers, batch, passes, request.confidence
-        self.times, self.layout = times, request.per_node or times.timings.per_node
+        self.curve, self.times, self.layout = curve, times, request.per_node or times.timings.per_node
         self.nodes, self.price = request.nodes(workers), request.paid(workers)
-        timing = times.measured(workers, self.layout, batch, passes)
-        self.trials = timing.trials if timing else ()
-        self.cell = times.cell_of(timing) if timing else None
-        at_batch = curve.at(batch)
-        self.steps = self._own_steps(curve, at_batch)
-        self.apart = float(np.log(self.steps.value / at_batch.value)) if at_batch.value < np.inf else 0.0
-        near = self.steps.point or min(curve.met, default=None, key=lambda point: abs(np.log(
-            point.global_batch / batch)))
+        self.timing = times.measured(workers, self.layout, batch, passes)
+        self.trials = self.timing.trials if self.timing else ()
+        self.cell = times.cell_of(self.timing) if self.timing else None
+        self.point = at_batch = curve.point_at(batch)
+        if self.cell and at_batch and at_batch.trials and not set(self.trials) & set(at_batch.trials):
+            self.point = point_of_cell(self.cell)
+        self.apart = 0.0
+        if self.point and at_batch and np.isfinite(at_batch.steps.value):
+            self.apart = float(np.log(self.point.steps.value / at_batch.steps.value))
+        near = self.point or min(curve.met, default=None, key=lambda point: abs(np.log(point.global_batch / batch)))
         if near is not None and near.unmet:         # one that meets takes 1 / (1 - unmet) runs
             self.apart -= float(np.log1p(-min(near.unmet, 0.99)))
 
-    def _own_steps(self, curve: StepsCurve, steps: StepsAt) -> StepsAt:
-        """S at its batch, or of its own runs where those of its batch are of another setting."""
-        if self.cell is None or steps.point is None or not steps.point.trials or set(self.trials) & set(
-                steps.point.trials):
-            return steps
-        return curve.measured(point_of_cell(self.cell))
+    @property
+    def meets(self) -> bool:
+        """Whether the target may be met at its batch."""
+        return self.point.steps.met if self.point else self.curve.mark_of(self.batch) is not None
 
-    def settle(self, decision: Decision, at: int, draws: int) -> None:
+    def settle(self, decision: Decision, at: int) -> None:
         """Take what was not measured from a column of the decision."""
-        steps, times = (found[:, at] for found in (decision.log_steps, decision.log_times))
-        if self.steps.point is None:
-            drawn = np.exp(steps[:draws])
-            self.steps = replace(self.steps, value=float(np.exp(steps.mean())), draws=drawn,
-                                 extrapolation=log_variance(drawn) if self.steps.beyond else 0.0)
-        self.step_time = self.times.at(self.workers, self.layout, self.batch, self.passes)
-        if self.step_time.mark != MEASURED:
-            self.step_time = StepTime(float(np.exp(times.mean())), np.exp(times[:draws]), self.step_time.mark)
+        steps, times = decision.log_steps[:, at], decision.log_times[:, at]
+        self.steps = self.curve.of_point(self.point) if self.point else self.curve.by_law(self.batch, steps)
+        self.step_time = self.times.of_timing(self.timing) if self.timing else self.times.by_model(
+            self.workers, self.layout, self.batch, self.passes, times)
         self.time = self.steps.times(self.step_time)
 
     def option(self, at: int, first: _Draft, relative: bool) -> Option:
         """The option; ``first`` is the draft of the smallest worker count."""
         time = self.time.over(first.time) if relative else self.time
-        seconds, paid = self._seconds(time), self.price / (first.price if relative else 1.0)
+        paid, seconds = self.price / (first.price if relative else 1.0), time.known(self.confidence)
+        own = self.cell and self.cell.seconds
+        if own and np.isclose(time.value, own.value, rtol=1e-9):        # this is the time of the cell
+            seconds = Value(seconds.value, own.low, own.high)
         speedup = first.time.over(self.time).known(self.confidence)
         statistical = _ratio(first.steps, self.steps, first.batch / self.batch, self.confidence)
         system = _ratio(first.step_time, self.step_time, self.batch / first.batch * first.workers / self.workers,
                         self.confidence)
-        own = log_variance(self.step_time.draws)
-        variance = log_variance(self.steps.draws) + own
-        outside = self.steps.extrapolation + own * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
+        of_steps, of_times = log_variance(self.steps.draws), log_variance(self.step_time.draws)
+        variance = of_steps + of_times
+        outside = of_steps * self.steps.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
         known = variance == 0 or relative and self is first
         return Option(self.workers, at, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
                       seconds.times(paid), time.draws, paid * time.draws, speedup, statistical, system,
                       0.0 if known else min(1.0, outside / variance), self.trials)
-
-    def _seconds(self, time: Drawn) -> Value:
-        """T with its interval: the cell's where this is its time, else quantiles of the draws."""
-        own = self.cell and self.cell.seconds
-        if own and np.isclose(time.value, own.value, rtol=1e-9):
-            return Value(float(time.value), own.low, own.high)
-        return time.known(self.confidence)
 
 
 def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float) -> Value:

@@ -140,7 +140,7 @@ def model_table(plan: WorkerPlan) -> Table:
     return PLAN.table("step-model", model.names, notes=notes, cells={
         "parameter": lambda name: Cell(MODEL_WORDS[name][0]), "symbol": lambda name: Cell(MODEL_WORDS[name][1]),
         "value": lambda name: _parameter(model, name, confidence),
-        "told": lambda name: Cell("given" if model.is_given(name, confidence) else
+        "told": lambda name: Cell("given" if name in model.given else
                                   "yes" if model.is_determined(name, confidence) else "no")})
 
 
@@ -149,4 +149,4 @@ def _parameter(model: StepModel, name: str, confidence: float) -> Cell:
     if name not in POWERS + PAUSES:
         ends = 1000 * ends[0], 1000 * ends[1], 1000 * ends[2]
     return Cell(number(ends[0]) if math.isfinite(ends[0]) else "full", *ends,
-                "" if model.is_given(name, confidence) else span(*ends[1:]))
+                "" if name in model.given else span(*ends[1:]))
