@@ -98,19 +98,13 @@ def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Seque
                 if section.target}
     metric, cells = _metric(sections, studies), cells_of(studies, sizes)
     parts = Counter(cell.workload for cell in cells)
-    found = []
-    for cell in cells:
-        section = sections.get(cell.workload)
-        fit = _fit_of(cell, section, options, parts[cell.workload] == 1) if section else None
-        found.append(_result(cell, fit, metric, budget, options))
+    found = tuple(_result(cell, sections.get(cell.workload), parts[cell.workload] == 1, metric, budget, options)
+                  for cell in cells)
     names = tuple(size.name for size in sizes)
-    quantities = {}
-    for key in QUANTITIES:
-        points = [SizePoint(one.cell.sizes, estimate, one.cell.label) for one in found
-                  if (estimate := one.estimate(key))]
-        if points:
-            quantities[key] = fit_power_law(names, points, options.confidence)
-    return SizeLaws(names, tuple(found), quantities, metric, budget, options.confidence)
+    points = {key: [SizePoint(one.cell.sizes, estimate, one.cell.label) for one in found
+                    if (estimate := one.estimate(key))] for key in QUANTITIES}
+    laws = {key: fit_power_law(names, own, options.confidence) for key, own in points.items() if own}
+    return SizeLaws(names, found, laws, metric, budget, options.confidence)
 
 
 def _metric(sections: Mapping[JobKey, Section], studies: Sequence[Study]) -> tuple[str, bool] | None:
@@ -122,21 +116,19 @@ def _metric(sections: Mapping[JobKey, Section], studies: Sequence[Study]) -> tup
     return next(((name, better(name, ()) == SMALLER) for name in columns if better(name, ())), None)
 
 
-def _fit_of(cell: SizeCell, section: Section, options: Options, whole: bool) -> CriticalBatchFit | None:
-    """The fit to the steps of a cell; ``whole``: it is all of its workload."""
-    if whole and not are_searched(cell.studies):
-        return section.batches.regimes.fit if section.batches else None
-    curve = curve_of(cell.studies, section.target, options) if section.target else None
-    return curve.regimes.fit if curve else None
-
-
-def _result(cell: SizeCell, fit: CriticalBatchFit | None, metric: tuple[str, bool] | None, budget: Budget | None,
-            options: Options) -> CellResult:
+def _result(cell: SizeCell, section: Section | None, whole: bool, metric: tuple[str, bool] | None,
+            budget: Budget | None, options: Options) -> CellResult:
+    """What is found in a cell; ``whole``: it is all of its workload, whose results the section has."""
+    searched = are_searched(cell.studies)
+    curve = section.batches if section else None
+    if section and section.target and (searched or not whole):
+        curve = curve_of(cell.studies, section.target, options)
     parts = [_costs(study, *metric, budget) for study in with_metric(cell.studies, metric[0])
-             ] if metric and are_searched(cell.studies) else []
+             ] if metric and searched else []
     batches, rates, costs = np.concatenate(parts, axis=1) if parts else np.empty((3, 0))
     distinct, lowest = lowest_by(batches, costs)
-    return CellResult(cell, fit, batches, rates, costs, basin_of(batches, rates, costs, options.confidence),
+    return CellResult(cell, curve.regimes.fit if curve else None, batches, rates, costs,
+                      basin_of(batches, rates, costs, options.confidence),
                       valley_of(distinct.astype(int).tolist(), lowest, options.confidence), options.confidence)
 
 

@@ -111,12 +111,9 @@ def _split(study: Study, sizes: Sequence[Size], budgets: Mapping[float, float]
                          "metaparameter that is searched is no size")
     if len(rows) == 1:
         return [(tuple(rows[0].tolist()), study)]
-    return [(tuple(row.tolist()), _only(study, (columns == row).all(1))) for row in rows]
-
-
-def _only(study: Study, chosen: np.ndarray) -> Study:
-    """The chosen trials; the others count as neither finished nor diverged."""
-    return replace(among(study, chosen), repeat=study.repeat & chosen)
+    chosen = [(columns == row).all(1) for row in rows]          # the others count as neither finished nor diverged
+    return [(tuple(row.tolist()), replace(among(study, own), repeat=study.repeat & own))
+            for row, own in zip(rows, chosen)]
 
 
 def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndarray:
@@ -132,14 +129,16 @@ def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndar
         return own
     if size.name == TOKENS and (each := _tokens_a_step(study)) > 0 and study.budget_steps.any():
         return np.array([budgets.get(steps * each, np.nan) for steps in study.budget_steps.tolist()])
-    value = _of_workload(study, size.name)
-    if not value > 0:
-        there = [*study.metaparameters, *_arguments(study.workload), *[EXAMPLES] * bool(study.workload.train_examples),
-                 *[PARAMETERS] * (parameters_of(study.plan(0)) > 0)]
+    arguments = json.loads(study.workload.model_args or "{}")
+    there = {PARAMETERS: parameters_of(study.plan(0)), **(arguments if isinstance(arguments, dict) else {}),
+             EXAMPLES: study.workload.train_examples}
+    sizes = {key: float(value) for key, value in there.items()
+             if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0}
+    if size.name not in sizes:
         raise UsageError(f"--size {size.name}: the log of {study.workload} does not have it; it has "
-                         f"{', '.join(there) or 'no sizes'}. A pattern takes it from the name, such as "
-                         f"'{size.name}=([0-9.]+[kMB])'")
-    return np.full(len(study), value)
+                         f"{', '.join([*study.metaparameters, *sizes]) or 'no sizes'}. A pattern takes it from the "
+                         f"name, such as '{size.name}=([0-9.]+[kMB])'")
+    return np.full(len(study), sizes[size.name])
 
 
 def _tokens_a_step(study: Study) -> float:
@@ -158,18 +157,3 @@ def _budgets(studies: Sequence[Study]) -> dict[float, float]:
             fewest = spent
         found[spent] = fewest
     return found
-
-
-def _of_workload(study: Study, name: str) -> float:
-    if name == EXAMPLES:
-        return float(study.workload.train_examples)
-    value = _arguments(study.workload).get(name)
-    if value is None and name == PARAMETERS:
-        value = parameters_of(study.plan(0))
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
-
-
-def _arguments(workload: JobKey) -> Mapping[str, object]:
-    """The model's arguments."""
-    found = json.loads(workload.model_args or "{}")
-    return found if isinstance(found, dict) else {}
