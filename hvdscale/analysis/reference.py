@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from . import published as box
 from .curves import BatchPoint, Curve, CurvePoint, steps_of_best
 from .intervals import CONFIDENCE, Estimate, student_quantile
 from .trials import JobKey
+
+T = TypeVar("T")
 
 WITHIN_LOG2 = 0.5           # of the published steps, at
 SHARE_WITHIN = 0.8          # of the batch sizes
@@ -59,9 +61,9 @@ class PublishedCurve:
     b_crit: float
     s_min: float
     rms_log2: float
-    perfect: tuple[float, ...]
-    useful: tuple[float, ...]
-    file: str
+    perfect: tuple[float, ...] = ()
+    useful: tuple[float, ...] = ()
+    file: str = ""
 
     def at(self, batch: float) -> tuple[float, float, float] | None:
         """(steps, low, high) at a batch size, interpolated linearly in logarithms; None beyond the published range."""
@@ -183,23 +185,32 @@ class Fidelity:
     @property
     def marks(self) -> tuple[PassMark, PassMark, PassMark]:
         """Those of the steps, of B_crit and of the intervals."""
-        return (self._mark_share("within", SHARE_WITHIN, "steps"), _mark_critical_batch(self.curve, self.published),
-                self._mark_share("covered", SHARE_COVERED, "intervals"))
-
-    def _mark_share(self, name: str, wanted: float, label: str) -> PassMark:
-        passed, decided = self.counted(name)
-        found = passed / decided if decided else math.nan
-        return PassMark(label, wanted, found, found >= wanted if decided else None)
+        def mark(label: str, name: str, wanted: float) -> PassMark:
+            passed, decided = self.counted(name)
+            found = passed / decided if decided else math.nan
+            return PassMark(label, wanted, found, found >= wanted if decided else None)
+        return (mark("steps", "within", SHARE_WITHIN), _mark_critical_batch(self.curve, self.published),
+                mark("intervals", "covered", SHARE_COVERED))
 
 
 def load(name: str) -> Reference:
     """The publication of this name; UsageError that lists the publications where the name is unknown."""
     record = box.read(name)
+    curves, jobs, orderings = (record.get(key, ()) for key in ("curve", "job", "ordering"))
     return Reference(name, record["title"], record["source"], record["obtained"], record.get("estimate", ""),
-                     tuple(_parse_curve(record, one) for one in record.get("curve", ())),
-                     tuple(PublishedJob(one["label"], one["dataset"], one["unit"], tuple(map(float, one["b_crit"])),
-                                        tuple(map(float, one["noise_scale"]))) for one in record.get("job", ())),
-                     tuple(map(_parse_ordering, record.get("ordering", ()))))
+                     tuple(_parse_curve(record, one) for one in curves),
+                     tuple(_parse(PublishedJob, one) for one in jobs),
+                     tuple(_parse(Ordering, one) for one in orderings))
+
+
+def _parse(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A record of the values that are its fields, lists as tuples."""
+    names = {field.name for field in fields(kind)}                          # type: ignore[arg-type]
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+             if name in names}
+    if "target" in found:
+        found["target"] = Target.parse(values["target"])
+    return kind(**found)
 
 
 def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | None:
@@ -213,16 +224,14 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
     reasons, remarks = _list_differences(curve, published)
     if reasons:
         other_goal = len(reasons) == 1 and not _is_same_goal(curve.target, published.target)
-        return NoMatch(tuple(reasons), curve, published,
-                       _find_base(curve, published) if other_goal else None)
+        return NoMatch(tuple(reasons), curve, published, _find_base(curve, published) if other_goal else None)
     found, beyond = [], []
     for point in curve.points:
         at = published.at(point.global_batch)
         if at is None:
             beyond.append(point.global_batch)
         else:
-            equal = at_equal_trials(curve, point, published.trials)
-            found.append(_compare_point(point, equal, at, point.global_batch not in published.batches))
+            found.append(_compare_point(curve, published, point, at))
     return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks))
 
 
@@ -246,37 +255,20 @@ def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
 
 
 def _parse_curve(record: Mapping[str, Any], one: Mapping[str, Any]) -> PublishedCurve:
-    target = Target.parse(one["target"])
-    kind = one.get("kind", record["kind"])
+    """A curve of steps, or of means of runs in epochs or examples; ``every``: between evaluations."""
+    kind, trials = one.get("kind", record["kind"]), 0
     if kind == "steps":
         batches, steps = (np.array(list(part), float) for part in (one["steps"].keys(), one["steps"].values()))
-        off = 2.0 ** record["within_log2"]
+        off, trials = 2.0 ** record["within_log2"], one.get("trials", record["trials"])
         low, high = steps / off, steps * off
     else:
-        batches, steps, low, high = _parse_means(one, kind)
+        batches, mean, runs, variation = np.array([[float(at), *value] for at, value in one["values"].items()]).T
+        half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
+        unit = (one["train_examples"] if kind == "epochs" else 1) / batches
+        steps, low, high = unit * mean, unit * (mean * (1 - half) - one["every"]), unit * mean * (1 + half)
     order = np.argsort(batches)
-    trials = 0 if kind != "steps" else one.get("trials", record["trials"])
-    return PublishedCurve(one["label"], one["dataset"], tuple(one["models"]), tuple(one["optimizers"]),
-                          one["train_examples"], target, batches[order], steps[order], low[order], high[order], trials,
-                          float(one["b_crit"]), float(one["s_min"]), float(one["rms_log2"]),
-                          tuple(map(float, one.get("perfect", ()))), tuple(map(float, one.get("useful", ()))),
-                          one.get("file", ""))
-
-
-def _parse_means(one: Mapping[str, Any], kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(batches, steps, low, high) from means of runs in epochs or examples; ``every``: between evaluations."""
-    rows = np.array([[float(batch), *value] for batch, value in one["values"].items()])
-    batches, mean, runs, variation = rows.T
-    half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
-    unit = one["train_examples"] if kind == "epochs" else 1
-    return (batches, unit * mean / batches, unit * (mean * (1 - half) - one["every"]) / batches,
-            unit * mean * (1 + half) / batches)
-
-
-def _parse_ordering(one: Mapping[str, Any]) -> Ordering:
-    return Ordering(one["label"], one["dataset"], tuple(one["models"]), Target.parse(one["target"]),
-                    tuple(one["earlier"]), tuple(one["later"]), tuple(map(float, one["perfect"])),
-                    float(one["at_least"]))
+    columns = {"batches": batches[order], "steps": steps[order], "low": low[order], "high": high[order]}
+    return _parse(PublishedCurve, {**one, "trials": trials, **columns})
 
 
 def _list_differences(curve: Curve, published: PublishedCurve) -> tuple[list[str], list[str]]:
@@ -311,23 +303,20 @@ def _find_base(curve: Curve, published: PublishedCurve) -> int | None:
     return min(both) if len(both) > 1 else None
 
 
-def at_equal_trials(curve: Curve, point: CurvePoint | BatchPoint, trials: int) -> Estimate:
-    """Steps at a point of a search as the best of ``trials`` trials; of repeats, or for 0 trials, as they are."""
-    if not isinstance(point, CurvePoint) or trials in (0, curve.n):
-        return point.steps
-    return steps_of_best(point.study, curve.target, trials, curve.confidence)
-
-
-def _compare_point(point: CurvePoint | BatchPoint, steps: Estimate, at: tuple[float, float, float],
-                   interpolated: bool) -> FidelityPoint:
-    published, low, high = at
-    apart = math.log2(steps.value / published) if steps.met and steps.value > 0 else math.inf
+def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | BatchPoint,
+                   at: tuple[float, float, float]) -> FidelityPoint:
+    """A point of a curve beside (steps, low, high) published at its batch."""
+    expected, low, high = at
+    steps = point.steps
+    if isinstance(point, CurvePoint) and published.trials not in (0, curve.n):
+        steps = steps_of_best(point.study, curve.target, published.trials, curve.confidence)
+    apart = math.log2(steps.value / expected) if steps.met and steps.value > 0 else math.inf
     within: bool | None = abs(apart) <= WITHIN_LOG2
-    if not steps.met and not steps.beyond > published * 2 ** WITHIN_LOG2:
+    if not steps.met and not steps.beyond > expected * 2 ** WITHIN_LOG2:
         apart, within = math.nan, None
     covered = None if within is None else _overlaps(steps, low, high)
-    return FidelityPoint(point.global_batch, published, low, high, interpolated, point.steps, steps, apart, within,
-                         covered, point)
+    return FidelityPoint(point.global_batch, expected, low, high, point.global_batch not in published.batches,
+                         point.steps, steps, apart, within, covered, point)
 
 
 def _overlaps(steps: Estimate, low: float, high: float) -> bool | None:
