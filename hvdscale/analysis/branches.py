@@ -221,20 +221,16 @@ def branched_of(trials: Iterable[Trial], tolerance: Tolerance | None = None, con
 
     tolerance  None: that of the branches' own plans
     """
-    found = group_by((trial for trial in trials if trial.branch), lambda trial: (trial.workload, *(
+    by_run = group_by((trial for trial in trials if trial.branch), lambda trial: (trial.workload, *(
         trial.branch[name] for name in ("base", "base_batch", "rule", "metric", "length"))))
-    return tuple(run for (workload, *_), own in found.items()
-                 for run in [_branched(workload, own, tolerance, confidence)] if run.points)
-
-
-def _branched(workload: JobKey, trials: Sequence[Trial], tolerance: Tolerance | None, confidence: float) -> Branched:
-    branch = trials[0].branch
-    if tolerance is None:
-        tolerance = Tolerance.parse(str(branch.get("tolerance", DEFAULT_TOLERANCE)))
-    by_step = group_by(trials, lambda trial: int(trial.branch["step"]))
-    points = [_point(by_step[step], branch["metric"], tolerance, confidence) for step in sorted(by_step)]
-    return Branched(workload, branch["base"], branch["base_batch"], branch["rule"], branch["metric"],
-                    branch["length"], tolerance, confidence, tuple(point for point in points if point))
+    found = []
+    for (workload, base, base_batch, rule, metric, length), own in by_run.items():
+        allowed = tolerance or Tolerance.parse(str(own[0].branch.get("tolerance", DEFAULT_TOLERANCE)))
+        by_step = group_by(own, lambda trial: int(trial.branch["step"]))
+        points = [_point(by_step[step], metric, allowed, confidence) for step in sorted(by_step)]
+        found.append(Branched(workload, base, base_batch, rule, metric, length, allowed, confidence,
+                              tuple(point for point in points if point)))
+    return tuple(run for run in found if run.points)
 
 
 def _point(trials: Sequence[Trial], metric: str, tolerance: Tolerance, confidence: float) -> BranchPoint | None:

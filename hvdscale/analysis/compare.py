@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -155,26 +154,28 @@ def _list_trials(trials: Iterable[Trial]) -> str:
 
 def _compare(workload: JobKey, target: Target | None, before: Mapping[tuple[int, int], RunCell],
              after: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
-    samples = [_Samples(*_at_common_trials(before[key], after[key]), target) for key in before if key in after]
+    samples = [_Samples(before[key], after[key], target) for key in before if key in after]
     pools = {measure: _Pools(samples, measure) for measure in MEASURES}
-    cells = tuple(_compare_cells(one, pools, tolerances) for one in samples)
-    return Comparison(workload, target, cells, _test_overall(samples, target, tolerances),
+    cells = []
+    for one in samples:
+        tests = [_test(measure, one, pools[measure], tolerances) for measure in (MEASURES if target else (SPEED,))]
+        if target and one.baseline.runs and one.candidate.runs:
+            tests.append(_best_test(one, target, tolerances))
+        cells.append(ComparedCell(one.baseline.workers[0], one.baseline.global_batch, one.baseline, one.candidate,
+                                  one.pairing, tuple(tests)))
+    return Comparison(workload, target, tuple(cells), _test_overall(samples, target, tolerances),
                       tuple(key for key in before if key not in after),
                       tuple(key for key in after if key not in before), tolerances)
 
 
-def _at_common_trials(one: RunCell, other: RunCell) -> tuple[RunCell, RunCell]:
-    """The cells; if both were searched, each at the best of as many trials as the smaller search has."""
-    if not (one.searched and other.searched):
-        return one, other
-    n = min(len(one.draws), len(other.draws))
-    return replace(one, best_of_n=n), replace(other, best_of_n=n)
-
-
 class _Samples:
-    """The measurements of two cells, ready to be divided; paired by position where there are ``pairs``."""
+    """The measurements of two cells, ready to be divided; paired by position where there are ``pairs``. If both were
+    searched, each is at the best of as many trials as the smaller search has."""
 
     def __init__(self, baseline: RunCell, candidate: RunCell, target: Target | None) -> None:
+        if baseline.searched and candidate.searched:
+            n = min(len(baseline.draws), len(candidate.draws))
+            baseline, candidate = replace(baseline, best_of_n=n), replace(candidate, best_of_n=n)
         self.baseline, self.candidate, self.target = baseline, candidate, target
         self.pairs = _same_draws(baseline, candidate, target) if target else []
         self.pairing = "draw" if self.pairs else ""
@@ -182,15 +183,11 @@ class _Samples:
             self.pairing = "seed"
             self.pairs = [(ours, theirs) for ours in baseline.runs for theirs in candidate.runs
                           if ours.trial.seed_key == theirs.trial.seed_key]
+        # whether each pair is one run twice: equal evaluations up to the one that met
+        self.same = bool(self.pairs) and target is not None and all(
+            _same_course(ours, theirs, target.column) for ours, theirs in self.pairs)
         if self.pairing != "draw" and (baseline.searched or candidate.searched) and not self.same:
             self.pairing, self.pairs = "search", []
-
-    @property
-    def same(self) -> bool:
-        """Whether each pair is one run twice: equal evaluations up to the one that met."""
-        target = self.target
-        return bool(self.pairs) and target is not None and all(
-            _same_course(ours, theirs, target.column) for ours, theirs in self.pairs)
 
     def sides(self, measure: str) -> tuple[np.ndarray, np.ndarray]:
         """Values, and values at the evaluation before, of the baseline and of the candidate, without NaN."""
@@ -255,18 +252,9 @@ class _Pools:
                       for at in (0, 1)]
 
 
-def _compare_cells(samples: _Samples, pools: Mapping[str, _Pools], tolerances: Tolerances) -> ComparedCell:
-    target = samples.target
-    tests = [_test(measure, samples, pools, tolerances) for measure in (MEASURES if target else (SPEED,))]
-    if target and samples.baseline.runs and samples.candidate.runs:
-        tests.append(_best_test(samples, target, tolerances))
-    return ComparedCell(samples.baseline.workers[0], samples.baseline.global_batch, samples.baseline, samples.candidate,
-                        samples.pairing, tuple(tests))
-
-
-def _test(measure: str, samples: _Samples, pools: Mapping[str, _Pools], tolerances: Tolerances) -> Test:
+def _test(measure: str, samples: _Samples, pool: _Pools, tolerances: Tolerances) -> Test:
     before, after = samples.estimates(measure)
-    change = _change(measure, samples, pools[measure], tolerances.confidence)
+    change = _change(measure, samples, pool, tolerances.confidence)
     return Test(measure, before.value, after.value, change, *_judge(measure, samples, change, tolerances.of(measure)))
 
 
@@ -283,29 +271,21 @@ def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) ->
     (a, _), (b, _) = baseline, candidate = samples.sides(measure)
     if not len(a) or not len(b) or min(a.min(), b.min()) <= 0:
         return Estimate.unknown(runs)
-    if np.isinf([*a, *b]).any():
-        return _ends_ratio(before, after, runs)
+    if np.isinf([*a, *b]).any():            # some runs did not meet: of the medians, between the ratios of the ends
+        if not before.met or not before.low > 0:
+            return Estimate.unknown(runs)
+        return Estimate(after.value / before.value if after.met else np.nan, after.low / before.high,
+                        after.high / before.low, runs)
     if samples.is_single(measure) and (measure == SPEED or samples.same):
         return Estimate(mean_ratio(b, a), *NONE, runs)
-    interval = partial(_interval, pool=pool, paired=bool(samples.pairs), confidence=confidence)
+
+    def interval(over: np.ndarray, under: np.ndarray, at: int) -> Ends:
+        if min(len(over), len(under)) < 2:          # so that only the grid limits it
+            return (mean_ratio(over, under),) * 2
+        return (paired_ratio_interval(over, under, pool.paired[at], confidence) if samples.pairs else
+                ratio_interval(over, under, pool.apart[at], confidence))
     ends: Ends = interval(b, a, 0) if samples.same else hull_over_grid(candidate, baseline, interval)
     return Estimate(mean_ratio(b, a), *ends, len(a) if samples.pairing == "draw" else runs)
-
-
-def _ends_ratio(before: Estimate, after: Estimate, runs: int) -> Estimate:
-    """The ratio where some runs did not meet: of the medians, between the ratios of the ends."""
-    if not before.met or not before.low > 0:
-        return Estimate.unknown(runs)
-    low, high = after.low / before.high, after.high / before.low
-    return Estimate(after.value / before.value if after.met else np.nan, low, high, runs)
-
-
-def _interval(over: np.ndarray, under: np.ndarray, at: int, pool: _Pools, paired: bool, confidence: float) -> Ends:
-    """The interval of over / under; the ratio itself where a side has one run, so that only the grid limits it."""
-    if min(len(over), len(under)) < 2:
-        return (mean_ratio(over, under),) * 2
-    return (paired_ratio_interval(over, under, pool.paired[at], confidence) if paired else
-            ratio_interval(over, under, pool.apart[at], confidence))
 
 
 def _judge(measure: str, samples: _Samples, change: Estimate, tolerance: float | None) -> tuple[str | None, str]:
@@ -341,16 +321,18 @@ def _judge_unmet(before: Estimate, after: Estimate) -> tuple[str, str] | None:
     return UNDECIDED, "not met, but it stopped before the baseline's steps"
 
 
-def _judge_ratio(change: Estimate, tolerance: float, measure: str) -> tuple[str, str]:
+def _judge_ratio(change: Estimate, tolerance: float | None, measure: str) -> tuple[str | None, str]:
     """(verdict, reason) of a ratio with a valid interval."""
     low, high = change.low, change.high
     if measure == SPEED:                        # more is better
         low, high = (1 / end if end else np.inf for end in (high, low))
-    return _judge_interval(low, high, 1 + tolerance)
+    return _judge_interval(low, high, None if tolerance is None else 1 + tolerance)
 
 
-def _judge_interval(low: float, high: float, limit: float) -> tuple[str, str]:
-    """(verdict, reason) of an interval that must not be above a limit."""
+def _judge_interval(low: float, high: float, limit: float | None) -> tuple[str | None, str]:
+    """(verdict, reason) of an interval that must not be above a limit; (None, "") without one."""
+    if limit is None:
+        return None, ""
     if math.isnan(low) or math.isnan(high):
         return UNDECIDED, "no interval"
     if low > limit:
@@ -365,12 +347,10 @@ def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> Tes
     by_seed = [{run.trial.seed_key: best_value(run.trial.metrics[target.column][run.trial.step <= horizon],
                                                target.minimizes) for run in own} for own in runs]
     a, b = (np.array([own[seed] for seed in sorted(own)]) for own in by_seed)
-    paired = samples.pairing == "seed"
-    change = _difference(a, b, paired, tolerances.confidence)
+    change = _difference(a, b, samples.pairing == "seed", tolerances.confidence)
     before, after = (float(np.nanmean(values)) if np.isfinite(values).any() else np.nan for values in (a, b))
     worse = (change.low, change.high) if target.minimizes else (-change.high, -change.low)
-    verdict, reason = (None, "") if tolerances.metric is None else _judge_interval(*worse, tolerances.metric)
-    return Test(BEST, before, after, change, verdict, reason)
+    return Test(BEST, before, after, change, *_judge_interval(*worse, tolerances.metric))
 
 
 def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -> Estimate:
@@ -403,9 +383,8 @@ def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances
                         mean_interval(high, confidence=tolerances.confidence) if np.isfinite(high).all() else
                         (np.inf, np.inf))
             change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
-            tolerance = tolerances.of(measure)
-            verdict, reason = (None, "") if tolerance is None else _judge_ratio(change, tolerance, measure)
-            tests.append(Test(measure, np.nan, np.nan, change, verdict, reason))
+            tests.append(Test(measure, np.nan, np.nan, change,
+                              *_judge_ratio(change, tolerances.of(measure), measure)))
     return tuple(tests)
 
 
@@ -414,8 +393,13 @@ def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] 
     there). None where either did not meet or was not timed."""
     if measure == STEPS and samples.same:
         return 1.0, 1.0, 1.0
-    if samples.by_search(measure):
-        return _search_ratios(measure, samples)
+    if samples.by_search(measure):                  # where seconds are proportional to steps
+        before, after = samples.estimates(measure)
+        if not (before.met and after.met and before.value > 0):
+            return None
+        value = after.value / before.value
+        moved = [np.nan_to_num(cell.steps.before / cell.steps.value) for cell in (samples.candidate, samples.baseline)]
+        return value, value * moved[0], value / moved[1] if moved[1] > 0 else np.inf
     (a, a_before), (b, b_before) = samples.sides(measure)
     if not len(a) or not len(b) or np.isinf([*a, *b]).any() or min(a.min(), b.min()) <= 0:
         return None
@@ -423,16 +407,6 @@ def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] 
     if samples.same:
         return value, value, value
     return value, mean_ratio(b_before, a), mean_ratio(b, a_before) if a_before.min() > 0 else np.inf
-
-
-def _search_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] | None:
-    """The same for searches; seconds are proportional to steps."""
-    before, after = samples.estimates(measure)
-    if not (before.met and after.met and before.value > 0):
-        return None
-    value = after.value / before.value
-    moved = [np.nan_to_num(cell.steps.before / cell.steps.value) for cell in (samples.candidate, samples.baseline)]
-    return value, value * moved[0], value / moved[1] if moved[1] > 0 else np.inf
 
 
 def _worst(tests: Iterable[Test]) -> str:
