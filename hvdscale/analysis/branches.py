@@ -52,20 +52,13 @@ STEEPEST = 2.0              # the highest power of k as which the excess loss ma
 
 @dataclass(frozen=True, eq=False)
 class Excess:
-    """The loss of each k over the smallest of any smaller k: arrays of shape (factors,).
+    """The loss of each k over the smallest of any smaller k: arrays of shape (factors,)."""
 
-    mean   over orders; 0 at the first k, inf where some order diverged
-    error  standard error of the mean; 0 at the first k, NaN of one order
-    best        the smallest mean loss of any smaller k; at the first k its own
-    allowed     the tolerance there
-    freedom     degrees of freedom of the errors
-    """
-
-    mean: np.ndarray
-    error: np.ndarray
-    best: np.ndarray
-    allowed: np.ndarray
-    freedom: int
+    mean: np.ndarray        # over orders; 0 at the first k, inf where some order diverged
+    error: np.ndarray       # standard error of the mean; 0 at the first k, NaN of one order
+    best: np.ndarray        # the smallest mean loss of any smaller k; at the first k its own
+    allowed: np.ndarray     # the tolerance there
+    freedom: int            # degrees of freedom of the errors
 
     @property
     def within(self) -> np.ndarray:
@@ -168,43 +161,29 @@ def _between(k: np.ndarray, over: np.ndarray, at: int, power: float, diverged: f
 
 @dataclass(frozen=True, eq=False)
 class BranchPoint:
-    """The branches from one checkpoint.
+    """The branches from one checkpoint."""
 
-    step, examples  done by then in the base run
-    factors         k, growing;  losses  smoothed, at their ends: shape (orders, factors)
-    allowed         the tolerance there, in the metric's unit
-    critical        the critical batch in examples, see critical_factor
-    noise           the noise scale over the branches of the largest k that passes; None: not measured
-    keys            the trials behind it;  diverged  those of them that did
-    """
-
-    step: int
-    examples: int
-    factors: tuple[int, ...]
-    losses: np.ndarray
-    allowed: float
-    critical: Estimate
-    noise: NoiseScale | None
-    keys: tuple[tuple[str, int], ...]
+    step: int                           # done by then in the base run
+    examples: int                       # likewise
+    factors: tuple[int, ...]            # k, growing
+    losses: np.ndarray                  # smoothed, at the ends of the branches: shape (orders, factors)
+    allowed: float                      # the tolerance there, in the metric's unit
+    critical: Estimate                  # the critical batch in examples, see critical_factor
+    noise: NoiseScale | None            # over the branches of the largest k that passes; None: not measured
+    keys: tuple[tuple[str, int], ...]   # the trials behind it
     diverged: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Branched:
-    """The branches of one run, by checkpoint.
-
-    base         id of its log;  base_batch  its global batch
-    rule         by which the rate followed the batch
-    metric       whose values are the losses
-    length       examples of a branch
-    """
+    """The branches of one run, by checkpoint."""
 
     workload: JobKey
-    base: str
-    base_batch: int
-    rule: str
-    metric: str
-    length: int
+    base: str               # id of its log
+    base_batch: int         # its global batch
+    rule: str               # by which the rate followed the batch
+    metric: str             # whose values are the losses
+    length: int             # examples of a branch
     tolerance: Tolerance
     confidence: float
     points: tuple[BranchPoint, ...]
@@ -268,18 +247,13 @@ def _loss(trial: Trial, metric: str) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Ramp:
-    """A batch that doubles along a run, by the examples at which it does, and what it is predicted to save.
+    """A batch that doubles along a run, and what it is predicted to save."""
 
-    pairs       (examples, batch), the first at 0;  examples  up to which the saving is predicted
-    steps       at the run's own batch, for these examples
-    fewer_steps, more_examples      shares of the run's, for the same progress as at its own batch
-    """
-
-    pairs: tuple[tuple[int, int], ...]
-    examples: int
-    steps: int
-    fewer_steps: Estimate
-    more_examples: Estimate
+    pairs: tuple[tuple[int, int], ...]      # (examples, batch), the first at 0
+    examples: int                           # up to which the saving is predicted
+    steps: int                              # at the run's own batch, for these examples
+    fewer_steps: Estimate                   # share of the run's, for the same progress as at its own batch
+    more_examples: Estimate                 # likewise
 
     @property
     def batches(self) -> BatchSchedule:

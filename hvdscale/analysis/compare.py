@@ -42,14 +42,11 @@ VERDICTS = OK, UNDECIDED, REGRESSION = "ok", "cannot tell", "regression"       #
 
 @dataclass(frozen=True)
 class Tolerances:
-    """How much worse a candidate may be, as shares; ``metric`` in the metric's own unit. None: not judged.
-
-    time applies to seconds to target and to examples per second.
-    """
+    """How much worse a candidate may be, as shares. None: not judged."""
 
     steps: float = 0.10
-    time: float | None = 0.25
-    metric: float | None = None
+    time: float | None = 0.25       # of seconds to target, and of examples per second
+    metric: float | None = None     # in the metric's own unit
     confidence: float = CONFIDENCE
 
     def of(self, measure: str) -> float | None:
@@ -59,16 +56,12 @@ class Tolerances:
 
 @dataclass(frozen=True)
 class Test:
-    """One measure of one cell, or of all cells of a workload.
-
-    before, after  of the baseline and the candidate; NaN: unknown; inf: not met
-    change         candidate over baseline; for BEST candidate minus baseline
-    """
+    """One measure of one cell, or of all cells of a workload."""
 
     measure: str
-    before: float
-    after: float
-    change: Estimate
+    before: float               # of the baseline; NaN: unknown; inf: not met
+    after: float                # of the candidate, likewise
+    change: Estimate            # candidate over baseline; for BEST candidate minus baseline
     verdict: str | None         # None: not judged
     reason: str                 # for a verdict that is not OK
 

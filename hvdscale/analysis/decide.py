@@ -32,27 +32,21 @@ LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
 class Decided:
     """What is decided of a cell.
 
-    reason    why it is so without a test, or ""
-    unmet     runs of the baseline and of the candidate that did not meet
-    ends      of the confidence sequence of candidate over baseline
-    chance    of deciding so although it is not so: in this comparison, or with a ledger in any with this baseline
-    runs_more quartiles, if the difference is what it seems; NaN: unknown
-    smallest  difference, as a share, that these runs show at 80 %
-    loss      expected, of taking what looks better now, as a share
+    chance  of deciding so although it is not so: in this comparison, or with a ledger in any with this baseline
     """
 
     comparison: Comparison
     cell: ComparedCell
     measure: str
     sides: Sides
-    unmet: tuple[int, ...]
+    unmet: tuple[int, ...]                  # runs of the baseline and of the candidate that did not meet
     decision: str = OPEN
-    reason: str = ""
-    ends: tuple[float, float] = NONE
+    reason: str = ""                        # why it is so without a test
+    ends: tuple[float, float] = NONE        # of the confidence sequence of candidate over baseline
     chance: float = 1.0
-    runs_more: tuple[float, float] = NONE
-    smallest: float = np.inf
-    loss: float = np.nan
+    runs_more: tuple[float, float] = NONE   # quartiles, if the difference is what it seems; NaN: unknown
+    smallest: float = np.inf                # difference, as a share, that these runs show at 80 %
+    loss: float = np.nan                    # expected, of taking what looks better now, as a share
 
     @property
     def ratio(self) -> Estimate:

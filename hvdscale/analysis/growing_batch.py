@@ -108,7 +108,7 @@ class GrowingPlan:
         return min(self.phases, key=self._eagerness, default=None)
 
     def _eagerness(self, one: GrowingOption | Phases) -> float:
-        return self.request.eagerness(one.cost.value, one.seconds.value)
+        return float(np.log(one.cost.value) + self.request.knee * np.log(one.seconds.value))
 
 
 def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: BatchSchedule | None = None,

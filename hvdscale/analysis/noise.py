@@ -64,17 +64,14 @@ class NoiseScale:
                  positive, NaN where nothing was measured
     low, high    ends of its interval; high is inf where grad_sqnorm is not distinguishable from 0, both are NaN where
                  there are too few steps
-    grad_sqnorm  mean over the steps of the estimate of |G|^2; cov_trace that of tr(Sigma). They may be negative
-    steps        measured, in all runs
-    first_step, last_step   the span of training that they cover
     """
 
     noise_scale: float
     low: float = np.nan
     high: float = np.nan
-    grad_sqnorm: float = np.nan
-    cov_trace: float = np.nan
-    steps: int = 0
+    grad_sqnorm: float = np.nan     # mean over the steps of the estimate of |G|^2, which may be negative
+    cov_trace: float = np.nan       # that of tr(Sigma), likewise
+    steps: int = 0                  # measured, in all runs, from first_step to last_step of training
     first_step: int = 0
     last_step: int = 0
 

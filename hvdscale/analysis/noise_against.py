@@ -32,15 +32,12 @@ class NoisePoint:
 
 @dataclass(frozen=True, eq=False)
 class NoiseAgainst:
-    """The noise scale at each batch, against one critical batch (NaN: the steps bound it on neither side).
-
-    chosen  the point with the narrowest interval
-    """
+    """The noise scale at each batch, against one critical batch."""
 
     target: Target | None
-    b_crit: Estimate
+    b_crit: Estimate                # NaN: the steps bound it on neither side
     points: tuple[NoisePoint, ...]
-    chosen: NoisePoint | None       # None: no noise scale is finite
+    chosen: NoisePoint | None       # with the narrowest interval; None: no noise scale is finite
 
     @property
     def ratio(self) -> Estimate:

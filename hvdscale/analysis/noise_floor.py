@@ -30,19 +30,16 @@ P_VALUE, OUTCOMES = 0.05, 4000  # of MLPerf's check; of runs to come
 
 @dataclass(frozen=True, eq=False)
 class Floor:
-    """Of one measure of a cell: the spread of its logarithm, and what RUNS of each see.
-
-    smallest  shares;  as_steps: of the steps to get there, NaN: unknown;  hours: worker-hours of a run
-    """
+    """Of one measure of a cell: the spread of its logarithm, and what RUNS of each see."""
 
     workload: JobKey
     cell: RunCell
     measure: str
     runs: int
     spread: float
-    smallest: tuple[float, ...]
-    as_steps: tuple[float, ...]
-    hours: float
+    smallest: tuple[float, ...]     # shares
+    as_steps: tuple[float, ...]     # of the steps to get there; NaN: unknown
+    hours: float                    # worker-hours of a run
 
 
 def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: float = CONFIDENCE) -> list[Floor]:

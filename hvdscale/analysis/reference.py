@@ -38,14 +38,7 @@ SIZE_WITHIN = 0.05          # training sets whose sizes differ by a larger share
 
 @dataclass(frozen=True, eq=False)
 class PublishedCurve:
-    """One published curve: steps to a target at each batch size, arrays of shape (batches,).
-
-    low, high  uncertainty of each value: of reading it off, or the spread of its mean and the spacing of evaluations
-    trials     finite trials at each batch size, of which the best counts; 0: a mean, not a best
-    b_crit     and s_min, rms_log2: of the hyperbola S = s_min (1 + b_crit / B) fitted to these steps
-    perfect    the largest batch that scales perfectly; useful: the smallest with the maximum benefit. One value each,
-               two where it lies between them, none where it is not clear-cut
-    """
+    """One published curve: steps to a target at each batch size, arrays of shape (batches,)."""
 
     label: str
     dataset: str
@@ -55,14 +48,12 @@ class PublishedCurve:
     target: Target
     batches: np.ndarray
     steps: np.ndarray
-    low: np.ndarray
+    low: np.ndarray                 # uncertainty: of reading it off, or of its mean and the spacing of evaluations
     high: np.ndarray
-    trials: int
-    b_crit: float
+    trials: int                     # finite ones at each batch size, of which the best counts; 0: a mean, not a best
+    b_crit: float                   # and s_min, rms_log2: of the hyperbola fitted to these steps
     s_min: float
     rms_log2: float
-    perfect: tuple[float, ...] = ()
-    useful: tuple[float, ...] = ()
     file: str = ""
 
     def at(self, batch: float) -> tuple[float, float, float] | None:
@@ -116,28 +107,20 @@ class Reference:
 
 @dataclass(frozen=True)
 class NoMatch:
-    """Why a measured curve cannot be compared with a published one of the same data set.
-
-    base  where only the value of the target differs: the smallest batch with steps on both sides, relative to which the
-          shapes of the two curves can be compared; else None
-    """
+    """Why a measured curve cannot be compared with a published one of the same data set."""
 
     why: tuple[str, ...]
     curve: Curve
     published: PublishedCurve
-    base: int | None = None
+    base: int | None = None     # where only the target's value differs: the smallest batch with steps on both sides
 
 
 @dataclass(frozen=True, eq=False)
 class FidelityPoint:
     """One batch size, measured against published.
 
-    measured    steps as the curve has them;  equal: the best of as many trials as were published, extrapolated where
-                the search had fewer
-    log2_apart  log2 of equal over published steps; inf: not met; NaN: not met, and not run that long
-    within      whether its size is at most WITHIN_LOG2; None: unknown
-    covered     whether the interval and the uncertainty of the published value overlap; False where the target was not
-                met in that many steps; None: one run, or an open interval that leaves it undecided
+    covered  whether the interval and the uncertainty of the published value overlap; False where the target was not
+             met in that many steps; None: one run, or an open interval that leaves it undecided
     """
 
     global_batch: int
@@ -145,26 +128,23 @@ class FidelityPoint:
     low: float
     high: float
     interpolated: bool
-    measured: Estimate
-    equal: Estimate
-    log2_apart: float
-    within: bool | None
+    measured: Estimate              # steps as the curve has them
+    equal: Estimate                 # the best of as many trials as published, extrapolated where the search had fewer
+    log2_apart: float               # of equal over published steps; inf: not met; NaN: not met, and not run that long
+    within: bool | None             # whether its size is at most WITHIN_LOG2; None: unknown
     covered: bool | None
     point: CurvePoint | BatchPoint  # of the measured curve
 
 
 @dataclass(frozen=True)
 class PassMark:
-    """One pass mark: the wanted and the found number; passed is None where it is undecided.
-
-    bound  "at least" or "at most" where ``found`` is only a bound
-    """
+    """One pass mark: the wanted and the found number."""
 
     name: str
     wanted: float
     found: float
-    passed: bool | None
-    bound: str = ""
+    passed: bool | None     # None: undecided
+    bound: str = ""         # "at least" or "at most" where ``found`` is only a bound
 
 
 @dataclass(frozen=True, eq=False)

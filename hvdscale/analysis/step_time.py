@@ -19,8 +19,7 @@ import scipy
 from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..log.schema import Status
-from .decision.measured import Measured
-from .decision.sampling import DRAWS as MODEL_DRAWS, sample_posterior
+from .decision.posterior import DRAWS as MODEL_DRAWS, Measured, sample_posterior
 from .drawn import Drawn, levels
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled

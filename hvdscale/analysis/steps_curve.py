@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike
 
 from .critical_batch_fit import OWN_FREEDOM, SettingPoint, fit_critical_batch, steps_at
 from .curves import Curve, CurvePoint
-from .decision.measured import Measured
-from .decision.sampling import DRAWS as MODEL_DRAWS, sample_posterior
+from .decision.posterior import DRAWS as MODEL_DRAWS, Measured, sample_posterior
 from .drawn import Drawn, levels, quantiles
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile
 from .report_data import Section

@@ -37,39 +37,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """What to plan for.
+    """What to plan for. With neither local_batch nor global_batch, each worker count has the batch that is best."""
 
-    workers          counts to compare
-    price            of a node-hour; None: 1, so that costs are node-hours
-    per_node         workers per node; None: each worker is paid separately, and laid out as in the logs
-    deadline         in seconds;  budget  in the price's currency
-    local_batch      examples per worker and pass, or global_batch; with neither, the best batch at each worker count
-    max_local_batch  that fits a worker's memory; None: the largest in the logs
-    relaunch         seconds to relaunch with other workers, where their number changes with the batch; None: unknown
-    starts           processes whose median start-up that is; 0: it was given
-    memory           bytes of a worker, which bound the local batch by the memory that the logs measured
-    accumulate       whether a step may take several passes
-    knee             percent of cost that one percent of time is worth
-    runs             of the campaign that hours and energy are summed over
-    power            watts of a node, or without per_node of a worker; None: unknown
-    """
-
-    workers: tuple[int, ...]
-    price: float | None = None
-    per_node: int | None = None
-    deadline: float | None = None
-    budget: float | None = None
-    local_batch: int | None = None
+    workers: tuple[int, ...]                # counts to compare
+    price: float | None = None              # of a node-hour; None: 1, so that costs are node-hours
+    per_node: int | None = None             # workers; None: each is paid separately, and laid out as in the logs
+    deadline: float | None = None           # in seconds
+    budget: float | None = None             # in the price's currency
+    local_batch: int | None = None          # examples per worker and pass
     global_batch: int | None = None
-    max_local_batch: int | None = None
-    accumulate: bool = False
-    knee: float = 1.0
+    max_local_batch: int | None = None      # that fits a worker's memory; None: the largest in the logs
+    accumulate: bool = False                # whether a step may take several passes
+    knee: float = 1.0                       # percent of cost that one percent of time is worth
     confidence: float = CONFIDENCE
-    runs: int = 1
-    power: float | None = None
-    memory: float | None = None
-    relaunch: float | None = None
-    starts: int = 0
+    runs: int = 1                           # of the campaign that hours and energy are summed over
+    power: float | None = None              # watts of a node, or without per_node of a worker; None: unknown
+    memory: float | None = None             # bytes of a worker: bound the local batch by the memory the logs measured
+    relaunch: float | None = None           # seconds, where the workers change with the batch; None: unknown
+    starts: int = 0                         # processes whose median start-up that is; 0: it was given
 
     def nodes(self, workers: int) -> int:
         """That are paid for; without per_node each worker for itself."""
@@ -78,10 +63,6 @@ class Request:
     def paid(self, workers: int) -> float:
         """For a second of these workers."""
         return self.nodes(workers) * (1.0 if self.price is None else self.price) / 3600
-
-    def eagerness(self, cost: float, seconds: float) -> float:
-        """The logarithm of cost x time ** knee, which is least at the knee."""
-        return float(np.log(cost) + self.knee * np.log(seconds))
 
     def fitted(self, measured: Footprint) -> Request:
         """With the local batch that fits the memory; raises UsageError where the logs do not say."""

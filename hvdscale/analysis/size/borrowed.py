@@ -88,22 +88,15 @@ class BorrowedLaw:
 
 @dataclass(frozen=True)
 class LawCost:
-    """What the rule costs in one cell.
-
-    value     the batch or rate that it names
-    best      the best one measured there, as far as known
-    loss      the metric's loss above the lowest, as a share of it; None: no losses
-    steps     steps over the fewest S_min, and examples over the fewest E_min; None: no steps
-    outside   whether the value is beyond those run, so that nothing is known of its loss
-    """
+    """What the rule costs in one cell."""
 
     cell: CellResult
-    value: float
-    best: Estimate | None
-    loss: Estimate | None
-    steps: Estimate | None
-    examples: Estimate | None
-    outside: bool
+    value: float                    # the batch or rate that it names
+    best: Estimate | None           # the best one measured there, as far as known
+    loss: Estimate | None           # the metric's loss above the lowest, as a share of it; None: no losses
+    steps: Estimate | None          # over the fewest, S_min; None: no steps
+    examples: Estimate | None       # over the fewest, E_min, likewise
+    outside: bool                   # whether the value is beyond those run, so that nothing is known of its loss
 
 
 def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[LawCost, ...]:

@@ -47,17 +47,12 @@ class SizePoint:
 
 @dataclass(frozen=True)
 class SizePrediction:
-    """The law at given sizes.
-
-    estimate  its interval is that of a cell's true value; unknown where refused
-    beyond    by size, how many times beyond the largest or the smallest measured one (1: inside)
-    refused   why there is no estimate: "far", "wide", "path" or "lack"; "": there is one
-    """
+    """The law at given sizes."""
 
     sizes: Mapping[str, float]
-    estimate: Estimate
-    beyond: Mapping[str, float]
-    refused: str = ""
+    estimate: Estimate              # its interval is that of a cell's true value; unknown where refused
+    beyond: Mapping[str, float]     # by size, how many times beyond the largest or smallest measured one (1: inside)
+    refused: str = ""               # why there is no estimate: "far", "wide", "path" or "lack"; "": there is one
 
     @property
     def extrapolated(self) -> float:
@@ -67,28 +62,18 @@ class SizePrediction:
 
 @dataclass(frozen=True, eq=False)
 class PowerLaw:
-    """A law fitted to cells.
+    """A law fitted to cells."""
 
-    names        sizes that it is in, those that vary and can be told apart
-    asked        all sizes that the points have
-    path         sizes that follow the law's on the path of the cells, and cannot be told apart from it
-    constant     sizes that do not vary
-    exponents    by name, plain intervals (not of logarithms); empty without a law
-    lack_of_fit  p-value of the residuals against the points' own intervals (F test); NaN: unknown
-    left_out     points without a value, or without both ends of its interval
-    why          FEW: too few cells for a law; "": there is one
-    """
-
-    asked: tuple[str, ...]
-    names: tuple[str, ...]
-    path: tuple[str, ...]
-    constant: tuple[str, ...]
+    asked: tuple[str, ...]                  # all sizes that the points have
+    names: tuple[str, ...]                  # those that it is in, which vary and can be told apart
+    path: tuple[str, ...]                   # those that follow the law's on the path of the cells
+    constant: tuple[str, ...]               # those that do not vary
     points: tuple[SizePoint, ...]
-    left_out: tuple[SizePoint, ...]
-    exponents: Mapping[str, Estimate]
-    lack_of_fit: float
+    left_out: tuple[SizePoint, ...]         # without a value, or without both ends of its interval
+    exponents: Mapping[str, Estimate]       # by name, plain intervals (not of logarithms); empty without a law
+    lack_of_fit: float                      # p-value of the residuals against the points' own intervals; NaN: unknown
     confidence: float
-    why: str = ""
+    why: str = ""                           # FEW: too few cells for a law; "": there is one
     _beta: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
     _covariance: np.ndarray = field(default_factory=lambda: np.empty((0, 0)), repr=False)
     _excess: float = 0.0
