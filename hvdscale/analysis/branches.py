@@ -62,7 +62,6 @@ class Excess:
 
     @property
     def within(self) -> np.ndarray:
-        """Whether each k is within the tolerance."""
         return self.mean <= self.allowed
 
     def bands(self, confidence: float) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +189,6 @@ class Branched:
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        """All its trials."""
         return tuple(key for point in self.points for key in point.keys)
 
 
@@ -257,7 +255,6 @@ class Ramp:
 
     @property
     def batches(self) -> BatchSchedule:
-        """The batch by step."""
         return BatchSchedule.by_examples(self.pairs)
 
     def __str__(self) -> str:

@@ -79,7 +79,6 @@ class ComparedCell:
 
     @property
     def verdict(self) -> str:
-        """The worst verdict of its tests."""
         return _worst(self.tests)
 
 
@@ -103,7 +102,6 @@ class Comparison:
 
     @property
     def judged(self) -> int:
-        """The number of tests with a verdict."""
         return sum(test.verdict is not None for tests in (*(cell.tests for cell in self.cells), self.overall)
                    for test in tests)
 
@@ -118,9 +116,7 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
     before, after = by_workload(baseline), by_workload(candidate)
     found = []
     for workload, trials in before.items():
-        own = dict.fromkeys(Target.parse(trial.target) for trial in trials if trial.target)
-        wanted: list[Target | None] = [*(dict.fromkeys(targets) or own)]
-        for target in wanted or [None]:
+        for target in targets_of(trials, targets):
             cells = _cells(trials, target, tolerances)
             if cells:
                 found.append(_compare(workload, target, cells, _cells(after.get(workload, ()), target, tolerances),
@@ -130,6 +126,11 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
                          f"{_list_trials(candidate)}"
                          f"{'; compared at ' if targets else ''}{', '.join(map(str, targets))}")
     return tuple(found)
+
+
+def targets_of(trials: Sequence[Trial], targets: Sequence[Target]) -> list[Target | None]:
+    """These targets; without any those of the trials' own plans, or None."""
+    return [*dict.fromkeys(targets or [Target.parse(trial.target) for trial in trials if trial.target])] or [None]
 
 
 def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerances) -> dict[tuple[int, int], RunCell]:
@@ -145,20 +146,24 @@ def _list_trials(trials: Iterable[Trial]) -> str:
     return list_first(seen, 4, "; ") or "nothing"
 
 
-def _compare(workload: JobKey, target: Target | None, before: Mapping[tuple[int, int], RunCell],
-             after: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
-    samples = [_Samples(before[key], after[key], target) for key in before if key in after]
+def _compare(workload: JobKey, target: Target | None, baseline: Mapping[tuple[int, int], RunCell],
+             candidate: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
+    samples = [_Samples(baseline[key], candidate[key], target) for key in baseline if key in candidate]
     pools = {measure: _Pools(samples, measure) for measure in MEASURES}
     cells = []
     for one in samples:
-        tests = [_test(measure, one, pools[measure], tolerances) for measure in (MEASURES if target else (SPEED,))]
+        tests = []
+        for measure in (MEASURES if target else (SPEED,)):
+            before, after = (found.value for found in one.estimates(measure))
+            change = _change(measure, one, pools[measure], tolerances.confidence)
+            tests.append(Test(measure, before, after, change, *_judge(measure, one, change, tolerances.of(measure))))
         if target and one.baseline.runs and one.candidate.runs:
             tests.append(_best_test(one, target, tolerances))
         cells.append(ComparedCell(one.baseline.workers[0], one.baseline.global_batch, one.baseline, one.candidate,
                                   one.pairing, tuple(tests)))
     return Comparison(workload, target, tuple(cells), _test_overall(samples, target, tolerances),
-                      tuple(key for key in before if key not in after),
-                      tuple(key for key in after if key not in before), tolerances)
+                      tuple(key for key in baseline if key not in candidate),
+                      tuple(key for key in candidate if key not in baseline), tolerances)
 
 
 class _Samples:
@@ -243,12 +248,6 @@ class _Pools:
                                       if (values > 0).all() and np.isfinite(values).all()]) for at in (0, 1)]
         self.apart = [pooled([side[at] for place, sides in once.items() if place not in pairs for side in sides])
                       for at in (0, 1)]
-
-
-def _test(measure: str, samples: _Samples, pool: _Pools, tolerances: Tolerances) -> Test:
-    before, after = samples.estimates(measure)
-    change = _change(measure, samples, pool, tolerances.confidence)
-    return Test(measure, before.value, after.value, change, *_judge(measure, samples, change, tolerances.of(measure)))
 
 
 def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) -> Estimate:

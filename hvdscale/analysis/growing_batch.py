@@ -15,7 +15,7 @@ import numpy as np
 
 from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
-from .drawn import Drawn, Value
+from .decision.draws import Drawn, Value
 from .grouping import group_by
 from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, Links, StepTime, StepTimes, timings_of
@@ -94,7 +94,6 @@ class GrowingPlan:
 
     @property
     def fastest(self) -> GrowingOption | None:
-        """The option with the least time."""
         return min(self.options, key=lambda option: option.seconds.value, default=None)
 
     @property

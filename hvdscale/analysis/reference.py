@@ -176,11 +176,10 @@ class Fidelity:
 def load(name: str) -> Reference:
     """The publication of this name; UsageError that lists the publications where the name is unknown."""
     record = box.read(name)
-    curves, jobs, orderings = (record.get(key, ()) for key in ("curve", "job", "ordering"))
-    return Reference(name, record["title"], record["source"], record["obtained"], record.get("estimate", ""),
-                     tuple(_parse_curve(record, one) for one in curves),
-                     tuple(_parse(PublishedJob, one) for one in jobs),
-                     tuple(_parse(Ordering, one) for one in orderings))
+    return _parse(Reference, {"estimate": "", **record, "name": name,
+                              "curves": [_parse_curve(record, one) for one in record.get("curve", ())],
+                              "jobs": [_parse(PublishedJob, one) for one in record.get("job", ())],
+                              "orderings": [_parse(Ordering, one) for one in record.get("ordering", ())]})
 
 
 def _parse(kind: type[T], values: Mapping[str, Any]) -> T:

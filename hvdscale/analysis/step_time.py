@@ -19,8 +19,7 @@ import scipy
 from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..log.schema import Status
-from .decision.posterior import DRAWS as MODEL_DRAWS, Measured, sample_posterior
-from .drawn import Drawn, levels
+from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, sample_posterior
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
 from .measured import Footprint, measured_of
@@ -71,7 +70,6 @@ class Timing:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
         return -(-self.workers // self.per_node)
 
     @property
@@ -117,7 +115,6 @@ class Timings:
 
     @property
     def per_node(self) -> int:
-        """The most workers on a node."""
         return max((one.per_node for one in self.found), default=1)
 
     @property

@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike
 
 from .critical_batch_fit import OWN_FREEDOM, SettingPoint, fit_critical_batch, steps_at
 from .curves import Curve, CurvePoint
-from .decision.posterior import DRAWS as MODEL_DRAWS, Measured, sample_posterior
-from .drawn import Drawn, levels, quantiles
+from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, quantiles, sample_posterior
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile
 from .report_data import Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED
@@ -62,14 +61,10 @@ class StepsPoint:
 
 @dataclass(frozen=True, eq=False)
 class StepsAt(Drawn):
-    """S at one batch.
+    """S at one batch."""
 
-    mark   how it is known, of ORDER
-    point  where it was measured; None: it was not
-    """
-
-    mark: str
-    point: StepsPoint | None = None
+    mark: str                           # how it is known, of ORDER
+    point: StepsPoint | None = None     # where it was measured; None: it was not
 
     @property
     def beyond(self) -> bool:

@@ -20,7 +20,7 @@ import scipy
 
 from ..target import Target
 from .decision.choice import Decision
-from .drawn import Drawn, Value, levels, log_variance
+from .decision.draws import Drawn, Value, levels, log_variance
 from .intervals import CONFIDENCE, UNKNOWN, Spread
 from .measured import Footprint
 from .metric_direction import best_value
@@ -198,8 +198,8 @@ class WorkerPlan:
     def chance_within(self, option: Option) -> float:
         """Share of the draws in which a run of an option meets deadline and budget: those of its mean, times what a run
         differs from it. Where the spread between runs is unknown, that of the mean."""
-        request = self.request
-        deadline, budget = (np.inf if limit is None else limit for limit in (request.deadline, request.budget))
+        limits = self.request.deadline, self.request.budget
+        deadline, budget = (np.inf if limit is None else limit for limit in limits)
         beside = self._run_draws
         return float(np.mean((option.seconds_draws * beside <= deadline) & (option.cost_draws * beside <= budget)))
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import click
 
-from ..analysis.noise_floor import floors
+from ..analysis.decide import floors
 from ..analysis.shares import confidence_of
 from ..errors import UsageError
 from ..formatting.lines import wrap

@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from ..analysis.decide import Decided, worst
+from ..analysis.decide import RUNS, Decided, Floor, best_floor, chances_to_pass, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
-from ..analysis.noise_floor import RUNS, Floor, best_floor, chances_to_pass
 from ..formatting.numbers import capital, percent
 from .compare import COMPARE, GOALS, NAMES
 from .table import BATCH, Cell, Table, count_cell, encode, pick

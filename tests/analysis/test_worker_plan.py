@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.curves import CurvePoint
-from hvdscale.analysis.drawn import quantiles
+from hvdscale.analysis.decision.draws import quantiles
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.step_laws import RING, Parameters
 from hvdscale.analysis.step_time import ASSUMED, EXTRAPOLATED, INTERPOLATED, MEASURED, Links

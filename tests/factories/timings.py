@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hvdscale.analysis.intervals import CONFIDENCE
-from hvdscale.analysis.drawn import quantiles
+from hvdscale.analysis.decision.draws import quantiles
 from hvdscale.analysis.step_time import Links, Machine, StepTimes, Timing, Timings
 
 RING, TREE, LINEAR, OVERLAP, TWO_LEVEL = LAWS = ("ring", "tree", "linear", "overlap", "two-level")

@@ -136,9 +136,15 @@ def _result(cell: SizeCell, section: Section | None, whole: bool, metric: tuple[
     curve = section.batches if section else None
     if section and section.target and (searched or not whole):
         curve = curve_of(cell.studies, section.target, options)
-    parts = [_costs(study, *metric, budget) for study in with_metric(cell.studies, metric[0])
-             ] if metric and searched else []
-    batches, rates, costs = np.concatenate(parts, axis=1) if parts else np.empty((3, 0))
+    parts = [np.empty((3, 0))]
+    if metric and searched:
+        column, minimizes = metric
+        for study in with_metric(cell.studies, column):
+            outcomes = outcomes_under(study, column, minimizes, budget)
+            own = outcomes.value[outcomes.searched] * (1 if minimizes else -1)
+            parts.append(np.stack([np.full(len(own), float(study.global_batch)),
+                                   study.metaparameter(LEARNING_RATE)[outcomes.searched], own]))
+    batches, rates, costs = np.concatenate(parts, axis=1)
     distinct, lowest = lowest_by(batches, costs)
     return CellResult(cell, curve.regimes.fit if curve else None, batches, rates, costs,
                       basin_of(batches, rates, costs, options.confidence),
@@ -159,14 +165,6 @@ def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.nda
     """(distinct values, the lowest cost at each)."""
     distinct = np.unique(values)
     return distinct, np.array([costs[values == value].min() for value in distinct])
-
-
-def _costs(study: Study, column: str, minimizes: bool, budget: Budget | None) -> np.ndarray:
-    """Batch, learning rate and cost of each trial that the best is taken over: shape (3, trials)."""
-    found = outcomes_under(study, column, minimizes, budget)
-    costs = found.value[found.searched] * (1 if minimizes else -1)
-    return np.stack([np.full(len(costs), float(study.global_batch)),
-                     study.metaparameter(LEARNING_RATE)[found.searched], costs])
 
 
 def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE

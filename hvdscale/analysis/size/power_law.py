@@ -87,15 +87,12 @@ class PowerLaw:
 
     @property
     def lacks_fit(self) -> bool:
-        """Whether the law does not describe the cells."""
         return self.lack_of_fit <= LACKING
 
     def measured(self, name: str) -> np.ndarray:
-        """The cells' sizes of a name."""
         return np.array([one.sizes[self.asked.index(name)] for one in self.points])
 
     def largest(self, name: str) -> float:
-        """The largest measured size."""
         return float(self.measured(name).max())
 
     def at(self, sizes: Mapping[str, float]) -> Estimate:

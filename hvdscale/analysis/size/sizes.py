@@ -30,13 +30,10 @@ _NUMBER = re.compile(r"\s*((?:(?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[
 
 @dataclass(frozen=True)
 class Size:
-    """A size by name, and where to look for it.
-
-    pattern  a regular expression with one group, searched in ``dataset/model``; None: the logs' own values
-    """
+    """A size by name, and where to look for it."""
 
     name: str
-    pattern: str | None = None
+    pattern: str | None = None      # with one group, searched in ``dataset/model``; None: the logs' own values
 
     @classmethod
     def parse(cls, text: str) -> Size:
@@ -67,7 +64,6 @@ class SizeCell:
 
     @property
     def label(self) -> str:
-        """The workload's name."""
         return f"{self.workload.dataset}/{self.workload.model}"
 
 

@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from hvdscale.analysis.decision.posterior import Measured, sample_posterior
-from hvdscale.analysis.drawn import quantiles
+from hvdscale.analysis.decision.draws import Measured, quantiles, sample_posterior
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, steps_curve
 

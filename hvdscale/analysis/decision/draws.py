@@ -1,4 +1,4 @@
-"""Draws of what is not known for certain: from a posterior, and of the truth behind measured means.
+"""Draws of what is not known for certain: of numbers in a plan, from a posterior, and of the truth behind means.
 
 Posteriors are of parameters that are standard normal, and independent, in the prior. They are drawn by sequential Monte
 Carlo (Del Moral, Doucet and Jasra 2006): the power of the likelihood grows from 0 to 1 in stages that each keep half of
@@ -23,6 +23,66 @@ WHOLE, PART = 0.5, 0.35         # share of moves of all parameters; share of the
 JITTER = 1e-4                   # added to a move, so that two equal draws part
 
 
+@dataclass(frozen=True)
+class Value:
+    """A number with the ends of its interval, quantiles of its draws."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Value:
+        return Value(factor * self.value, factor * self.low, factor * self.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A number and draws of it, shape (draws,)."""
+
+    value: float
+    draws: np.ndarray
+
+    def times(self, other: Drawn | float) -> Drawn:
+        if isinstance(other, Drawn):
+            return Drawn(self.value * other.value, self.draws * other.draws)
+        return Drawn(self.value * other, self.draws * other)
+
+    def over(self, other: Drawn) -> Drawn:
+        """The quotient; inf in draws in which neither meets the target, 1 in those of a number over itself."""
+        if self.draws is other.draws:
+            return Drawn(self.value / other.value, np.ones(len(self.draws)))
+        with np.errstate(invalid="ignore"):
+            draws = self.draws / other.draws
+        return Drawn(self.value / other.value, np.where(np.isnan(draws), np.inf, draws))
+
+    def within(self, start: float, end: float) -> Drawn:
+        """Of that many steps, those between two."""
+        return Drawn(min(max(self.value - start, 0), end - start), np.clip(self.draws - start, 0, end - start))
+
+    def known(self, confidence: float) -> Value:
+        """With the ends of its interval."""
+        return Value(float(self.value), *quantiles(self.draws, confidence))
+
+
+def levels(draws: int) -> np.ndarray:
+    """Evenly spaced probabilities, so that draws made from them have exactly the intended median and spread."""
+    return (np.arange(draws) + 0.5) / draws
+
+
+def quantiles(draws: np.ndarray, confidence: float) -> tuple[float, float]:
+    """Ends of the central ``confidence`` of the draws; inf where enough draws are inf."""
+    ordered = np.sort(draws)
+    tail = (1 - confidence) / 2
+    last = len(ordered) - 1
+    return float(ordered[int(np.floor(tail * last))]), float(ordered[int(np.ceil((1 - tail) * last))])
+
+
+def log_variance(draws: np.ndarray) -> float:
+    """The variance of the logarithms of the finite, positive draws; 0 without any."""
+    known = draws[np.isfinite(draws) & (draws > 0)]
+    return float(np.log(known).var()) if len(known) else 0.0
+
+
 def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], parameters: int, draws: int = DRAWS,
                      seed: int = 0) -> np.ndarray:
     """Draws of shape (draws, parameters); the same seed gives the same ones.
@@ -39,7 +99,11 @@ def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], paramet
         picked = np.searchsorted(weights, even).clip(max=draws - 1)
         found, likelihood, power = found[picked], likelihood[picked], power + step
         for _ in range(MOVES):
-            moved = found + _draw_move(found, random)
+            length = 2.38 / np.sqrt(2 * parameters) * random.choice(LENGTHS, (draws, 1), p=(0.1, 0.8, 0.1))
+            share = np.where(random.random((draws, 1)) < WHOLE, 1.0, PART)
+            along = found[random.permutation(draws)] - found[random.permutation(draws)]
+            moved = found + (length * along * (random.random((draws, parameters)) < share)
+                             + JITTER * random.standard_normal((draws, parameters)))
             there = _known(log_likelihood(moved))
             gain = power * (there - likelihood) + 0.5 * ((found ** 2).sum(1) - (moved ** 2).sum(1))
             better = np.log(random.random(draws)) < gain
@@ -63,15 +127,6 @@ def _next_step(likelihood: np.ndarray, most: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if effective(middle) >= 0.5 else (low, middle)
     return high
-
-
-def _draw_move(found: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    draws, parameters = found.shape
-    length = 2.38 / np.sqrt(2 * parameters) * random.choice(LENGTHS, (draws, 1), p=(0.1, 0.8, 0.1))
-    share = np.where(random.random((draws, 1)) < WHOLE, 1.0, PART)
-    along = found[random.permutation(draws)] - found[random.permutation(draws)]
-    return (length * along * (random.random((draws, parameters)) < share)
-            + JITTER * random.standard_normal((draws, parameters)))
 
 
 @dataclass(frozen=True, eq=False)
