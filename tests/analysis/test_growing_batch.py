@@ -139,15 +139,10 @@ def test_a_growing_batch_alone_has_a_plan_without_ratios():
 
 # workers that change with the batch
 
-def phased(groups, **request):
-    [plan] = growing_plans(groups, Request(WORKERS, **request))
-    return plan
-
-
 @pytest.mark.parametrize("relaunch", [0.0, 0.05, 10.0])
 def test_the_workers_of_each_batch_are_those_that_no_other_ones_beat(groups, relaunch):
     """All ways by hand: 100, 100 and 50 steps at batch 32, 64 and 128."""
-    plan, pieces = phased(groups, relaunch=relaunch), ((100, 32), (100, 64), (50, 128))
+    [plan], pieces = growing_plans(groups, Request(WORKERS, relaunch=relaunch)), ((100, 32), (100, 64), (50, 128))
     ways = []
     for workers in itertools.product(WORKERS, repeat=3):
         times = [steps * clock(w, batch) + relaunch * (at > 0 and w != workers[at - 1])
@@ -201,18 +196,14 @@ def test_a_relaunch_takes_the_median_start_up_of_the_logs_unless_it_is_given(eve
     assert "0.00100 s for each relaunch counted in" in given and "median start-up" not in given
 
 
-def with_tokens(made, each):
-    """The log with so many tokens in each example of each step."""
-    made.steps["tokens"] = np.array([each * RAMP.at(step - 1) for step in made.steps["step"]], float)
-    return made
-
-
 def test_tokens_to_target_stand_beside_examples_where_every_step_has_them():
     def timed(seed):
         one = grown(1, seed)
         one.step_seconds = np.full(GROWN, 0.01)
         return one
-    counted, = analyse(read_trials(with_tokens(log(timed(0), timed(1)), 12.5)))
+    made = log(timed(0), timed(1))
+    made.steps["tokens"] = np.array([12.5 * RAMP.at(step - 1) for step in made.steps["step"]], float)
+    counted, = analyse(read_trials(made))
     cell, = counted.sections[0].cells
     assert cell.tokens.value == pytest.approx(12.5 * 16000) and cell.tokens.runs == 2
     table = next(one for one in tables_of(counted.sections[0]) if one.name == "growing-batch")

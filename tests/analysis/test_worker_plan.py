@@ -177,26 +177,21 @@ def test_steps_that_may_fall_on_or_not_leave_the_fastest_open():
     assert perfect < 1.7 and low > 5
 
 
-def test_the_draws_of_a_batch_have_its_interval():
-    point = StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 3))
-    assert quantiles(steps_curve([point]).at(64).draws, 0.95) == pytest.approx((700, 1200), rel=0.02)
-
-
-def test_seeds_that_did_not_meet_are_as_likely_in_the_draws():
-    point = StepsPoint(64, Estimate(1000.0, 700.0, np.inf, 4), seeds=4, met=3)
-    assert np.isinf(steps_curve([point]).at(64).draws).mean() == pytest.approx(0.25, abs=0.02)
-
-
-def test_seeds_that_missed_leave_the_fewest_steps_of_the_others():
-    point = StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 9), seeds=3, met=1, searched=True)
+@pytest.mark.parametrize("point, missed", [
+    (StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 3)), 0),
+    (StepsPoint(64, Estimate(1000.0, 700.0, np.inf, 4), seeds=4, met=3), 0.25),
+    (StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 9), seeds=3, met=1, searched=True), 2 / 3)])
+def test_the_draws_of_a_batch_have_its_interval_and_are_inf_for_the_share_of_seeds_that_missed(point, missed):
     draws = steps_curve([point]).at(64).draws
-    assert np.isinf(draws).mean() == pytest.approx(2 / 3, abs=0.02)
-    assert np.median(draws[np.isfinite(draws)]) == pytest.approx(1000, rel=0.01)
+    assert np.isinf(draws).mean() == pytest.approx(missed, abs=0.02)
+    if point.searched:
+        assert np.median(draws[np.isfinite(draws)]) == pytest.approx(1000, rel=0.01)
+    elif not missed:
+        assert quantiles(draws, 0.95) == pytest.approx((700, 1200), rel=0.02)
 
 
 def test_steps_of_a_target_met_at_once_are_0_in_every_draw():
-    point = StepsPoint(64, Estimate(0.0, 0.0, 0.0, 2))
-    assert not steps_curve([point]).at(64).draws.any()
+    assert not steps_curve([StepsPoint(64, Estimate(0.0, 0.0, 0.0, 2))]).at(64).draws.any()
 
 
 def test_batches_beyond_a_missed_one_are_not_planned_but_gaps_bridged():
@@ -208,18 +203,16 @@ def test_batches_beyond_a_missed_one_are_not_planned_but_gaps_bridged():
     assert np.isfinite([found.at(batch).value for batch in (32, 64, 100, 200, 256)]).all()
 
 
-@pytest.mark.parametrize("workers, nodes", [(1, 1), (8, 1), (9, 2), (64, 8)])
-def test_nodes_are_paid_whole(workers, nodes):
-    found = plan(run(1), run(8), workers=[workers], per_node=8, price=32.0, local_batch=32)
-    [option] = found.options
-    assert option.nodes == nodes
-    assert option.cost.value == pytest.approx(nodes * option.seconds.value / 3600 * 32.0)
-    assert option.cost.high == pytest.approx(nodes * option.seconds.high / 3600 * 32.0, nan_ok=True)
+PRICED = {"per_node": 8, "price": 32.0}
 
 
-def test_without_nodes_workers_are_paid_singly_and_costs_are_hours(measured):
-    option = plan(run(64), workers=(64,), local_batch=32).options[-1]
-    assert option.cost.value == pytest.approx(64 * option.seconds.value / 3600)
+@pytest.mark.parametrize("workers, nodes, more", [(1, 1, PRICED), (8, 1, PRICED), (9, 2, PRICED), (64, 8, PRICED),
+                                                  (64, 64, {})])
+def test_nodes_are_paid_whole_and_without_nodes_workers_singly_in_hours(workers, nodes, more):
+    [option] = plan(run(1), run(8), workers=[workers], local_batch=32, **more).options
+    price = nodes / 3600 * more.get("price", 1.0)
+    assert option.nodes == nodes and option.cost.value == pytest.approx(price * option.seconds.value)
+    assert option.cost.high == pytest.approx(price * option.seconds.high, nan_ok=True)
 
 
 def test_deadline_and_budget_hold_with_the_chance_of_the_draws(measured):
@@ -252,8 +245,9 @@ def test_without_a_batch_each_worker_count_has_the_one_with_the_least_time():
 
 def test_a_larger_batch_is_chosen_only_if_it_likely_takes_fewer_steps():
     once = [run(1, 64, seed) for seed in range(2)]
-    [option] = plan(*once, workers=(1,)).options            # nothing tells of smaller batches but priors
-    assert option.global_batch == 64 and option.mark == MEASURED
+    found = plan(*once, workers=(1,))                       # nothing tells of smaller batches but priors
+    assert [(option.global_batch, option.mark) for option in found.options] == [(64, MEASURED)]
+    assert found.fastest is found.cheapest is found.knee
     weak = [run(workers, seed=seed) for workers in (1, 2, 4, 8) for seed in range(2)]
     assert plan(*weak, workers=(16,), per_node=16).options[0].global_batch == 512
 
@@ -340,11 +334,6 @@ def test_what_chances_assume_is_named():
     assert PREDICTED in plan(probe(1), probe(4), workers=(1, 4), local_batch=32).assumed
 
 
-def test_one_cell_gives_a_plan_of_one_worker_count():
-    found = plan(run(1), local_batch=32, workers=(1,))
-    assert [option.workers for option in found.options] == [1] and found.fastest is found.cheapest is found.knee
-
-
 def test_the_fastest_of_what_was_measured_well_is_sure(measured):
     decision, fastest = measured.decision, measured.fastest
     assert decision.chance(fastest.at, 0.2) > 0.9 and decision.loss(fastest.at) < 0.1
@@ -383,11 +372,6 @@ def test_steps_known_at_one_batch_make_the_prediction_absolute():
     assert [option.seconds.value for option in found.options] == pytest.approx([time_at(1), time_at(4)], rel=0.05)
 
 
-def test_a_noise_scale_that_is_given_takes_the_place_of_the_logs():
-    found = plan(probe(1, None), probe(4, None), workers=(1, 4), local_batch=32, more={"noise_scale": 600.0})
-    assert found.relative and found.noise.noise_scale == 600
-
-
 def test_the_noise_scale_stands_for_b_crit_only_where_there_is_no_fit():
     def fitted(section):
         return (StepsPoint(32, Estimate(1000.0, 900.0, 1100.0, 3)),), np.tile([1e5, 100.0, 1.0], (30, 1))
@@ -396,6 +380,7 @@ def test_the_noise_scale_stands_for_b_crit_only_where_there_is_no_fit():
     request = Request((1, 16), local_batch=32)
     [from_fit] = plans_of(group, request, steps=fitted)
     [from_noise] = plans_of(group, request, noise_scale=600.0)
+    assert from_noise.noise.noise_scale == 600 and not from_noise.relative
     assert (from_fit.options[-1].steps.mark, from_noise.options[-1].steps.mark) == (EXTRAPOLATED, PREDICTED)
     assert (from_fit.curve.critical == 100).all() and from_fit.noise is None
 
@@ -414,14 +399,10 @@ def test_the_noise_scale_is_taken_for_b_crit_within_a_factor_4():
 
 def test_what_cannot_be_planned_says_why():
     assert plan(probe(1, None), probe(2, None)).why == NO_STEPS
-    untimed = trial(1, seconds=(np.nan,) * 3)
-    assert plan(untimed).why == NO_TIMES
+    assert plan(trial(1, seconds=(np.nan,) * 3)).why == NO_TIMES
+    assert plan(trial(1, error=(0.1, 0.1, 0.1)), trial(2, batch=64)).why == AT_ONCE
     unmet = plan(trial(1, error=(0.9, 0.5, 0.4)), targets=[Target.parse("val/error<0.1")])
     assert isinstance(unmet, NoPlan) and (unmet.why, unmet.best) == (NOT_MET, 0.4)
-
-
-def test_a_target_met_before_the_first_step_is_not_planned_for():
-    assert plan(trial(1, error=(0.1, 0.1, 0.1)), trial(2, batch=64)).why == AT_ONCE
 
 
 def test_each_target_has_its_plan_and_the_times_are_shared():
