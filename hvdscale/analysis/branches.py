@@ -147,10 +147,8 @@ def _first_beyond(k: np.ndarray, over: np.ndarray) -> float:
 
 
 def _between(k: np.ndarray, over: np.ndarray, at: int, power: float, diverged: float) -> float:
-    """Where ``over`` passes 0 between a factor and the next, linear in k^power (0: in log k).
-
-    diverged  the share of the way to the next factor, where ``over`` is infinite there
-    """
+    """Where ``over`` passes 0 between a factor and the next, linear in k^power (0: in log k); to where it is infinite,
+    the share ``diverged`` of the way."""
     below, above = over[at], over[at + 1]
     share = -below / (above - below) if np.isfinite(above) else diverged
     if power == 0:
@@ -194,10 +192,7 @@ class Branched:
 
 def branched_of(trials: Iterable[Trial], tolerance: Tolerance | None = None, confidence: float = CONFIDENCE
                 ) -> tuple[Branched, ...]:
-    """The branched runs among trials; of others none.
-
-    tolerance  None: that of the branches' own plans
-    """
+    """The branched runs among trials, by their own plans' tolerance unless one is given; of others none."""
     by_run = group_by((trial for trial in trials if trial.branch), lambda trial: (trial.workload, *(
         trial.branch[name] for name in ("base", "base_batch", "rule", "metric", "length"))))
     found = []

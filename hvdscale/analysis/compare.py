@@ -237,8 +237,7 @@ def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
 
 
 class _Pools:
-    """The spread of a measure within cells, pooled over all: of paired ratios and of independent samples, each at the
-    evaluation that met and at the one before."""
+    """The spread within cells, pooled: of paired ratios and of independent samples, as read and an evaluation before."""
 
     def __init__(self, samples: Sequence[_Samples], measure: str) -> None:
         once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}

@@ -26,7 +26,6 @@ from ..errors import UsageError
 from ..target import Target
 from .budgets import Budget
 from .compare import ComparedCell, Comparison, targets_of
-from .decision.choice import Decision
 from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WORSE, Sides, smallest_difference
 from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .metric_direction import best_value
@@ -140,12 +139,11 @@ def _are_same(baseline: RunCell, candidate: RunCell, column: str) -> bool:
 
 
 def _expected_loss(sides: Sides) -> float:
-    """Of taking the side that looks better, by the engine of the plan."""
+    """Of taking the side that looks better, as a plan's decision has it."""
     difference, variance, freedom, _ = sides.tests()[-1]
     drawn = difference + np.sqrt(variance) * np.random.default_rng([0, 14]).standard_t(freedom, DRAWS)
-    zeros = np.zeros((DRAWS, 2))
-    choice = Decision((), np.column_stack([zeros[:, 0], drawn]), zeros, zeros, 0.0)
-    return choice.loss(int(choice.expected(np.inf).argmin()))
+    logs = np.column_stack([np.zeros(DRAWS), drawn])
+    return float(np.expm1(logs.mean(0).min() - logs.min(1).mean()))
 
 
 def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any, float]], float]:
@@ -258,9 +256,8 @@ def _average(trial: Trial, column: str, step: float, count: int) -> float:
 def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     """The chance that runs pass MLPerf's convergence check after MORE runs; {}: no published batches around this one.
 
-    They must not converge faster than the reference: their mean, without the
-    fastest and the slowest, is at least its mean less a one-sided t-test's quantile at P_VALUE. Runs to come are drawn
-    by Student's t from those that are there. The published means are of all runs.
+    They must not converge faster than the reference: their mean, without the fastest and the slowest, is at least its
+    mean less a one-sided t-test's quantile at P_VALUE. Runs to come are drawn by Student's t from those that are there.
     """
     curve = next((one for one in read("mlperf")["curve"] if one["dataset"] == workload.dataset
                   and workload.model in (*one["models"], "reference")), {"values": {0: ()}})

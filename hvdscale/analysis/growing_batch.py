@@ -112,10 +112,7 @@ class GrowingPlan:
 
 def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: BatchSchedule | None = None,
                   links: Links | None = None, steps: StepsOf = points_of) -> Iterator[GrowingPlan]:
-    """A plan for each target of each growing batch in the logs; and for the one asked for, at each workload's targets.
-
-    steps  gives the StepsPoints of a section with a target, and the draws of their fit or None
-    """
+    """A plan for each target of each growing batch in the logs, and of the one asked for at each workload's targets."""
     constant = {group.workload: group for group in groups if not group.workload.batch_schedule}
     for group in groups:
         own = bool(group.workload.batch_schedule)

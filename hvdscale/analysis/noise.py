@@ -88,12 +88,8 @@ class Noise:
 
 def unbiased_pair(local_sqnorm: np.ndarray, reduced_sqnorm: np.ndarray, local_examples: np.ndarray,
                   global_batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unbiased estimates of |G|^2 and tr(Sigma), of numbers or arrays; see the module's docstring.
-
-    local_sqnorm    mean over the shares of |G_r|^2, weighted by their examples
-    reduced_sqnorm  |G_B|^2
-    local_examples  n: mean of the shares' example counts, below global_batch
-    """
+    """Unbiased estimates of |G|^2 and tr(Sigma), of numbers or arrays, from mean|G_r|^2, |G_B|^2, n and B of the
+    module's docstring."""
     grad_sqnorm = (global_batch * reduced_sqnorm - local_examples * local_sqnorm) / (global_batch - local_examples)
     return grad_sqnorm, (local_sqnorm - reduced_sqnorm) / (1 / local_examples - 1 / global_batch)
 
@@ -162,18 +158,15 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
     if "global_batch" in table.columns:                 # of the step, in a trial whose batch changes
         own = table["global_batch"][rows]
         batch = np.where(np.isfinite(own), own, batch)
-    local = table["local_examples"][rows]
-
-    def pair_of(prefix: str) -> tuple[np.ndarray, np.ndarray]:
-        return unbiased_pair(table[f"{prefix}local_sqnorm"][rows], table[f"{prefix}reduced_sqnorm"][rows], local, batch)
-    prefixes = {name.rsplit("/", 1)[0] for name in table.columns if name.startswith("layer_groups/")}
-    pairs = {prefix.split("/", 1)[1]: pair_of(f"{prefix}/") for prefix in sorted(prefixes)}
-    whole = pair_of("")
+    prefixes = {name.rsplit("/", 1)[0] + "/" for name in table.columns if name.startswith("layer_groups/")}
+    pairs = {prefix: unbiased_pair(table[prefix + "local_sqnorm"][rows], table[prefix + "reduced_sqnorm"][rows],
+                                   table["local_examples"][rows], batch) for prefix in ("", *sorted(prefixes))}
+    whole = pairs.pop("")
     found = {}
     for number, own in rows_of_each(trial).items():
         at = own[np.argsort(step[own], kind="stable")]
-        groups = {name: NoiseSteps(step[at], sqnorm[at], trace[at]) for name, (sqnorm, trace) in pairs.items()
-                  if np.isfinite([sqnorm[at], trace[at]]).all()}
+        groups = {prefix.split("/")[1]: NoiseSteps(step[at], sqnorm[at], trace[at])
+                  for prefix, (sqnorm, trace) in pairs.items() if np.isfinite([sqnorm[at], trace[at]]).all()}
         found[number] = NoiseSteps(step[at], whole[0][at], whole[1][at], groups)
         plan = plan_at(log.path, number, log.trials["plan"][row_of[number]])
         examples = (plan.get("measurement") or {}).get("fixed_examples")

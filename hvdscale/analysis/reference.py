@@ -193,10 +193,7 @@ def _parse(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | None:
-    """A measured curve compared with a published one; None where dataset or model differ.
-
-    Where anything else that matters differs, a NoMatch says what.
-    """
+    """A measured curve compared with a published one; None where dataset or model differ, else a NoMatch says what."""
     workload = curve.workload
     if workload.dataset != published.dataset or workload.model not in published.models:
         return None
@@ -215,8 +212,7 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
 
 
 def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
-    """Whether perfect scaling ends earlier with one optimizer by the published factor; None unless both were measured.
-    """
+    """Whether perfect scaling ends earlier with one optimizer by the published factor; None: one was not measured."""
     def end(optimizers: tuple[str, ...]) -> float | None:
         ends = [curve.regimes.perfect_until.value for curve in curves
                 if curve.workload.dataset == ordering.dataset and curve.workload.model in ordering.models

@@ -25,8 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-_Count = Any        # a number or an array
-
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
@@ -52,12 +50,12 @@ WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
 
 @dataclass(frozen=True)
 class StepLaw:
-    """How long an allreduce over n takes: the number of ``hops`` by n, and how many times the whole gradient passes a
-    link, ``volumes``."""
+    """How long an allreduce over n, a number or an array, takes: the number of ``hops`` by n, and how many times the
+    whole gradient passes a link, ``volumes``."""
 
     name: str
-    hops: Callable[[_Count], _Count]
-    volumes: Callable[[_Count], _Count]
+    hops: Callable[[Any], Any]
+    volumes: Callable[[Any], Any]
 
     def seconds(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike, examples: ArrayLike,
                 passes: ArrayLike = 1) -> np.ndarray:
@@ -77,10 +75,7 @@ def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
         return longer * (1 + (shorter / longer) ** power) ** (1 / power)
 
 
-def _share_of_others(count: _Count) -> _Count:
-    return 2 * (count - 1) / count
-
-
-LAWS = RING, TREE, LINEAR = (StepLaw("ring", lambda count: 2 * (count - 1), _share_of_others),
-                             StepLaw("tree", lambda count: 2 * np.log2(count), _share_of_others),
-                             StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count))
+LAWS = RING, TREE, LINEAR = (
+    StepLaw("ring", lambda count: 2 * (count - 1), lambda count: 2 * (count - 1) / count),
+    StepLaw("tree", lambda count: 2 * np.log2(count), lambda count: 2 * (count - 1) / count),
+    StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count))

@@ -127,13 +127,10 @@ class Timings:
         """The spread of the logarithms of the times of one configuration, pooled over all."""
         return pooled([one.seconds for one in self.found])
 
-    @cached_property
-    def _by_setting(self) -> dict[tuple[int, int, int, int], list[Timing]]:
-        return group_by(self.found, lambda one: (one.workers, one.nodes, one.global_batch, one.passes))
-
     def at(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
         """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
-        found = self._by_setting.get((workers, -(-workers // per_node), global_batch, passes), ())
+        setting = workers, -(-workers // per_node), global_batch, passes
+        found = [one for one in self.found if (one.workers, one.nodes, one.global_batch, one.passes) == setting]
         return min(found, key=lambda one: abs(one.per_node - min(workers, per_node)), default=None)
 
 

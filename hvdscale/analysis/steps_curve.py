@@ -98,15 +98,12 @@ class StepsCurve:
             max((_freedom(*pair) for pair in zip(self.met, settings)), default=0), SPREAD, LACK)
         self.middle = float(np.exp(np.log(self.batches).mean())) if self.met else 1.0
         self.level = float(self.measured.logs.mean()) if self.met else 0.0
-        self.centre, self.width = self._prior()
-
-    def _prior(self) -> tuple[float, float]:
-        """Mean and standard deviation of log B_crit."""
-        if self.critical is None or not self.predicted:
-            return (float(np.log(REACH * self.batches.min())) if self.met else 0.0), REACH_DEVIATION
-        low, middle, high = np.quantile(self.critical, (0.16, 0.5, 0.84), method="nearest")
-        ends = np.log(np.clip([low, high], middle / 100, middle * 100))
-        return float(np.log(middle)), float(np.diff(ends)[0] / 2)
+        # mean and standard deviation of log B_crit in the prior
+        self.centre, self.width = float(np.log(REACH * self.batches.min())) if self.met else 0.0, REACH_DEVIATION
+        if critical is not None and predicted:
+            low, middle, high = np.quantile(critical, (0.16, 0.5, 0.84), method="nearest")
+            ends = np.log(np.clip([low, high], middle / 100, middle * 100))
+            self.centre, self.width = float(np.log(middle)), float(np.diff(ends)[0] / 2)
 
     @property
     def critical_batch(self) -> float | None:
@@ -220,7 +217,7 @@ def _deviation(point: StepsPoint, setting: SettingPoint) -> float:
 
 
 PointsAndFit = tuple[tuple[StepsPoint, ...], "np.ndarray | None"]       # points, draws of the fit through them or None
-StepsOf = Callable[[Section], PointsAndFit]
+StepsOf = Callable[[Section], PointsAndFit]         # of a section with a target
 
 
 def points_of(section: Section) -> PointsAndFit:
@@ -246,19 +243,17 @@ def points_of_both(section: Section, curve: Curve) -> PointsAndFit:
     """Likewise for a section with some batches from searches: those of the curve, with the seeds of the best trial, and
     the section's own for the others; the fit is through all."""
     own = {point.global_batch: point for point in points_of(section)[0]}
-    points = [_add_seeds(point, own.get(point.global_batch)) for point in points_of_curve(curve)[0]]
+    points = []
+    for point in points_of_curve(curve)[0]:
+        beside = own.pop(point.global_batch, None)
+        if beside and set(point.trials) & set(beside.trials):       # of the setting of the search's best trial
+            point = replace(point, seeds=beside.seeds, met=beside.met, spread=beside.spread, late=beside.late)
+        points.append(point)
     points += [point for batch, point in own.items() if batch not in curve.batches]
     points.sort(key=lambda point: point.global_batch)
     fit = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points],
                              section.options.confidence)
     return tuple(points), fit.draws if fit else None
-
-
-def _add_seeds(point: StepsPoint, own: StepsPoint | None) -> StepsPoint:
-    """A search's point with the seeds of its best trial's setting, where the section's own point is of that setting."""
-    if own is None or not set(point.trials) & set(own.trials):
-        return point
-    return replace(point, seeds=own.seeds, met=own.met, spread=own.spread, late=own.late)
 
 
 def steps_curve(points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,

@@ -150,7 +150,6 @@ class WorkerPlan:
 
     @property
     def uses_model(self) -> bool:
-        """Whether an option has a step time that was not measured."""
         return any(option.step_time.mark != MEASURED for option in self.options)
 
     def is_crowded(self, option: Option) -> bool:
@@ -166,17 +165,14 @@ class WorkerPlan:
 
     @property
     def fastest(self) -> Option | None:
-        """The option with the least expected time to target."""
         return self.best(np.inf)
 
     @property
     def cheapest(self) -> Option | None:
-        """The option with the least expected cost."""
         return self.best(0)
 
     @property
     def knee(self) -> Option | None:
-        """The option with the least expected cost x time ** knee."""
         return self.best(self.request.knee)
 
     @cached_property
@@ -196,8 +192,7 @@ class WorkerPlan:
         return tuple(option for option in self.options if self.chance_within(option) >= chance)
 
     def chance_within(self, option: Option) -> float:
-        """Share of the draws in which a run of an option meets deadline and budget: those of its mean, times what a run
-        differs from it. Where the spread between runs is unknown, that of the mean."""
+        """Share of the draws in which a run of an option meets deadline and budget; its mean, where runs are alone."""
         limits = self.request.deadline, self.request.budget
         deadline, budget = (np.inf if limit is None else limit for limit in limits)
         beside = self._run_draws
@@ -253,10 +248,7 @@ ONE_RUN, TIMED_ONCE, LINKS = "one run", "timed once", "links"   # what chances a
 def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: JobKey | None = None,
             target: Target | None = None, noise: NoiseScale | None = None, job: Mapping[str, Any] | None = None
             ) -> WorkerPlan:
-    """The plan from a steps curve and step times. Several targets share the step times.
-
-    workload  limits the batch to its number of training examples, where known
-    """
+    """The plan from a steps curve and step times; the workload's training examples, where known, limit the batch."""
     drafts: list[_Draft] = []
     left_out = []
     for workers in sorted(set(request.workers)):
@@ -286,7 +278,6 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     links        the network between nodes, if given
     given        steps to target at one batch, if no run was measured against a target
     noise_scale  in examples, instead of the logs' own
-    steps        gives the StepsPoints of a section with a target, and the draws of their fit or None
     """
     timings = timings_of(group.trials)
     about = [section for section in group.sections if section.target]

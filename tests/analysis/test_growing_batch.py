@@ -168,11 +168,15 @@ def test_a_batch_may_have_more_workers_than_the_smallest_one_has_examples():
     assert [phase.workers for phase in plan.phases[0].phases] == [1, 64, 64]
 
 
+def planned(path, *options):
+    """What the plan of 1, 2 and 4 workers says."""
+    done = CliRunner().invoke(plan_command, [path, "--workers", "1,2,4", *map(str, options)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 def test_the_jobs_of_the_phases_follow_each_other(saved, tmp_path):
-    done = CliRunner().invoke(plan_command, [saved, "--workers", "1,2,4", "--relaunch", "0.001s", "--knee", "0.5",
-                                             "--out", str(tmp_path)])
-    text = done.output
-    assert done.exit_code == 0, text
+    text = planned(saved, "--relaunch", "0.001s", "--knee", "0.5", "--out", tmp_path)
     lines = [line for line in text.splitlines() if line.startswith("job=$(sbatch")]
     [growing] = json.loads((tmp_path / "plan.json").read_text())["growing_batches"]
     assert lines == growing["jobs"] and "Workers by phase: " in text and "0.00100 s for each relaunch" in text
@@ -186,13 +190,8 @@ def test_a_relaunch_takes_the_median_start_up_of_the_logs_unless_it_is_given(eve
     made.restarts["startup_seconds"] = np.full(made.restarts.rows, np.nan)
     made.restarts["startup_seconds"][:3] = 0.001, 0.002, 0.004
     path = save(made, tmp_path / "started.h5")
-
-    def planned(*options):
-        done = CliRunner().invoke(plan_command, [path, "--workers", "1,2,4", *options])
-        assert done.exit_code == 0, done.output
-        return " ".join(done.output.split())
-    assert "0.00200 s for each relaunch counted in, the median start-up of 3 runs here" in planned()
-    given = planned("--relaunch", "0.001s")
+    started, given = (" ".join(planned(path, *more).split()) for more in ((), ("--relaunch", "0.001s")))
+    assert "0.00200 s for each relaunch counted in, the median start-up of 3 runs here" in started
     assert "0.00100 s for each relaunch counted in" in given and "median start-up" not in given
 
 
@@ -221,12 +220,11 @@ def saved(everything, tmp_path_factory):
 
 
 def test_the_plan_says_what_it_buys(saved, tmp_path):
-    done = CliRunner().invoke(plan_command, [saved, "--workers", "1,2,4", "--out", str(tmp_path),
-                                             "--batch-schedule", "[[0, 32], [50, 128]]"])
-    text = " ".join(done.output.split())
-    assert done.exit_code == 0 and "batch 32, 64 from step 100, 128 from step 200" in text, done.output
-    assert "predicted from the constant batches" in text and "x as fast" in text
-    assert max(len(line) for line in done.output.splitlines() if not line.startswith(("wrote", "job="))) <= 100
+    output = planned(saved, "--out", tmp_path, "--batch-schedule", "[[0, 32], [50, 128]]")
+    text = " ".join(output.split())
+    assert all(part in text for part in ("batch 32, 64 from step 100, 128 from step 200", "x as fast",
+                                         "predicted from the constant batches"))
+    assert max(len(line) for line in output.splitlines() if not line.startswith(("wrote", "job="))) <= 100
     values = json.loads((tmp_path / "plan.json").read_text())["growing_batches"]
     assert [(one["predicted"], one["batch_schedule"]) for one in values] == [
         (True, [[0, 32], [50, 128]]), (False, [list(pair) for pair in RAMP.pairs])]

@@ -15,7 +15,7 @@ from hvdscale.log.writer import LogWriter
 from hvdscale.report.drawing import render
 from hvdscale.report.table import as_text
 from hvdscale.target import Target
-from tests.factories.logs import log, save, trial
+from tests.factories.logs import log, trial
 from tests.factories.shown import figures_of, summary, tables_of
 
 
@@ -218,12 +218,6 @@ def test_parts_of_the_model_are_estimated_apart_and_add_up(tmp_path):
     assert sorted(noise.groups) == ["conv", "fc"]
     for name in ("grad_sqnorm", "cov_trace"):
         assert sum(getattr(one, name) for one in noise.groups.values()) == pytest.approx(getattr(noise, name))
-
-
-def test_the_columns_go_through_a_file_unchanged(tmp_path):
-    made = log(with_noise([None, *drawn(20)]))
-    from_file = read_noise(read_log(save(made, tmp_path / "made.h5")))[1]
-    assert np.array_equal(from_file.grad_sqnorm, read_noise(made)[1].grad_sqnorm)
 
 
 def test_quarters_of_too_few_measured_steps_are_left_out():

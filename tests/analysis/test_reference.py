@@ -83,19 +83,14 @@ def test_the_fits_of_mlperfs_curves_are_those_of_their_values(curve):
     assert found.rms_log2 == pytest.approx(curve.rms_log2, abs=0.005)
 
 
-def test_a_curve_that_equals_the_published_one_passes_every_mark():
-    found = against(measured(published_steps(), b_crit=437), mnist())
-    assert [point.log2_apart for point in found.points] == pytest.approx([0] * 10)
-    assert found.counted("within") == (10, 10) and found.counted("covered") == (10, 10)
-    assert [mark.passed for mark in found.marks] == [True, True, True] and not found.remarks
-
-
-def test_a_curve_off_by_1_5_at_3_of_10_batches_fails_the_comparison():
-    steps = {batch: value * (1.5 if at < 3 else 1) for at, (batch, value) in enumerate(published_steps().items())}
-    found = against(measured(steps, b_crit=200), mnist())
-    assert found.counted("within") == (7, 10) and found.counted("covered") == (7, 10)
-    assert [mark.passed for mark in found.marks] == [False, False, False]
-    assert found.marks[1].found == pytest.approx(200 / 437)
+@pytest.mark.parametrize("off, b_crit, within, passed", [(1, 437, 10, True), (1.5, 200, 7, False)])
+def test_a_curve_that_equals_the_published_one_passes_and_one_off_at_3_of_10_batches_fails(off, b_crit, within, passed):
+    steps = {batch: value * (off if at < 3 else 1) for at, (batch, value) in enumerate(published_steps().items())}
+    found = against(measured(steps, b_crit=b_crit), mnist())
+    assert found.counted("within") == found.counted("covered") == (within, 10) and not found.remarks
+    assert [point.log2_apart for point in found.points] == pytest.approx([math.log2(off)] * 3 + [0] * 7)
+    assert [mark.passed for mark in found.marks] == [passed] * 3
+    assert found.marks[1].found == pytest.approx(b_crit / 437)
 
 
 def test_reading_errors_of_published_values_count_in_the_coverage():

@@ -141,9 +141,6 @@ def test_a_batch_s_runs_at_two_worker_counts_are_not_independent_repeats():
     found = section(*runs(1, 64, (300, 900), (3, 9)), *runs(4, 64, (300, 900), (1, 3), 10))
     [point] = found.batches.points
     assert (point.cell.workers, point.cell.steps.runs) == ((1, 4), 2)
-
-
-def test_the_examples_to_target_are_steps_times_batch():
     [point] = section(*runs(1, 32, (300,), (3,))).batches.points
     assert (point.examples.value, point.examples.before) == (pytest.approx(9600), pytest.approx(9280))
 

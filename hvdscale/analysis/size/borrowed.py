@@ -124,10 +124,7 @@ def _cost(rule: BorrowedLaw, cell: CellResult, value: float, confidence: float) 
 
 def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: float = CONFIDENCE) -> Estimate:
     """The cost at a value over the least, as a share of it: at least 0; without an interval of fewer values than a
-    valley needs.
-
-    values, lowest  the values run, smallest first, and the lowest cost at each
-    """
+    valley needs. ``lowest`` is the lowest cost at each of the values run, smallest first."""
     least, x = float(lowest.min()), np.log(values)
     at = float(np.interp(math.log(value), x, lowest))
     above = min(len(x) - 1, int(np.searchsorted(values, value)))

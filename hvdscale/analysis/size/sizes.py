@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -79,9 +80,8 @@ def parse_size(text: str, what: str = "size") -> float:
 def sizes_of(texts: Iterable[str]) -> tuple[Size, ...]:
     """Sizes from texts, see Size.parse; UsageError for a name twice."""
     found = tuple(map(Size.parse, texts))
-    names = [one.name for one in found]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(one.name for one in found).items():
+        if count > 1:
             raise UsageError(f"--size {name}: is given twice; give each size once")
     return found
 
