@@ -82,10 +82,7 @@ def smoothed(values: np.ndarray) -> float:
 
 
 def excess_of(losses: np.ndarray, tolerance: Tolerance) -> Excess:
-    """The excess losses of the factors.
-
-    losses  shape (orders, factors), factors growing; inf: diverged
-    """
+    """The excess losses of the factors, from losses of shape (orders, factors), factors growing; inf: diverged."""
     orders, factors = losses.shape
     means = losses.mean(0)
     best = np.array([0, *(np.argmin(means[:k]) for k in range(1, factors))])

@@ -237,7 +237,7 @@ def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
 
 
 class _Pools:
-    """The spread within cells, pooled: of paired ratios and of independent samples, as read and an evaluation before."""
+    """The pooled spread within cells, of paired ratios and of independent samples, as read and an evaluation before."""
 
     def __init__(self, samples: Sequence[_Samples], measure: str) -> None:
         once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}

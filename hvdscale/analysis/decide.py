@@ -46,10 +46,7 @@ P_VALUE, OUTCOMES = 0.05, 4000  # of MLPerf's check; of runs to come
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """What is decided of a cell.
-
-    chance  of deciding so although it is not so: in this comparison, or with a ledger in any with this baseline
-    """
+    """What is decided of a cell."""
 
     comparison: Comparison
     cell: ComparedCell
@@ -59,7 +56,7 @@ class Decided:
     decision: str = OPEN
     reason: str = ""                        # why it is so without a test
     ends: tuple[float, float] = NONE        # of the confidence sequence of candidate over baseline
-    chance: float = 1.0
+    chance: float = 1.0                     # of deciding so wrongly: here, or with a ledger ever with this baseline
     runs_more: tuple[float, float] = NONE   # quartiles, if the difference is what it seems; NaN: unknown
     smallest: float = np.inf                # difference, as a share, that these runs show at 80 %
     loss: float = np.nan                    # expected, of taking what looks better now, as a share

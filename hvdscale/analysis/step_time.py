@@ -363,8 +363,7 @@ class StepTimes:
         return {(cell.workers[0], cell.global_batch): cell for cell in self.cells}
 
     def measured(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
-        """The timing of this configuration; where a cell has runs of it, their step time, as in a report
-        (RunCell.step_seconds)."""
+        """The timing of this configuration; where a cell has runs of it, their step time, as a report has it."""
         timing = self.timings.at(workers, per_node, global_batch, passes)
         cell = self._cells.get((workers, global_batch))
         if timing is None or cell is None:

@@ -258,11 +258,7 @@ def points_of_both(section: Section, curve: Curve) -> PointsAndFit:
 
 def steps_curve(points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
                 confidence: float = CONFIDENCE) -> StepsCurve:
-    """The curve of these points.
-
-    fit    draws of the curve fitted to them (CriticalBatchFit.draws), any number, or None
-    noise  draws of the noise scale, the prediction of B_crit where there is no fit, any number, or None
-    """
+    """The curve of these points, with draws of the fit to them (CriticalBatchFit.draws), or else of the noise scale."""
     if fit is not None:
         return StepsCurve(points, np.asarray(fit, float)[:, 1], False, confidence)
     return StepsCurve(points, None if noise is None else np.asarray(noise, float), noise is not None, confidence)

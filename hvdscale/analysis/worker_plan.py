@@ -205,8 +205,7 @@ class WorkerPlan:
 
     @cached_property
     def _run_draws(self) -> np.ndarray:
-        """Draws of the time of a run over the mean of runs, shape (draws,): log-normal, by Student's t; the share that
-        stands apart in the logs takes so many times as long as those there."""
+        """Draws of a run's time over the mean of runs: log-normal, by Student's t; a share is late, as in the logs."""
         steps, times = self.run_spread, self.times.timings.spread
         if not steps.freedom:
             return np.ones(DRAWS)

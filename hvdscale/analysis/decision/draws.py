@@ -85,10 +85,7 @@ def log_variance(draws: np.ndarray) -> float:
 
 def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], parameters: int, draws: int = DRAWS,
                      seed: int = 0) -> np.ndarray:
-    """Draws of shape (draws, parameters); the same seed gives the same ones.
-
-    log_likelihood  of parameters of shape (draws, parameters): shape (draws,)
-    """
+    """Draws of shape (draws, parameters), as the likelihood takes them; the same seed gives the same ones."""
     random = np.random.default_rng([seed, 9])
     found = random.standard_normal((draws, parameters))
     likelihood, power = _known(log_likelihood(found)), 0.0
@@ -156,11 +153,8 @@ class Measured:
 
     def draw(self, law: np.ndarray, of_law: np.ndarray, settings: np.ndarray, spread: np.ndarray, lack: np.ndarray,
              random: np.random.Generator) -> np.ndarray:
-        """Draws of the truth, shape (draws, places).
-
-        law, of_law  the law's logarithms at the places, and at the settings
-        settings     which setting each place is; -1: none
-        """
+        """Draws of the truth, shape (draws, places), from the law's logarithms at the places and, ``of_law``, at the
+        settings. ``settings`` is which of these each place is; -1: none."""
         lacking = self.lacking(lack)
         normal = random.standard_normal(law.shape)
         found = law + lacking * normal

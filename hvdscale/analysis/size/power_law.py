@@ -134,10 +134,7 @@ class PowerLaw:
 
 
 def fit_power_law(names: Sequence[str], points: Sequence[SizePoint], confidence: float = CONFIDENCE) -> PowerLaw:
-    """The law of points over sizes, natural logarithms throughout.
-
-    names  of the points' sizes, in their order
-    """
+    """The law of points over sizes with these names; natural logarithms throughout."""
     names = tuple(names)
     deviations = np.array([_deviation(one.estimate, confidence) for one in points])
     used, left_out = (tuple(one for one, is_in in zip(points, chosen) if is_in)

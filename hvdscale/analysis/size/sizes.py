@@ -137,8 +137,7 @@ def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndar
     return np.full(len(study), sizes[size.name])
 
 
-def _tokens_a_step(study: Study) -> float:
-    """NaN: unknown."""
+def _tokens_a_step(study: Study) -> float:          # NaN: unknown
     of_set = (study.plan(0).get("measurement") or {}).get("train_tokens") or np.nan
     return float(study.global_batch * of_set / (study.workload.train_examples or np.nan))
 
