@@ -154,16 +154,3 @@ def test_the_batch_doubles_where_the_lower_end_allows_it_and_the_last_checkpoint
                                        ((50, 45, 60),)])
 def test_without_a_lower_end_of_twice_the_batch_nothing_grows(criticals):
     assert ramp_of(along(*criticals)) is None
-
-
-def test_growing_by_a_true_critical_batch_saves_what_is_predicted():
-    """Progress of an example at batch B is B_crit / (B_crit + B); the ramp is run over it in small pieces."""
-    critical = [20, 45, 95, 200]
-    ramp = ramp_of(along(*((value, 0.95 * value, 1.05 * value) for value in critical), every=1000))
-    wanted, made, steps = sum(1000 * c / (c + 10) for c in [1e9, *critical[:-1]]), 0.0, 0
-    pieces = iter([(1000 * c / (c + 10), c, b) for c, b in zip([1e9, *critical[:-1]], (10, 10, 40, 80))])
-    for progress, c, batch in pieces:
-        steps += progress * (c + batch) / c / batch
-        made += progress
-    assert made == pytest.approx(wanted)
-    assert ramp.fewer_steps.value == pytest.approx(1 - steps / 400, abs=1e-6)

@@ -12,7 +12,6 @@ from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import Request
 from hvdscale.cli.plan import main as plan_command
-from hvdscale.cli.report import main as report_command
 from hvdscale.plan.batch_schedule import BatchSchedule
 from tests.factories.logs import log, save, trial
 from tests.factories.shown import figures_of, tables_of
@@ -235,11 +234,3 @@ def test_the_plan_says_what_it_buys(saved, tmp_path):
 def test_what_is_no_schedule_is_said(saved, text):
     done = CliRunner().invoke(plan_command, [saved, "--batch-schedule", text])
     assert done.exit_code == 2 and "--batch-schedule: batch_schedule = " in done.output, done.output
-
-
-def test_the_report_says_what_it_bought(saved, tmp_path):
-    done = CliRunner().invoke(report_command, [saved, "--out", str(tmp_path), "--full"])
-    text = " ".join(done.output.split())
-    assert done.exit_code == 0, done.output
-    assert "At 4 workers the growing batch was" in text and "What the growing batch bought: val/error<0.2" in text
-    assert (tmp_path / "report.html").exists()

@@ -93,18 +93,14 @@ def test_every_target_has_pools_of_its_own():
     assert group.sections[0].pools.of("steps").variance != group.sections[1].pools.of("steps").variance
 
 
-def test_equal_updates_at_several_worker_counts_give_one_spread():
+def test_equal_updates_at_several_worker_counts_give_one_spread_and_their_ratios_another():
     made = [found for workers in (1, 2, 4) for found in runs(workers, 64, (300, 900), (3, 9), 10 * workers)]
     pools = section(*made).pools
     assert [pools.of(name).freedom for name in ("steps", "seconds", "examples_per_second")] == [1, 1, 3]
     assert (pools.of_paired("steps").variance, pools.of_paired("steps").freedom) == (pytest.approx(0), 2)
-
-
-def test_paired_ratios_share_their_spread_too():
     random = np.random.default_rng(2)
-    made = [found for workers in (1, 2, 4, 8)
-            for found in runs(workers, 64, (300, 900), (3, 9) * np.exp(random.normal(0, 0.1, 2)), 10 * workers)]
-    found = section(*made)
+    found = section(*(one for workers in (1, 2, 4, 8) for one in runs(
+        workers, 64, (300, 900), (3, 9) * np.exp(random.normal(0, 0.1, 2)), 10 * workers)))
     widths = [np.log(point.time_speedup.high / point.time_speedup.low) for point in found.series[0].points[1:]]
     assert found.pools.of_paired("seconds").freedom == 3 and widths == pytest.approx([widths[0]] * 3)
 

@@ -5,19 +5,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdscale.analysis.curves import CurvePoint
 from hvdscale.analysis.decision.draws import quantiles
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.step_laws import RING, Parameters
 from hvdscale.analysis.step_time import ASSUMED, EXTRAPOLATED, INTERPOLATED, MEASURED, Links
 from hvdscale.analysis.steps import Estimate
-from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, points_of_curve, steps_curve
+from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, steps_curve
 from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import (AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, TIMED_ONCE, NoPlan,
                                            Request, plan_of, plans_of)
 from hvdscale.target import Target
 from tests.factories.deadlines import coverage, plan as plan_of_runs
-from tests.factories.logs import SQNORMS, log, trial
+from tests.factories.logs import log, trial
 
 S_MIN, B_CRIT = 2000.0, 600.0
 TRUE = Parameters(fixed=0.02, example=0.001, hop=2e-5, volume=8e-3, node_hop=2e-3, node_volume=3e-2, overlap=1.5,
@@ -253,22 +252,16 @@ def test_a_batch_is_no_larger_than_the_training_set():
     assert found.left_out == ((10 ** 5, "batch 3,200,000 is larger than the 1,000,000 training examples"),)
 
 
-def test_links_that_were_not_timed_are_assumed_to_be_like_others():
-    found = plan(*(trials := [run(workers) for workers in (1, 2, 4)]), local_batch=32)
+def test_links_that_were_not_timed_are_assumed_to_be_like_others_unless_they_are_given():
+    trials, links = [run(workers) for workers in (1, 2, 4)], Links(1e9, TRUE.node_hop, TRUE.node_volume * 1e9 / 4)
+    found, given = (plan(*trials, local_batch=32, more={"links": one}) for one in (None, links))
     assert [option.step_time.mark == ASSUMED for option in found.options] == [False] * 3 + [True] * 4
-    assert LINKS in found.assumed and LINKS not in plan(*trials, workers=(1, 2, 4), local_batch=32).assumed
-    for option in found.options[3:]:
+    assert LINKS in found.assumed and LINKS not in given.assumed + plan(*trials, workers=(1, 2), local_batch=32).assumed
+    assert given.times.model.given == pytest.approx({"node_hop": TRUE.node_hop, "node_volume": TRUE.node_volume})
+    for option, told in zip(found.options[3:], given.options[3:]):
         assert option.mark == ASSUMED and option.seconds.low < time_at(option.workers) < option.seconds.high
-
-
-def test_links_that_are_given_are_not_assumed():
-    links = Links(1e9, TRUE.node_hop, TRUE.node_volume * 1e9 / 4)
-    found = plan(*(run(workers) for workers in (1, 2, 4)), local_batch=32, more={"links": links})
-    assert LINKS not in found.assumed and found.times.model.given == pytest.approx(
-        {"node_hop": TRUE.node_hop, "node_volume": TRUE.node_volume})
-    for option in found.options[3:]:
-        low, high = quantiles(option.step_time.draws, 0.95)
-        assert option.step_time.mark == EXTRAPOLATED and low < seconds_at(option.workers) < high
+        low, high = quantiles(told.step_time.draws, 0.95)
+        assert told.step_time.mark == EXTRAPOLATED and low < seconds_at(told.workers) < high
 
 
 def test_a_measured_time_is_the_reports_whatever_other_trials_took():
@@ -316,11 +309,9 @@ def probe(workers, noise=B_CRIT, steps=50, batch=None, **changes):
     """A run for throughput alone, its gradient noise measured in every step; ``noise`` None: not at all."""
     batch = batch or 32 * workers
     sqnorms = [(1 + noise / 8, 1 + noise / batch, 8.0)] * steps if noise else None
-    made = trial(workers, (), (), (), workers=workers, batch=batch, target=None, eval_every=0,
+    return trial(workers, (), (), (), workers=workers, batch=batch, target=None, eval_every=0,
                  step_seconds=np.full(steps, seconds_at(workers, batch // workers)), sqnorms=sqnorms,
                  local_workers=min(workers, PER_NODE), train_examples=10 ** 6, **changes)
-    assert len(SQNORMS) == 3
-    return made
 
 
 def test_a_probe_with_a_noise_scale_predicts_relative_times():
@@ -383,13 +374,3 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
     times = loose.times.of_cells(strict.times.cells)
     again = plan_of(strict.curve, times, loose.request, SimpleNamespace(train_examples=0))
     assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]
-
-
-def test_a_curve_over_studies_gives_its_points_and_its_fit():
-    points = [CurvePoint(SimpleNamespace(global_batch=batch, key=lambda trial: ("sweep.h5", trial)), None, 3,
-                         Estimate(steps_at(batch), 1.0, 1e9, 20)) for batch in (64, 256)]
-    fit = SimpleNamespace(draws=np.array([[S_MIN * B_CRIT, B_CRIT, 1.0]] * 7))
-    found, drawn = points_of_curve(SimpleNamespace(judged=points, regimes=SimpleNamespace(fit=fit)))
-    assert [point.global_batch for point in found] == [64, 256]
-    assert [point.trials for point in found] == [(("sweep.h5", 3),)] * 2
-    assert steps_curve(found, drawn).critical_batch == B_CRIT

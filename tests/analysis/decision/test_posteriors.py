@@ -23,11 +23,6 @@ def test_draws_are_of_both_tops_of_a_posterior():
     assert 0.4 < (found[:, 0] > 0).mean() < 0.6 and abs(np.abs(found[:, 0]).mean() - 1) < 0.02
 
 
-def test_the_same_seed_gives_the_same_draws():
-    one, other = (sample_posterior(lambda one: -one[:, 0] ** 2, 2, draws=100, seed=3) for _ in range(2))
-    assert np.array_equal(one, other)
-
-
 def test_parameters_without_a_likelihood_are_never_drawn():
     found = sample_posterior(lambda one: np.where(one[:, 0] > 0, 0.0, np.nan), 1, draws=500)
     assert (found > 0).all()
