@@ -59,7 +59,7 @@ class BorrowedLaw:
             if not term:
                 raise refused(f"{rest[:12]!r} is no number or size" if rest else
                               "it ends where a number or size belongs")
-            above, below = (float((part or "1").replace(" ", "")) for part in (term["power"] or term["above"],
+            above, below = (float("".join((part or "1").split())) for part in (term["power"] or term["above"],
                                                                                term["below"]))
             if not below:
                 raise refused("it divides by 0")
