@@ -52,24 +52,16 @@ STEEPEST = 2.0              # the highest power of k as which the excess loss ma
 
 @dataclass(frozen=True, eq=False)
 class Excess:
-    """The loss of each k over the smallest of any smaller k: arrays of shape (factors,).
+    """The loss of each k over the smallest of any smaller k: arrays of shape (factors,)."""
 
-    mean   over orders; 0 at the first k, inf where some order diverged
-    error  standard error of the mean; 0 at the first k, NaN of one order
-    best        the smallest mean loss of any smaller k; at the first k its own
-    allowed     the tolerance there
-    freedom     degrees of freedom of the errors
-    """
-
-    mean: np.ndarray
-    error: np.ndarray
-    best: np.ndarray
-    allowed: np.ndarray
-    freedom: int
+    mean: np.ndarray        # over orders; 0 at the first k, inf where some order diverged
+    error: np.ndarray       # standard error of the mean; 0 at the first k, NaN of one order
+    best: np.ndarray        # the smallest mean loss of any smaller k; at the first k its own
+    allowed: np.ndarray     # the tolerance there
+    freedom: int            # degrees of freedom of the errors
 
     @property
     def within(self) -> np.ndarray:
-        """Whether each k is within the tolerance."""
         return self.mean <= self.allowed
 
     def bands(self, confidence: float) -> tuple[np.ndarray, np.ndarray]:
@@ -90,10 +82,7 @@ def smoothed(values: np.ndarray) -> float:
 
 
 def excess_of(losses: np.ndarray, tolerance: Tolerance) -> Excess:
-    """The excess losses of the factors.
-
-    losses  shape (orders, factors), factors growing; inf: diverged
-    """
+    """The excess losses of the factors, from losses of shape (orders, factors), factors growing; inf: diverged."""
     orders, factors = losses.shape
     means = losses.mean(0)
     best = np.array([0, *(np.argmin(means[:k]) for k in range(1, factors))])
@@ -155,10 +144,8 @@ def _first_beyond(k: np.ndarray, over: np.ndarray) -> float:
 
 
 def _between(k: np.ndarray, over: np.ndarray, at: int, power: float, diverged: float) -> float:
-    """Where ``over`` passes 0 between a factor and the next, linear in k^power (0: in log k).
-
-    diverged  the share of the way to the next factor, where ``over`` is infinite there
-    """
+    """Where ``over`` passes 0 between a factor and the next, linear in k^power (0: in log k); to where it is infinite,
+    the share ``diverged`` of the way."""
     below, above = over[at], over[at + 1]
     share = -below / (above - below) if np.isfinite(above) else diverged
     if power == 0:
@@ -168,73 +155,51 @@ def _between(k: np.ndarray, over: np.ndarray, at: int, power: float, diverged: f
 
 @dataclass(frozen=True, eq=False)
 class BranchPoint:
-    """The branches from one checkpoint.
+    """The branches from one checkpoint."""
 
-    step, examples  done by then in the base run
-    factors         k, growing;  losses  smoothed, at their ends: shape (orders, factors)
-    allowed         the tolerance there, in the metric's unit
-    critical        the critical batch in examples, see critical_factor
-    noise           the noise scale over the branches of the largest k that passes; None: not measured
-    keys            the trials behind it;  diverged  those of them that did
-    """
-
-    step: int
-    examples: int
-    factors: tuple[int, ...]
-    losses: np.ndarray
-    allowed: float
-    critical: Estimate
-    noise: NoiseScale | None
-    keys: tuple[tuple[str, int], ...]
+    step: int                           # done by then in the base run
+    examples: int                       # likewise
+    factors: tuple[int, ...]            # k, growing
+    losses: np.ndarray                  # smoothed, at the ends of the branches: shape (orders, factors)
+    allowed: float                      # the tolerance there, in the metric's unit
+    critical: Estimate                  # the critical batch in examples, see critical_factor
+    noise: NoiseScale | None            # over the branches of the largest k that passes; None: not measured
+    keys: tuple[tuple[str, int], ...]   # the trials behind it
     diverged: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Branched:
-    """The branches of one run, by checkpoint.
-
-    base         id of its log;  base_batch  its global batch
-    rule         by which the rate followed the batch
-    metric       whose values are the losses
-    length       examples of a branch
-    """
+    """The branches of one run, by checkpoint."""
 
     workload: JobKey
-    base: str
-    base_batch: int
-    rule: str
-    metric: str
-    length: int
+    base: str               # id of its log
+    base_batch: int         # its global batch
+    rule: str               # by which the rate followed the batch
+    metric: str             # whose values are the losses
+    length: int             # examples of a branch
     tolerance: Tolerance
     confidence: float
     points: tuple[BranchPoint, ...]
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        """All its trials."""
         return tuple(key for point in self.points for key in point.keys)
 
 
 def branched_of(trials: Iterable[Trial], tolerance: Tolerance | None = None, confidence: float = CONFIDENCE
                 ) -> tuple[Branched, ...]:
-    """The branched runs among trials; of others none.
-
-    tolerance  None: that of the branches' own plans
-    """
-    found = group_by((trial for trial in trials if trial.branch), lambda trial: (trial.workload, *(
+    """The branched runs among trials, by their own plans' tolerance unless one is given; of others none."""
+    by_run = group_by((trial for trial in trials if trial.branch), lambda trial: (trial.workload, *(
         trial.branch[name] for name in ("base", "base_batch", "rule", "metric", "length"))))
-    return tuple(run for (workload, *_), own in found.items()
-                 for run in [_branched(workload, own, tolerance, confidence)] if run.points)
-
-
-def _branched(workload: JobKey, trials: Sequence[Trial], tolerance: Tolerance | None, confidence: float) -> Branched:
-    branch = trials[0].branch
-    if tolerance is None:
-        tolerance = Tolerance.parse(str(branch.get("tolerance", DEFAULT_TOLERANCE)))
-    by_step = group_by(trials, lambda trial: int(trial.branch["step"]))
-    points = [_point(by_step[step], branch["metric"], tolerance, confidence) for step in sorted(by_step)]
-    return Branched(workload, branch["base"], branch["base_batch"], branch["rule"], branch["metric"],
-                    branch["length"], tolerance, confidence, tuple(point for point in points if point))
+    found = []
+    for (workload, base, base_batch, rule, metric, length), own in by_run.items():
+        allowed = tolerance or Tolerance.parse(str(own[0].branch.get("tolerance", DEFAULT_TOLERANCE)))
+        by_step = group_by(own, lambda trial: int(trial.branch["step"]))
+        points = [_point(by_step[step], metric, allowed, confidence) for step in sorted(by_step)]
+        found.append(Branched(workload, base, base_batch, rule, metric, length, allowed, confidence,
+                              tuple(point for point in points if point)))
+    return tuple(run for run in found if run.points)
 
 
 def _point(trials: Sequence[Trial], metric: str, tolerance: Tolerance, confidence: float) -> BranchPoint | None:
@@ -272,22 +237,16 @@ def _loss(trial: Trial, metric: str) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Ramp:
-    """A batch that doubles along a run, by the examples at which it does, and what it is predicted to save.
+    """A batch that doubles along a run, and what it is predicted to save."""
 
-    pairs       (examples, batch), the first at 0;  examples  up to which the saving is predicted
-    steps       at the run's own batch, for these examples
-    fewer_steps, more_examples      shares of the run's, for the same progress as at its own batch
-    """
-
-    pairs: tuple[tuple[int, int], ...]
-    examples: int
-    steps: int
-    fewer_steps: Estimate
-    more_examples: Estimate
+    pairs: tuple[tuple[int, int], ...]      # (examples, batch), the first at 0
+    examples: int                           # up to which the saving is predicted
+    steps: int                              # at the run's own batch, for these examples
+    fewer_steps: Estimate                   # share of the run's, for the same progress as at its own batch
+    more_examples: Estimate                 # likewise
 
     @property
     def batches(self) -> BatchSchedule:
-        """The batch by step."""
         return BatchSchedule.by_examples(self.pairs)
 
     def __str__(self) -> str:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -43,14 +42,11 @@ VERDICTS = OK, UNDECIDED, REGRESSION = "ok", "cannot tell", "regression"       #
 
 @dataclass(frozen=True)
 class Tolerances:
-    """How much worse a candidate may be, as shares; ``metric`` in the metric's own unit. None: not judged.
-
-    time applies to seconds to target and to examples per second.
-    """
+    """How much worse a candidate may be, as shares. None: not judged."""
 
     steps: float = 0.10
-    time: float | None = 0.25
-    metric: float | None = None
+    time: float | None = 0.25       # of seconds to target, and of examples per second
+    metric: float | None = None     # in the metric's own unit
     confidence: float = CONFIDENCE
 
     def of(self, measure: str) -> float | None:
@@ -60,16 +56,12 @@ class Tolerances:
 
 @dataclass(frozen=True)
 class Test:
-    """One measure of one cell, or of all cells of a workload.
-
-    before, after  of the baseline and the candidate; NaN: unknown; inf: not met
-    change         candidate over baseline; for BEST candidate minus baseline
-    """
+    """One measure of one cell, or of all cells of a workload."""
 
     measure: str
-    before: float
-    after: float
-    change: Estimate
+    before: float               # of the baseline; NaN: unknown; inf: not met
+    after: float                # of the candidate, likewise
+    change: Estimate            # candidate over baseline; for BEST candidate minus baseline
     verdict: str | None         # None: not judged
     reason: str                 # for a verdict that is not OK
 
@@ -87,7 +79,6 @@ class ComparedCell:
 
     @property
     def verdict(self) -> str:
-        """The worst verdict of its tests."""
         return _worst(self.tests)
 
 
@@ -111,7 +102,6 @@ class Comparison:
 
     @property
     def judged(self) -> int:
-        """The number of tests with a verdict."""
         return sum(test.verdict is not None for tests in (*(cell.tests for cell in self.cells), self.overall)
                    for test in tests)
 
@@ -126,9 +116,7 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
     before, after = by_workload(baseline), by_workload(candidate)
     found = []
     for workload, trials in before.items():
-        own = dict.fromkeys(Target.parse(trial.target) for trial in trials if trial.target)
-        wanted: list[Target | None] = [*(dict.fromkeys(targets) or own)]
-        for target in wanted or [None]:
+        for target in targets_of(trials, targets):
             cells = _cells(trials, target, tolerances)
             if cells:
                 found.append(_compare(workload, target, cells, _cells(after.get(workload, ()), target, tolerances),
@@ -138,6 +126,11 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
                          f"{_list_trials(candidate)}"
                          f"{'; compared at ' if targets else ''}{', '.join(map(str, targets))}")
     return tuple(found)
+
+
+def targets_of(trials: Sequence[Trial], targets: Sequence[Target]) -> list[Target | None]:
+    """These targets; without any those of the trials' own plans, or None."""
+    return [*dict.fromkeys(targets or [Target.parse(trial.target) for trial in trials if trial.target])] or [None]
 
 
 def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerances) -> dict[tuple[int, int], RunCell]:
@@ -153,28 +146,34 @@ def _list_trials(trials: Iterable[Trial]) -> str:
     return list_first(seen, 4, "; ") or "nothing"
 
 
-def _compare(workload: JobKey, target: Target | None, before: Mapping[tuple[int, int], RunCell],
-             after: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
-    samples = [_Samples(*_at_common_trials(before[key], after[key]), target) for key in before if key in after]
+def _compare(workload: JobKey, target: Target | None, baseline: Mapping[tuple[int, int], RunCell],
+             candidate: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
+    samples = [_Samples(baseline[key], candidate[key], target) for key in baseline if key in candidate]
     pools = {measure: _Pools(samples, measure) for measure in MEASURES}
-    cells = tuple(_compare_cells(one, pools, tolerances) for one in samples)
-    return Comparison(workload, target, cells, _test_overall(samples, target, tolerances),
-                      tuple(key for key in before if key not in after),
-                      tuple(key for key in after if key not in before), tolerances)
-
-
-def _at_common_trials(one: RunCell, other: RunCell) -> tuple[RunCell, RunCell]:
-    """The cells; if both were searched, each at the best of as many trials as the smaller search has."""
-    if not (one.searched and other.searched):
-        return one, other
-    n = min(len(one.draws), len(other.draws))
-    return replace(one, best_of_n=n), replace(other, best_of_n=n)
+    cells = []
+    for one in samples:
+        tests = []
+        for measure in (MEASURES if target else (SPEED,)):
+            before, after = (found.value for found in one.estimates(measure))
+            change = _change(measure, one, pools[measure], tolerances.confidence)
+            tests.append(Test(measure, before, after, change, *_judge(measure, one, change, tolerances.of(measure))))
+        if target and one.baseline.runs and one.candidate.runs:
+            tests.append(_best_test(one, target, tolerances))
+        cells.append(ComparedCell(one.baseline.workers[0], one.baseline.global_batch, one.baseline, one.candidate,
+                                  one.pairing, tuple(tests)))
+    return Comparison(workload, target, tuple(cells), _test_overall(samples, target, tolerances),
+                      tuple(key for key in baseline if key not in candidate),
+                      tuple(key for key in candidate if key not in baseline), tolerances)
 
 
 class _Samples:
-    """The measurements of two cells, ready to be divided; paired by position where there are ``pairs``."""
+    """The measurements of two cells, ready to be divided; paired by position where there are ``pairs``. If both were
+    searched, each is at the best of as many trials as the smaller search has."""
 
     def __init__(self, baseline: RunCell, candidate: RunCell, target: Target | None) -> None:
+        if baseline.searched and candidate.searched:
+            n = min(len(baseline.draws), len(candidate.draws))
+            baseline, candidate = replace(baseline, best_of_n=n), replace(candidate, best_of_n=n)
         self.baseline, self.candidate, self.target = baseline, candidate, target
         self.pairs = _same_draws(baseline, candidate, target) if target else []
         self.pairing = "draw" if self.pairs else ""
@@ -182,15 +181,11 @@ class _Samples:
             self.pairing = "seed"
             self.pairs = [(ours, theirs) for ours in baseline.runs for theirs in candidate.runs
                           if ours.trial.seed_key == theirs.trial.seed_key]
+        # whether each pair is one run twice: equal evaluations up to the one that met
+        self.same = bool(self.pairs) and target is not None and all(
+            _same_course(ours, theirs, target.column) for ours, theirs in self.pairs)
         if self.pairing != "draw" and (baseline.searched or candidate.searched) and not self.same:
             self.pairing, self.pairs = "search", []
-
-    @property
-    def same(self) -> bool:
-        """Whether each pair is one run twice: equal evaluations up to the one that met."""
-        target = self.target
-        return bool(self.pairs) and target is not None and all(
-            _same_course(ours, theirs, target.column) for ours, theirs in self.pairs)
 
     def sides(self, measure: str) -> tuple[np.ndarray, np.ndarray]:
         """Values, and values at the evaluation before, of the baseline and of the candidate, without NaN."""
@@ -242,8 +237,7 @@ def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
 
 
 class _Pools:
-    """The spread of a measure within cells, pooled over all: of paired ratios and of independent samples, each at the
-    evaluation that met and at the one before."""
+    """The pooled spread within cells, of paired ratios and of independent samples, as read and an evaluation before."""
 
     def __init__(self, samples: Sequence[_Samples], measure: str) -> None:
         once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
@@ -253,21 +247,6 @@ class _Pools:
                                       if (values > 0).all() and np.isfinite(values).all()]) for at in (0, 1)]
         self.apart = [pooled([side[at] for place, sides in once.items() if place not in pairs for side in sides])
                       for at in (0, 1)]
-
-
-def _compare_cells(samples: _Samples, pools: Mapping[str, _Pools], tolerances: Tolerances) -> ComparedCell:
-    target = samples.target
-    tests = [_test(measure, samples, pools, tolerances) for measure in (MEASURES if target else (SPEED,))]
-    if target and samples.baseline.runs and samples.candidate.runs:
-        tests.append(_best_test(samples, target, tolerances))
-    return ComparedCell(samples.baseline.workers[0], samples.baseline.global_batch, samples.baseline, samples.candidate,
-                        samples.pairing, tuple(tests))
-
-
-def _test(measure: str, samples: _Samples, pools: Mapping[str, _Pools], tolerances: Tolerances) -> Test:
-    before, after = samples.estimates(measure)
-    change = _change(measure, samples, pools[measure], tolerances.confidence)
-    return Test(measure, before.value, after.value, change, *_judge(measure, samples, change, tolerances.of(measure)))
 
 
 def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) -> Estimate:
@@ -283,29 +262,21 @@ def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) ->
     (a, _), (b, _) = baseline, candidate = samples.sides(measure)
     if not len(a) or not len(b) or min(a.min(), b.min()) <= 0:
         return Estimate.unknown(runs)
-    if np.isinf([*a, *b]).any():
-        return _ends_ratio(before, after, runs)
+    if np.isinf([*a, *b]).any():            # some runs did not meet: of the medians, between the ratios of the ends
+        if not before.met or not before.low > 0:
+            return Estimate.unknown(runs)
+        return Estimate(after.value / before.value if after.met else np.nan, after.low / before.high,
+                        after.high / before.low, runs)
     if samples.is_single(measure) and (measure == SPEED or samples.same):
         return Estimate(mean_ratio(b, a), *NONE, runs)
-    interval = partial(_interval, pool=pool, paired=bool(samples.pairs), confidence=confidence)
+
+    def interval(over: np.ndarray, under: np.ndarray, at: int) -> Ends:
+        if min(len(over), len(under)) < 2:          # so that only the grid limits it
+            return (mean_ratio(over, under),) * 2
+        return (paired_ratio_interval(over, under, pool.paired[at], confidence) if samples.pairs else
+                ratio_interval(over, under, pool.apart[at], confidence))
     ends: Ends = interval(b, a, 0) if samples.same else hull_over_grid(candidate, baseline, interval)
     return Estimate(mean_ratio(b, a), *ends, len(a) if samples.pairing == "draw" else runs)
-
-
-def _ends_ratio(before: Estimate, after: Estimate, runs: int) -> Estimate:
-    """The ratio where some runs did not meet: of the medians, between the ratios of the ends."""
-    if not before.met or not before.low > 0:
-        return Estimate.unknown(runs)
-    low, high = after.low / before.high, after.high / before.low
-    return Estimate(after.value / before.value if after.met else np.nan, low, high, runs)
-
-
-def _interval(over: np.ndarray, under: np.ndarray, at: int, pool: _Pools, paired: bool, confidence: float) -> Ends:
-    """The interval of over / under; the ratio itself where a side has one run, so that only the grid limits it."""
-    if min(len(over), len(under)) < 2:
-        return (mean_ratio(over, under),) * 2
-    return (paired_ratio_interval(over, under, pool.paired[at], confidence) if paired else
-            ratio_interval(over, under, pool.apart[at], confidence))
 
 
 def _judge(measure: str, samples: _Samples, change: Estimate, tolerance: float | None) -> tuple[str | None, str]:
@@ -341,16 +312,18 @@ def _judge_unmet(before: Estimate, after: Estimate) -> tuple[str, str] | None:
     return UNDECIDED, "not met, but it stopped before the baseline's steps"
 
 
-def _judge_ratio(change: Estimate, tolerance: float, measure: str) -> tuple[str, str]:
+def _judge_ratio(change: Estimate, tolerance: float | None, measure: str) -> tuple[str | None, str]:
     """(verdict, reason) of a ratio with a valid interval."""
     low, high = change.low, change.high
     if measure == SPEED:                        # more is better
         low, high = (1 / end if end else np.inf for end in (high, low))
-    return _judge_interval(low, high, 1 + tolerance)
+    return _judge_interval(low, high, None if tolerance is None else 1 + tolerance)
 
 
-def _judge_interval(low: float, high: float, limit: float) -> tuple[str, str]:
-    """(verdict, reason) of an interval that must not be above a limit."""
+def _judge_interval(low: float, high: float, limit: float | None) -> tuple[str | None, str]:
+    """(verdict, reason) of an interval that must not be above a limit; (None, "") without one."""
+    if limit is None:
+        return None, ""
     if math.isnan(low) or math.isnan(high):
         return UNDECIDED, "no interval"
     if low > limit:
@@ -365,12 +338,10 @@ def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> Tes
     by_seed = [{run.trial.seed_key: best_value(run.trial.metrics[target.column][run.trial.step <= horizon],
                                                target.minimizes) for run in own} for own in runs]
     a, b = (np.array([own[seed] for seed in sorted(own)]) for own in by_seed)
-    paired = samples.pairing == "seed"
-    change = _difference(a, b, paired, tolerances.confidence)
+    change = _difference(a, b, samples.pairing == "seed", tolerances.confidence)
     before, after = (float(np.nanmean(values)) if np.isfinite(values).any() else np.nan for values in (a, b))
     worse = (change.low, change.high) if target.minimizes else (-change.high, -change.low)
-    verdict, reason = (None, "") if tolerances.metric is None else _judge_interval(*worse, tolerances.metric)
-    return Test(BEST, before, after, change, verdict, reason)
+    return Test(BEST, before, after, change, *_judge_interval(*worse, tolerances.metric))
 
 
 def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -> Estimate:
@@ -403,9 +374,8 @@ def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances
                         mean_interval(high, confidence=tolerances.confidence) if np.isfinite(high).all() else
                         (np.inf, np.inf))
             change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
-            tolerance = tolerances.of(measure)
-            verdict, reason = (None, "") if tolerance is None else _judge_ratio(change, tolerance, measure)
-            tests.append(Test(measure, np.nan, np.nan, change, verdict, reason))
+            tests.append(Test(measure, np.nan, np.nan, change,
+                              *_judge_ratio(change, tolerances.of(measure), measure)))
     return tuple(tests)
 
 
@@ -414,8 +384,13 @@ def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] 
     there). None where either did not meet or was not timed."""
     if measure == STEPS and samples.same:
         return 1.0, 1.0, 1.0
-    if samples.by_search(measure):
-        return _search_ratios(measure, samples)
+    if samples.by_search(measure):                  # where seconds are proportional to steps
+        before, after = samples.estimates(measure)
+        if not (before.met and after.met and before.value > 0):
+            return None
+        value = after.value / before.value
+        moved = [np.nan_to_num(cell.steps.before / cell.steps.value) for cell in (samples.candidate, samples.baseline)]
+        return value, value * moved[0], value / moved[1] if moved[1] > 0 else np.inf
     (a, a_before), (b, b_before) = samples.sides(measure)
     if not len(a) or not len(b) or np.isinf([*a, *b]).any() or min(a.min(), b.min()) <= 0:
         return None
@@ -423,16 +398,6 @@ def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] 
     if samples.same:
         return value, value, value
     return value, mean_ratio(b_before, a), mean_ratio(b, a_before) if a_before.min() > 0 else np.inf
-
-
-def _search_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] | None:
-    """The same for searches; seconds are proportional to steps."""
-    before, after = samples.estimates(measure)
-    if not (before.met and after.met and before.value > 0):
-        return None
-    value = after.value / before.value
-    moved = [np.nan_to_num(cell.steps.before / cell.steps.value) for cell in (samples.candidate, samples.baseline)]
-    return value, value * moved[0], value / moved[1] if moved[1] > 0 else np.inf
 
 
 def _worst(tests: Iterable[Test]) -> str:

@@ -5,10 +5,17 @@
 The test is that of decision/sequence.py. Runs that did not meet the target are not left out: steps or seconds count up
 to where the first of these stopped, as in a restricted mean (Royston & Parmar 2013). A diverged run counts as one that
 used up its budget, or as the worst value. All cells share the error equally.
+
+What so many runs of each side can see at all is the smallest difference that reruns of one setting show. Student's test
+of two independent samples, done once, sees with probability POWER a difference of logarithms of d, where
+d / (s sqrt(2 / n)) is the shift of the noncentral t whose mass beyond the quantile of Student's t is POWER. The spread
+s is that of the reruns, so that even one run of each can be judged. What differs by a share in a metric at a budget,
+differs in steps by that share over the slope of log metric against log steps there. So all that is measured can be held
+against each other: what sees the least in steps needs the fewest runs.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,47 +23,46 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
+from ..target import Target
 from .budgets import Budget
-from .compare import ComparedCell, Comparison
-from .decision.choice import Decision
-from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WORSE, Sides
-from .intervals import NONE, Estimate
+from .compare import ComparedCell, Comparison, targets_of
+from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WORSE, Sides, smallest_difference
+from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .metric_direction import best_value
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell
+from .published import read
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by_workers, run_of
+from .trials import JobKey, Trial, by_workload
 
 STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
 LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
 
+# what so many runs see
+RUNS = (1, 2, 3, 5, 10)
+SHARES = (0.25, 0.5, 1.0)       # of the steps that all runs took: budgets
+AVERAGED = 5                    # evaluations
+MORE = (0, 1, 2, 5, 10)         # runs that may follow
+P_VALUE, OUTCOMES = 0.05, 4000  # of MLPerf's check; of runs to come
+
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """What is decided of a cell.
-
-    reason    why it is so without a test, or ""
-    unmet     runs of the baseline and of the candidate that did not meet
-    ends      of the confidence sequence of candidate over baseline
-    chance    of deciding so although it is not so: in this comparison, or with a ledger in any with this baseline
-    runs_more quartiles, if the difference is what it seems; NaN: unknown
-    smallest  difference, as a share, that these runs show at 80 %
-    loss      expected, of taking what looks better now, as a share
-    """
+    """What is decided of a cell."""
 
     comparison: Comparison
     cell: ComparedCell
     measure: str
     sides: Sides
-    unmet: tuple[int, ...]
+    unmet: tuple[int, ...]                  # runs of the baseline and of the candidate that did not meet
     decision: str = OPEN
-    reason: str = ""
-    ends: tuple[float, float] = NONE
-    chance: float = 1.0
-    runs_more: tuple[float, float] = NONE
-    smallest: float = np.inf
-    loss: float = np.nan
+    reason: str = ""                        # why it is so without a test
+    ends: tuple[float, float] = NONE        # of the confidence sequence of candidate over baseline
+    chance: float = 1.0                     # of deciding so wrongly: here, or with a ledger ever with this baseline
+    runs_more: tuple[float, float] = NONE   # quartiles, if the difference is what it seems; NaN: unknown
+    smallest: float = np.inf                # difference, as a share, that these runs show at 80 %
+    loss: float = np.nan                    # expected, of taking what looks better now, as a share
 
     @property
     def ratio(self) -> Estimate:
-        """Candidate over baseline."""
         runs = min(self.sides.runs)
         return Estimate(float(np.exp(self.sides.difference)) if runs else np.nan, *self.ends, runs)
 
@@ -130,12 +136,11 @@ def _are_same(baseline: RunCell, candidate: RunCell, column: str) -> bool:
 
 
 def _expected_loss(sides: Sides) -> float:
-    """Of taking the side that looks better, by the engine of the plan."""
+    """Of taking the side that looks better, as a plan's decision has it."""
     difference, variance, freedom, _ = sides.tests()[-1]
     drawn = difference + np.sqrt(variance) * np.random.default_rng([0, 14]).standard_t(freedom, DRAWS)
-    zeros = np.zeros((DRAWS, 2))
-    choice = Decision((), np.column_stack([zeros[:, 0], drawn]), zeros, zeros, 0.0)
-    return choice.loss(int(choice.expected(np.inf).argmin()))
+    logs = np.column_stack([np.zeros(DRAWS), drawn])
+    return float(np.expm1(logs.mean(0).min() - logs.min(1).mean()))
 
 
 def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any, float]], float]:
@@ -173,3 +178,100 @@ def _metric(pair: Sequence[RunCell], comparison: Comparison, budget: Budget | No
         for one in pair]
     return values if target.minimizes else [{seed: 1 / value if value else -1.0 for seed, value in one.items()}
                                             for one in values]
+
+
+@dataclass(frozen=True, eq=False)
+class Floor:
+    """Of one measure of a cell: the spread of its logarithm, and what RUNS of each see."""
+
+    workload: JobKey
+    cell: RunCell
+    measure: str
+    runs: int
+    spread: float
+    smallest: tuple[float, ...]     # shares
+    as_steps: tuple[float, ...]     # of the steps to get there; NaN: unknown
+    hours: float                    # worker-hours of a run
+
+
+def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: float = CONFIDENCE) -> list[Floor]:
+    """Every measure of every cell with LEAST runs, at the targets or those of the runs' own plans."""
+    found = []
+    for workload, own in by_workload(trials).items():
+        for target in targets_of(own, targets):
+            runs = [run_of(trial, target) for trial in own if target is None or target.column in trial.metrics]
+            for cell in cells_by_workers([run for run in runs if run.conclusive], confidence).values():
+                if len(cell.samples.seeds) >= LEAST and not cell.searched:
+                    found += [_floor(workload, cell, *one, confidence) for one in _measures(cell, target)]
+    return found
+
+
+def best_floor(found: Sequence[Floor], runs: int = 3) -> Floor | None:
+    """What sees the smallest difference in steps with so many runs of each; None: nothing sees one."""
+    known = [one for one in found if np.isfinite(one.as_steps[RUNS.index(runs)])]
+    return min(known, key=lambda one: one.as_steps[RUNS.index(runs)], default=None)
+
+
+def _floor(workload: JobKey, cell: RunCell, measure: str, values: np.ndarray, slope: float, seconds: float,
+           confidence: float) -> Floor:
+    logs = np.log(values)
+    variance, freedom = float(logs.var(ddof=1)), len(logs) - 1
+    reached = float(student_quantile(freedom, confidence))
+    shares = np.array([smallest_difference(reached, 2 * variance / runs, freedom) for runs in RUNS])
+    as_steps = np.expm1(np.log1p(shares) / abs(slope)) if abs(slope) > 1e-3 else np.full(len(RUNS), np.nan)
+    return Floor(workload, cell, measure, len(logs), variance ** 0.5, (*shares.tolist(),), (*as_steps.tolist(),),
+                 cell.workers[0] * seconds / 3600)
+
+
+def _measures(cell: RunCell, target: Target | None) -> Iterator[tuple[str, np.ndarray, float, float]]:
+    """(name, values by seed, slope of its logarithm against that of steps, seconds of a run)."""
+    runs, end = [run.trial for run in cell.runs], float(np.mean([run.last_seconds for run in cell.runs]))
+    for name, slope in {STEPS: 1.0, SECONDS: 1.0, SPEED: np.nan}.items() if target else {SPEED: np.nan}.items():
+        values = getattr(cell.samples, name)
+        if np.isfinite(values).all() and (values > 0).all():
+            yield (f"{name} to {target}" if name != SPEED else "throughput"), values, slope, end
+    last = min(trial.last_step for trial in runs)
+    split = target.column.partition("/")[0] if target else "val"
+    for column in [name for name in runs[0].metrics if name.startswith(f"{split}/")]:
+        for share in SHARES:
+            for count in (1, AVERAGED):
+                now, half = ([_average(trial, column, part * last, count) for trial in runs]
+                             for part in (share, share / 2))
+                if np.isfinite(now).all() and min(now) > 0 and np.ptp(now) > 0:
+                    fall = np.mean(np.log(now)) - np.log(np.mean(half)) if np.mean(half) > 0 else np.nan
+                    name = f"{column} at {share * last:,.0f} steps{f', mean of {count}' if count > 1 else ''}"
+                    yield name, np.array(now), float(fall) / np.log(2), share * end
+
+
+def _average(trial: Trial, column: str, step: float, count: int) -> float:
+    """The mean of the last evaluations up to a step; NaN: fewer."""
+    rows = trial.rows_with(column)
+    values = trial.metrics[column][rows[trial.step[rows] <= step]][-count:]
+    return float(np.mean(values)) if len(values) == count else np.nan
+
+
+def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
+    """The chance that runs pass MLPerf's convergence check after MORE runs; {}: no published batches around this one.
+
+    They must not converge faster than the reference: their mean, without the fastest and the slowest, is at least its
+    mean less a one-sided t-test's quantile at P_VALUE. Runs to come are drawn by Student's t from those that are there.
+    """
+    curve = next((one for one in read("mlperf")["curve"] if one["dataset"] == workload.dataset
+                  and workload.model in (*one["models"], "reference")), {"values": {0: ()}})
+    batches, values = zip(*sorted((int(at), value) for at, value in curve["values"].items()))
+    examples, batch = cell.samples.steps * cell.global_batch, cell.global_batch
+    runs = len(examples)
+    if runs < LEAST or not batches[0] <= batch <= batches[-1] or not np.isfinite(examples).all():
+        return {}
+    mean, reference, variation = (np.interp(batch, batches, column) for column in zip(*values))
+    unit = curve["train_examples"] if curve.get("kind") == "epochs" else 1
+    random, chances = np.random.default_rng([0, 15]), {}
+    drawn = np.mean(examples) + np.std(examples, ddof=1) * np.sqrt(1 + 1 / runs) * random.standard_t(
+        runs - 1, (OUTCOMES, max(MORE)))
+    for more in MORE:
+        every = np.sort(np.column_stack([np.broadcast_to(examples, (OUTCOMES, runs)), drawn[:, :more]]), 1)[:, 1:-1]
+        counts = np.array([every.shape[1], reference - 2])
+        least = unit * mean * (1 - variation / 100 * student_quantile(counts.sum() - 2, 1 - 2 * P_VALUE) * np.sqrt(
+            (1 / counts).sum()))
+        chances[more] = float(np.mean(every.mean(1) >= least))
+    return chances

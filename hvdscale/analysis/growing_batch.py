@@ -15,10 +15,10 @@ import numpy as np
 
 from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
-from .drawn import Drawn, Value
+from .decision.draws import Drawn, Value
 from .grouping import group_by
 from .report_data import JobResults, Section
-from .step_time import ASSUMED, Links, StepTime, StepTimes, timings_of
+from .step_time import ASSUMED, DRAWS, Links, StepTime, StepTimes, timings_of
 from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, point_of_cell, points_of, steps_curve
 from .trials import JobKey
 from .worker_plan import Request, pareto_front
@@ -94,7 +94,6 @@ class GrowingPlan:
 
     @property
     def fastest(self) -> GrowingOption | None:
-        """The option with the least time."""
         return min(self.options, key=lambda option: option.seconds.value, default=None)
 
     @property
@@ -108,15 +107,12 @@ class GrowingPlan:
         return min(self.phases, key=self._eagerness, default=None)
 
     def _eagerness(self, one: GrowingOption | Phases) -> float:
-        return self.request.eagerness(one.cost.value, one.seconds.value)
+        return float(np.log(one.cost.value) + self.request.knee * np.log(one.seconds.value))
 
 
 def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: BatchSchedule | None = None,
                   links: Links | None = None, steps: StepsOf = points_of) -> Iterator[GrowingPlan]:
-    """A plan for each target of each growing batch in the logs; and for the one asked for, at each workload's targets.
-
-    steps  gives the StepsPoints of a section with a target, and the draws of their fit or None
-    """
+    """A plan for each target of each growing batch in the logs, and of the one asked for at each workload's targets."""
     constant = {group.workload: group for group in groups if not group.workload.batch_schedule}
     for group in groups:
         own = bool(group.workload.batch_schedule)
@@ -156,8 +152,7 @@ def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> StepsAt | None
     """The steps at which the shares 1 / S(B) of the way add up to 1; see the module's docstring."""
     if curve is None:
         return None
-    # the value, then the draws
-    left, taken = np.ones(1 + curve.draws), np.zeros(1 + curve.draws)
+    left, taken = np.ones(1 + DRAWS), np.zeros(1 + DRAWS)           # the value, then the draws
     for start, end, batch in batches.pieces():
         alone = curve.at(batch)
         whole = np.append(alone.value, alone.draws)
@@ -166,27 +161,22 @@ def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> StepsAt | None
     return StepsAt(float(taken[0]), taken[1:], PREDICTED)
 
 
+Clocks = dict[tuple[int, int], StepTime]        # the time of a step by (workers, batch), where it is known
+
+
 def _plan(section: Section, target: Target, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve | None,
           times: StepTimes, request: Request) -> GrowingPlan:
-    options, left_out = [], []
-    for workers in sorted(set(request.workers)):
-        clocks, why = _clocks(workers, batches, times, request)
-        if why:
-            left_out.append((workers, why))
-        else:
-            options.append(_option(workers, batches, steps, curve, clocks, request))
+    counts, sizes = sorted(set(request.workers)), sorted(set(batches.sizes))
+    found = {(workers, batch): clock_at(workers, batch, times, request) for workers in counts for batch in sizes}
+    clocks = {place: clock for place, clock in found.items() if isinstance(clock, StepTime)}
+    reasons = {workers: next((why for batch in sizes if isinstance(why := found[workers, batch], str)), "")
+               for workers in counts}
     own = section.cells if section.workload.batch_schedule else ()
-    return GrowingPlan(section.workload.at_constant_batch, target, batches, steps.mark == PREDICTED, request,
-                       tuple(options), tuple(left_out), phases_of(batches, steps, times, request),
-                       tuple(key for cell in own for key in cell.keys))
-
-
-def _clocks(workers: int, batches: BatchSchedule, times: StepTimes, request: Request
-            ) -> tuple[dict[int, StepTime], str]:
-    """(the time of a step at each batch, why it is not known)."""
-    found = {batch: clock_at(workers, batch, times, request) for batch in sorted(set(batches.sizes))}
-    why = next((clock for clock in found.values() if isinstance(clock, str)), "")
-    return {batch: clock for batch, clock in found.items() if isinstance(clock, StepTime)}, why
+    return GrowingPlan(
+        section.workload.at_constant_batch, target, batches, steps.mark == PREDICTED, request,
+        tuple(_option(workers, batches, steps, curve, clocks, request) for workers in counts if not reasons[workers]),
+        tuple((workers, why) for workers, why in reasons.items() if why),
+        _find_phases(batches, steps, clocks, request), tuple(key for cell in own for key in cell.keys))
 
 
 def clock_at(workers: int, batch: int, times: StepTimes, request: Request) -> StepTime | str:
@@ -200,36 +190,33 @@ def clock_at(workers: int, batch: int, times: StepTimes, request: Request) -> St
         return (f"batch {batch:,} has more than {most:,} examples per worker; use --accumulate or a larger "
                 "--max-local-batch")
     found = times.at(workers, layout, batch, passes)
-    if found.mark == ASSUMED:
-        return "no log timed the links that this many workers need"
-    return "beyond the reach of the step-time laws" if found.open else found
+    return "no log timed the links that this many workers need" if found.mark == ASSUMED else found
 
 
 def _sum(parts: Sequence[Drawn]) -> Drawn:
     return Drawn(sum(part.value for part in parts), np.sum([part.draws for part in parts], axis=0))
 
 
-def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve | None,
-            clocks: dict[int, StepTime], request: Request) -> GrowingOption:
-    nodes, price = request.nodes(workers), request.paid(workers)
-    laws = max(clock.laws for clock in clocks.values())
+def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve | None, clocks: Clocks,
+            request: Request) -> GrowingOption:
+    price = request.paid(workers)
 
     def known(*found: Drawn) -> list[Value]:
-        return [one.known(request.confidence, laws) for one in found]
+        return [one.known(request.confidence) for one in found]
 
     pieces = [(steps.within(start, end), batch) for start, end, batch in batches.pieces()]
     examples = _sum([taken.times(float(batch)) for taken, batch in pieces])
-    seconds = _sum([taken.times(clocks[batch]) for taken, batch in pieces])
+    seconds = _sum([taken.times(clocks[workers, batch]) for taken, batch in pieces])
     beside = []
     for batch in (batches.smallest, batches.largest):
         alone = curve.at(batch) if curve else None
-        if alone is not None and np.isfinite(alone.value) and not alone.open:
-            spent = alone.times(clocks[batch])
+        if alone is not None and np.isfinite(alone.value):
+            spent = alone.times(clocks[workers, batch])
             beside.append(Beside(batch, *known(alone, spent, spent.times(price), alone.over(steps),
                                                alone.times(float(batch)).over(examples), spent.over(seconds))))
-    mark = max(steps.mark, *(clock.mark for clock in clocks.values()), key=ORDER.index)
+    mark = max(steps.mark, *(clocks[workers, batch].mark for batch in batches.sizes), key=ORDER.index)
     values = dict(zip(("steps", "examples", "seconds", "cost"), known(steps, examples, seconds, seconds.times(price))))
-    return GrowingOption(workers=workers, nodes=nodes, mark=mark, beside=tuple(beside), **values)
+    return GrowingOption(workers=workers, nodes=request.nodes(workers), mark=mark, beside=tuple(beside), **values)
 
 
 @dataclass(frozen=True)
@@ -240,47 +227,39 @@ class _Way:
     seconds: float
     cost: float
 
+    @property
+    def rank(self) -> tuple[float, float, int]:
+        return self.seconds, self.cost, len(set(self.workers))
 
-def phases_of(batches: BatchSchedule, steps: StepsAt, times: StepTimes, request: Request) -> tuple[Phases, ...]:
-    """The Pareto front in time and cost of worker counts by batch, the fastest first; () where some batch has none.
+    def then(self, workers: int, seconds: float, request: Request) -> _Way:
+        """One batch further; a change of workers takes ``request.relaunch`` seconds, 0 where unknown, of those that
+        come."""
+        if self.workers and self.workers[-1] != workers:
+            seconds += request.relaunch or 0
+        return _Way((*self.workers, workers), self.seconds + seconds, self.cost + seconds * request.paid(workers))
 
-    A change of workers takes ``request.relaunch`` seconds, 0 where unknown, of the workers that come.
-    """
+
+def _find_phases(batches: BatchSchedule, steps: StepsAt, clocks: Clocks, request: Request) -> tuple[Phases, ...]:
+    """The Pareto front in time and cost of worker counts by batch, the fastest first; () where some batch has none."""
     pieces = [(start, batch, steps.within(start, end)) for start, end, batch in batches.pieces()]
     pieces = [piece for piece in pieces if piece[2].value > 0]
-    clocks = [{workers: clock for workers in sorted(set(request.workers))
-               if isinstance(clock := clock_at(workers, batch, times, request), StepTime)} for _, batch, _ in pieces]
     ways = [_Way((), 0.0, 0.0)]
-    for (_, _, taken), known in zip(pieces, clocks):
-        further = [_further(way, workers, taken.value * clock.value, request)
-                   for way in ways for workers, clock in known.items()]
+    for _, batch, taken in pieces:
+        further = [way.then(workers, taken.value * clock.value, request)
+                   for way in ways for (workers, own), clock in clocks.items() if own == batch]
         ways = [way for same in group_by(further, lambda one: one.workers[-1]).values()
-                for way in pareto_front(same, _rank)]
-    return tuple(_phases(way, pieces, clocks, request) for way in pareto_front(ways, _rank) if way.workers)
+                for way in pareto_front(same, lambda one: one.rank)]
+    return tuple(_phases(way, pieces, clocks, request) for way in pareto_front(ways, lambda one: one.rank)
+                 if way.workers)
 
 
-def _further(way: _Way, workers: int, seconds: float, request: Request) -> _Way:
-    if way.workers and way.workers[-1] != workers:
-        seconds += request.relaunch or 0
-    return _Way((*way.workers, workers), way.seconds + seconds, way.cost + seconds * request.paid(workers))
-
-
-def _rank(way: _Way) -> tuple[float, float, int]:
-    return way.seconds, way.cost, len(set(way.workers))
-
-
-def _phases(way: _Way, pieces: Sequence[tuple[int, int, Drawn]], clocks: Sequence[dict[int, StepTime]],
-            request: Request) -> Phases:
-    laws = max(clock[workers].laws for clock, workers in zip(clocks, way.workers))
-
-    def known(one: Drawn) -> Value:
-        return one.known(request.confidence, laws)
-    spent = [taken.times(clock[workers]) for (_, _, taken), clock, workers in zip(pieces, clocks, way.workers)]
-    changed = [other not in (None, workers) for other, workers in zip((None, *way.workers), way.workers)]
-    again = [(request.relaunch or 0) * one for one in changed]
-    phases = tuple(Phase(batch, workers, request.nodes(workers), start, known(taken), known(own),
-                         clock[workers].mark)
-                   for (start, batch, taken), workers, own, clock in zip(pieces, way.workers, spent, clocks))
-    whole = [Drawn(own.value + more, own.draws + more) for own, more in zip(spent, again)]
-    return Phases(phases, known(_sum(whole)), known(_sum([
-        one.times(request.paid(workers)) for one, workers in zip(whole, way.workers)])))
+def _phases(way: _Way, pieces: Sequence[tuple[int, int, Drawn]], clocks: Clocks, request: Request) -> Phases:
+    phases, whole, before = [], [], way.workers[0]
+    for (start, batch, taken), workers in zip(pieces, way.workers):
+        clock, relaunch = clocks[workers, batch], 0.0 if workers == before else request.relaunch or 0.0
+        spent, before = taken.times(clock), workers
+        phases.append(Phase(batch, workers, request.nodes(workers), start, taken.known(request.confidence),
+                            spent.known(request.confidence), clock.mark))
+        whole.append(Drawn(spent.value + relaunch, spent.draws + relaunch))
+    cost = _sum([one.times(request.paid(workers)) for one, workers in zip(whole, way.workers)])
+    return Phases(tuple(phases), _sum(whole).known(request.confidence), cost.known(request.confidence))

@@ -11,8 +11,8 @@ from itertools import product
 
 import numpy as np
 
-from .decision.steps import RUN_DEVIATION
 from .step_time import ASSUMED_DEVIATION
+from .steps_curve import RUN_DEVIATION
 from .worker_plan import WorkerPlan
 
 PROBE_STEPS = 50
@@ -77,21 +77,18 @@ def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np
 def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRuns:
     """What these measurements cost and bring."""
     decision, seconds, seen = plan.decision, 0.0, []
-    timings = plan.times.timings.spread
-    of_times = timings.deviation if timings.freedom else ASSUMED_DEVIATION
+    spread = plan.times.timings.spread
+    of_times = spread.deviation if spread.freedom else ASSUMED_DEVIATION
     of_steps = plan.run_spread.deviation if plan.run_spread.freedom else RUN_DEVIATION
     for run in runs:
         at, count = decision.places.index((run.workers, run.global_batch, run.passes)), max(run.seeds, 1)
-        seen.append((decision.log_times[:, at], _deviation(of_times, count)))
+        measured = [(decision.log_times[:, at], of_times)]
         if run.seeds and not plan.relative:
-            seen.append((decision.log_steps[:, at], _deviation(of_steps, count)))
+            measured.append((decision.log_steps[:, at], of_steps))
+        seen += [(drawn, max(float(deviation) / count ** 0.5, LEAST_DEVIATION)) for drawn, deviation in measured]
         length = decision.log_seconds[:, at] if run.seeds else np.log(PROBE_STEPS) + decision.log_times[:, at]
         seconds += run.workers * count * float(np.exp(length).mean())
     return NextRuns(tuple(runs), seconds / 3600, loss, min(loss, decision.loss_after(seen)))
-
-
-def _deviation(of_run: float | np.ndarray, runs: int) -> float:
-    return max(float(of_run) / runs ** 0.5, LEAST_DEVIATION)
 
 
 def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:

@@ -64,17 +64,14 @@ class NoiseScale:
                  positive, NaN where nothing was measured
     low, high    ends of its interval; high is inf where grad_sqnorm is not distinguishable from 0, both are NaN where
                  there are too few steps
-    grad_sqnorm  mean over the steps of the estimate of |G|^2; cov_trace that of tr(Sigma). They may be negative
-    steps        measured, in all runs
-    first_step, last_step   the span of training that they cover
     """
 
     noise_scale: float
     low: float = np.nan
     high: float = np.nan
-    grad_sqnorm: float = np.nan
-    cov_trace: float = np.nan
-    steps: int = 0
+    grad_sqnorm: float = np.nan     # mean over the steps of the estimate of |G|^2, which may be negative
+    cov_trace: float = np.nan       # that of tr(Sigma), likewise
+    steps: int = 0                  # measured, in all runs, from first_step to last_step of training
     first_step: int = 0
     last_step: int = 0
 
@@ -91,12 +88,8 @@ class Noise:
 
 def unbiased_pair(local_sqnorm: np.ndarray, reduced_sqnorm: np.ndarray, local_examples: np.ndarray,
                   global_batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unbiased estimates of |G|^2 and tr(Sigma), of numbers or arrays; see the module's docstring.
-
-    local_sqnorm    mean over the shares of |G_r|^2, weighted by their examples
-    reduced_sqnorm  |G_B|^2
-    local_examples  n: mean of the shares' example counts, below global_batch
-    """
+    """Unbiased estimates of |G|^2 and tr(Sigma), of numbers or arrays, from mean|G_r|^2, |G_B|^2, n and B of the
+    module's docstring."""
     grad_sqnorm = (global_batch * reduced_sqnorm - local_examples * local_sqnorm) / (global_batch - local_examples)
     return grad_sqnorm, (local_sqnorm - reduced_sqnorm) / (1 / local_examples - 1 / global_batch)
 
@@ -165,18 +158,15 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
     if "global_batch" in table.columns:                 # of the step, in a trial whose batch changes
         own = table["global_batch"][rows]
         batch = np.where(np.isfinite(own), own, batch)
-    local = table["local_examples"][rows]
-
-    def pair_of(prefix: str) -> tuple[np.ndarray, np.ndarray]:
-        return unbiased_pair(table[f"{prefix}local_sqnorm"][rows], table[f"{prefix}reduced_sqnorm"][rows], local, batch)
-    prefixes = {name.rsplit("/", 1)[0] for name in table.columns if name.startswith("layer_groups/")}
-    pairs = {prefix.split("/", 1)[1]: pair_of(f"{prefix}/") for prefix in sorted(prefixes)}
-    whole = pair_of("")
+    prefixes = {name.rsplit("/", 1)[0] + "/" for name in table.columns if name.startswith("layer_groups/")}
+    pairs = {prefix: unbiased_pair(table[prefix + "local_sqnorm"][rows], table[prefix + "reduced_sqnorm"][rows],
+                                   table["local_examples"][rows], batch) for prefix in ("", *sorted(prefixes))}
+    whole = pairs.pop("")
     found = {}
     for number, own in rows_of_each(trial).items():
         at = own[np.argsort(step[own], kind="stable")]
-        groups = {name: NoiseSteps(step[at], sqnorm[at], trace[at]) for name, (sqnorm, trace) in pairs.items()
-                  if np.isfinite([sqnorm[at], trace[at]]).all()}
+        groups = {prefix.split("/")[1]: NoiseSteps(step[at], sqnorm[at], trace[at])
+                  for prefix, (sqnorm, trace) in pairs.items() if np.isfinite([sqnorm[at], trace[at]]).all()}
         found[number] = NoiseSteps(step[at], whole[0][at], whole[1][at], groups)
         plan = plan_at(log.path, number, log.trials["plan"][row_of[number]])
         examples = (plan.get("measurement") or {}).get("fixed_examples")

@@ -32,15 +32,12 @@ class NoisePoint:
 
 @dataclass(frozen=True, eq=False)
 class NoiseAgainst:
-    """The noise scale at each batch, against one critical batch (NaN: the steps bound it on neither side).
-
-    chosen  the point with the narrowest interval
-    """
+    """The noise scale at each batch, against one critical batch."""
 
     target: Target | None
-    b_crit: Estimate
+    b_crit: Estimate                # NaN: the steps bound it on neither side
     points: tuple[NoisePoint, ...]
-    chosen: NoisePoint | None       # None: no noise scale is finite
+    chosen: NoisePoint | None       # with the narrowest interval; None: no noise scale is finite
 
     @property
     def ratio(self) -> Estimate:
@@ -49,11 +46,8 @@ class NoiseAgainst:
 
 def noise_against(target: Target | None, measured: Sequence[tuple[RunCell, Noise]], b_crit: Estimate | None
                   ) -> NoiseAgainst | None:
-    """The points by batch; None where no noise scale was measured.
-
-    measured  each cell with the noise of its runs
-    b_crit    of the curve fitted to the steps; None: there is no fit. Open on both sides counts as unknown
-    """
+    """The points by batch of cells with the noise of their runs, if any; None without. A critical batch that is open on
+    both sides counts as unknown, as where there is no fit to the steps."""
     if not measured:
         return None
     if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):

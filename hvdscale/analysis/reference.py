@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from . import published as box
 from .curves import BatchPoint, Curve, CurvePoint, steps_of_best
 from .intervals import CONFIDENCE, Estimate, student_quantile
 from .trials import JobKey
+
+T = TypeVar("T")
 
 WITHIN_LOG2 = 0.5           # of the published steps, at
 SHARE_WITHIN = 0.8          # of the batch sizes
@@ -36,14 +38,7 @@ SIZE_WITHIN = 0.05          # training sets whose sizes differ by a larger share
 
 @dataclass(frozen=True, eq=False)
 class PublishedCurve:
-    """One published curve: steps to a target at each batch size, arrays of shape (batches,).
-
-    low, high  uncertainty of each value: of reading it off, or the spread of its mean and the spacing of evaluations
-    trials     finite trials at each batch size, of which the best counts; 0: a mean, not a best
-    b_crit     and s_min, rms_log2: of the hyperbola S = s_min (1 + b_crit / B) fitted to these steps
-    perfect    the largest batch that scales perfectly; useful: the smallest with the maximum benefit. One value each,
-               two where it lies between them, none where it is not clear-cut
-    """
+    """One published curve: steps to a target at each batch size, arrays of shape (batches,)."""
 
     label: str
     dataset: str
@@ -53,15 +48,13 @@ class PublishedCurve:
     target: Target
     batches: np.ndarray
     steps: np.ndarray
-    low: np.ndarray
+    low: np.ndarray                 # uncertainty: of reading it off, or of its mean and the spacing of evaluations
     high: np.ndarray
-    trials: int
-    b_crit: float
+    trials: int                     # finite ones at each batch size, of which the best counts; 0: a mean, not a best
+    b_crit: float                   # and s_min, rms_log2: of the hyperbola fitted to these steps
     s_min: float
     rms_log2: float
-    perfect: tuple[float, ...]
-    useful: tuple[float, ...]
-    file: str
+    file: str = ""
 
     def at(self, batch: float) -> tuple[float, float, float] | None:
         """(steps, low, high) at a batch size, interpolated linearly in logarithms; None beyond the published range."""
@@ -114,28 +107,20 @@ class Reference:
 
 @dataclass(frozen=True)
 class NoMatch:
-    """Why a measured curve cannot be compared with a published one of the same data set.
-
-    base  where only the value of the target differs: the smallest batch with steps on both sides, relative to which the
-          shapes of the two curves can be compared; else None
-    """
+    """Why a measured curve cannot be compared with a published one of the same data set."""
 
     why: tuple[str, ...]
     curve: Curve
     published: PublishedCurve
-    base: int | None = None
+    base: int | None = None     # where only the target's value differs: the smallest batch with steps on both sides
 
 
 @dataclass(frozen=True, eq=False)
 class FidelityPoint:
     """One batch size, measured against published.
 
-    measured    steps as the curve has them;  equal: the best of as many trials as were published, extrapolated where
-                the search had fewer
-    log2_apart  log2 of equal over published steps; inf: not met; NaN: not met, and not run that long
-    within      whether its size is at most WITHIN_LOG2; None: unknown
-    covered     whether the interval and the uncertainty of the published value overlap; False where the target was not
-                met in that many steps; None: one run, or an open interval that leaves it undecided
+    covered  whether the interval and the uncertainty of the published value overlap; False where the target was not
+             met in that many steps; None: one run, or an open interval that leaves it undecided
     """
 
     global_batch: int
@@ -143,26 +128,23 @@ class FidelityPoint:
     low: float
     high: float
     interpolated: bool
-    measured: Estimate
-    equal: Estimate
-    log2_apart: float
-    within: bool | None
+    measured: Estimate              # steps as the curve has them
+    equal: Estimate                 # the best of as many trials as published, extrapolated where the search had fewer
+    log2_apart: float               # of equal over published steps; inf: not met; NaN: not met, and not run that long
+    within: bool | None             # whether its size is at most WITHIN_LOG2; None: unknown
     covered: bool | None
     point: CurvePoint | BatchPoint  # of the measured curve
 
 
 @dataclass(frozen=True)
 class PassMark:
-    """One pass mark: the wanted and the found number; passed is None where it is undecided.
-
-    bound  "at least" or "at most" where ``found`` is only a bound
-    """
+    """One pass mark: the wanted and the found number."""
 
     name: str
     wanted: float
     found: float
-    passed: bool | None
-    bound: str = ""
+    passed: bool | None     # None: undecided
+    bound: str = ""         # "at least" or "at most" where ``found`` is only a bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,52 +165,54 @@ class Fidelity:
     @property
     def marks(self) -> tuple[PassMark, PassMark, PassMark]:
         """Those of the steps, of B_crit and of the intervals."""
-        return (self._mark_share("within", SHARE_WITHIN, "steps"), _mark_critical_batch(self.curve, self.published),
-                self._mark_share("covered", SHARE_COVERED, "intervals"))
-
-    def _mark_share(self, name: str, wanted: float, label: str) -> PassMark:
-        passed, decided = self.counted(name)
-        found = passed / decided if decided else math.nan
-        return PassMark(label, wanted, found, found >= wanted if decided else None)
+        def mark(label: str, name: str, wanted: float) -> PassMark:
+            passed, decided = self.counted(name)
+            found = passed / decided if decided else math.nan
+            return PassMark(label, wanted, found, found >= wanted if decided else None)
+        return (mark("steps", "within", SHARE_WITHIN), _mark_critical_batch(self.curve, self.published),
+                mark("intervals", "covered", SHARE_COVERED))
 
 
 def load(name: str) -> Reference:
     """The publication of this name; UsageError that lists the publications where the name is unknown."""
     record = box.read(name)
-    return Reference(name, record["title"], record["source"], record["obtained"], record.get("estimate", ""),
-                     tuple(_parse_curve(record, one) for one in record.get("curve", ())),
-                     tuple(PublishedJob(one["label"], one["dataset"], one["unit"], tuple(map(float, one["b_crit"])),
-                                        tuple(map(float, one["noise_scale"]))) for one in record.get("job", ())),
-                     tuple(map(_parse_ordering, record.get("ordering", ()))))
+    return _parse(Reference, {"estimate": "", **record, "name": name,
+                              "curves": [_parse_curve(record, one) for one in record.get("curve", ())],
+                              "jobs": [_parse(PublishedJob, one) for one in record.get("job", ())],
+                              "orderings": [_parse(Ordering, one) for one in record.get("ordering", ())]})
+
+
+def _parse(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A record of the values that are its fields, lists as tuples."""
+    names = {field.name for field in fields(kind)}                          # type: ignore[arg-type]
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+             if name in names}
+    if "target" in found:
+        found["target"] = Target.parse(values["target"])
+    return kind(**found)
 
 
 def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | None:
-    """A measured curve compared with a published one; None where dataset or model differ.
-
-    Where anything else that matters differs, a NoMatch says what.
-    """
+    """A measured curve compared with a published one; None where dataset or model differ, else a NoMatch says what."""
     workload = curve.workload
     if workload.dataset != published.dataset or workload.model not in published.models:
         return None
     reasons, remarks = _list_differences(curve, published)
     if reasons:
         other_goal = len(reasons) == 1 and not _is_same_goal(curve.target, published.target)
-        return NoMatch(tuple(reasons), curve, published,
-                       _find_base(curve, published) if other_goal else None)
+        return NoMatch(tuple(reasons), curve, published, _find_base(curve, published) if other_goal else None)
     found, beyond = [], []
     for point in curve.points:
         at = published.at(point.global_batch)
         if at is None:
             beyond.append(point.global_batch)
         else:
-            equal = at_equal_trials(curve, point, published.trials)
-            found.append(_compare_point(point, equal, at, point.global_batch not in published.batches))
+            found.append(_compare_point(curve, published, point, at))
     return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks))
 
 
 def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
-    """Whether perfect scaling ends earlier with one optimizer by the published factor; None unless both were measured.
-    """
+    """Whether perfect scaling ends earlier with one optimizer by the published factor; None: one was not measured."""
     def end(optimizers: tuple[str, ...]) -> float | None:
         ends = [curve.regimes.perfect_until.value for curve in curves
                 if curve.workload.dataset == ordering.dataset and curve.workload.model in ordering.models
@@ -246,37 +230,20 @@ def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
 
 
 def _parse_curve(record: Mapping[str, Any], one: Mapping[str, Any]) -> PublishedCurve:
-    target = Target.parse(one["target"])
-    kind = one.get("kind", record["kind"])
+    """A curve of steps, or of means of runs in epochs or examples; ``every``: between evaluations."""
+    kind, trials = one.get("kind", record["kind"]), 0
     if kind == "steps":
         batches, steps = (np.array(list(part), float) for part in (one["steps"].keys(), one["steps"].values()))
-        off = 2.0 ** record["within_log2"]
+        off, trials = 2.0 ** record["within_log2"], one.get("trials", record["trials"])
         low, high = steps / off, steps * off
     else:
-        batches, steps, low, high = _parse_means(one, kind)
+        batches, mean, runs, variation = np.array([[float(at), *value] for at, value in one["values"].items()]).T
+        half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
+        unit = (one["train_examples"] if kind == "epochs" else 1) / batches
+        steps, low, high = unit * mean, unit * (mean * (1 - half) - one["every"]), unit * mean * (1 + half)
     order = np.argsort(batches)
-    trials = 0 if kind != "steps" else one.get("trials", record["trials"])
-    return PublishedCurve(one["label"], one["dataset"], tuple(one["models"]), tuple(one["optimizers"]),
-                          one["train_examples"], target, batches[order], steps[order], low[order], high[order], trials,
-                          float(one["b_crit"]), float(one["s_min"]), float(one["rms_log2"]),
-                          tuple(map(float, one.get("perfect", ()))), tuple(map(float, one.get("useful", ()))),
-                          one.get("file", ""))
-
-
-def _parse_means(one: Mapping[str, Any], kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(batches, steps, low, high) from means of runs in epochs or examples; ``every``: between evaluations."""
-    rows = np.array([[float(batch), *value] for batch, value in one["values"].items()])
-    batches, mean, runs, variation = rows.T
-    half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
-    unit = one["train_examples"] if kind == "epochs" else 1
-    return (batches, unit * mean / batches, unit * (mean * (1 - half) - one["every"]) / batches,
-            unit * mean * (1 + half) / batches)
-
-
-def _parse_ordering(one: Mapping[str, Any]) -> Ordering:
-    return Ordering(one["label"], one["dataset"], tuple(one["models"]), Target.parse(one["target"]),
-                    tuple(one["earlier"]), tuple(one["later"]), tuple(map(float, one["perfect"])),
-                    float(one["at_least"]))
+    columns = {"batches": batches[order], "steps": steps[order], "low": low[order], "high": high[order]}
+    return _parse(PublishedCurve, {**one, "trials": trials, **columns})
 
 
 def _list_differences(curve: Curve, published: PublishedCurve) -> tuple[list[str], list[str]]:
@@ -311,23 +278,20 @@ def _find_base(curve: Curve, published: PublishedCurve) -> int | None:
     return min(both) if len(both) > 1 else None
 
 
-def at_equal_trials(curve: Curve, point: CurvePoint | BatchPoint, trials: int) -> Estimate:
-    """Steps at a point of a search as the best of ``trials`` trials; of repeats, or for 0 trials, as they are."""
-    if not isinstance(point, CurvePoint) or trials in (0, curve.n):
-        return point.steps
-    return steps_of_best(point.study, curve.target, trials, curve.confidence)
-
-
-def _compare_point(point: CurvePoint | BatchPoint, steps: Estimate, at: tuple[float, float, float],
-                   interpolated: bool) -> FidelityPoint:
-    published, low, high = at
-    apart = math.log2(steps.value / published) if steps.met and steps.value > 0 else math.inf
+def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | BatchPoint,
+                   at: tuple[float, float, float]) -> FidelityPoint:
+    """A point of a curve beside (steps, low, high) published at its batch."""
+    expected, low, high = at
+    steps = point.steps
+    if isinstance(point, CurvePoint) and published.trials not in (0, curve.n):
+        steps = steps_of_best(point.study, curve.target, published.trials, curve.confidence)
+    apart = math.log2(steps.value / expected) if steps.met and steps.value > 0 else math.inf
     within: bool | None = abs(apart) <= WITHIN_LOG2
-    if not steps.met and not steps.beyond > published * 2 ** WITHIN_LOG2:
+    if not steps.met and not steps.beyond > expected * 2 ** WITHIN_LOG2:
         apart, within = math.nan, None
     covered = None if within is None else _overlaps(steps, low, high)
-    return FidelityPoint(point.global_batch, published, low, high, interpolated, point.steps, steps, apart, within,
-                         covered, point)
+    return FidelityPoint(point.global_batch, expected, low, high, point.global_batch not in published.batches,
+                         point.steps, steps, apart, within, covered, point)
 
 
 def _overlaps(steps: Estimate, low: float, high: float) -> bool | None:

@@ -46,7 +46,6 @@ class SpeedupPoint:
 
     @property
     def workers(self) -> int:
-        """W."""
         return self.cell.workers[0]
 
     @property
@@ -65,7 +64,6 @@ class Series:
 
     @property
     def baseline(self) -> RunCell:
-        """The cell of the smallest worker count."""
         return self.points[0].cell
 
 

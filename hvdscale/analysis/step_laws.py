@@ -19,13 +19,11 @@ nearly every step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-_Count = Any        # a number or an array
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +42,6 @@ class Parameters:
     pausing: np.ndarray
 
 
-NONE, PARTIAL, FULL = "no", "partial", "full"
 NAMES = tuple(field.name for field in fields(Parameters))
 POWERS = ("overlap", "sharpness")
 PAUSES = ("pause", "pausing")
@@ -53,18 +50,12 @@ WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
 
 @dataclass(frozen=True)
 class StepLaw:
-    """How long an allreduce over n takes, and how it overlaps with the pass.
-
-    hops     the number of hops by n;  volumes  how many times the whole gradient passes a link
-    overlap  NONE (p = 1), PARTIAL (p is a parameter) or FULL (p infinite)
-    pauses   whether workers pause
-    """
+    """How long an allreduce over n, a number or an array, takes: the number of ``hops`` by n, and how many times the
+    whole gradient passes a link, ``volumes``."""
 
     name: str
-    hops: Callable[[_Count], _Count]
-    volumes: Callable[[_Count], _Count]
-    overlap: str = NONE
-    pauses: bool = False
+    hops: Callable[[Any], Any]
+    volumes: Callable[[Any], Any]
 
     def seconds(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike, examples: ArrayLike,
                 passes: ArrayLike = 1) -> np.ndarray:
@@ -73,20 +64,8 @@ class StepLaw:
         one_pass = _norm(parameters.fixed, parameters.example * examples, parameters.sharpness)
         allreduce = (self.hops(inside) * parameters.hop + self.volumes(inside) * parameters.volume
                      + self.hops(nodes) * parameters.node_hop + self.volumes(nodes) * parameters.node_volume)
-        found = (np.asarray(passes) - 1) * one_pass + self._overlap_seconds(one_pass, allreduce, parameters.overlap)
-        if not self.pauses:
-            return found
-        return found + parameters.pause * one_pass * (1 - (1 - parameters.pausing) ** np.asarray(workers))
-
-    def _overlap_seconds(self, one_pass: np.ndarray, allreduce: np.ndarray, overlap: np.ndarray) -> np.ndarray:
-        """Seconds of a pass and the allreduce that overlaps with it."""
-        if self.overlap == NONE:
-            return one_pass + allreduce
-        return np.maximum(one_pass, allreduce) if self.overlap == FULL else _norm(one_pass, allreduce, overlap)
-
-    def __str__(self) -> str:
-        beside = ["pauses"] * self.pauses + [f"{self.overlap} overlap"] * (self.overlap != NONE)
-        return " with ".join([self.name, *beside])
+        wait = parameters.pause * one_pass * (1 - (1 - parameters.pausing) ** np.asarray(workers))
+        return (np.asarray(passes) - 1) * one_pass + _norm(one_pass, allreduce, parameters.overlap) + wait
 
 
 def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
@@ -96,13 +75,7 @@ def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
         return longer * (1 + (shorter / longer) ** power) ** (1 / power)
 
 
-def _share_of_others(count: _Count) -> _Count:
-    return 2 * (count - 1) / count
-
-
-RING = StepLaw("ring", lambda count: 2 * (count - 1), _share_of_others)
-TREE = StepLaw("tree", lambda count: 2 * np.log2(count), _share_of_others)
-LINEAR = StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count)
-PARTIAL_RING, FULL_RING = replace(RING, overlap=PARTIAL), replace(RING, overlap=FULL)
-LAWS = (RING, TREE, LINEAR, PARTIAL_RING, FULL_RING, replace(TREE, overlap=FULL), replace(RING, pauses=True),
-        replace(TREE, pauses=True))
+LAWS = RING, TREE, LINEAR = (
+    StepLaw("ring", lambda count: 2 * (count - 1), lambda count: 2 * (count - 1) / count),
+    StepLaw("tree", lambda count: 2 * np.log2(count), lambda count: 2 * (count - 1) / count),
+    StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count))

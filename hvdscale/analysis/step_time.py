@@ -1,17 +1,17 @@
 """The time of a step: as measured, or by a model at worker counts and local batches that were not measured.
 
-Several laws (step_laws) are fitted to the timings (step_fit). Laws that the timings refute, by an F test against the
-law that fits best, are dropped. The draws of a prediction alternate between the remaining laws, and its interval is the
-hull of theirs.
-
-The laws are used up to four times the most workers that were timed, or sixteen times where the times are known to 2 %
-or the network is given. Beyond that, laws that these timings do not refute may differ: the step time is open above.
+The model is draws of the law of step_laws with all its parts, given the timings and what is known of networks. In the
+prior each part is as likely as it is in practice: an allreduce by a ring or a tree, or linear in the members; hidden
+behind the pass or not; workers that pause. An allreduce over MEMBERS takes a share of a pass that is log-normal, within
+a node and between nodes; and a pass takes a fixed share, uniform, of its time whatever its examples. Links that no log
+has timed are drawn from that prior.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy
@@ -19,27 +19,41 @@ import scipy
 from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..log.schema import Status
-from .drawn import Drawn, levels
+from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, sample_posterior
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
 from .measured import Footprint, measured_of
 from .slow_runs import slow_runs
-from .step_fit import FitProblem, Observed
-from .step_laws import LAWS, NAMES, PAUSES, POWERS, RING, Parameters, StepLaw
+from .step_laws import BETWEEN, LAWS, NAMES, PAUSES, POWERS, WITHIN, Parameters, StepLaw
 from .steps import RunCell, known, samples_of
 from .trials import Trial
 
-DRAWS = 400
+DRAWS = 400                 # of a value
 ASSUMED_DEVIATION = 0.05    # of the logarithm of a step time, where nothing was timed twice
-ASSUMED_FREEDOM = 2         # its degrees of freedom
-SURE_WITHIN = 0.02          # standard deviation of the times up to which the reach is FAR rather than NEAR
-NEAR, FAR = 4, 16           # reach of the laws, in multiples of the most workers timed
-MODEL_DEVIATION = 0.01      # of any model, on top of the spread of the times
-DETERMINED = 10             # a parameter is determined where its interval spans less than this factor,
-POWER_DETERMINED = 3        # and a power where it spans less than this one
 # how a value is known, from best to worst
 MEASURED, INTERPOLATED, EXTRAPOLATED, ASSUMED = "measured", "interpolated", "extrapolated", "assumed"
 MARKS = (MEASURED, INTERPOLATED, EXTRAPOLATED, ASSUMED)
+
+# the prior of the model
+MEMBERS = 8.0
+LINKS_WITHIN, LINKS_BETWEEN = (0.12, 1.3), (0.18, 1.2)  # share of a pass for an allreduce: median, deviation of the log
+KINDS = (0.45, 0.9)                     # probability of a ring; of a ring or a tree
+OVERLAPS = (0.5, 0.85)                  # of an allreduce that begins after the pass; of that or one in part behind it
+SHARPNESSES = (0.6, 0.95)               # of a pass that is a + b e; of that or one that fills the device by degrees
+FULLY = 1e3                             # a power as good as infinite
+STEADY = 0.70                           # of workers that do not pause
+PAUSE, PAUSING = (1.0, 1.2), (0.02, 1.5)        # in passes; share of steps: medians, deviations of the logarithm
+MOST_PAUSING = 0.9
+# that something else slows workers down beyond those timed (a slow node, another switch, storage): its probability,
+# and the mean of log t that it adds by doubling
+OTHER = (0.10, 0.15)
+SPREAD, LACK = 0.8, (0.015, 0.8)        # see Measured
+LEVEL = 2.0                             # standard deviation of the logarithm of a pass, around the fastest timing
+LEAST = 0.002                           # standard deviation of a timing
+UNKNOWNS = 14
+
+DETERMINED, POWER_DETERMINED = 10, 3    # a parameter, or a power, is where its interval spans less than this factor
+REFUTED_AT = 0.01                       # the probability of a law below which the timings refute it
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +70,6 @@ class Timing:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
         return -(-self.workers // self.per_node)
 
     @property
@@ -102,7 +115,6 @@ class Timings:
 
     @property
     def per_node(self) -> int:
-        """The most workers on a node."""
         return max((one.per_node for one in self.found), default=1)
 
     @property
@@ -114,6 +126,12 @@ class Timings:
     def spread(self) -> Spread:
         """The spread of the logarithms of the times of one configuration, pooled over all."""
         return pooled([one.seconds for one in self.found])
+
+    def at(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
+        """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
+        setting = workers, -(-workers // per_node), global_batch, passes
+        found = [one for one in self.found if (one.workers, one.nodes, one.global_batch, one.passes) == setting]
+        return min(found, key=lambda one: abs(one.per_node - min(workers, per_node)), default=None)
 
 
 @dataclass(frozen=True)
@@ -135,12 +153,9 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class StepTime(Drawn):
-    """Seconds per step, and how they are known. An ASSUMED one has links that no log has timed; StepTimes leaves them
-    out."""
+    """Seconds per step, and how they are known, of MARKS; an ASSUMED one has links that no log has timed."""
 
     mark: str
-    laws: int = 1           # number of laws that the draws alternate between
-    open: bool = False      # beyond the reach of the laws: no upper end
 
 
 def timings_of(trials: Iterable[Trial]) -> Timings:
@@ -187,129 +202,142 @@ def _by_setting(trials: Iterable[Trial]) -> tuple[Timing, ...]:
                  for key in sorted(typical))
 
 
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """A law fitted to timings.
-
-    misses      root mean square of log(law / measured) at its best fit
-    parameters  of each draw, arrays of shape (draws,); None where the timings refute the law
-    """
-
-    law: StepLaw
-    misses: float
-    parameters: Parameters | None
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the timings refute the law."""
-        return self.parameters is None
-
-
-@dataclass(frozen=True, eq=False)
 class StepModel:
-    """The laws fitted to timings, and which links the timings leave unknown.
+    """Draws of the law's parameters given timings, and of step times.
 
-    fits             of each law, the best first
-    within, between  whether the links within a node, and between nodes, were measured or given
-    given            whether those between nodes were given
-    settings         number of configurations in the fit
-    reach            the laws are used up to this multiple of the most workers timed
+    between  h' and v' where they are given; also those of h and v where no links within a node were timed
     """
 
-    fits: tuple[Fit, ...]
-    within: bool
-    between: bool
-    given: bool
-    settings: int
-    draws: int
-    reach: int
+    def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS) -> None:
+        self.timings, self.draws = timings, draws
+        self.settings = _settings([(one.workers, one.per_node, one.examples, one.passes) for one in timings.found])
+        runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
+        deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
+        self.measured = Measured(np.log([one.value for one in timings.found]),
+                                 np.maximum(deviation / np.sqrt(runs), LEAST), spread.freedom, SPREAD, LACK)
+        self.examples = float(np.exp(np.log(self.settings[2]).mean()))
+        self.level = float((self.measured.logs - np.log(self.settings[3])).min())
+        workers, per_node = self.settings[:2]
+        timed_within = bool((np.minimum(workers, per_node) > 1).any())
+        self.given = {} if between is None else dict(zip(BETWEEN, between))
+        if between is not None and not timed_within:
+            self.given |= dict(zip(WITHIN, between))
+        # whether the links within a node, and between nodes, were timed or given
+        self.within = bool(self.given) or timed_within
+        self.between = bool(self.given) or bool((workers > per_node).any())
+
+    def parameters(self, unknowns: np.ndarray) -> tuple[StepLaw, Parameters]:
+        """The law of each draw, and its parameters of shape (draws, 1)."""
+        share = scipy.special.ndtr(unknowns)
+        kind, ratio = share[:, 5:6], scipy.special.logit(share[:, 1:2])         # of a to b e
+
+        def by_kind(name: str) -> Callable[[Any], Any]:
+            ring, tree, linear = (getattr(law, name) for law in LAWS)
+            return lambda count: np.where(kind < KINDS[0], ring(count), np.where(
+                kind < KINDS[1], tree(count), linear(count)))
+        law = StepLaw("any", by_kind("hops"), by_kind("volumes"))
+        sharpness = _power(share[:, 2:3], *SHARPNESSES)
+        one_pass = np.exp(self.level + LEVEL * unknowns[:, :1])
+        links = dict(zip((*WITHIN, *BETWEEN), (
+            seconds * one_pass for share_at, hops_at, prior in ((3, 4, LINKS_WITHIN), (9, 10, LINKS_BETWEEN))
+            for seconds in _link(law, prior, unknowns[:, share_at, None], share[:, hops_at, None]))))
+        links |= {name: np.full_like(one_pass, value) for name, value in self.given.items()}
+        return law, Parameters(
+            **links, fixed=one_pass * np.exp(scipy.special.log_expit(sharpness * ratio) / sharpness),
+            example=one_pass * np.exp(scipy.special.log_expit(-sharpness * ratio) / sharpness) / self.examples,
+            sharpness=sharpness, overlap=_power(share[:, 6:7], *OVERLAPS),
+            pause=np.where(share[:, 7:8] < STEADY, 0.0, PAUSE[0] * np.exp(PAUSE[1] * unknowns[:, 8:9])),
+            pausing=np.minimum(PAUSING[0] * np.exp(PAUSING[1] * unknowns[:, 11:12]), MOST_PAUSING))
+
+    def log_law(self, unknowns: np.ndarray, settings: np.ndarray) -> np.ndarray:
+        """Logarithms of step times, shape (draws, settings), at (workers, per node, examples a pass, passes)."""
+        law, parameters = self.parameters(unknowns)
+        return np.log(law.seconds(parameters, *settings))
+
+    @cached_property
+    def unknowns(self) -> np.ndarray:
+        """Draws of the parameters, standard normal in the prior, shape (draws, UNKNOWNS)."""
+        def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
+            return self.measured.log_likelihood(self.log_law(unknowns, self.settings), unknowns[:, 12], unknowns[:, 13])
+        return sample_posterior(log_likelihood, UNKNOWNS, self.draws)
+
+    def log_seconds(self, per_node: int, places: Sequence[tuple[int, int, int]]) -> np.ndarray:
+        """Draws of log t, shape (draws, places), at (workers, global batch, passes), so many workers a node."""
+        settings = _settings([(workers, per_node, batch / workers / passes, passes)
+                              for workers, batch, passes in places])
+        own = [self.timings.at(workers, per_node, batch, passes) for workers, batch, passes in places]
+        random = np.random.default_rng([0, 11])
+        slower = (random.random((self.draws, 1)) < OTHER[0]) * random.exponential(OTHER[1], (self.draws, 1))
+        doublings = np.log2(np.maximum(settings[0] / self.settings[0].max(), 1))
+        return self.measured.draw(
+            self.log_law(self.unknowns, settings) + slower * doublings, self.log_law(self.unknowns, self.settings),
+            np.array([self.timings.found.index(one) if one else -1 for one in own]), self.unknowns[:, 12],
+            self.unknowns[:, 13], random)
 
     @property
-    def fitting(self) -> list[tuple[StepLaw, Parameters]]:
-        """The laws that the timings do not refute, with their parameters."""
-        return [(fit.law, fit.parameters) for fit in self.fits if fit.parameters is not None]
+    def laws(self) -> dict[str, float]:
+        """The probability of each of LAWS by name; empty where no links were timed or given."""
+        if not (self.within or self.between):
+            return {}
+        kinds = np.digitize(scipy.special.ndtr(self.unknowns[:, 5]), KINDS)
+        return {law.name: float(np.mean(kinds == at)) for at, law in enumerate(LAWS)}
 
-    @property
+    @cached_property
     def misses(self) -> float:
-        """Root mean square of log(model / measured) of the law that fits best."""
-        return next(fit.misses for fit in self.fits if not fit.refuted)
+        """Root mean square of log(model / measured)."""
+        return float(np.sqrt(np.mean((self.log_law(self.unknowns, self.settings).mean(0) - self.measured.logs) ** 2)))
 
-    def seconds(self, workers: int, per_node: int, examples: float, passes: int = 1) -> np.ndarray:
-        """Draws of t, alternating between the laws that fit, each with the deviation of any model."""
-        found = np.stack([law.seconds(parameters, workers, per_node, examples, passes)
-                          for law, parameters in self.fitting], -1).ravel()[:self.draws]
-        return found * np.exp(MODEL_DEVIATION * np.random.default_rng(0).permutation(
-            scipy.special.ndtri(levels(self.draws))))
-
-    def middle(self, draws: np.ndarray) -> float:
-        """The median of draws of t; of the laws without pauses only, where one of them fits."""
-        laws = [law for law, _ in self.fitting]
-        plain = [at for at, law in enumerate(laws) if not law.pauses] or range(len(laws))
-        return float(np.median(np.concatenate([draws[at::len(laws)] for at in plain])))
+    @cached_property
+    def _drawn(self) -> Parameters:
+        return self.parameters(self.unknowns)[1]
 
     def interval(self, name: str, confidence: float) -> tuple[float, float, float]:
-        """(median, low, high) of a parameter over the draws of the laws that fit."""
-        values = np.sort(np.concatenate([getattr(parameters, name) for _, parameters in self.fitting]))
-        tail = (1 - confidence) / 2
-        median, low, high = (float(values[round(level * (len(values) - 1))]) for level in (0.5, tail, 1 - tail))
+        """(median, low, high) of a parameter over the draws."""
+        tail, drawn = (1 - confidence) / 2, getattr(self._drawn, name)
+        if name in POWERS:
+            drawn = np.where(drawn < FULLY, drawn, np.inf)
+        median, low, high = np.quantile(drawn, (0.5, tail, 1 - tail), method="nearest").tolist()
         return median, low, high
 
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters in use: those of links, and an overlap with them, only where links are known, the sharpness
-        only where local batches differ, and those of pauses only where all laws that fit have them."""
-        unused = {"overlap"} if not (self.within or self.between) else set()
-        unused |= {"sharpness"} if all((one.sharpness == 1).all() for _, one in self.fitting) else set()
-        unused |= set() if all(law.pauses for law, _ in self.fitting) else set(PAUSES)
-        return tuple(name for name in NAMES if name not in unused
-                     and any(getattr(one, name).any() for _, one in self.fitting))
-
-    def is_given(self, name: str, confidence: float) -> bool:
-        """Whether the user gave a parameter."""
-        _, low, high = self.interval(name, confidence)
-        return self.given and low == high
+        only where local batches differ, and those of pauses only where it is likely that workers pause."""
+        used = {WITHIN: self.within, BETWEEN: self.between, ("overlap",): self.within or self.between,
+                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: np.median(self._drawn.pause) > 0}
+        unused = {name for names, are_used in used.items() if not are_used for name in names}
+        return tuple(name for name in NAMES if name not in unused)
 
     def is_determined(self, name: str, confidence: float) -> bool:
         """Whether the timings or the user determine a parameter; if not, its draws are close to the prior's."""
         _, low, high = self.interval(name, confidence)
         return high < (POWER_DETERMINED if name in POWERS else DETERMINED) * low
 
-    def knows(self, workers: int, per_node: int) -> bool:
-        """Whether all links that these workers need are known."""
-        return (self.within or min(workers, per_node) == 1) and (self.between or workers <= per_node)
+    def mark_of(self, workers: int, per_node: int, examples: float) -> str:
+        """How the time of a configuration that was not measured is known."""
+        if not ((self.within or min(workers, per_node) == 1) and (self.between or workers <= per_node)):
+            return ASSUMED
+        own = workers, min(workers, per_node), -(-workers // per_node), examples
+        timed = np.array([(one.workers, one.per_node, one.nodes, one.examples) for one in self.timings.found])
+        inside = (timed.min(0) <= own).all() and (own <= timed.max(0)).all()
+        return INTERPOLATED if inside else EXTRAPOLATED
 
 
-def fit_steps(timings: Sequence[Timing], between: tuple[float, float] | None = None, spread: Spread | None = None,
-              draws: int = DRAWS, seed: int = 0) -> StepModel:
-    """The model of these timings; the same seed gives the same draws.
-
-    between  h' and v' where they are given; also used for h and v where no links within a node were timed
-    spread   of the logarithms of single runs' times; by default pooled over the timings
-    """
-    spread = pooled([one.seconds for one in timings]) if spread is None else spread
-    observed = _observe(timings, between, spread)
-    problems = [FitProblem(law, observed) for law in (LAWS if observed.timed or between else (RING,))]
-    problems.sort(key=lambda one: one.misfit)
-    best = problems[0]
-    fitting = [one for one in problems if not one.worse(best)]
-    random, share = np.random.default_rng([seed, 1]), -(-draws // len(fitting))
-    fits = [Fit(one.law, float(np.sqrt(np.mean(one.misses ** 2))),
-                one.draw(share, random, best.inflation) if one in fitting else None) for one in problems]
-    given = between is not None
-    within = given or max(min(one.workers, one.per_node) for one in timings) > 1
-    between_known = given or max(one.nodes for one in timings) > 1
-    deviation = np.median(observed.deviation) * np.sqrt(best.inflation)
-    sure = spread.freedom > 0 and deviation <= SURE_WITHIN
-    return StepModel(tuple(fits), within, between_known, given, len(timings), draws, FAR if given or sure else NEAR)
+def _settings(rows: list[tuple[float, ...]]) -> np.ndarray:
+    return np.array(rows, float).reshape(-1, 4).T
 
 
-def _observe(timings: Sequence[Timing], between: tuple[float, float] | None, spread: Spread) -> Observed:
-    deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
-    workers, per_node, examples, passes = (np.array([getattr(one, name) for one in timings], float)
-                                           for name in ("workers", "per_node", "examples", "passes"))
-    return Observed(workers, per_node, examples, passes, np.log([one.value for one in timings]),
-                    np.hypot(deviation / np.sqrt([len(one.seconds) for one in timings]), MODEL_DEVIATION),
-                    spread.freedom or ASSUMED_FREEDOM, between)
+def _link(law: StepLaw, prior: tuple[float, float], share: np.ndarray, of_hops: np.ndarray
+          ) -> tuple[np.ndarray, np.ndarray]:
+    """(seconds of a hop, of all bytes) in passes; of a law without bytes all are hops."""
+    seconds, volumes = prior[0] * np.exp(prior[1] * share), law.volumes(MEMBERS)
+    hops = np.where(volumes > 0, of_hops, 1.0)
+    return hops * seconds / law.hops(MEMBERS), (1 - hops) * seconds / np.maximum(volumes, 1e-9)
+
+
+def _power(share: np.ndarray, one: float, finite: float) -> np.ndarray:
+    """A power that is 1, and finite, with these probabilities; between the two its inverse is uniform."""
+    return 1 / np.maximum(1 - np.clip((share - one) / (finite - one), 0, 1), 1 / FULLY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,40 +347,24 @@ class StepTimes:
     timings: Timings
     model: StepModel
     cells: tuple[RunCell, ...] = ()        # of one worker count each: their runs replace the timings of theirs
-    between: tuple[float, float] | None = None      # h' and v' as given
 
     @classmethod
-    def of(cls, timings: Timings, links: Links | None = None, draws: int = DRAWS) -> StepTimes:
-        """The model fitted to at least one timing."""
+    def of(cls, timings: Timings, links: Links | None = None) -> StepTimes:
+        """By the model of at least one timing."""
         between = links.seconds(timings.machine, timings.measured.parameters) if links and timings.machine else None
-        return cls(timings, fit_steps(timings.found, between, timings.spread, draws), between=between)
+        return cls(timings, StepModel(timings, between))
 
     def of_cells(self, cells: Iterable[RunCell]) -> StepTimes:
         """The same model, with measured times taken from these cells."""
         return replace(self, cells=tuple(cells))
 
     @cached_property
-    def _by_setting(self) -> dict[tuple[int, int, int, int], list[Timing]]:
-        return group_by(self.timings.found, lambda one: (one.workers, one.nodes, one.global_batch, one.passes))
-
-    @cached_property
     def _cells(self) -> dict[tuple[int, int], RunCell]:
         return {(cell.workers[0], cell.global_batch): cell for cell in self.cells}
 
-    @cached_property
-    def _ranges(self) -> list[tuple[float, float]]:
-        values = zip(*((one.workers, one.per_node, one.nodes, one.examples) for one in self.timings.found))
-        return [(min(ends), max(ends)) for ends in values]
-
-    def timing_of(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
-        """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
-        found = self._by_setting.get((workers, -(-workers // per_node), global_batch, passes), ())
-        return min(found, key=lambda one: abs(one.per_node - min(workers, per_node)), default=None)
-
     def measured(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
-        """The same, but where a cell has runs of this configuration, their step time, as in a report
-        (RunCell.step_seconds)."""
-        timing = self.timing_of(workers, per_node, global_batch, passes)
+        """The timing of this configuration; where a cell has runs of it, their step time, as a report has it."""
+        timing = self.timings.at(workers, per_node, global_batch, passes)
         cell = self._cells.get((workers, global_batch))
         if timing is None or cell is None:
             return timing
@@ -371,34 +383,22 @@ class StepTimes:
         """Seconds per step of ``workers``, ``per_node`` of them on a node."""
         timing = self.measured(workers, per_node, global_batch, passes)
         if timing is not None:
-            return StepTime(timing.value, timing.value * np.exp(self._deviation(timing)), MEASURED)
-        examples = global_batch / workers / passes
-        draws = self.model.seconds(workers, per_node, examples, passes)
-        mark = self.mark_of(workers, per_node, examples)
-        return StepTime(self.model.middle(draws), draws, mark, len(self.model.fitting),
-                        mark != ASSUMED and self._is_far(workers, per_node))
+            return self.of_timing(timing)
+        return self.by_model(workers, per_node, global_batch, passes, self.model.log_seconds(
+            per_node, [(workers, global_batch, passes)])[:, 0])
 
-    def mark_of(self, workers: int, per_node: int, examples: float) -> str:
-        """How the time of a configuration that was not measured is known."""
-        if not self.model.knows(workers, per_node):
-            return ASSUMED
-        own = workers, min(workers, per_node), -(-workers // per_node), examples
-        inside = all(low <= value <= high for value, (low, high) in zip(own, self._ranges))
-        return INTERPOLATED if inside else EXTRAPOLATED
+    def by_model(self, workers: int, per_node: int, global_batch: int, passes: int, logs: np.ndarray) -> StepTime:
+        """That of a configuration that was not measured, from the model's draws of its logarithm."""
+        mark = self.model.mark_of(workers, per_node, global_batch / workers / passes)
+        return StepTime(float(np.exp(logs.mean())), np.exp(logs[:DRAWS]), mark)
 
-    def _is_far(self, workers: int, per_node: int) -> bool:
-        """Whether it is beyond the reach of the laws: in workers and, unless links are given, in members per link."""
-        own = workers, min(workers, per_node), -(-workers // per_node)
-        limits = zip(own[:1] if self.model.given else own, self._ranges)
-        return any(value > self.model.reach * most for value, (_, most) in limits)
-
-    def _deviation(self, timing: Timing) -> np.ndarray:
-        """Draws of the error of a timing's logarithm."""
+    def of_timing(self, timing: Timing) -> StepTime:
+        """A measured one."""
         random = np.random.default_rng([0, 2, timing.workers, timing.per_node, timing.global_batch, timing.passes])
-        spread, size = self.timings.spread, self.model.draws
+        spread = self.timings.spread
         if spread.freedom:
-            deviates = (scipy.special.stdtrit(spread.freedom, levels(size)) * spread.deviation /
+            deviates = (scipy.special.stdtrit(spread.freedom, levels(DRAWS)) * spread.deviation /
                         np.sqrt(len(timing.seconds)))
         else:
-            deviates = ASSUMED_DEVIATION * scipy.special.ndtri(levels(size))
-        return random.permutation(deviates)
+            deviates = ASSUMED_DEVIATION * scipy.special.ndtri(levels(DRAWS))
+        return StepTime(timing.value, timing.value * np.exp(random.permutation(deviates)), MEASURED)

@@ -1,35 +1,43 @@
-"""Steps to target S at any global batch, for plans: measured, interpolated, extrapolated, or predicted.
+"""Steps to target S at any global batch, for plans: as measured, or by draws given what was measured.
 
-At batches that met the target, S is as measured. Between two of them it lies between a straight line on logarithmic
-axes and one in 1 / B, as S_min (1 + B_crit / B) is (McCandlish et al. 2018, arXiv 1812.06162). Beyond them it follows
-the curve fitted to all of them. Without a fit, it follows the curve through the last batch with the gradient noise
-scale as B_crit, which is a prediction. Without either, it falls no faster than between the last two batches. Draws
-represent the uncertainty. Where the batches do not bound B_crit from above, steps beyond them are open: between perfect
-scaling and the curve of the lower end of B_crit.
+S = S_min (1 + (B_crit / B)^p)^(1/p), see critical_batch_fit. In the prior, B_crit is log-normal around REACH times the
+smallest batch that was run, with a longer tail above: batches are chosen where they still pay, and B_crit is 2 times
+the smallest of the published curves (Llama 3.1 8B in MLPerf), 50 times (BERT), and 600 times the 32 examples a worker
+that ResNet-50 is often run with (Shallue et al. 2019). Where the gradient noise scale was measured and there is no fit,
+it is around that instead, and p is 1 (McCandlish et al. 2018, arXiv 1812.06162), which is a prediction; else the shape
+p is log-uniform in SHAPES.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from .critical_batch_fit import fit_critical_batch, steps_at
+from .critical_batch_fit import OWN_FREEDOM, SettingPoint, fit_critical_batch, steps_at
 from .curves import Curve, CurvePoint
-from .drawn import Drawn, levels, log_variance, quantiles
+from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, quantiles, sample_posterior
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile
 from .report_data import Section
-from .step_time import ASSUMED, DETERMINED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED
+from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED
 from .steps import RunCell
 
 PREDICTED = "predicted"         # from the gradient noise scale
 NOISE_WITHIN = 4.0              # B_crit / noise scale is within this factor for most workloads (McCandlish et al. 2018)
 LOWEST = 10.0                   # an interval open below (met at the first evaluation) is assumed to end at a tenth
 ORDER = (*MARKS[:3], PREDICTED, ASSUMED)
+
+# the prior
+REACH, REACH_DEVIATION = 3.0, 1.2       # B_crit over the smallest batch: median, standard deviation of the logarithm
+TAIL = 0.3                              # how much the logarithm grows with the square of a deviation above the median
+SHAPES = (0.8, 8.0)                     # ends of p
+RUN_DEVIATION = 0.10                    # of log S between runs of a setting, assumed where no setting ran twice
+SPREAD, LACK = 0.6, (0.03, 0.7)         # see Measured
+LEVEL = 1.0                             # standard deviation of log S at the middle batch
+LEAST = 0.005                           # standard deviation
 
 
 @dataclass(frozen=True)
@@ -53,18 +61,10 @@ class StepsPoint:
 
 @dataclass(frozen=True, eq=False)
 class StepsAt(Drawn):
-    """S at one batch.
+    """S at one batch."""
 
-    mark           how it is known, of ORDER
-    extrapolation  variance of log S due to leaving the batches that were run
-    point          where it was measured; None: it was not
-    open           see StepsCurve.open_above
-    """
-
-    mark: str
-    extrapolation: float = 0.0
-    point: StepsPoint | None = None
-    open: bool = False
+    mark: str                           # how it is known, of ORDER
+    point: StepsPoint | None = None     # where it was measured; None: it was not
 
     @property
     def beyond(self) -> bool:
@@ -76,61 +76,34 @@ class StepsAt(Drawn):
         return (self.point.steps.low, self.point.steps.high) if self.point else quantiles(self.draws, confidence)
 
 
-@dataclass(frozen=True, eq=False)
 class StepsCurve:
-    """S at any batch. Without points, S is in units of S_min; without B_crit too, of S itself."""
+    """S at any batch. Without points, S is in units of S_min; without B_crit too, of S itself.
 
-    points: tuple[StepsPoint, ...]          # by batch
-    critical: np.ndarray | None             # draws of B_crit, shape (draws,): of the fit, else of the noise scale
-    examples: np.ndarray | None = None      # draws of S_min B_crit of the fit; None: there is no fit
-    shape: np.ndarray | None = None         # draws of its p, likewise
-    confidence: float = CONFIDENCE
-    draws: int = DRAWS
+    points     by batch
+    critical   draws of B_crit, of the fit, else of the noise scale, any number; None: unknown
+    predicted  whether they are of the noise scale
+    """
 
-    @property
-    def relative(self) -> bool:
-        """Whether S is only known up to a factor."""
-        return not self.points
-
-    @property
-    def predicted(self) -> bool:
-        """Whether B_crit is predicted by the noise scale."""
-        return self.critical is not None and self.examples is None
-
-    @property
-    def open_above(self) -> bool:
-        """Whether it is unknown where steps stop falling: B_crit was not fitted, or may be DETERMINED times the largest
-        batch that met."""
-        ends = self.critical_ends
-        return bool(self.met) and not self.predicted and (
-            ends is None or ends[1] > DETERMINED * self.met[-1].global_batch)
-
-    @cached_property
-    def met(self) -> tuple[StepsPoint, ...]:
-        """The points that met the target."""
-        return tuple(point for point in self.points if point.steps.met and point.steps.value > 0)
-
-    def at(self, batch: int) -> StepsAt:
-        """S at a global batch: inf where the target may not be met at all."""
-        if self.relative:
-            factor = np.ones(self.draws) if self.critical is None else 1 + self.critical / batch
-            return StepsAt(float(np.median(factor)), factor, MEASURED if self.critical is None else PREDICTED,
-                           log_variance(factor))
-        same = [point for point in self.points if point.global_batch == batch]
-        if same:
-            return self.measured(same[0])
-        below = [point for point in self.met if point.global_batch < batch]
-        above = [point for point in self.met if point.global_batch > batch]
-        if below and above:
-            return self._interpolate(below[-1], above[0], batch)
-        beside = below[-1] if below else above[0] if above else None
-        if beside is None or self._is_lost_beyond(beside, bool(below)):
-            return StepsAt(np.inf, np.full(self.draws, np.inf), EXTRAPOLATED)
-        return self._extrapolate(beside, batch)
-
-    def measured(self, point: StepsPoint) -> StepsAt:
-        """S as a point has it."""
-        return StepsAt(point.steps.value, self._draw_point(point), MEASURED, point=point)
+    def __init__(self, points: Sequence[StepsPoint], critical: np.ndarray | None = None, predicted: bool = False,
+                 confidence: float = CONFIDENCE) -> None:
+        self.points = tuple(sorted(points, key=lambda point: point.global_batch))
+        self.critical, self.predicted, self.confidence = critical, predicted, confidence
+        self.relative = not self.points                     # whether S is only known up to a factor
+        self.met = tuple(point for point in self.points if point.steps.met and point.steps.value > 0)
+        self.batches = np.array([point.global_batch for point in self.met], float)
+        settings = [SettingPoint(point.global_batch, point.steps, confidence) for point in self.met]
+        self.measured = Measured(
+            np.log([point.steps.value for point in self.met]),
+            np.maximum([_deviation(*pair) for pair in zip(self.met, settings)], LEAST),
+            max((_freedom(*pair) for pair in zip(self.met, settings)), default=0), SPREAD, LACK)
+        self.middle = float(np.exp(np.log(self.batches).mean())) if self.met else 1.0
+        self.level = float(self.measured.logs.mean()) if self.met else 0.0
+        # mean and standard deviation of log B_crit in the prior
+        self.centre, self.width = float(np.log(REACH * self.batches.min())) if self.met else 0.0, REACH_DEVIATION
+        if critical is not None and predicted:
+            low, middle, high = np.quantile(critical, (0.16, 0.5, 0.84), method="nearest")
+            ends = np.log(np.clip([low, high], middle / 100, middle * 100))
+            self.centre, self.width = float(np.log(middle)), float(np.diff(ends)[0] / 2)
 
     @property
     def critical_batch(self) -> float | None:
@@ -147,60 +120,76 @@ class StepsCurve:
             low, high = np.quantile(self.critical, (tail, 1 - tail), method="hazen")
         return float(low), np.inf if np.isnan(high) else float(high)
 
-    def _is_lost_beyond(self, beside: StepsPoint, above: bool) -> bool:
-        """Whether a batch above (or below) this one did not meet the target."""
+    def log_law(self, unknowns: np.ndarray, batches: np.ndarray) -> np.ndarray:
+        """log S at batches, shape (draws, batches)."""
+        above = 0.0 if self.predicted else TAIL * np.maximum(unknowns[:, 1:2], 0) ** 2
+        critical = np.exp(self.centre + self.width * (unknowns[:, 1:2] + above))
+        low, high = (0.0, 0.0) if self.predicted else np.log(SHAPES)
+        shape = np.exp(low + (high - low) * scipy.special.ndtr(unknowns[:, 2:3]))
+        if self.relative:               # in units of S_min
+            return np.log(steps_at(batches, critical, critical, shape))
+        rest = np.log(steps_at(batches, 1.0, critical, shape) / steps_at(self.middle, 1.0, critical, shape))
+        return self.level + LEVEL * unknowns[:, :1] + rest
+
+    @cached_property
+    def unknowns(self) -> np.ndarray:
+        """Draws of the parameters, standard normal in the prior, shape (MODEL_DRAWS, 5)."""
+        def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
+            return self.measured.log_likelihood(self.log_law(unknowns, self.batches), unknowns[:, 3], unknowns[:, 4])
+        return sample_posterior(log_likelihood, 5, MODEL_DRAWS)
+
+    def log_steps(self, batches: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Draws of log S at batches, shape (MODEL_DRAWS, batches); the same at a batch that is there twice, 0 at all
+        where nothing is known of S."""
+        if self.relative and self.critical is None:
+            return np.zeros((MODEL_DRAWS, len(batches)))
+        each, back = np.unique(np.asarray(batches, float), return_inverse=True)
+        own = {batch: at for at, batch in enumerate(self.batches)}
+        drawn = self.measured.draw(
+            self.log_law(self.unknowns, each), self.log_law(self.unknowns, self.batches),
+            np.array([own.get(batch, -1) for batch in each]), self.unknowns[:, 3], self.unknowns[:, 4],
+            np.random.default_rng([0, 10]))
+        return drawn[:, back]
+
+    def point_at(self, batch: int) -> StepsPoint | None:
+        """The point of a batch, whether it met or not."""
+        return next((point for point in self.points if point.global_batch == batch), None)
+
+    def mark_of(self, batch: int) -> str | None:
+        """How S is known at a batch without a point; None where the target may not be met at all: no point met, or
+        one on this side of them did not."""
+        if self.relative:
+            return MEASURED if self.critical is None else PREDICTED
+        if not self.met:
+            return None
+        first, last = self.met[0].global_batch, self.met[-1].global_batch
+        if first < batch < last:
+            return INTERPOLATED
         lost = [point.global_batch for point in self.points if point not in self.met]
-        return any((batch > beside.global_batch) == above for batch in lost)
+        if max(lost, default=0) > last if batch > last else min(lost, default=first) < first:
+            return None
+        return PREDICTED if self.predicted else EXTRAPOLATED
 
-    def _interpolate(self, left: StepsPoint, right: StepsPoint, batch: int) -> StepsAt:
-        ends = left.global_batch, right.global_batch
-        straight = np.log(batch / ends[0]) / np.log(ends[1] / ends[0])
-        inverse = (1 / ends[0] - 1 / batch) / (1 / ends[0] - 1 / ends[1])
+    def at(self, batch: int) -> StepsAt:
+        """S at a global batch; inf where the target may not be met at all."""
+        point = self.point_at(batch)
+        if point is not None:
+            return self.of_point(point)
+        if self.mark_of(batch) is None:
+            return StepsAt(np.inf, np.full(DRAWS, np.inf), EXTRAPOLATED)
+        return self.by_law(batch, self.log_steps([batch])[:, 0])
 
-        def steps(first: Any, last: Any, share: Any) -> Any:
-            return (first ** (1 - straight) * last ** straight) ** share * (
-                first + (last - first) * inverse) ** (1 - share)
-        draws = self._draw_point(left), self._draw_point(right)
-        known = np.isfinite(draws).all(0)
-        share = np.random.default_rng([0, 7]).uniform(size=self.draws)
-        drawn = np.full(self.draws, np.inf)
-        drawn[known] = steps(draws[0][known], draws[1][known], share[known])
-        return StepsAt(steps(left.steps.value, right.steps.value, 0.5), drawn, INTERPOLATED)
+    def by_law(self, batch: int, logs: np.ndarray) -> StepsAt:
+        """S at a batch without a point, from draws of its logarithm."""
+        return StepsAt(float(np.exp(logs.mean())), np.exp(logs[:DRAWS]), self.mark_of(batch) or EXTRAPOLATED)
 
-    def _extrapolate(self, beside: StepsPoint, batch: int) -> StepsAt:
-        above = batch > beside.global_batch
-        shape = 1.0 if self.shape is None else self.shape
-        if self.critical is None:
-            factor = (beside.global_batch / batch) ** self._draw_slope(above)
-        else:
-            factor = np.divide(*(steps_at(one, 1.0, self.critical, shape) for one in (batch, beside.global_batch)))
-        value, drawn = beside.steps.value * float(np.median(factor)), self._draw_point(beside) * factor
-        if self.critical is not None and self.examples is not None:
-            curve = steps_at(batch, self.examples, self.critical, shape)
-            value, drawn = float(np.median(curve)), np.where(np.isinf(drawn), np.inf, curve)
-        return StepsAt(value, drawn, PREDICTED if self.predicted else EXTRAPOLATED, log_variance(factor),
-                       open=above and self.open_above)
-
-    def _draw_slope(self, above: bool) -> np.ndarray:
-        """Draws of the power of the batch with which steps fall beyond the batches. As returns diminish, it lies
-        between that of the last two batches and 0 above them, and between that of the first two and 1 below."""
-        share = np.random.default_rng([0, 3]).uniform(size=self.draws)
-        if len(self.met) < 2:
-            return share
-        left, right = self.met[-2:] if above else self.met[:2]
-        with np.errstate(invalid="ignore", divide="ignore"):        # where one was not met
-            ratio = self._draw_point(left) / self._draw_point(right)
-            slope = np.log(ratio) / np.log(right.global_batch / left.global_batch)
-        slope = np.clip(np.where(np.isfinite(slope), slope, 1 if above else 0), 0, 1)
-        return share * slope if above else 1 - share * (1 - slope)
-
-    def _draw_point(self, point: StepsPoint) -> np.ndarray:
-        """Draws of a point's steps: log-normal on each side of the value, as wide as its interval."""
+    def of_point(self, point: StepsPoint) -> StepsAt:
+        """S as measured: log-normal on each side of the value, as wide as its interval."""
         estimate = point.steps
         if not estimate.met or estimate.value == 0:
-            return np.full(self.draws, estimate.value)
+            return StepsAt(estimate.value, np.full(DRAWS, estimate.value), MEASURED, point)
         random = np.random.default_rng([0, 4, point.global_batch])
-        deviate = random.permutation(scipy.special.ndtri(levels(self.draws)))
+        deviate = random.permutation(scipy.special.ndtri(levels(DRAWS)))
         low, high = (value if end != end else end for value, end in
                      ((estimate.value, estimate.low), (estimate.value, estimate.high)))
         down = np.log(estimate.value / max(low, estimate.value / LOWEST))
@@ -209,12 +198,26 @@ class StepsCurve:
         if np.isinf(high):
             drawn[deviate > -scipy.special.ndtri(max(point.unmet, (1 - self.confidence) / 2))] = np.inf
         elif point.unmet:           # of a search: whether a seed meets is independent of the fewest steps
-            drawn[random.permutation(levels(self.draws)) < point.unmet] = np.inf
-        return drawn
+            drawn[random.permutation(levels(DRAWS)) < point.unmet] = np.inf
+        return StepsAt(estimate.value, drawn, MEASURED, point)
+
+
+def _freedom(point: StepsPoint, setting: SettingPoint) -> float:
+    if point.spread.freedom:
+        return point.spread.freedom
+    return OWN_FREEDOM if np.isfinite(setting.deviation) else 0
+
+
+def _deviation(point: StepsPoint, setting: SettingPoint) -> float:
+    """The standard deviation of a point's log S: by the spread between runs, by its interval, or assumed."""
+    if point.spread.freedom and not point.searched:
+        grid = setting.half_grid if np.isfinite(setting.half_grid) else 0.0
+        return float(np.sqrt(point.spread.variance / max(point.steps.runs, 1) + grid ** 2 / 3))
+    return setting.deviation if np.isfinite(setting.deviation) else RUN_DEVIATION
 
 
 PointsAndFit = tuple[tuple[StepsPoint, ...], "np.ndarray | None"]       # points, draws of the fit through them or None
-StepsOf = Callable[[Section], PointsAndFit]
+StepsOf = Callable[[Section], PointsAndFit]         # of a section with a target
 
 
 def points_of(section: Section) -> PointsAndFit:
@@ -240,7 +243,12 @@ def points_of_both(section: Section, curve: Curve) -> PointsAndFit:
     """Likewise for a section with some batches from searches: those of the curve, with the seeds of the best trial, and
     the section's own for the others; the fit is through all."""
     own = {point.global_batch: point for point in points_of(section)[0]}
-    points = [_add_seeds(point, own.get(point.global_batch)) for point in points_of_curve(curve)[0]]
+    points = []
+    for point in points_of_curve(curve)[0]:
+        beside = own.pop(point.global_batch, None)
+        if beside and set(point.trials) & set(beside.trials):       # of the setting of the search's best trial
+            point = replace(point, seeds=beside.seeds, met=beside.met, spread=beside.spread, late=beside.late)
+        points.append(point)
     points += [point for batch, point in own.items() if batch not in curve.batches]
     points.sort(key=lambda point: point.global_batch)
     fit = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points],
@@ -248,32 +256,12 @@ def points_of_both(section: Section, curve: Curve) -> PointsAndFit:
     return tuple(points), fit.draws if fit else None
 
 
-def _add_seeds(point: StepsPoint, own: StepsPoint | None) -> StepsPoint:
-    """A search's point with the seeds of its best trial's setting, where the section's own point is of that setting."""
-    if own is None or not set(point.trials) & set(own.trials):
-        return point
-    return replace(point, seeds=own.seeds, met=own.met, spread=own.spread, late=own.late)
-
-
 def steps_curve(points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
-                confidence: float = CONFIDENCE, draws: int = DRAWS) -> StepsCurve:
-    """The curve of these points.
-
-    fit    draws of the curve fitted to them (CriticalBatchFit.draws), any number, or None
-    noise  draws of the noise scale, the prediction of B_crit where there is no fit, any number, or None
-    """
-    points = tuple(sorted(points, key=lambda point: point.global_batch))
-
-    def pick(critical: np.ndarray) -> np.ndarray:       # evenly by B_crit, to keep its quantiles
-        picked = np.argsort(critical)[(levels(draws) * len(critical)).astype(int)]
-        return np.random.default_rng([0, 5]).permutation(picked)
+                confidence: float = CONFIDENCE) -> StepsCurve:
+    """The curve of these points, with draws of the fit to them (CriticalBatchFit.draws), or else of the noise scale."""
     if fit is not None:
-        fitted = np.asarray(fit, float)
-        examples, critical, shape = fitted[pick(fitted[:, 1])].T
-        return StepsCurve(points, critical, examples, shape, confidence, draws)
-    predicted = None if noise is None else np.asarray(noise, float)
-    return StepsCurve(points, None if predicted is None else predicted[pick(predicted)], confidence=confidence,
-                      draws=draws)
+        return StepsCurve(points, np.asarray(fit, float)[:, 1], False, confidence)
+    return StepsCurve(points, None if noise is None else np.asarray(noise, float), noise is not None, confidence)
 
 
 def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confidence: float = CONFIDENCE,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,15 +20,13 @@ import scipy
 
 from ..target import Target
 from .decision.choice import Decision
-from .decision.steps import StepsPosterior
-from .decision.times import TimesPosterior
-from .drawn import Drawn, Value, levels, log_variance
+from .decision.draws import Drawn, Value, levels, log_variance
 from .intervals import CONFIDENCE, UNKNOWN, Spread
 from .measured import Footprint
 from .metric_direction import best_value
 from .noise import NoiseScale
 from .report_data import JobResults, Section
-from .step_time import ASSUMED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
+from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
                           points_of, steps_curve)
 from .steps import RunCell
@@ -39,39 +37,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """What to plan for.
+    """What to plan for. With neither local_batch nor global_batch, each worker count has the batch that is best."""
 
-    workers          counts to compare
-    price            of a node-hour; None: 1, so that costs are node-hours
-    per_node         workers per node; None: each worker is paid separately, and laid out as in the logs
-    deadline         in seconds;  budget  in the price's currency
-    local_batch      examples per worker and pass, or global_batch; with neither, the best batch at each worker count
-    max_local_batch  that fits a worker's memory; None: the largest in the logs
-    relaunch         seconds to relaunch with other workers, where their number changes with the batch; None: unknown
-    starts           processes whose median start-up that is; 0: it was given
-    memory           bytes of a worker, which bound the local batch by the memory that the logs measured
-    accumulate       whether a step may take several passes
-    knee             percent of cost that one percent of time is worth
-    runs             of the campaign that hours and energy are summed over
-    power            watts of a node, or without per_node of a worker; None: unknown
-    """
-
-    workers: tuple[int, ...]
-    price: float | None = None
-    per_node: int | None = None
-    deadline: float | None = None
-    budget: float | None = None
-    local_batch: int | None = None
+    workers: tuple[int, ...]                # counts to compare
+    price: float | None = None              # of a node-hour; None: 1, so that costs are node-hours
+    per_node: int | None = None             # workers; None: each is paid separately, and laid out as in the logs
+    deadline: float | None = None           # in seconds
+    budget: float | None = None             # in the price's currency
+    local_batch: int | None = None          # examples per worker and pass
     global_batch: int | None = None
-    max_local_batch: int | None = None
-    accumulate: bool = False
-    knee: float = 1.0
+    max_local_batch: int | None = None      # that fits a worker's memory; None: the largest in the logs
+    accumulate: bool = False                # whether a step may take several passes
+    knee: float = 1.0                       # percent of cost that one percent of time is worth
     confidence: float = CONFIDENCE
-    runs: int = 1
-    power: float | None = None
-    memory: float | None = None
-    relaunch: float | None = None
-    starts: int = 0
+    runs: int = 1                           # of the campaign that hours and energy are summed over
+    power: float | None = None              # watts of a node, or without per_node of a worker; None: unknown
+    memory: float | None = None             # bytes of a worker: bound the local batch by the memory the logs measured
+    relaunch: float | None = None           # seconds, where the workers change with the batch; None: unknown
+    starts: int = 0                         # processes whose median start-up that is; 0: it was given
 
     def nodes(self, workers: int) -> int:
         """That are paid for; without per_node each worker for itself."""
@@ -80,10 +63,6 @@ class Request:
     def paid(self, workers: int) -> float:
         """For a second of these workers."""
         return self.nodes(workers) * (1.0 if self.price is None else self.price) / 3600
-
-    def eagerness(self, cost: float, seconds: float) -> float:
-        """The logarithm of cost x time ** knee, which is least at the knee."""
-        return float(np.log(cost) + self.knee * np.log(seconds))
 
     def fitted(self, measured: Footprint) -> Request:
         """With the local batch that fits the memory; raises UsageError where the logs do not say."""
@@ -171,7 +150,6 @@ class WorkerPlan:
 
     @property
     def uses_model(self) -> bool:
-        """Whether an option has a step time that was not measured."""
         return any(option.step_time.mark != MEASURED for option in self.options)
 
     def is_crowded(self, option: Option) -> bool:
@@ -187,17 +165,14 @@ class WorkerPlan:
 
     @property
     def fastest(self) -> Option | None:
-        """The option with the least expected time to target."""
         return self.best(np.inf)
 
     @property
     def cheapest(self) -> Option | None:
-        """The option with the least expected cost."""
         return self.best(0)
 
     @property
     def knee(self) -> Option | None:
-        """The option with the least expected cost x time ** knee."""
         return self.best(self.request.knee)
 
     @cached_property
@@ -217,10 +192,9 @@ class WorkerPlan:
         return tuple(option for option in self.options if self.chance_within(option) >= chance)
 
     def chance_within(self, option: Option) -> float:
-        """Share of the draws in which a run of an option meets deadline and budget: those of its mean, times what a run
-        differs from it. Where the spread between runs is unknown, that of the mean."""
-        request = self.request
-        deadline, budget = (np.inf if limit is None else limit for limit in (request.deadline, request.budget))
+        """Share of the draws in which a run of an option meets deadline and budget; its mean, where runs are alone."""
+        limits = self.request.deadline, self.request.budget
+        deadline, budget = (np.inf if limit is None else limit for limit in limits)
         beside = self._run_draws
         return float(np.mean((option.seconds_draws * beside <= deadline) & (option.cost_draws * beside <= budget)))
 
@@ -231,13 +205,12 @@ class WorkerPlan:
 
     @cached_property
     def _run_draws(self) -> np.ndarray:
-        """Draws of the time of a run over the mean of runs, shape (draws,): log-normal, by Student's t; the share that
-        stands apart in the logs takes so many times as long as those there."""
+        """Draws of a run's time over the mean of runs: log-normal, by Student's t; a share is late, as in the logs."""
         steps, times = self.run_spread, self.times.timings.spread
         if not steps.freedom:
-            return np.ones(self.curve.draws)
+            return np.ones(DRAWS)
         deviation = np.sqrt(steps.variance + (times.variance if times.freedom else 0.0))
-        drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(self.curve.draws))
+        drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(DRAWS))
         random = np.random.default_rng([0, 8])
         late = [ratio for point in self.curve.points for ratio in point.late] or [1.0]
         share = len(late) / max(1, sum(point.seeds for point in self.curve.points))
@@ -256,7 +229,7 @@ class WorkerPlan:
     @property
     def surest(self) -> float:
         """The largest chance that can be claimed: n draws cannot distinguish chances above 1 - 3 / n."""
-        return min(self.request.confidence, 1 - 3 / self.curve.draws)
+        return min(self.request.confidence, 1 - 3 / DRAWS)
 
 
 def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> list[T]:
@@ -274,43 +247,27 @@ ONE_RUN, TIMED_ONCE, LINKS = "one run", "timed once", "links"   # what chances a
 def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: JobKey | None = None,
             target: Target | None = None, noise: NoiseScale | None = None, job: Mapping[str, Any] | None = None
             ) -> WorkerPlan:
-    """The plan from a steps curve and step times. Several targets share the step times.
-
-    workload  limits the batch to its number of training examples, where known
-    """
+    """The plan from a steps curve and step times; the workload's training examples, where known, limit the batch."""
     drafts: list[_Draft] = []
     left_out = []
     for workers in sorted(set(request.workers)):
         batches, why = _list_batches(workers, curve, times, request, workload.train_examples if workload else 0)
         found = [_Draft(workers, *batch, curve, times, request) for batch in batches]
-        found = [draft for draft in found if np.isfinite(draft.steps.value)]
+        found = [draft for draft in found if draft.meets]
         drafts += found
         if not found:
             left_out.append((workers, why or "no batch that fits is known to meet the target"))
-    decision = _decide(drafts, curve, times, request)
-    best = _best_batches(decision)
+    places = tuple((draft.workers, draft.batch, draft.passes) for draft in drafts)
+    decision = Decision(
+        places, curve.log_steps([draft.batch for draft in drafts]) + [draft.apart for draft in drafts],
+        times.model.log_seconds(request.per_node or times.timings.per_node, places),
+        np.log([draft.price for draft in drafts]), request.confidence)
+    order = np.lexsort((decision.expected(np.inf), decision.workers))
+    best = order[np.unique(decision.workers[order], return_index=True)[1]].tolist()
     for at in best:
-        drafts[at].settle(decision, at, curve.draws)
+        drafts[at].settle(decision, at)
     options = tuple(drafts[at].option(at, drafts[best[0]], curve.relative) for at in best)
     return WorkerPlan(workload, target, request, curve, times, options, tuple(left_out), decision, noise, job or {})
-
-
-def _decide(drafts: Sequence[_Draft], curve: StepsCurve, times: StepTimes, request: Request) -> Decision:
-    """The decision among drafts, which may be none."""
-    layout = request.per_node or times.timings.per_node
-    steps, clock = StepsPosterior(curve), TimesPosterior(times)
-    log_steps = steps.log_steps([draft.batch for draft in drafts]) + [draft.apart for draft in drafts]
-    places = tuple((draft.workers, draft.batch, draft.passes) for draft in drafts)
-    return Decision(places, log_steps, clock.log_seconds(layout, places), np.log([draft.price for draft in drafts]),
-                    request.confidence)
-
-
-def _best_batches(decision: Decision) -> list[int]:
-    """The column with the least expected time of each worker count, by workers."""
-    expected = decision.expected(np.inf)
-    order = np.lexsort((expected, decision.workers))
-    _, first = np.unique(decision.workers[order], return_index=True)
-    return [int(at) for at in order[first]]
 
 
 def plans_of(group: JobResults, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
@@ -320,7 +277,6 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     links        the network between nodes, if given
     given        steps to target at one batch, if no run was measured against a target
     noise_scale  in examples, instead of the logs' own
-    steps        gives the StepsPoints of a section with a target, and the draws of their fit or None
     """
     timings = timings_of(group.trials)
     about = [section for section in group.sections if section.target]
@@ -330,27 +286,23 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     noise = NoiseScale(noise_scale) if noise_scale else _find_noise(group)
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
     job = {**(run.plan.get("problem") or {}), "asked": run.plan.get("asked") or {}}
-    plan = partial(_plan_or_why, group.workload, times, request, noise, job)
+
+    def plan(target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[RunCell],
+             best: float = np.nan) -> WorkerPlan | NoPlan:
+        if target and not any(point.steps.met for point in points):
+            return NoPlan(group.workload, target, NOT_MET, best)
+        if any(point.steps.value == 0 for point in points):
+            return NoPlan(group.workload, target, AT_ONCE)
+        if not points and noise is None and not request.global_batch:
+            return NoPlan(group.workload, None, NO_STEPS)
+        used, confidence = (noise if fit is None else None), request.confidence
+        drawn = None if used is None else noise_draws(used.noise_scale, used.low, used.high, confidence)
+        return plan_of(steps_curve(points, fit, noise=drawn, confidence=confidence), times.of_cells(cells), request,
+                       group.workload, target, used, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),
     return tuple(plan(section.target, *steps(section), section.cells, _find_best(section)) for section in about)
-
-
-def _plan_or_why(workload: JobKey, times: StepTimes, request: Request, noise: NoiseScale | None,
-                 job: Mapping[str, Any], target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None,
-                 cells: Iterable[RunCell], best: float = np.nan) -> WorkerPlan | NoPlan:
-    """The plan for a target's steps, with the measured times of cells; target None: no target."""
-    if target and not any(point.steps.met for point in points):
-        return NoPlan(workload, target, NOT_MET, best)
-    if any(point.steps.value == 0 for point in points):
-        return NoPlan(workload, target, AT_ONCE)
-    if not points and noise is None and not request.global_batch:
-        return NoPlan(workload, None, NO_STEPS)
-    noise, confidence = (noise if fit is None else None), request.confidence
-    drawn = None if noise is None else noise_draws(noise.noise_scale, noise.low, noise.high, confidence)
-    curve = steps_curve(points, fit, noise=drawn, confidence=confidence)
-    return plan_of(curve, times.of_cells(cells), request, workload, target, noise, job)
 
 
 def _find_noise(group: JobResults) -> NoiseScale | None:
@@ -401,66 +353,59 @@ def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Re
 class _Draft:
     """An option before it is compared with the first one.
 
+    point  where its S was measured: at its batch, or by its own runs where those of its batch are of another setting
     apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting
     """
 
     def __init__(self, workers: int, batch: int, passes: int, curve: StepsCurve, times: StepTimes, request: Request
                  ) -> None:
         self.workers, self.batch, self.passes, self.confidence = workers, batch, passes, request.confidence
-        self.times, self.layout = times, request.per_node or times.timings.per_node
+        self.curve, self.times, self.layout = curve, times, request.per_node or times.timings.per_node
         self.nodes, self.price = request.nodes(workers), request.paid(workers)
-        timing = times.measured(workers, self.layout, batch, passes)
-        self.trials = timing.trials if timing else ()
-        self.cell = times.cell_of(timing) if timing else None
-        at_batch = curve.at(batch)
-        self.steps = self._own_steps(curve, at_batch)
-        self.apart = float(np.log(self.steps.value / at_batch.value)) if at_batch.value < np.inf else 0.0
-        near = self.steps.point or min(curve.met, default=None, key=lambda point: abs(np.log(
-            point.global_batch / batch)))
+        self.timing = times.measured(workers, self.layout, batch, passes)
+        self.trials = self.timing.trials if self.timing else ()
+        self.cell = times.cell_of(self.timing) if self.timing else None
+        self.point = at_batch = curve.point_at(batch)
+        if self.cell and at_batch and at_batch.trials and not set(self.trials) & set(at_batch.trials):
+            self.point = point_of_cell(self.cell)
+        self.apart = 0.0
+        if self.point and at_batch and np.isfinite(at_batch.steps.value):
+            self.apart = float(np.log(self.point.steps.value / at_batch.steps.value))
+        near = self.point or min(curve.met, default=None, key=lambda point: abs(np.log(point.global_batch / batch)))
         if near is not None and near.unmet:         # one that meets takes 1 / (1 - unmet) runs
             self.apart -= float(np.log1p(-min(near.unmet, 0.99)))
 
-    def _own_steps(self, curve: StepsCurve, steps: StepsAt) -> StepsAt:
-        """S at its batch, or of its own runs where those of its batch are of another setting."""
-        if self.cell is None or steps.point is None or not steps.point.trials or set(self.trials) & set(
-                steps.point.trials):
-            return steps
-        return curve.measured(point_of_cell(self.cell))
+    @property
+    def meets(self) -> bool:
+        """Whether the target may be met at its batch."""
+        return self.point.steps.met if self.point else self.curve.mark_of(self.batch) is not None
 
-    def settle(self, decision: Decision, at: int, draws: int) -> None:
+    def settle(self, decision: Decision, at: int) -> None:
         """Take what was not measured from a column of the decision."""
-        steps, times = (found[:, at] for found in (decision.log_steps, decision.log_times))
-        if self.steps.point is None:
-            drawn = np.exp(steps[:draws])
-            self.steps = replace(self.steps, value=float(np.exp(steps.mean())), draws=drawn,
-                                 extrapolation=log_variance(drawn) if self.steps.beyond else 0.0)
-        self.step_time = self.times.at(self.workers, self.layout, self.batch, self.passes)
-        if self.step_time.mark != MEASURED:
-            self.step_time = StepTime(float(np.exp(times.mean())), np.exp(times[:draws]), self.step_time.mark)
+        steps, times = decision.log_steps[:, at], decision.log_times[:, at]
+        self.steps = self.curve.of_point(self.point) if self.point else self.curve.by_law(self.batch, steps)
+        self.step_time = self.times.of_timing(self.timing) if self.timing else self.times.by_model(
+            self.workers, self.layout, self.batch, self.passes, times)
         self.time = self.steps.times(self.step_time)
 
     def option(self, at: int, first: _Draft, relative: bool) -> Option:
         """The option; ``first`` is the draft of the smallest worker count."""
         time = self.time.over(first.time) if relative else self.time
-        seconds, paid = self._seconds(time), self.price / (first.price if relative else 1.0)
+        paid, seconds = self.price / (first.price if relative else 1.0), time.known(self.confidence)
+        own = self.cell and self.cell.seconds
+        if own and np.isclose(time.value, own.value, rtol=1e-9):        # this is the time of the cell
+            seconds = Value(seconds.value, own.low, own.high)
         speedup = first.time.over(self.time).known(self.confidence)
         statistical = _ratio(first.steps, self.steps, first.batch / self.batch, self.confidence)
         system = _ratio(first.step_time, self.step_time, self.batch / first.batch * first.workers / self.workers,
                         self.confidence)
-        own = log_variance(self.step_time.draws)
-        variance = log_variance(self.steps.draws) + own
-        outside = self.steps.extrapolation + own * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
+        of_steps, of_times = log_variance(self.steps.draws), log_variance(self.step_time.draws)
+        variance = of_steps + of_times
+        outside = of_steps * self.steps.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
         known = variance == 0 or relative and self is first
         return Option(self.workers, at, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
                       seconds.times(paid), time.draws, paid * time.draws, speedup, statistical, system,
                       0.0 if known else min(1.0, outside / variance), self.trials)
-
-    def _seconds(self, time: Drawn) -> Value:
-        """T with its interval: the cell's where this is its time, else quantiles of the draws."""
-        own = self.cell and self.cell.seconds
-        if own and np.isclose(time.value, own.value, rtol=1e-9):
-            return Value(float(time.value), own.low, own.high)
-        return time.known(self.confidence)
 
 
 def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float) -> Value:

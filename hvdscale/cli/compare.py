@@ -9,11 +9,10 @@ import click
 
 from ..analysis.budgets import Budget
 from ..analysis.compare import BEST, OK, REGRESSION, Tolerances, compare_trials
-from ..analysis.decide import decide, worst
+from ..analysis.decide import decide, floors, worst
 from ..analysis.decision.ledger import spend
 from ..analysis.decision.sequence import OPEN, WORSE
 from ..analysis.equality import pair_exact, runs_of
-from ..analysis.noise_floor import floors
 from ..analysis.shares import confidence_of, share_of
 from ..analysis.steps import SECONDS, SPEED, STEPS
 from ..analysis.trials import read_trials

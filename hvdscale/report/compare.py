@@ -11,12 +11,11 @@ import numpy as np
 
 from .. import __version__
 from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test
-from ..analysis.decide import Decided, worst
+from ..analysis.decide import RUNS, Decided, Floor, best_floor, chances_to_pass, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
 from ..analysis.equality import Alone, Pair
 from ..analysis.grouping import group_by
 from ..analysis.intervals import Estimate
-from ..analysis.noise_floor import RUNS, Floor, best_floor, chances_to_pass
 from ..analysis.steps import SPEED, RunCell
 from ..analysis.trials import Trial
 from ..formatting.lines import wrap

@@ -37,19 +37,13 @@ def test_the_critical_factor_of_losses_without_noise(losses, value):
     assert found.low <= min(value, 8) <= found.high
 
 
-def test_a_base_batch_that_may_be_too_large_bounds_nothing_from_below():
-    found = critical_factor((1, 2, 4), np.array([[2.0, 2.04, 2.1]] * 3), NATS)
-    assert (found.low, found.value) == (0, pytest.approx(1.25)) and 1.25 <= found.high < 2
-
-
-def test_one_order_has_a_value_and_no_interval():
-    found = critical_factor((1, 2, 4), np.array([[2.0, 2.0, 2.1]]), NATS)
-    assert 2 < found.value < 4 and math.isnan(found.low) and math.isnan(found.high)
-
-
-def test_what_diverged_is_beyond_and_its_interval_ends_there():
-    found = critical_factor((1, 2, 4, 8), np.array([[2.0, 2.0, 1.99, 2.0], [2.0, 2.01, 2.0, math.inf]]), NATS)
-    assert (found.value, found.high) == (4, 8)
+def test_what_bounds_nothing_on_a_side_leaves_that_end_open():
+    too_large = critical_factor((1, 2, 4), np.array([[2.0, 2.04, 2.1]] * 3), NATS)
+    assert (too_large.low, too_large.value) == (0, pytest.approx(1.25)) and 1.25 <= too_large.high < 2
+    one_order = critical_factor((1, 2, 4), np.array([[2.0, 2.0, 2.1]]), NATS)
+    assert 2 < one_order.value < 4 and math.isnan(one_order.low) and math.isnan(one_order.high)
+    diverged = critical_factor((1, 2, 4, 8), np.array([[2.0, 2.0, 1.99, 2.0], [2.0, 2.01, 2.0, math.inf]]), NATS)
+    assert (diverged.value, diverged.high) == (4, 8)
 
 
 def test_an_excess_is_a_paired_difference():
@@ -96,32 +90,23 @@ def test_another_tolerance_gives_another_critical_batch():
     assert wide.points[0].critical.value > own.points[0].critical.value
 
 
-def test_orders_that_are_not_whole_are_left_out():
+def test_orders_that_are_not_whole_and_checkpoints_without_a_whole_one_are_left_out():
     made = branches({10: losses_at(4.0)})
     made[-1] = branch(len(made) - 1, 10, FACTORS[-1], 3, None)
     [found] = branched_of(read_trials(log(*made)))
     assert found.points[0].losses.shape == (2, len(FACTORS))
+    assert not branched_of(read_trials(log(*branches({10: losses_at(4.0)}, orders=1)[:1])))
 
 
-def test_a_checkpoint_without_a_whole_order_is_left_out():
-    made = branches({10: losses_at(4.0)}, orders=1)
-    assert not branched_of(read_trials(log(*made[:1])))
-
-
-def test_a_branch_that_diverged_has_an_infinite_loss():
+def test_a_branch_that_diverged_or_ends_far_above_its_start_has_an_infinite_loss():
     def losses(factor, order):
         return math.inf if factor == 32 and order == 2 else 2.0
-    [found] = branched_of(read_trials(log(*branches({10: losses}))))
-    [point] = found.points
-    assert point.critical.value == 16 * 16 and len(point.diverged) == 1
-    assert np.isinf(point.losses).sum() == 1
-
-
-def test_a_branch_that_ends_far_above_its_start_counts_as_diverged():
-    made = branches({10: lambda factor, order: 2.0}, orders=2)
-    made[-1].error[0], made[-1].error[1:] = 2.0, 4.1
-    [found] = branched_of(read_trials(log(*made)))
-    assert found.points[0].critical.value == 16 * 16 and len(found.points[0].diverged) == 1
+    far = branches({10: lambda factor, order: 2.0}, orders=2)
+    far[-1].error[0], far[-1].error[1:] = 2.0, 4.1
+    for made in (branches({10: losses}), far):
+        [found] = branched_of(read_trials(log(*made)))
+        [point] = found.points
+        assert point.critical.value == 16 * 16 and len(point.diverged) == 1 == np.isinf(point.losses).sum()
 
 
 def test_the_noise_scale_is_that_of_the_largest_factor_that_passes():
@@ -169,16 +154,3 @@ def test_the_batch_doubles_where_the_lower_end_allows_it_and_the_last_checkpoint
                                        ((50, 45, 60),)])
 def test_without_a_lower_end_of_twice_the_batch_nothing_grows(criticals):
     assert ramp_of(along(*criticals)) is None
-
-
-def test_growing_by_a_true_critical_batch_saves_what_is_predicted():
-    """Progress of an example at batch B is B_crit / (B_crit + B); the ramp is run over it in small pieces."""
-    critical = [20, 45, 95, 200]
-    ramp = ramp_of(along(*((value, 0.95 * value, 1.05 * value) for value in critical), every=1000))
-    wanted, made, steps = sum(1000 * c / (c + 10) for c in [1e9, *critical[:-1]]), 0.0, 0
-    pieces = iter([(1000 * c / (c + 10), c, b) for c, b in zip([1e9, *critical[:-1]], (10, 10, 40, 80))])
-    for progress, c, batch in pieces:
-        steps += progress * (c + batch) / c / batch
-        made += progress
-    assert made == pytest.approx(wanted)
-    assert ramp.fewer_steps.value == pytest.approx(1 - steps / 400, abs=1e-6)

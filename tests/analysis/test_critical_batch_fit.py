@@ -3,11 +3,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import stdtrit
 
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch, steps_at
 from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.steps_curve import StepsPoint, steps_curve
 from hvdscale.report.document import sentences_of
 from hvdscale.report.views.batches import find_fit
 
@@ -121,46 +119,6 @@ def test_draws_spread_as_the_intervals_do():
         assert math.log(high / low) == pytest.approx(math.log(one.high / one.low), rel=0.25)
     small, critical = np.log(examples / critical), np.log(critical)
     assert np.corrcoef(small, critical)[0, 1] < -0.5           # fewer steps at the plateau go with a later one
-
-
-def sweep(random, b_crit, batches=(32, 64, 128, 256), spread=0.12):
-    """Points of two seeds each about a curve of S_min 100, with the interval that their pooled spread gives."""
-    runs = np.log(curve(batches, 100, b_crit))[:, None] + spread * random.standard_normal((len(batches), 2))
-    deviation = np.sqrt(((runs - runs.mean(1, keepdims=True)) ** 2).sum() / len(batches))
-    half = stdtrit(len(batches), 0.975) * deviation / np.sqrt(2)
-    return [StepsPoint(batch, Estimate(*np.exp([mean, mean - half, mean + half]), 2))
-            for batch, mean in zip(batches, runs.mean(1))]
-
-
-def steps_of(points):
-    """The steps curve of points, and their fit."""
-    fit = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points])
-    return steps_curve(points, fit.draws), fit
-
-
-def test_with_an_open_b_crit_steps_lie_below_perfect_scaling():
-    points = sweep(np.random.default_rng(1), 1e5)
-    found, fit = steps_of(points)
-    assert fit.b_crit.high == INF
-    batches, steps = (np.array([getattr(point, name) for point in points]) for name in ("global_batch", "steps"))
-    logs = np.log([one.value for one in steps])
-    slowest, perfect = (np.exp(np.mean(logs - np.log(1 / critical + 1 / batches))) * (1 / critical + 1 / np.array(
-        [512, 4096, 16384, 2 ** 20])) for critical in (fit.b_crit.low, INF))
-    for batch, most, least in zip((512, 4096, 16384, 2 ** 20), slowest, perfect):
-        low, high = found.at(batch).interval(0.95)
-        assert low <= 1.01 * least and 0.98 * most <= high < 1.5 * most
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("b_crit", [256, 2048, 1e6])
-def test_intervals_of_steps_beyond_the_batches_cover_where_b_crit_is_open(b_crit):
-    random, hits = np.random.default_rng(1), []
-    while len(hits) < 200:
-        found, _ = steps_of(sweep(random, b_crit))
-        if found.open_above:
-            ends = [(batch, *found.at(batch).interval(0.95)) for batch in (4 * 256, 16 * 256)]
-            hits.append([low <= curve(batch, 100, b_crit) <= high for batch, low, high in ends])
-    assert (np.mean(hits, axis=0) >= 0.9).all()
 
 
 IMAGENET = 1_281_167

@@ -12,7 +12,6 @@ from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import Request
 from hvdscale.cli.plan import main as plan_command
-from hvdscale.cli.report import main as report_command
 from hvdscale.plan.batch_schedule import BatchSchedule
 from tests.factories.logs import log, save, trial
 from tests.factories.shown import figures_of, tables_of
@@ -139,15 +138,10 @@ def test_a_growing_batch_alone_has_a_plan_without_ratios():
 
 # workers that change with the batch
 
-def phased(groups, **request):
-    [plan] = growing_plans(groups, Request(WORKERS, **request))
-    return plan
-
-
 @pytest.mark.parametrize("relaunch", [0.0, 0.05, 10.0])
 def test_the_workers_of_each_batch_are_those_that_no_other_ones_beat(groups, relaunch):
     """All ways by hand: 100, 100 and 50 steps at batch 32, 64 and 128."""
-    plan, pieces = phased(groups, relaunch=relaunch), ((100, 32), (100, 64), (50, 128))
+    [plan], pieces = growing_plans(groups, Request(WORKERS, relaunch=relaunch)), ((100, 32), (100, 64), (50, 128))
     ways = []
     for workers in itertools.product(WORKERS, repeat=3):
         times = [steps * clock(w, batch) + relaunch * (at > 0 and w != workers[at - 1])
@@ -173,11 +167,15 @@ def test_a_batch_may_have_more_workers_than_the_smallest_one_has_examples():
     assert [phase.workers for phase in plan.phases[0].phases] == [1, 64, 64]
 
 
+def planned(path, *options):
+    """What the plan of 1, 2 and 4 workers says."""
+    done = CliRunner().invoke(plan_command, [path, "--workers", "1,2,4", *map(str, options)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 def test_the_jobs_of_the_phases_follow_each_other(saved, tmp_path):
-    done = CliRunner().invoke(plan_command, [saved, "--workers", "1,2,4", "--relaunch", "0.001s", "--knee", "0.5",
-                                             "--out", str(tmp_path)])
-    text = done.output
-    assert done.exit_code == 0, text
+    text = planned(saved, "--relaunch", "0.001s", "--knee", "0.5", "--out", tmp_path)
     lines = [line for line in text.splitlines() if line.startswith("job=$(sbatch")]
     [growing] = json.loads((tmp_path / "plan.json").read_text())["growing_batches"]
     assert lines == growing["jobs"] and "Workers by phase: " in text and "0.00100 s for each relaunch" in text
@@ -191,20 +189,9 @@ def test_a_relaunch_takes_the_median_start_up_of_the_logs_unless_it_is_given(eve
     made.restarts["startup_seconds"] = np.full(made.restarts.rows, np.nan)
     made.restarts["startup_seconds"][:3] = 0.001, 0.002, 0.004
     path = save(made, tmp_path / "started.h5")
-
-    def planned(*options):
-        done = CliRunner().invoke(plan_command, [path, "--workers", "1,2,4", *options])
-        assert done.exit_code == 0, done.output
-        return " ".join(done.output.split())
-    assert "0.00200 s for each relaunch counted in, the median start-up of 3 runs here" in planned()
-    given = planned("--relaunch", "0.001s")
+    started, given = (" ".join(planned(path, *more).split()) for more in ((), ("--relaunch", "0.001s")))
+    assert "0.00200 s for each relaunch counted in, the median start-up of 3 runs here" in started
     assert "0.00100 s for each relaunch counted in" in given and "median start-up" not in given
-
-
-def with_tokens(made, each):
-    """The log with so many tokens in each example of each step."""
-    made.steps["tokens"] = np.array([each * RAMP.at(step - 1) for step in made.steps["step"]], float)
-    return made
 
 
 def test_tokens_to_target_stand_beside_examples_where_every_step_has_them():
@@ -212,7 +199,9 @@ def test_tokens_to_target_stand_beside_examples_where_every_step_has_them():
         one = grown(1, seed)
         one.step_seconds = np.full(GROWN, 0.01)
         return one
-    counted, = analyse(read_trials(with_tokens(log(timed(0), timed(1)), 12.5)))
+    made = log(timed(0), timed(1))
+    made.steps["tokens"] = np.array([12.5 * RAMP.at(step - 1) for step in made.steps["step"]], float)
+    counted, = analyse(read_trials(made))
     cell, = counted.sections[0].cells
     assert cell.tokens.value == pytest.approx(12.5 * 16000) and cell.tokens.runs == 2
     table = next(one for one in tables_of(counted.sections[0]) if one.name == "growing-batch")
@@ -230,12 +219,11 @@ def saved(everything, tmp_path_factory):
 
 
 def test_the_plan_says_what_it_buys(saved, tmp_path):
-    done = CliRunner().invoke(plan_command, [saved, "--workers", "1,2,4", "--out", str(tmp_path),
-                                             "--batch-schedule", "[[0, 32], [50, 128]]"])
-    text = " ".join(done.output.split())
-    assert done.exit_code == 0 and "batch 32, 64 from step 100, 128 from step 200" in text, done.output
-    assert "predicted from the constant batches" in text and "x as fast" in text
-    assert max(len(line) for line in done.output.splitlines() if not line.startswith(("wrote", "job="))) <= 100
+    output = planned(saved, "--out", tmp_path, "--batch-schedule", "[[0, 32], [50, 128]]")
+    text = " ".join(output.split())
+    assert all(part in text for part in ("batch 32, 64 from step 100, 128 from step 200", "x as fast",
+                                         "predicted from the constant batches"))
+    assert max(len(line) for line in output.splitlines() if not line.startswith(("wrote", "job="))) <= 100
     values = json.loads((tmp_path / "plan.json").read_text())["growing_batches"]
     assert [(one["predicted"], one["batch_schedule"]) for one in values] == [
         (True, [[0, 32], [50, 128]]), (False, [list(pair) for pair in RAMP.pairs])]
@@ -246,11 +234,3 @@ def test_the_plan_says_what_it_buys(saved, tmp_path):
 def test_what_is_no_schedule_is_said(saved, text):
     done = CliRunner().invoke(plan_command, [saved, "--batch-schedule", text])
     assert done.exit_code == 2 and "--batch-schedule: batch_schedule = " in done.output, done.output
-
-
-def test_the_report_says_what_it_bought(saved, tmp_path):
-    done = CliRunner().invoke(report_command, [saved, "--out", str(tmp_path), "--full"])
-    text = " ".join(done.output.split())
-    assert done.exit_code == 0, done.output
-    assert "At 4 workers the growing batch was" in text and "What the growing batch bought: val/error<0.2" in text
-    assert (tmp_path / "report.html").exists()

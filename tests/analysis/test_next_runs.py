@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.next_runs import ENOUGH, Measurement, decide_until, next_runs, weigh
-from tests.factories.advice import GRID, LOCAL, loss_of, made, plan, play, run, runs_of
+from tests.factories.advice import LOCAL, loss_of, made, plan, play
 
 NAME = "1-2, 3 seeds"
 
@@ -22,6 +22,7 @@ def test_what_is_proposed_lowers_the_loss_for_its_worker_hours(two_counts):
     assert proposed.loss_after < 0.7 * proposed.loss
     again = weigh(found, proposed.runs, proposed.loss)
     assert again == proposed and again.worth > 0
+    assert next_runs(found, enough=10.0) is None
 
 
 def test_a_probe_costs_fifty_steps_and_a_run_those_to_the_target(two_counts):
@@ -37,10 +38,6 @@ def test_what_cannot_be_started_or_failed_is_not_proposed(two_counts):
     assert max(run.workers for run in few.runs) <= 4
     other = next_runs(found, most_workers=4, without=few.runs)
     assert not set(other.runs) & set(few.runs)
-
-
-def test_nothing_is_proposed_where_the_loss_is_low(two_counts):
-    assert next_runs(two_counts[2], enough=10.0) is None
 
 
 def test_measuring_until_the_loss_is_low_comes_near_the_best_for_few_worker_hours():
@@ -60,10 +57,3 @@ def test_worker_hours_are_bounded_and_failed_measurements_left_out(two_counts):
         assert not set(one.runs) & {run for runs in seen for run in runs}
         seen.append(one.runs)
     assert seen
-
-
-def test_a_run_of_the_factory_meets_where_its_grid_allows(two_counts):
-    job, _, _ = two_counts
-    trial = run(job, 2, LOCAL, 0, np.random.default_rng(0), step_noise=0.0)
-    assert job.steps(2 * LOCAL) <= trial.step[-1] <= job.steps(2 * LOCAL) * (1 + 2 * GRID)
-    assert len(runs_of(job, 2, 16, 2, np.random.default_rng(0), 7)) == 2

@@ -15,7 +15,7 @@ from hvdscale.log.writer import LogWriter
 from hvdscale.report.drawing import render
 from hvdscale.report.table import as_text
 from hvdscale.target import Target
-from tests.factories.logs import log, save, trial
+from tests.factories.logs import log, trial
 from tests.factories.shown import figures_of, summary, tables_of
 
 
@@ -73,28 +73,19 @@ def test_numerator_and_denominator_are_averaged_apart():
     scale = noise_scale([steps])
     assert (scale.noise_scale, scale.grad_sqnorm, scale.cov_trace, scale.steps) == (15, 2, 30, 3)
     assert math.isnan(scale.low) and math.isnan(scale.high)        # three steps are too few
+    none = noise_scale([])
+    assert math.isnan(none.noise_scale) and none.steps == 0
 
 
-def test_the_noise_scale_of_no_steps_is_missing():
-    scale = noise_scale([])
-    assert math.isnan(scale.noise_scale) and scale.steps == 0
-
-
-def test_a_gradient_indistinguishable_from_zero_has_no_upper_bound():
+def test_what_is_not_told_from_zero_leaves_that_end_of_the_interval_open():
     random = np.random.default_rng(1)
-    around_zero = NoiseSteps(np.arange(50), random.standard_normal(50) + 0.05, 100 + random.standard_normal(50))
-    scale = noise_scale([around_zero])
-    assert scale.high == math.inf and 0 < scale.low < 1000
-    negative = NoiseSteps(np.arange(50), -1 - random.random(50), 100 + random.random(50))
-    assert noise_scale([negative]).noise_scale == math.inf
-    assert (noise_scale([negative]).low, noise_scale([negative]).high) == (0, math.inf)
-
-
-def test_noise_that_is_not_told_from_zero_gives_an_interval_from_zero():
-    random = np.random.default_rng(1)
-    silent = NoiseSteps(np.arange(50), 5 + random.standard_normal(50), random.standard_normal(50) - 0.1)
-    scale = noise_scale([silent])
-    assert scale.noise_scale == 0 == scale.low and 0 < scale.high < 0.2
+    around_zero = noise_scale([NoiseSteps(np.arange(50), random.standard_normal(50) + 0.05,
+                                          100 + random.standard_normal(50))])
+    assert around_zero.high == math.inf and 0 < around_zero.low < 1000
+    negative = noise_scale([NoiseSteps(np.arange(50), -1 - random.random(50), 100 + random.random(50))])
+    assert (negative.noise_scale, negative.low, negative.high) == (math.inf, 0, math.inf)
+    silent = noise_scale([NoiseSteps(np.arange(50), 5 + random.standard_normal(50), random.standard_normal(50) - 0.1)])
+    assert silent.noise_scale == 0 == silent.low and 0 < silent.high < 0.2
 
 
 def test_fiellers_interval_holds_the_ratios_that_a_t_test_does_not_reject():
@@ -108,8 +99,8 @@ def test_fiellers_interval_holds_the_ratios_that_a_t_test_does_not_reject():
     assert unbounded[1] == math.inf
 
 
-def test_steps_that_were_not_measured_take_no_part():
-    sqnorms = [row for one in drawn(10) for row in (one, None, None)]
+def test_steps_that_were_not_measured_or_overflowed_take_no_part():
+    sqnorms = [row for one in drawn(10) for row in (one, None, (math.inf, math.inf, 4.0))]
     scale = section_of(with_noise(sqnorms)).cells[0].noise.whole
     alone = section_of(with_noise(drawn(10))).cells[0].noise.whole
     assert scale.steps == 10 and (scale.first_step, scale.last_step) == (1, 28)
@@ -146,12 +137,6 @@ def test_a_log_without_the_columns_has_no_noise_scale():
     assert section_of(trial()).noise == ()
 
 
-def test_a_gradient_that_overflowed_takes_no_part():
-    sqnorms = drawn(10)
-    sqnorms[3] = (math.inf, math.inf, 4.0)
-    assert section_of(with_noise(sqnorms)).cells[0].noise.whole.steps == 9
-
-
 def test_the_report_shows_the_noise_scale_of_each_batch_with_its_interval():
     section = section_of(*[with_noise(drawn(40, shares=(4,) * workers), workers=workers, batch=4 * workers, id=workers)
                            for workers in (2, 4)])
@@ -166,12 +151,6 @@ def test_the_report_shows_the_noise_scale_of_each_batch_with_its_interval():
     assert any(said.startswith("Gradient noise scale at global batch 16: ") for said in summary(section))
     figure = next(figure for figure in figures_of(section) if figure.name == "noise-scale")
     assert b"noise scale (examples)" in render(figure, "svg")
-
-
-def test_the_report_says_in_words_that_an_interval_has_no_upper_end():
-    section = section_of(with_noise(drawn(40, grad_sqnorm=1e-6)))
-    text = "\n".join(map(as_text, tables_of(section)))
-    assert "An interval without an upper end" in text and "> " in text
 
 
 def of_gradient(grad_sqnorms):
@@ -202,14 +181,12 @@ def test_a_quarter_whose_interval_has_no_upper_end_is_drawn_with_an_arrow(last, 
     assert len(axes.texts) == arrows and "one with an arrow has no upper end" in figure.caption
 
 
-def test_the_summary_names_the_quarters_and_only_certain_changes():
-    [said] = [said for said in summary(section_of(with_noise(drawn(40)))) if said.startswith("Gradient noise scale")]
-    assert said.endswith("; no significant change over the quarters of the steps.")
-
-
-def test_the_summary_is_of_the_batch_at_which_the_noise_scale_is_known_best():
+def test_the_summary_is_of_the_batch_at_which_the_noise_scale_is_known_best_and_names_only_certain_changes():
     section = section_of(with_noise(drawn(200), batch=8, id=1), with_noise(drawn(10), batch=16, id=2))
-    assert any(said.startswith("Gradient noise scale at global batch 8: ") for said in summary(section))
+    [said] = [said for said in summary(section) if said.startswith("Gradient noise scale at global batch 8: ")]
+    assert said.endswith("; no significant change over the quarters of the steps.")
+    without_end = "\n".join(map(as_text, tables_of(section_of(with_noise(drawn(40, grad_sqnorm=1e-6))))))
+    assert "An interval without an upper end" in without_end and "> " in without_end
 
 
 def test_a_section_of_the_same_runs_does_not_show_them_twice():
@@ -235,12 +212,6 @@ def test_parts_of_the_model_are_estimated_apart_and_add_up(tmp_path):
     assert sorted(noise.groups) == ["conv", "fc"]
     for name in ("grad_sqnorm", "cov_trace"):
         assert sum(getattr(one, name) for one in noise.groups.values()) == pytest.approx(getattr(noise, name))
-
-
-def test_the_columns_go_through_a_file_unchanged(tmp_path):
-    made = log(with_noise([None, *drawn(20)]))
-    from_file = read_noise(read_log(save(made, tmp_path / "made.h5")))[1]
-    assert np.array_equal(from_file.grad_sqnorm, read_noise(made)[1].grad_sqnorm)
 
 
 def test_quarters_of_too_few_measured_steps_are_left_out():

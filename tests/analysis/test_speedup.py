@@ -93,47 +93,33 @@ def test_every_target_has_pools_of_its_own():
     assert group.sections[0].pools.of("steps").variance != group.sections[1].pools.of("steps").variance
 
 
-def test_equal_updates_at_several_worker_counts_give_one_spread():
+def test_equal_updates_at_several_worker_counts_give_one_spread_and_their_ratios_another():
     made = [found for workers in (1, 2, 4) for found in runs(workers, 64, (300, 900), (3, 9), 10 * workers)]
     pools = section(*made).pools
     assert [pools.of(name).freedom for name in ("steps", "seconds", "examples_per_second")] == [1, 1, 3]
     assert (pools.of_paired("steps").variance, pools.of_paired("steps").freedom) == (pytest.approx(0), 2)
-
-
-def test_paired_ratios_share_their_spread_too():
     random = np.random.default_rng(2)
-    made = [found for workers in (1, 2, 4, 8)
-            for found in runs(workers, 64, (300, 900), (3, 9) * np.exp(random.normal(0, 0.1, 2)), 10 * workers)]
-    found = section(*made)
+    found = section(*(one for workers in (1, 2, 4, 8) for one in runs(
+        workers, 64, (300, 900), (3, 9) * np.exp(random.normal(0, 0.1, 2)), 10 * workers)))
     widths = [np.log(point.time_speedup.high / point.time_speedup.low) for point in found.series[0].points[1:]]
     assert found.pools.of_paired("seconds").freedom == 3 and widths == pytest.approx([widths[0]] * 3)
 
 
-def test_a_point_of_one_run_among_repeats_has_no_interval():
-    found = section(*runs(1, 32, (300, 340), (3, 3.3)), *runs(2, 64, (200,), (1,), 10)).cells[1]
-    assert np.isnan([found.steps.low, found.steps.high, found.examples_per_second.low]).all()
-
-
-def test_one_run_a_cell_gives_ratios_without_an_interval():
-    point = section(*runs(1, 32, (300,), (3,)), *runs(2, 64, (200,), (1,), 10)).series[0].points[1]
+@pytest.mark.parametrize("first", [(300, 340), (300,)])
+def test_a_point_of_one_run_has_ratios_without_an_interval(first):
+    found = section(*runs(1, 32, first, (3, 3.3)), *runs(2, 64, (200,), (1,), 10))
+    cell, point = found.cells[1], found.series[0].points[1]
+    assert np.isnan([cell.steps.low, cell.steps.high, cell.examples_per_second.low, point.system_efficiency.low]).all()
     assert np.isnan([point.step_speedup.low, point.step_speedup.high]).all() and point.step_speedup.runs == 1
-    assert np.isnan(point.system_efficiency.low)
 
 
-def test_a_cell_that_never_met_has_no_speedup_but_a_system_efficiency():
+def test_a_cell_that_never_met_has_no_speedup_and_as_a_baseline_leaves_none():
     unmet = trial(id=10, workers=2, batch=64, steps=(0, 100), error=(1, 1), seconds=(0, 1))
     point = section(*runs(1, 32, (300,), (3,)), unmet).series[0].points[1]
     assert np.isnan(point.step_speedup.value) and np.isnan(point.time_speedup.value)
     assert point.system_efficiency.value == pytest.approx(1.0)
-
-
-def test_a_baseline_that_never_met_leaves_no_ratios_to_form():
-    unmet = trial(id=10, workers=1, batch=32, steps=(0, 100), error=(1, 1))
-    points = section(unmet, *runs(2, 64, (200,), (1,))).series[0].points
+    points = section(unmet, *runs(4, 128, (200,), (1,))).series[0].points
     assert all(np.isnan(point.time_speedup.value) for point in points)
-
-
-def test_a_cell_where_all_diverged_stays_in_its_series():
     lost = trial(id=10, workers=2, batch=64, status=Status.INFEASIBLE)
     point = section(*runs(1, 32, (300,), (3,)), lost).series[0].points[1]
     assert np.isnan(point.system_efficiency.value) and len(point.cell.diverged) == 1
@@ -143,20 +129,14 @@ def test_cells_in_no_series_stand_alone():
     found = section(*runs(1, 32, (300,), (3,)), *runs(2, 64, (200,), (1,), 10), *runs(4, 100, (90,), (1,), 20))
     assert [cell.workers for cell in found.alone] == [(4,)]
     assert [cell.workers for cell in found.cells] == [(1,), (2,), (4,)]
-
-
-def test_one_worker_count_is_no_series():
-    found = section(*runs(4, 32, (300,), (3,)))
-    assert not found.series and len(found.alone) == 1
+    alone = section(*runs(4, 32, (300,), (3,)))
+    assert not alone.series and len(alone.alone) == 1
 
 
 def test_a_batch_s_runs_at_two_worker_counts_are_not_independent_repeats():
     found = section(*runs(1, 64, (300, 900), (3, 9)), *runs(4, 64, (300, 900), (1, 3), 10))
     [point] = found.batches.points
     assert (point.cell.workers, point.cell.steps.runs) == ((1, 4), 2)
-
-
-def test_the_examples_to_target_are_steps_times_batch():
     [point] = section(*runs(1, 32, (300,), (3,))).batches.points
     assert (point.examples.value, point.examples.before) == (pytest.approx(9600), pytest.approx(9280))
 
@@ -187,17 +167,14 @@ def test_a_target_that_no_log_measured_names_the_metrics_there_are():
         analyse(read_trials(log(trial())), [Target.parse("val/accuracy>0.9")])
 
 
-def test_without_a_target_each_trial_is_held_against_its_own():
+def test_each_trial_is_held_against_its_own_target_or_all_against_every_one_given():
     [group] = analyse(read_trials(log(trial(id=1), trial(id=2, target="val/error<0.5"), trial(id=3, target=None))))
-    assert [str(found.target) for found in group.sections] == ["val/error<0.2", "val/error<0.5", "None"]
-    assert [len(found.trials) for found in group.sections] == [1, 1, 1]
-
-
-def test_every_target_given_has_a_section_over_all_trials():
+    assert [(str(found.target), len(found.trials)) for found in group.sections] == [
+        ("val/error<0.2", 1), ("val/error<0.5", 1), ("None", 1)]
     targets = [Target.parse("val/error<0.2"), Target.parse("val/classification_error<0.6")]
     [group] = analyse(read_trials(log(trial(id=1), trial(id=2, seed=1))), targets)
-    assert [(str(found.target), len(found.trials)) for found in group.sections] == [("val/error<0.2", 2),
-                                                                                    ("val/error<0.6", 2)]
+    assert [(str(found.target), len(found.trials)) for found in group.sections] == [
+        ("val/error<0.2", 2), ("val/error<0.6", 2)]
 
 
 def test_a_trial_stopped_at_an_easier_target_is_named():

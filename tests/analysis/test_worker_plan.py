@@ -5,25 +5,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdscale.analysis.curves import CurvePoint
-from hvdscale.analysis.drawn import quantiles
+from hvdscale.analysis.decision.draws import quantiles
 from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.step_laws import PARTIAL_RING, Parameters
+from hvdscale.analysis.step_laws import RING, Parameters
 from hvdscale.analysis.step_time import ASSUMED, EXTRAPOLATED, INTERPOLATED, MEASURED, Links
 from hvdscale.analysis.steps import Estimate
-from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, points_of_curve, steps_curve
+from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, steps_curve
 from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import (AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, TIMED_ONCE, NoPlan,
                                            Request, plan_of, plans_of)
 from hvdscale.target import Target
 from tests.factories.deadlines import coverage, plan as plan_of_runs
-from tests.factories.logs import SQNORMS, log, trial
+from tests.factories.logs import log, trial
 
 S_MIN, B_CRIT = 2000.0, 600.0
 TRUE = Parameters(fixed=0.02, example=0.001, hop=2e-5, volume=8e-3, node_hop=2e-3, node_volume=3e-2, overlap=1.5,
                   sharpness=1.0, pause=0.0, pausing=0.0)
 PER_NODE = 4
-step_seconds = PARTIAL_RING.seconds
+step_seconds = RING.seconds
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -89,9 +88,8 @@ def test_fastest_cheapest_and_knee_of_a_series_are_closed_forms(measured):
         assert option.mark == MEASURED and option.extrapolated_share == 0
         assert option.seconds.value == pytest.approx(time_at(option.workers), rel=0.01)
         assert option.cost.value == pytest.approx(cost[option.workers], rel=0.01)
-
-
-def test_a_heavier_knee_is_faster_and_a_lighter_one_cheaper(measured):
+        assert option.statistical_efficiency.value * option.system_efficiency.value == pytest.approx(
+            measured.options[0].seconds.value / option.seconds.value / option.workers, rel=1e-12)
     knees = [under(measured, knee=knee).knee.workers for knee in (0.01, 0.5, 1, 2, 5, 100)]
     assert knees == sorted(knees) and (knees[0], knees[-1]) == (measured.cheapest.workers, measured.fastest.workers)
 
@@ -102,13 +100,6 @@ def test_the_front_has_every_option_that_no_other_beats(measured):
                 if not any(other[0] <= own[0] and other[1] <= own[1] and other != own for other in options)]
     assert sorted(option.workers for option in measured.front) == expected
     assert [measured.front[0], measured.front[-1]] == [measured.cheapest, measured.fastest]
-
-
-def test_statistical_times_system_efficiency_is_the_time_gained(measured):
-    first = measured.options[0]
-    for option in measured.options:
-        assert option.statistical_efficiency.value * option.system_efficiency.value == pytest.approx(
-            first.seconds.value / option.seconds.value / (option.workers / first.workers), rel=1e-12)
 
 
 def test_worker_counts_that_were_not_run_are_found_as_if_they_had_been():
@@ -130,61 +121,12 @@ def test_intervals_beyond_what_was_run_hold_the_truth_and_their_source():
     found = plan(*trials, local_batch=32, workers=(4, 64, 1024))
     for option in found.options:
         assert option.seconds.low < time_at(option.workers) < option.seconds.high
+    widths = [option.seconds.high / option.seconds.low for option in found.options]
+    assert widths == sorted(widths) and np.isfinite(widths).all()
     near, far = found.options[0], found.options[-1]
     assert (near.mark, far.mark, far.steps.mark) == (MEASURED, EXTRAPOLATED, EXTRAPOLATED)
     assert near.extrapolated_share == 0 and far.extrapolated_share > 0.9
     assert far.seconds.high / far.seconds.low > 3 * near.seconds.high / near.seconds.low
-
-
-def test_times_beyond_what_was_run_are_the_less_certain_the_farther():
-    trials = [run(workers, local, seed, spread=0.2) for workers in (1, 2, 4, 8) for local in (16, 32)
-              for seed in range(2)]
-    found = plan(*trials, local_batch=32, workers=(8, 32, 64, 256), more={"noise_scale": B_CRIT})
-    widths = [option.seconds.high / option.seconds.low for option in found.options]
-    assert widths == sorted(widths) and np.isfinite(widths).all()
-    for option in found.options[1:]:
-        assert option.mark == EXTRAPOLATED and option.seconds.low < time_at(option.workers) < option.seconds.high
-
-
-def test_the_plan_of_a_tree_is_not_too_slow_for_certain_at_many_workers():
-    def tree(workers, batch):
-        return 0.01 + batch / 4096 / workers + 0.01 * np.log2(workers)
-    trials = [trial(100 * workers + 10 * at + seed, (0, 900, 1000), (0.9, 0.5, 0.1),
-                    np.array((0, 900, 1000)) * tree(workers, batch)
-                    * np.exp(0.01 * np.random.default_rng([workers, at, seed]).standard_normal()),
-                    workers=workers, batch=batch, seed=seed, local_workers=1, train_examples=10 ** 6)
-              for workers in (1, 2, 4, 8, 16) for at, batch in enumerate((1024, 4096)) for seed in range(3)]
-    for option in plan(*trials, workers=(64, 128, 256), global_batch=4096).options:
-        assert option.seconds.low < 1000 * tree(option.workers, 4096) < option.seconds.high < np.inf
-
-
-def curve(points=((64, 1000.0), (256, 400.0)), **more):
-    return steps_curve([StepsPoint(batch, Estimate(steps, 0.9 * steps, 1.1 * steps, 3)) for batch, steps in points],
-                       **more)
-
-
-def test_steps_between_batches_lie_between_two_interpolations():
-    exact = [(batch, steps_at(batch)) for batch in (64, 1024)]
-    between = steps_curve([StepsPoint(batch, Estimate(steps, steps, steps, 3)) for batch, steps in exact]).at(256)
-    straight = (exact[0][1] * exact[1][1]) ** 0.5
-    assert between.mark == INTERPOLATED and between.value == pytest.approx((straight * steps_at(256)) ** 0.5)
-    assert between.draws.min() == pytest.approx(steps_at(256), rel=0.01)
-    assert between.draws.max() == pytest.approx(straight, rel=0.01)
-
-
-def test_steps_beyond_the_batches_follow_the_fit_or_the_noise_scale():
-    fitted, predicted = curve(fit=[(S_MIN * B_CRIT, B_CRIT, 1.0)] * 50), curve(noise=np.full(50, B_CRIT))
-    for batch, last, steps in ((1024, 256, 400), (16, 64, 1000)):
-        assert fitted.at(batch).value == pytest.approx(steps_at(batch)) and fitted.at(batch).mark == EXTRAPOLATED
-        assert predicted.at(batch).value == pytest.approx(steps * (1 + B_CRIT / batch) / (1 + B_CRIT / last))
-        assert predicted.at(batch).mark == PREDICTED
-
-
-def test_steps_above_batches_that_do_not_tell_an_upper_end_of_b_crit_are_open():
-    for critical, is_open in ((np.inf, True), (20 * 256, True), (5 * 256, False), (10, False)):
-        found = curve(fit=[(1e5, critical, 1.0)] * 50)
-        assert [found.at(batch).open for batch in (32, 64, 100, 512)] == [False, False, False, is_open]
-    assert curve().at(512).open and not curve(noise=np.full(50, np.inf)).at(512).open
 
 
 def noisy(workers, seed, local_batch=32):
@@ -200,43 +142,27 @@ def test_steps_that_may_fall_on_or_not_leave_the_fastest_open():
     found = plan(*(noisy(workers, seed) for workers in (1, 2, 4, 8) for seed in range(2)), local_batch=32,
                  workers=(1, 8, 16, 512), per_node=1024)
     few, many = found.decision.fastest_workers
-    assert found.curve.open_above and few >= 8 and many == 512
+    assert few >= 8 and many == 512
     [low], [perfect] = ({round(option.steps.interval(0.95)[at] * option.global_batch / 1e6, 1)
                          for option in found.options[-1:]} for at in (1, 0))
     assert perfect < 1.7 and low > 5
 
 
-def test_without_a_fit_steps_beyond_are_bounded_by_the_last_two():
-    found = curve([(64, 1000.0), (256, 400.0)])
-    low, high = quantiles(found.at(1024).draws, 0.999)
-    assert low > 400 * 0.16 / 1.5 and high < 400 * 1.3
-    low, high = quantiles(found.at(16).draws, 0.999)
-    assert low > 1000 * 2.5 / 1.5 and high < 4000 * 1.3
-    one = quantiles(curve([(64, 1000.0)]).at(256).draws, 0.999)
-    assert 200 < one[0] < 300 and one[1] > 950
-
-
-def test_the_draws_of_a_batch_have_its_interval():
-    point = StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 3))
-    low, high = quantiles(steps_curve([point], draws=20000).at(64).draws, 0.95)
-    assert (low, high) == (pytest.approx(700, rel=0.02), pytest.approx(1200, rel=0.02))
-
-
-def test_seeds_that_did_not_meet_are_as_likely_in_the_draws():
-    point = StepsPoint(64, Estimate(1000.0, 700.0, np.inf, 4), seeds=4, met=3)
-    assert np.isinf(steps_curve([point], draws=20000).at(64).draws).mean() == pytest.approx(0.25, abs=0.02)
-
-
-def test_seeds_that_missed_leave_the_fewest_steps_of_the_others():
-    point = StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 9), seeds=3, met=1, searched=True)
-    draws = steps_curve([point], draws=20000).at(64).draws
-    assert np.isinf(draws).mean() == pytest.approx(2 / 3, abs=0.02)
-    assert np.median(draws[np.isfinite(draws)]) == pytest.approx(1000, rel=0.01)
+@pytest.mark.parametrize("point, missed", [
+    (StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 3)), 0),
+    (StepsPoint(64, Estimate(1000.0, 700.0, np.inf, 4), seeds=4, met=3), 0.25),
+    (StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 9), seeds=3, met=1, searched=True), 2 / 3)])
+def test_the_draws_of_a_batch_have_its_interval_and_are_inf_for_the_share_of_seeds_that_missed(point, missed):
+    draws = steps_curve([point]).at(64).draws
+    assert np.isinf(draws).mean() == pytest.approx(missed, abs=0.02)
+    if point.searched:
+        assert np.median(draws[np.isfinite(draws)]) == pytest.approx(1000, rel=0.01)
+    elif not missed:
+        assert quantiles(draws, 0.95) == pytest.approx((700, 1200), rel=0.02)
 
 
 def test_steps_of_a_target_met_at_once_are_0_in_every_draw():
-    point = StepsPoint(64, Estimate(0.0, 0.0, 0.0, 2))
-    assert not steps_curve([point]).at(64).draws.any()
+    assert not steps_curve([StepsPoint(64, Estimate(0.0, 0.0, 0.0, 2))]).at(64).draws.any()
 
 
 def test_batches_beyond_a_missed_one_are_not_planned_but_gaps_bridged():
@@ -248,18 +174,16 @@ def test_batches_beyond_a_missed_one_are_not_planned_but_gaps_bridged():
     assert np.isfinite([found.at(batch).value for batch in (32, 64, 100, 200, 256)]).all()
 
 
-@pytest.mark.parametrize("workers, nodes", [(1, 1), (8, 1), (9, 2), (64, 8)])
-def test_nodes_are_paid_whole(workers, nodes):
-    found = plan(run(1), run(8), workers=[workers], per_node=8, price=32.0, local_batch=32)
-    [option] = found.options
-    assert option.nodes == nodes
-    assert option.cost.value == pytest.approx(nodes * option.seconds.value / 3600 * 32.0)
-    assert option.cost.high == pytest.approx(nodes * option.seconds.high / 3600 * 32.0, nan_ok=True)
+PRICED = {"per_node": 8, "price": 32.0}
 
 
-def test_without_nodes_workers_are_paid_singly_and_costs_are_hours(measured):
-    option = plan(run(64), workers=(64,), local_batch=32).options[-1]
-    assert option.cost.value == pytest.approx(64 * option.seconds.value / 3600)
+@pytest.mark.parametrize("workers, nodes, more", [(1, 1, PRICED), (8, 1, PRICED), (9, 2, PRICED), (64, 8, PRICED),
+                                                  (64, 64, {})])
+def test_nodes_are_paid_whole_and_without_nodes_workers_singly_in_hours(workers, nodes, more):
+    [option] = plan(run(1), run(8), workers=[workers], local_batch=32, **more).options
+    price = nodes / 3600 * more.get("price", 1.0)
+    assert option.nodes == nodes and option.cost.value == pytest.approx(price * option.seconds.value)
+    assert option.cost.high == pytest.approx(price * option.seconds.high, nan_ok=True)
 
 
 def test_deadline_and_budget_hold_with_the_chance_of_the_draws(measured):
@@ -292,8 +216,9 @@ def test_without_a_batch_each_worker_count_has_the_one_with_the_least_time():
 
 def test_a_larger_batch_is_chosen_only_if_it_likely_takes_fewer_steps():
     once = [run(1, 64, seed) for seed in range(2)]
-    [option] = plan(*once, workers=(1,)).options            # nothing tells of smaller batches but priors
-    assert option.global_batch == 64 and option.mark == MEASURED
+    found = plan(*once, workers=(1,))                       # nothing tells of smaller batches but priors
+    assert [(option.global_batch, option.mark) for option in found.options] == [(64, MEASURED)]
+    assert found.fastest is found.cheapest is found.knee
     weak = [run(workers, seed=seed) for workers in (1, 2, 4, 8) for seed in range(2)]
     assert plan(*weak, workers=(16,), per_node=16).options[0].global_batch == 512
 
@@ -327,21 +252,16 @@ def test_a_batch_is_no_larger_than_the_training_set():
     assert found.left_out == ((10 ** 5, "batch 3,200,000 is larger than the 1,000,000 training examples"),)
 
 
-def test_links_that_were_not_timed_are_assumed_to_be_like_others():
-    found = plan(*(trials := [run(workers) for workers in (1, 2, 4)]), local_batch=32)
+def test_links_that_were_not_timed_are_assumed_to_be_like_others_unless_they_are_given():
+    trials, links = [run(workers) for workers in (1, 2, 4)], Links(1e9, TRUE.node_hop, TRUE.node_volume * 1e9 / 4)
+    found, given = (plan(*trials, local_batch=32, more={"links": one}) for one in (None, links))
     assert [option.step_time.mark == ASSUMED for option in found.options] == [False] * 3 + [True] * 4
-    assert LINKS in found.assumed and LINKS not in plan(*trials, workers=(1, 2, 4), local_batch=32).assumed
-    for option in found.options[3:]:
+    assert LINKS in found.assumed and LINKS not in given.assumed + plan(*trials, workers=(1, 2), local_batch=32).assumed
+    assert given.times.model.given == pytest.approx({"node_hop": TRUE.node_hop, "node_volume": TRUE.node_volume})
+    for option, told in zip(found.options[3:], given.options[3:]):
         assert option.mark == ASSUMED and option.seconds.low < time_at(option.workers) < option.seconds.high
-
-
-def test_links_that_are_given_are_not_assumed():
-    links = Links(1e9, TRUE.node_hop, TRUE.node_volume * 1e9 / 4)
-    found = plan(*(run(workers) for workers in (1, 2, 4)), local_batch=32, more={"links": links})
-    assert LINKS not in found.assumed and found.times.between == pytest.approx((TRUE.node_hop, TRUE.node_volume))
-    for option in found.options[3:]:
-        low, high = quantiles(option.step_time.draws, 0.95)
-        assert option.step_time.mark == EXTRAPOLATED and low < seconds_at(option.workers) < high
+        low, high = quantiles(told.step_time.draws, 0.95)
+        assert told.step_time.mark == EXTRAPOLATED and low < seconds_at(told.workers) < high
 
 
 def test_a_measured_time_is_the_reports_whatever_other_trials_took():
@@ -356,10 +276,6 @@ def test_a_measured_time_is_the_reports_whatever_other_trials_took():
     assert (option.seconds.value, option.seconds.low, option.seconds.high) == pytest.approx(
         (cell.seconds.value, cell.seconds.low, cell.seconds.high))
     assert option.trials == tuple(run.trial.key for run in cell.runs)
-
-
-def test_no_chance_is_stated_beyond_what_the_draws_tell(measured):
-    assert measured.surest == 0.95 and under(measured, confidence=0.9999).surest == 1 - 3 / 400
 
 
 def test_a_batch_that_a_seed_did_not_meet_takes_as_many_runs_more():
@@ -379,11 +295,6 @@ def test_what_chances_assume_is_named():
     assert PREDICTED in plan(probe(1), probe(4), workers=(1, 4), local_batch=32).assumed
 
 
-def test_one_cell_gives_a_plan_of_one_worker_count():
-    found = plan(run(1), local_batch=32, workers=(1,))
-    assert [option.workers for option in found.options] == [1] and found.fastest is found.cheapest is found.knee
-
-
 def test_the_fastest_of_what_was_measured_well_is_sure(measured):
     decision, fastest = measured.decision, measured.fastest
     assert decision.chance(fastest.at, 0.2) > 0.9 and decision.loss(fastest.at) < 0.1
@@ -391,17 +302,16 @@ def test_the_fastest_of_what_was_measured_well_is_sure(measured):
     assert max(chances) == chances[COUNTS.index(fastest.workers)] and chances[0] < 0.05
     few, many = decision.fastest_workers
     assert few <= min(COUNTS, key=time_at) <= many
+    assert measured.surest == 0.95 and under(measured, confidence=0.9999).surest == 1 - 3 / 400     # of 400 draws
 
 
 def probe(workers, noise=B_CRIT, steps=50, batch=None, **changes):
     """A run for throughput alone, its gradient noise measured in every step; ``noise`` None: not at all."""
     batch = batch or 32 * workers
     sqnorms = [(1 + noise / 8, 1 + noise / batch, 8.0)] * steps if noise else None
-    made = trial(workers, (), (), (), workers=workers, batch=batch, target=None, eval_every=0,
+    return trial(workers, (), (), (), workers=workers, batch=batch, target=None, eval_every=0,
                  step_seconds=np.full(steps, seconds_at(workers, batch // workers)), sqnorms=sqnorms,
                  local_workers=min(workers, PER_NODE), train_examples=10 ** 6, **changes)
-    assert len(SQNORMS) == 3
-    return made
 
 
 def test_a_probe_with_a_noise_scale_predicts_relative_times():
@@ -422,11 +332,6 @@ def test_steps_known_at_one_batch_make_the_prediction_absolute():
     assert [option.seconds.value for option in found.options] == pytest.approx([time_at(1), time_at(4)], rel=0.05)
 
 
-def test_a_noise_scale_that_is_given_takes_the_place_of_the_logs():
-    found = plan(probe(1, None), probe(4, None), workers=(1, 4), local_batch=32, more={"noise_scale": 600.0})
-    assert found.relative and found.noise.noise_scale == 600
-
-
 def test_the_noise_scale_stands_for_b_crit_only_where_there_is_no_fit():
     def fitted(section):
         return (StepsPoint(32, Estimate(1000.0, 900.0, 1100.0, 3)),), np.tile([1e5, 100.0, 1.0], (30, 1))
@@ -435,6 +340,7 @@ def test_the_noise_scale_stands_for_b_crit_only_where_there_is_no_fit():
     request = Request((1, 16), local_batch=32)
     [from_fit] = plans_of(group, request, steps=fitted)
     [from_noise] = plans_of(group, request, noise_scale=600.0)
+    assert from_noise.noise.noise_scale == 600 and not from_noise.relative
     assert (from_fit.options[-1].steps.mark, from_noise.options[-1].steps.mark) == (EXTRAPOLATED, PREDICTED)
     assert (from_fit.curve.critical == 100).all() and from_fit.noise is None
 
@@ -453,14 +359,10 @@ def test_the_noise_scale_is_taken_for_b_crit_within_a_factor_4():
 
 def test_what_cannot_be_planned_says_why():
     assert plan(probe(1, None), probe(2, None)).why == NO_STEPS
-    untimed = trial(1, seconds=(np.nan,) * 3)
-    assert plan(untimed).why == NO_TIMES
+    assert plan(trial(1, seconds=(np.nan,) * 3)).why == NO_TIMES
+    assert plan(trial(1, error=(0.1, 0.1, 0.1)), trial(2, batch=64)).why == AT_ONCE
     unmet = plan(trial(1, error=(0.9, 0.5, 0.4)), targets=[Target.parse("val/error<0.1")])
     assert isinstance(unmet, NoPlan) and (unmet.why, unmet.best) == (NOT_MET, 0.4)
-
-
-def test_a_target_met_before_the_first_step_is_not_planned_for():
-    assert plan(trial(1, error=(0.1, 0.1, 0.1)), trial(2, batch=64)).why == AT_ONCE
 
 
 def test_each_target_has_its_plan_and_the_times_are_shared():
@@ -472,22 +374,3 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
     times = loose.times.of_cells(strict.times.cells)
     again = plan_of(strict.curve, times, loose.request, SimpleNamespace(train_examples=0))
     assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]
-
-
-def test_a_curve_over_studies_gives_its_points_and_its_fit():
-    points = [CurvePoint(SimpleNamespace(global_batch=batch, key=lambda trial: ("sweep.h5", trial)), None, 3,
-                         Estimate(steps_at(batch), 1.0, 1e9, 20)) for batch in (64, 256)]
-    fit = SimpleNamespace(draws=np.array([[S_MIN * B_CRIT, B_CRIT, 1.0]] * 7))
-    found, drawn = points_of_curve(SimpleNamespace(judged=points, regimes=SimpleNamespace(fit=fit)))
-    assert [point.global_batch for point in found] == [64, 256]
-    assert [point.trials for point in found] == [(("sweep.h5", 3),)] * 2
-    assert steps_curve(found, drawn).at(1024).value == pytest.approx(steps_at(1024))
-
-
-def test_steps_beyond_the_batches_are_drawn_if_some_seeds_missed():
-    unbounded = [StepsPoint(batch, Estimate(steps, 0.9 * steps, np.inf, 4), seeds=4, met=3)
-                 for batch, steps in ((64, 1000.0), (256, 400.0))]
-    found = steps_curve(unbounded)
-    for batch, beside in ((16, 64), (1024, 256)):
-        unmet = np.isinf(found.at(batch).draws)
-        assert np.array_equal(unmet, np.isinf(found.at(beside).draws)) and 0 < unmet.mean() < 1

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from hvdscale.analysis.compare import OK, REGRESSION, UNDECIDED, Tolerances, compare_trials
 from hvdscale.analysis.intervals import quotient
-from hvdscale.analysis.noise_floor import chances_to_pass, floors
+from hvdscale.analysis.decide import chances_to_pass, floors
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.compare import main, noise
 from hvdscale.errors import ExitCode, UsageError

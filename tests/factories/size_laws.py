@@ -5,7 +5,7 @@ import numpy as np
 
 from hvdscale.analysis.critical_batch_fit import fit_critical_batch
 from hvdscale.analysis.intervals import Estimate, mean_interval
-from hvdscale.analysis.size.basin import basin_of
+from hvdscale.analysis.size.laws import basin_of
 from hvdscale.analysis.size.power_law import SizePoint, fit_power_law
 
 NAMES = ("parameters", "tokens")

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hvdscale.analysis.intervals import CONFIDENCE
+from hvdscale.analysis.decision.draws import quantiles
 from hvdscale.analysis.step_time import Links, Machine, StepTimes, Timing, Timings
-from hvdscale.analysis.drawn import hull
 
 RING, TREE, LINEAR, OVERLAP, TWO_LEVEL = LAWS = ("ring", "tree", "linear", "overlap", "two-level")
 COUNTS = (1, 2, 4, 8, 16)
@@ -128,6 +128,5 @@ def _forecast(law, design, noise, seed, given, runs, asked, shape, pauses):
     for workers in asked:
         batch = BATCHES[design](workers)[-1]
         workers = COUNTS[-1] if design == LOCAL else workers
-        step = times.at(workers, cluster.per_node, batch)
-        low, high = hull(step.draws, CONFIDENCE, step.laws)
-        yield cluster.seconds(workers, batch / workers), low, np.inf if step.open else high
+        found = quantiles(times.at(workers, cluster.per_node, batch).draws, CONFIDENCE)
+        yield cluster.seconds(workers, batch / workers), *found

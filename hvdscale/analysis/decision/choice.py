@@ -17,13 +17,12 @@ OUTCOMES = 64       # of a measurement, that its worth is a mean over
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """Options in columns: each (workers, global batch, passes), log S and log t of shape (draws, options), and the
-    logarithm of what a second costs."""
+    """Options in columns."""
 
-    places: tuple[tuple[int, int, int], ...]
-    log_steps: np.ndarray
-    log_times: np.ndarray
-    log_paid: np.ndarray
+    places: tuple[tuple[int, int, int], ...]        # (workers, global batch, passes)
+    log_steps: np.ndarray                           # log S, shape (draws, options)
+    log_times: np.ndarray                           # log t, likewise
+    log_paid: np.ndarray                            # logarithm of what a second costs, shape (options,)
     confidence: float
 
     @cached_property

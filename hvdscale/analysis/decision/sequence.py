@@ -34,16 +34,12 @@ BETTER, WORSE, ALIKE, OPEN = DECISIONS = ("better", "worse", "alike", "open")
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Logarithms of a measurement that is better if lower, of both sides: arrays of shape (..., runs).
-
-    pairs   so many runs at the beginning of each side are of the same seeds
-    rough   variance that the spacing of evaluations adds to each
-    """
+    """Logarithms of a measurement that is better if lower, of both sides: arrays of shape (..., runs)."""
 
     before: np.ndarray
     after: np.ndarray
-    pairs: int = 0
-    rough: float | np.ndarray = 0.0
+    pairs: int = 0                      # so many runs at the beginning of each side are of the same seeds
+    rough: float | np.ndarray = 0.0     # variance that the spacing of evaluations adds to each
 
     @property
     def runs(self) -> tuple[int, int]:
@@ -52,7 +48,6 @@ class Sides:
 
     @property
     def difference(self) -> np.ndarray:
-        """Candidate less baseline, of means."""
         return self.after.mean(-1) - self.before.mean(-1)
 
     def tests(self, error: float = 1.0) -> list[tuple[np.ndarray, np.ndarray, int, float]]:

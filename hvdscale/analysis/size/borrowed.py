@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,10 @@ from .laws import CellResult, SizeLaws, lowest_by
 BATCH, RATE = "batch", "rate"
 EXAMPLE = "'batch = 8.7e-3 * tokens^0.383'"
 VALLEY_UNKNOWNS = 4
-_TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|[*/^=()+-]))")
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+_SIGNED = rf"[+-]?\s*{_NUMBER}"
+_TERM = re.compile(rf"(?:(?P<number>{_NUMBER})|(?P<name>[A-Za-z_]\w*))\s*(?:(?:\^|\*\*)\s*(?:(?P<power>{_SIGNED})"
+                   rf"|\(\s*(?P<above>{_SIGNED})\s*(?:/\s*(?P<below>{_SIGNED})\s*)?\)))?\s*")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,38 @@ class BorrowedLaw:
     @classmethod
     def parse(cls, text: str) -> BorrowedLaw:
         """A product of numbers and powers of sizes; UsageError that says where anything else begins."""
-        return _Parser(text).law()
+        def refused(why: str) -> UsageError:
+            return UsageError(f"--law {text!r}: {why}; a rule is a product of numbers and powers of sizes, such as "
+                              f"{EXAMPLE}")
+        head = re.match(rf"\s*({BATCH}|{RATE})\s*=", text)
+        if not head:
+            raise refused(f"it begins with '{BATCH} =' or '{RATE} ='")
+        factor, powers, sign, rest = np.float64(1.0), dict[str, float](), 1, text[head.end():].strip()
+        while True:
+            term = _TERM.match(rest)
+            if not term:
+                raise refused(f"{rest[:12]!r} is no number or size" if rest else
+                              "it ends where a number or size belongs")
+            above, below = (float("".join((part or "1").split())) for part in (term["power"] or term["above"],
+                                                                               term["below"]))
+            if not below:
+                raise refused("it divides by 0")
+            power, rest = sign * above / below, rest[term.end():]
+            if term["name"]:
+                powers[term["name"]] = powers.get(term["name"], 0.0) + power
+            else:
+                with np.errstate(all="ignore"):
+                    factor *= np.float64(term["number"]) ** power
+            if not rest:
+                break
+            if rest.startswith(("^", "**")):
+                raise refused(f"{rest[:12]!r} is no power: a number, or a quotient in brackets such as (-1/3), is one")
+            if rest[0] not in "*/":
+                raise refused(f"{rest[:12]!r} where '*' or '/' joins numbers and powers of sizes")
+            sign, rest = (1 if rest[0] == "*" else -1), rest[1:].lstrip()
+        if not 0 < factor < math.inf or not all(map(math.isfinite, powers.values())):
+            raise refused(f"its factor is {factor:g}; it must be above 0, and every number finite")
+        return cls(head[1], float(factor), powers, text)
 
     def at(self, sizes: Mapping[str, float]) -> float:
         """Its value at sizes; inf or 0 where it overflows."""
@@ -52,115 +86,17 @@ class BorrowedLaw:
         return math.exp(logs) if abs(logs) < 700 else math.inf if logs > 0 else 0.0
 
 
-class _Parser:
-    """Reads a rule from left to right."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.place, self.tokens = text, 0, []
-        at, whole = 0, text.rstrip()
-        while at < len(whole):
-            found = _TOKEN.match(whole, at)
-            if not found:
-                raise self.error(f"{whole[at:].strip()[:12]!r} is no part of a rule")
-            self.tokens.append(found[0].strip())
-            at = found.end()
-
-    def law(self) -> BorrowedLaw:
-        """The whole rule."""
-        of = self.take()
-        if of not in (BATCH, RATE) or self.take() != "=":
-            raise self.error(f"it begins with '{BATCH} =' or '{RATE} ='")
-        factor, powers, sign = 1.0, dict[str, float](), 1
-        while True:
-            number, name, power = self.power()
-            if name:
-                powers[name] = powers.get(name, 0.0) + sign * power
-            else:
-                factor *= self.raised(number, sign * power)
-            joint = self.take()
-            if not joint:
-                break
-            if joint not in ("*", "/"):
-                raise self.error(f"{joint!r} where '*' or '/' joins numbers and powers of sizes")
-            sign = 1 if joint == "*" else -1
-        if not 0 < factor < math.inf:
-            raise self.error(f"its factor is {factor:g}; it must be above 0")
-        return BorrowedLaw(of, factor, powers, self.text)
-
-    def power(self) -> tuple[float, str, float]:
-        """(number, name, power): a number or a size, to a power."""
-        base = self.take()
-        name = base if re.match(r"[A-Za-z_]", base) else ""
-        number = 1.0 if name else self.number(base)
-        if self.peek() not in ("^", "**"):
-            return number, name, 1.0
-        self.take()
-        bracket = self.peek() == "("
-        if bracket:
-            self.take()
-        power = self.signed()
-        if bracket and self.peek() == "/":
-            self.take()
-            below = self.signed()
-            if not below:
-                raise self.error("it divides by 0")
-            power /= below
-        if bracket and self.take() != ")":
-            raise self.error("a bracket is not closed")
-        return number, name, power
-
-    def signed(self) -> float:
-        """A number with its sign."""
-        sign = self.take() if self.peek() in ("+", "-") else "+"
-        return self.number(self.take()) * (-1 if sign == "-" else 1)
-
-    def number(self, token: str) -> float:
-        """A finite number."""
-        if not re.match(r"[\d.]", token) or not math.isfinite(float(token)):
-            raise self.error(f"{token!r} is no number or size" if token else "it ends where a number or size belongs")
-        return float(token)
-
-    def raised(self, number: float, power: float) -> float:
-        """A number to a power."""
-        try:
-            return float(number ** power)
-        except (OverflowError, ZeroDivisionError):
-            raise self.error(f"{number:g}^{power:g} is no finite number") from None
-
-    def take(self) -> str:
-        """The next token; "" at the end."""
-        found = self.peek()
-        self.place += bool(found)
-        return found
-
-    def peek(self) -> str:
-        """The same without moving on."""
-        return self.tokens[self.place] if self.place < len(self.tokens) else ""
-
-    def error(self, why: str) -> UsageError:
-        """The error that the rule is wrong."""
-        return UsageError(f"--law {self.text!r}: {why}; a rule is a product of numbers and powers of sizes, such as "
-                          f"{EXAMPLE}")
-
-
 @dataclass(frozen=True)
 class LawCost:
-    """What the rule costs in one cell.
-
-    value     the batch or rate that it names
-    best      the best one measured there, as far as known
-    loss      the metric's loss above the lowest, as a share of it; None: no losses
-    steps     steps over the fewest S_min, and examples over the fewest E_min; None: no steps
-    outside   whether the value is beyond those run, so that nothing is known of its loss
-    """
+    """What the rule costs in one cell."""
 
     cell: CellResult
-    value: float
-    best: Estimate | None
-    loss: Estimate | None
-    steps: Estimate | None
-    examples: Estimate | None
-    outside: bool
+    value: float                    # the batch or rate that it names
+    best: Estimate | None           # the best one measured there, as far as known
+    loss: Estimate | None           # the metric's loss above the lowest, as a share of it; None: no losses
+    steps: Estimate | None          # over the fewest, S_min; None: no steps
+    examples: Estimate | None       # over the fewest, E_min, likewise
+    outside: bool                   # whether the value is beyond those run, so that nothing is known of its loss
 
 
 def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[LawCost, ...]:
@@ -188,10 +124,7 @@ def _cost(rule: BorrowedLaw, cell: CellResult, value: float, confidence: float) 
 
 def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: float = CONFIDENCE) -> Estimate:
     """The cost at a value over the least, as a share of it: at least 0; without an interval of fewer values than a
-    valley needs.
-
-    values, lowest  the values run, smallest first, and the lowest cost at each
-    """
+    valley needs. ``lowest`` is the lowest cost at each of the values run, smallest first."""
     least, x = float(lowest.min()), np.log(values)
     at = float(np.interp(math.log(value), x, lowest))
     above = min(len(x) - 1, int(np.searchsorted(values, value)))
@@ -212,12 +145,12 @@ def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: 
 def over_fewest(fit: CriticalBatchFit, batch: float, confidence: float = CONFIDENCE) -> tuple[Estimate, Estimate]:
     """(steps over S_min, examples over E_min) at a batch, from 1 on."""
     e_min, b_crit, shape = fit.draws.T
-    own, drawn = fit.steps(batch), steps_at(batch, e_min, b_crit, shape)
+    own, drawn = float(fit.steps(batch)), steps_at(batch, e_min, b_crit, shape)
     ends = (1 - confidence) / 2, (1 + confidence) / 2
+
+    def estimate(value: float, over: np.ndarray) -> Estimate:
+        low, high = np.nanquantile(over, ends)
+        return Estimate(value, float(low), float(high), fit.points)
     with np.errstate(invalid="ignore"):
-        found: Sequence[tuple[float, np.ndarray]] = (
-            (float(own / fit.s_min.value), drawn * b_crit / e_min),
-            (float(own * batch / (fit.s_min.value * fit.b_crit.value)), drawn * batch / e_min))
-    steps, examples = (Estimate(value, float(np.nanquantile(over, ends[0])), float(np.nanquantile(over, ends[1])),
-                                fit.points) for value, over in found)
-    return steps, examples
+        return (estimate(own / fit.s_min.value, drawn * b_crit / e_min),
+                estimate(own * batch / (fit.s_min.value * fit.b_crit.value), drawn * batch / e_min))

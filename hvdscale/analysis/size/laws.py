@@ -5,7 +5,16 @@
 
 Steps to a target give S_min, B_crit and the batch of 20 % overhead (critical_batch_fit). The metric at the end of each
 trial's own budget, or of the one asked for, gives the best batch and the best rate there: where a bowl over both is
-lowest (basin), or without one, where a valley over the batches is (best_batch).
+lowest, or without one, where a valley over the batches is (best_batch).
+
+The bowl is a quadratic of the cost in log B and log rate around its lowest point, by least squares over the best
+seventh, quarter and half of all trials. This uses every trial near the bottom, where a valley of the lowest cost at
+each batch uses one a batch. The value is the median of the three. The interval is the hull of theirs, each Student's by
+the delta method, and of where the bottom goes as the part shrinks to a point, as if it moved in proportion to the
+part's radius, give or take half of that way. So a bottom that moves with the part fitted, as that of a lopsided bowl
+does, and a flat one have wide intervals. They hold the truth as often as they say for bowls that are about alike on
+both sides; where one side is 2.5 times as steep as the other and trials are noisy, in 85 % (tools/coverage). Where an
+interval reaches beyond the batches or rates that were run, it is open on that side.
 """
 from __future__ import annotations
 
@@ -21,12 +30,11 @@ from ..best_points import LEARNING_RATE
 from ..budgets import Budget, outcomes_under
 from ..critical_batch_fit import OVERHEAD, CriticalBatchFit
 from ..curves import curve_of
-from ..intervals import Estimate
+from ..intervals import CONFIDENCE, Estimate, student_quantile
 from ..metric_direction import better
 from ..report_data import JobResults, Options, Section
 from ..studies import Study, are_searched, with_metric
 from ..trials import JobKey
-from .basin import Basin, basin_of
 from .power_law import PowerLaw, SizePoint, fit_power_law
 from .sizes import Size, SizeCell, cells_of
 
@@ -37,24 +45,34 @@ QUANTITIES = {"overhead": ("batch of 20% overhead", "examples"), "steps": ("step
               "best_rate": ("best learning rate", "1")}
 OF_STEPS = ("overhead", "steps", "b_crit", "s_min")
 
+# the bowl
+SHARES = (1 / 7, 1 / 4, 1 / 2)      # of the trials, those with the lowest costs
+SHRINK = 1 / ((SHARES[-1] / SHARES[0]) ** 0.5 - 1)      # the radius of a part goes with the root of its share
+LEAST_BOWLS = 2                     # of these parts whose fit has a lowest point
+UNKNOWNS = 6
+LEAST_TRIALS = 12                   # in each part
+LEAST_VALUES = 3                    # different batches, and rates, in each part
+
+
+@dataclass(frozen=True)
+class Basin:
+    """Where the cost is lowest."""
+
+    batch: Estimate
+    rate: Estimate
+
 
 @dataclass(frozen=True, eq=False)
 class CellResult:
-    """What was found in one cell.
-
-    fit     to its steps to the target; None: no target, or too few batches met it
-    batches of each trial with a value of the metric, with its rates and costs (smaller is better), shape (trials,)
-    basin   the bowl over both; None: too few trials, or none
-    valley  of the lowest cost at each batch; None: fewer than LEAST_FITTED batches
-    """
+    """What was found in one cell."""
 
     cell: SizeCell
-    fit: CriticalBatchFit | None
-    batches: np.ndarray
+    fit: CriticalBatchFit | None    # to its steps to the target; None: no target, or too few batches met it
+    batches: np.ndarray             # of each trial with a value of the metric, shape (trials,)
     rates: np.ndarray
-    costs: np.ndarray
-    basin: Basin | None
-    valley: Valley | None
+    costs: np.ndarray               # smaller is better
+    basin: Basin | None             # the bowl over both; None: too few trials, or none
+    valley: Valley | None           # of the lowest cost at each batch; None: fewer than LEAST_FITTED batches
     confidence: float
 
     def estimate(self, quantity: str) -> Estimate | None:
@@ -71,17 +89,12 @@ class CellResult:
 
 @dataclass(frozen=True, eq=False)
 class SizeLaws:
-    """The laws of several cells.
+    """The laws of several cells."""
 
-    names       of the sizes
-    quantities  those of QUANTITIES that some cell has, by key
-    metric      (column, whether smaller is better) of the best batch and rate; None: none was compared
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]                  # of the sizes
     cells: tuple[CellResult, ...]
-    quantities: Mapping[str, PowerLaw]
-    metric: tuple[str, bool] | None
+    quantities: Mapping[str, PowerLaw]      # those of QUANTITIES that some cell has, by key
+    metric: tuple[str, bool] | None         # (column, whether smaller is better) at a budget; None: none was compared
     budget: Budget | None
     confidence: float
 
@@ -98,19 +111,13 @@ def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Seque
                 if section.target}
     metric, cells = _metric(sections, studies), cells_of(studies, sizes)
     parts = Counter(cell.workload for cell in cells)
-    found = []
-    for cell in cells:
-        section = sections.get(cell.workload)
-        fit = _fit_of(cell, section, options, parts[cell.workload] == 1) if section else None
-        found.append(_result(cell, fit, metric, budget, options))
+    found = tuple(_result(cell, sections.get(cell.workload), parts[cell.workload] == 1, metric, budget, options)
+                  for cell in cells)
     names = tuple(size.name for size in sizes)
-    quantities = {}
-    for key in QUANTITIES:
-        points = [SizePoint(one.cell.sizes, estimate, one.cell.label) for one in found
-                  if (estimate := one.estimate(key))]
-        if points:
-            quantities[key] = fit_power_law(names, points, options.confidence)
-    return SizeLaws(names, tuple(found), quantities, metric, budget, options.confidence)
+    points = {key: [SizePoint(one.cell.sizes, estimate, one.cell.label) for one in found
+                    if (estimate := one.estimate(key))] for key in QUANTITIES}
+    laws = {key: fit_power_law(names, own, options.confidence) for key, own in points.items() if own}
+    return SizeLaws(names, found, laws, metric, budget, options.confidence)
 
 
 def _metric(sections: Mapping[JobKey, Section], studies: Sequence[Study]) -> tuple[str, bool] | None:
@@ -122,21 +129,25 @@ def _metric(sections: Mapping[JobKey, Section], studies: Sequence[Study]) -> tup
     return next(((name, better(name, ()) == SMALLER) for name in columns if better(name, ())), None)
 
 
-def _fit_of(cell: SizeCell, section: Section, options: Options, whole: bool) -> CriticalBatchFit | None:
-    """The fit to the steps of a cell; ``whole``: it is all of its workload."""
-    if whole and not are_searched(cell.studies):
-        return section.batches.regimes.fit if section.batches else None
-    curve = curve_of(cell.studies, section.target, options) if section.target else None
-    return curve.regimes.fit if curve else None
-
-
-def _result(cell: SizeCell, fit: CriticalBatchFit | None, metric: tuple[str, bool] | None, budget: Budget | None,
-            options: Options) -> CellResult:
-    parts = [_costs(study, *metric, budget) for study in with_metric(cell.studies, metric[0])
-             ] if metric and are_searched(cell.studies) else []
-    batches, rates, costs = np.concatenate(parts, axis=1) if parts else np.empty((3, 0))
+def _result(cell: SizeCell, section: Section | None, whole: bool, metric: tuple[str, bool] | None,
+            budget: Budget | None, options: Options) -> CellResult:
+    """What is found in a cell; ``whole``: it is all of its workload, whose results the section has."""
+    searched = are_searched(cell.studies)
+    curve = section.batches if section else None
+    if section and section.target and (searched or not whole):
+        curve = curve_of(cell.studies, section.target, options)
+    parts = [np.empty((3, 0))]
+    if metric and searched:
+        column, minimizes = metric
+        for study in with_metric(cell.studies, column):
+            outcomes = outcomes_under(study, column, minimizes, budget)
+            own = outcomes.value[outcomes.searched] * (1 if minimizes else -1)
+            parts.append(np.stack([np.full(len(own), float(study.global_batch)),
+                                   study.metaparameter(LEARNING_RATE)[outcomes.searched], own]))
+    batches, rates, costs = np.concatenate(parts, axis=1)
     distinct, lowest = lowest_by(batches, costs)
-    return CellResult(cell, fit, batches, rates, costs, basin_of(batches, rates, costs, options.confidence),
+    return CellResult(cell, curve.regimes.fit if curve else None, batches, rates, costs,
+                      basin_of(batches, rates, costs, options.confidence),
                       valley_of(distinct.astype(int).tolist(), lowest, options.confidence), options.confidence)
 
 
@@ -156,9 +167,45 @@ def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.nda
     return distinct, np.array([costs[values == value].min() for value in distinct])
 
 
-def _costs(study: Study, column: str, minimizes: bool, budget: Budget | None) -> np.ndarray:
-    """Batch, learning rate and cost of each trial that the best is taken over: shape (3, trials)."""
-    found = outcomes_under(study, column, minimizes, budget)
-    costs = found.value[found.searched] * (1 if minimizes else -1)
-    return np.stack([np.full(len(costs), float(study.global_batch)),
-                     study.metaparameter(LEARNING_RATE)[found.searched], costs])
+def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE
+             ) -> Basin | None:
+    """The bowl of trials, arrays of shape (trials,); None where too few are near the bottom, or it is no bowl."""
+    known = np.isfinite(costs) & np.isfinite(rates) & (rates > 0)
+    logs, costs = np.log(np.column_stack([batches[known], rates[known]])), costs[known]
+    order = np.argsort(costs, kind="stable")
+    parts = [order[:int(np.ceil(share * len(costs)))] for share in SHARES]
+    found = [one for one in (_lowest_point(logs[part], costs[part], confidence) for part in parts) if one]
+    if len(found) < LEAST_BOWLS:
+        return None
+    places, halves = (np.array([one[at] for one in found]) for at in (0, 1))
+    ahead = (places[0] - places[-1]) * SHRINK       # how far the bottom goes on as the part shrinks to a point
+    around = halves[0] + np.abs(ahead) / 2
+    low = np.minimum((places - halves).min(0), places[0] + ahead - around)
+    high = np.maximum((places + halves).max(0), places[0] + ahead + around)
+    low, high = np.where(low < logs.min(0), -np.inf, low), np.where(high > logs.max(0), np.inf, high)
+    ends = np.exp(np.stack([np.median(places, 0), low, high]))
+    batch, rate = (Estimate(float(value), float(least), float(most), len(parts[-1])) for value, least, most in ends.T)
+    return Basin(batch, rate)
+
+
+def _lowest_point(logs: np.ndarray, costs: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """(place, half-width of its interval) of the lowest point of a quadratic, in logarithms; None: it has none."""
+    if len(costs) < LEAST_TRIALS or min(len(np.unique(one)) for one in logs.T) < LEAST_VALUES:
+        return None
+    middle = logs.mean(0)
+    x, y = (logs - middle).T
+    design = np.column_stack([np.ones(len(x)), x, y, x ** 2, y ** 2, x * y])
+    if np.linalg.matrix_rank(design) < UNKNOWNS:
+        return None
+    beta = np.linalg.lstsq(design, costs, rcond=None)[0]
+    hessian = np.array([[2 * beta[3], beta[5]], [beta[5], 2 * beta[4]]])
+    if np.linalg.eigvalsh(hessian)[0] <= 0:
+        return None
+    place = -np.linalg.solve(hessian, beta[1:3])
+    u, v = place
+    # the gradient of the cost at the place, by each unknown: what moves the place by minus its solution
+    moves = -np.linalg.solve(hessian, np.array([[0, 1, 0, 2 * u, 0, v], [0, 0, 1, 0, 2 * v, u]]))
+    freedom = len(costs) - UNKNOWNS
+    variance = float(((costs - design @ beta) ** 2).sum()) / freedom
+    covariance = moves @ np.linalg.inv(design.T @ design) @ moves.T * variance
+    return place + middle, student_quantile(freedom, confidence) * np.sqrt(np.diag(covariance))

@@ -47,17 +47,12 @@ class SizePoint:
 
 @dataclass(frozen=True)
 class SizePrediction:
-    """The law at given sizes.
-
-    estimate  its interval is that of a cell's true value; unknown where refused
-    beyond    by size, how many times beyond the largest or the smallest measured one (1: inside)
-    refused   why there is no estimate: "far", "wide", "path" or "lack"; "": there is one
-    """
+    """The law at given sizes."""
 
     sizes: Mapping[str, float]
-    estimate: Estimate
-    beyond: Mapping[str, float]
-    refused: str = ""
+    estimate: Estimate              # its interval is that of a cell's true value; unknown where refused
+    beyond: Mapping[str, float]     # by size, how many times beyond the largest or smallest measured one (1: inside)
+    refused: str = ""               # why there is no estimate: "far", "wide", "path" or "lack"; "": there is one
 
     @property
     def extrapolated(self) -> float:
@@ -67,28 +62,18 @@ class SizePrediction:
 
 @dataclass(frozen=True, eq=False)
 class PowerLaw:
-    """A law fitted to cells.
+    """A law fitted to cells."""
 
-    names        sizes that it is in, those that vary and can be told apart
-    asked        all sizes that the points have
-    path         sizes that follow the law's on the path of the cells, and cannot be told apart from it
-    constant     sizes that do not vary
-    exponents    by name, plain intervals (not of logarithms); empty without a law
-    lack_of_fit  p-value of the residuals against the points' own intervals (F test); NaN: unknown
-    left_out     points with an open interval, or without a value
-    why          FEW: too few cells for a law; "": there is one
-    """
-
-    asked: tuple[str, ...]
-    names: tuple[str, ...]
-    path: tuple[str, ...]
-    constant: tuple[str, ...]
+    asked: tuple[str, ...]                  # all sizes that the points have
+    names: tuple[str, ...]                  # those that it is in, which vary and can be told apart
+    path: tuple[str, ...]                   # those that follow the law's on the path of the cells
+    constant: tuple[str, ...]               # those that do not vary
     points: tuple[SizePoint, ...]
-    left_out: tuple[SizePoint, ...]
-    exponents: Mapping[str, Estimate]
-    lack_of_fit: float
+    left_out: tuple[SizePoint, ...]         # without a value, or without both ends of its interval
+    exponents: Mapping[str, Estimate]       # by name, plain intervals (not of logarithms); empty without a law
+    lack_of_fit: float                      # p-value of the residuals against the points' own intervals; NaN: unknown
     confidence: float
-    why: str = ""
+    why: str = ""                           # FEW: too few cells for a law; "": there is one
     _beta: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
     _covariance: np.ndarray = field(default_factory=lambda: np.empty((0, 0)), repr=False)
     _excess: float = 0.0
@@ -102,15 +87,13 @@ class PowerLaw:
 
     @property
     def lacks_fit(self) -> bool:
-        """Whether the law does not describe the cells."""
         return self.lack_of_fit <= LACKING
 
-    def largest(self, name: str) -> float:
-        """The largest measured size."""
-        return float(self._measured(name).max())
-
-    def _measured(self, name: str) -> np.ndarray:
+    def measured(self, name: str) -> np.ndarray:
         return np.array([one.sizes[self.asked.index(name)] for one in self.points])
+
+    def largest(self, name: str) -> float:
+        return float(self.measured(name).max())
 
     def at(self, sizes: Mapping[str, float]) -> Estimate:
         """The law with its interval, however far it reaches; KeyError where a size is missing."""
@@ -124,81 +107,65 @@ class PowerLaw:
 
     def predict(self, sizes: Mapping[str, float]) -> SizePrediction:
         """The law at sizes, or why it is refused; KeyError where a size of the law is missing."""
-        beyond = {name: self._beyond(name, sizes[name]) for name in self.asked if name in sizes}
-        found = self.at(sizes)
-        far = max(beyond.values(), default=1.0)
-        refused = ("path" if self._off_path(sizes) else
-                   "far" if far > REACH * (1 + 1e-9) else
-                   "lack" if self.lacks_fit and far > 1 else
-                   "wide" if not found.high <= WIDEST * found.low else "")
-        estimate = Estimate.unknown(found.runs) if refused else found
-        return SizePrediction(dict(sizes), estimate, beyond, refused)
+        beyond = {}
+        for name in self.asked:
+            if name in sizes:
+                known = self.measured(name)
+                beyond[name] = float(max(1.0, sizes[name] / known.max(), known.min() / sizes[name]))
+        found, far = self.at(sizes), max(beyond.values(), default=1.0)
+        reasons = {"path": self._is_off_path(sizes), "far": far > REACH * (1 + 1e-9),
+                   "lack": self.lacks_fit and far > 1, "wide": not found.high <= WIDEST * found.low}
+        refused = next((reason for reason, holds in reasons.items() if holds), "")
+        return SizePrediction(dict(sizes), Estimate.unknown(found.runs) if refused else found, beyond, refused)
 
-    def _beyond(self, name: str, value: float) -> float:
-        known = self._measured(name)
-        return float(max(1.0, value / known.max(), known.min() / value))
-
-    def _off_path(self, sizes: Mapping[str, float]) -> bool:
+    def _is_off_path(self, sizes: Mapping[str, float]) -> bool:
         """Whether a size that follows the law's on the cells' path, or does not vary there, is elsewhere."""
-        logs = {name: np.log(self._measured(name)) for name in self.asked}
         for name in (*self.path, *self.constant):
-            if name not in sizes:
-                continue
-            expected, scatter = logs[name].mean(), np.ptp(logs[name])
+            logs = np.log(self.measured(name))
+            expected, scatter = logs.mean(), np.ptp(logs)
             if name in self.path:
-                slope, level = np.polyfit(logs[self.names[0]], logs[name], 1)
+                along = np.log(self.measured(self.names[0]))
+                slope, level = np.polyfit(along, logs, 1)
                 expected = level + slope * np.log(sizes[self.names[0]])
-                scatter = np.abs(logs[name] - level - slope * logs[self.names[0]]).max()
-            if abs(np.log(sizes[name]) - expected) > scatter + OFF_PATH:
+                scatter = np.abs(logs - level - slope * along).max()
+            if name in sizes and abs(np.log(sizes[name]) - expected) > scatter + OFF_PATH:
                 return True
         return False
 
 
 def fit_power_law(names: Sequence[str], points: Sequence[SizePoint], confidence: float = CONFIDENCE) -> PowerLaw:
-    """The law of points over sizes, natural logarithms throughout.
-
-    names  of the points' sizes, in their order
-    """
+    """The law of points over sizes with these names; natural logarithms throughout."""
     names = tuple(names)
-    used = tuple(one for one in points if _deviation(one.estimate, confidence) < np.inf)
-    left_out = tuple(one for one in points if one not in used)
+    deviations = np.array([_deviation(one.estimate, confidence) for one in points])
+    used, left_out = (tuple(one for one, is_in in zip(points, chosen) if is_in)
+                      for chosen in (np.isfinite(deviations), ~np.isfinite(deviations)))
     logs = np.log([one.sizes for one in used]) if used else np.empty((0, len(names)))
     varying = [at for at in range(len(names)) if len(logs) and np.ptp(logs[:, at]) > 1e-9]
     kept = _separable(logs, varying)
-    own_names = tuple(names[at] for at in kept)
-    none = PowerLaw(names, own_names, tuple(names[at] for at in varying if at not in kept),
+    none = PowerLaw(names, tuple(names[at] for at in kept), tuple(names[at] for at in varying if at not in kept),
                     tuple(names[at] for at in range(len(names)) if at not in varying), used, left_out, {}, np.nan,
                     confidence, FEW)
-    distinct = len(np.unique(logs, axis=0))
-    if distinct < SEVERAL:
+    if len(np.unique(logs, axis=0)) < max(SEVERAL, len(kept) + 2):
         return none
-    deviations = np.array([_deviation(one.estimate, confidence) for one in used])
-    known = bool(np.isfinite(deviations).all())
-    if distinct < len(kept) + 1 + (1 if known else 2):
-        return none
-    return _fit(none, logs[:, kept], deviations if known else None)
+    return _fit(none, logs[:, kept], deviations[np.isfinite(deviations)])
 
 
-def _fit(none: PowerLaw, x: np.ndarray, deviations: np.ndarray | None) -> PowerLaw:
+def _fit(none: PowerLaw, x: np.ndarray, deviations: np.ndarray) -> PowerLaw:
     """The law of logarithms of sizes, shape (points, names)."""
-    y = np.log([one.estimate.value for one in none.points])
-    middle = x.mean(0)
-    weights, own = (np.ones(len(y)), np.nan) if deviations is None else weigh(deviations)
+    y, middle = np.log([one.estimate.value for one in none.points]), x.mean(0)
+    weights, own = weigh(deviations)
     design = np.column_stack([np.ones(len(y)), x - middle])
     inverse = np.linalg.inv(design.T @ (weights[:, None] * design))
     beta = inverse @ design.T @ (weights * y)
     squares, freedom = float(weights @ (y - design @ beta) ** 2), len(y) - design.shape[1]
-    variance, lack, excess = squares / max(freedom, 1), np.nan, 0.0
-    if deviations is not None:
-        counted = OWN_FREEDOM
-        if freedom and own > 0:
-            ratio = squares / freedom / own
-            lack = float(scipy.special.chdtrc(freedom, freedom * ratio))
-            counted = count_own(freedom, ratio)
-            excess = max(0.0, squares / freedom - own) if counted == 1 else 0.0
-        freedom += counted
-        variance = (squares + counted * own) / freedom
-    covariance = inverse * variance
+    counted, lack, excess = OWN_FREEDOM, np.nan, 0.0
+    if freedom and own > 0:
+        ratio = squares / freedom / own
+        lack = float(scipy.special.chdtrc(freedom, freedom * ratio))
+        counted = count_own(freedom, ratio)
+        excess = max(0.0, squares / freedom - own) if counted == 1 else 0.0
+    freedom += counted
+    covariance = inverse * (squares + counted * own) / freedom
     half = student_quantile(freedom, none.confidence) * np.sqrt(np.diag(covariance))[1:]
     exponents = {name: Estimate(float(value), float(value - one), float(value + one), len(y))
                  for name, value, one in zip(none.names, beta[1:], half)}
@@ -221,11 +188,9 @@ def _separable(logs: np.ndarray, varying: Sequence[int]) -> list[int]:
 
 
 def _deviation(estimate: Estimate, confidence: float) -> float:
-    """Of the logarithm, as the interval implies; NaN: a value without an interval; inf: open, or no value."""
+    """Of the logarithm, as the interval implies; not finite: open, or without an interval or a value."""
     if not (estimate.met and estimate.value > 0):
         return np.inf
-    if np.isnan(estimate.low) or np.isnan(estimate.high):
-        return np.nan
     with np.errstate(divide="ignore"):
         sides = np.log([estimate.value / np.float64(estimate.low), np.float64(estimate.high) / estimate.value])
     return float(np.sqrt((sides ** 2).mean()) / normal_quantile(confidence))

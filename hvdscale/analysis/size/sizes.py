@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,13 +31,10 @@ _NUMBER = re.compile(r"\s*((?:(?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[
 
 @dataclass(frozen=True)
 class Size:
-    """A size by name, and where to look for it.
-
-    pattern  a regular expression with one group, searched in ``dataset/model``; None: the logs' own values
-    """
+    """A size by name, and where to look for it."""
 
     name: str
-    pattern: str | None = None
+    pattern: str | None = None      # with one group, searched in ``dataset/model``; None: the logs' own values
 
     @classmethod
     def parse(cls, text: str) -> Size:
@@ -67,7 +65,6 @@ class SizeCell:
 
     @property
     def label(self) -> str:
-        """The workload's name."""
         return f"{self.workload.dataset}/{self.workload.model}"
 
 
@@ -83,9 +80,8 @@ def parse_size(text: str, what: str = "size") -> float:
 def sizes_of(texts: Iterable[str]) -> tuple[Size, ...]:
     """Sizes from texts, see Size.parse; UsageError for a name twice."""
     found = tuple(map(Size.parse, texts))
-    names = [one.name for one in found]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(one.name for one in found).items():
+        if count > 1:
             raise UsageError(f"--size {name}: is given twice; give each size once")
     return found
 
@@ -111,12 +107,9 @@ def _split(study: Study, sizes: Sequence[Size], budgets: Mapping[float, float]
                          "metaparameter that is searched is no size")
     if len(rows) == 1:
         return [(tuple(rows[0].tolist()), study)]
-    return [(tuple(row.tolist()), _only(study, (columns == row).all(1))) for row in rows]
-
-
-def _only(study: Study, chosen: np.ndarray) -> Study:
-    """The chosen trials; the others count as neither finished nor diverged."""
-    return replace(among(study, chosen), repeat=study.repeat & chosen)
+    chosen = [(columns == row).all(1) for row in rows]          # the others count as neither finished nor diverged
+    return [(tuple(row.tolist()), replace(among(study, own), repeat=study.repeat & own))
+            for row, own in zip(rows, chosen)]
 
 
 def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndarray:
@@ -132,18 +125,19 @@ def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndar
         return own
     if size.name == TOKENS and (each := _tokens_a_step(study)) > 0 and study.budget_steps.any():
         return np.array([budgets.get(steps * each, np.nan) for steps in study.budget_steps.tolist()])
-    value = _of_workload(study, size.name)
-    if not value > 0:
-        there = [*study.metaparameters, *_arguments(study.workload), *[EXAMPLES] * bool(study.workload.train_examples),
-                 *[PARAMETERS] * (parameters_of(study.plan(0)) > 0)]
+    arguments = json.loads(study.workload.model_args or "{}")
+    there = {PARAMETERS: parameters_of(study.plan(0)), **(arguments if isinstance(arguments, dict) else {}),
+             EXAMPLES: study.workload.train_examples}
+    sizes = {key: float(value) for key, value in there.items()
+             if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0}
+    if size.name not in sizes:
         raise UsageError(f"--size {size.name}: the log of {study.workload} does not have it; it has "
-                         f"{', '.join(there) or 'no sizes'}. A pattern takes it from the name, such as "
-                         f"'{size.name}=([0-9.]+[kMB])'")
-    return np.full(len(study), value)
+                         f"{', '.join([*study.metaparameters, *sizes]) or 'no sizes'}. A pattern takes it from the "
+                         f"name, such as '{size.name}=([0-9.]+[kMB])'")
+    return np.full(len(study), sizes[size.name])
 
 
-def _tokens_a_step(study: Study) -> float:
-    """NaN: unknown."""
+def _tokens_a_step(study: Study) -> float:          # NaN: unknown
     of_set = (study.plan(0).get("measurement") or {}).get("train_tokens") or np.nan
     return float(study.global_batch * of_set / (study.workload.train_examples or np.nan))
 
@@ -158,18 +152,3 @@ def _budgets(studies: Sequence[Study]) -> dict[float, float]:
             fewest = spent
         found[spent] = fewest
     return found
-
-
-def _of_workload(study: Study, name: str) -> float:
-    if name == EXAMPLES:
-        return float(study.workload.train_examples)
-    value = _arguments(study.workload).get(name)
-    if value is None and name == PARAMETERS:
-        value = parameters_of(study.plan(0))
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
-
-
-def _arguments(workload: JobKey) -> Mapping[str, object]:
-    """The model's arguments."""
-    found = json.loads(workload.model_args or "{}")
-    return found if isinstance(found, dict) else {}

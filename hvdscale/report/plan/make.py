@@ -14,7 +14,7 @@ from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.next_runs import next_runs
 from ...analysis.report_data import Contents, JobResults, Options, Section, analyse
-from ...analysis.step_time import Links, timings_of
+from ...analysis.step_time import REFUTED_AT, Links, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study
 from ...analysis.trials import JobKey, Trial
@@ -200,8 +200,8 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
         "assumed": plan.assumed, "decision": decision_values(plan),
         "step_times": {
             **pick(plan.times.timings, "machine"), **pick(plan.times.model, "misses"),
-            "laws": [pick(fit, "name=law refuted misses") for fit in plan.times.model.fits],
-            **pick(plan.times.model, "reach"), "timings": [
+            "laws": [{"name": law, "probability": share, "refuted": share < REFUTED_AT}
+                     for law, share in plan.times.model.laws.items()], "timings": [
                 {**pick(one, "workers nodes global_batch accumulation=passes seconds=value"),
                  "runs": len(one.seconds), **pick(one, "crowded"), "trials": trial_list(one.trials)}
                 for one in plan.times.timings.found]},

@@ -121,8 +121,8 @@ def model_table(plan: WorkerPlan) -> Table:
         factor = 1 if name in POWERS + PAUSES else 1000         # seconds in ms
         middle, low, high = (factor * one for one in model.interval(name, confidence))
         return Cell(number(middle) if math.isfinite(middle) else "full", middle, low, high,
-                    "" if model.is_given(name, confidence) else span(low, high))
+                    "" if name in model.given else span(low, high))
     return PLAN.table("step-model", model.names, notes=notes, cells={
         "parameter": lambda name: Cell(MODEL_WORDS[name][0]), "symbol": lambda name: Cell(MODEL_WORDS[name][1]),
-        "value": value, "told": lambda name: Cell("given" if model.is_given(name, confidence) else
+        "value": value, "told": lambda name: Cell("given" if name in model.given else
                                                   "yes" if model.is_determined(name, confidence) else "no")})

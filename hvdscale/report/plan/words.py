@@ -6,13 +6,11 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
-from ...analysis.decision.steps import RUN_DEVIATION
-from ...analysis.decision.times import BETWEEN, MEMBERS
 from ...analysis.grouping import group_by
 from ...analysis.next_runs import PROBE_STEPS, Measurement, NextRuns, next_runs
-from ...analysis.step_laws import LAWS
-from ...analysis.step_time import ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, MEASURED, Timings
-from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
+from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LINKS_BETWEEN, MEASURED, MEMBERS,
+                                   REFUTED_AT, Timings)
+from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import JobKey
 from ...analysis.worker_plan import (AT_ONCE, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, TIMED_ONCE, NoPlan, Option,
                                      Request, Value, WorkerPlan)
@@ -34,8 +32,8 @@ SURE = 0.8              # chances of the cheapest and of the knee are said below
 ASSUMPTIONS = {
     ONE_RUN: f"runs of a setting differ by {percent(RUN_DEVIATION)} in steps, as none ran twice",
     TIMED_ONCE: f"their step times differ by {percent(ASSUMED_DEVIATION)}, as none was timed twice",
-    LINKS: f"links that no log has timed are like those of other clusters ({percent(BETWEEN[0])} of a pass for an "
-           f"allreduce over {MEMBERS:.0f} nodes, within a factor {math.exp(2 * BETWEEN[1]):.0f})",
+    LINKS: f"links that no log has timed are like those of other clusters ({percent(LINKS_BETWEEN[0])} of a pass for "
+           f"an allreduce over {MEMBERS:.0f} nodes, within a factor {math.exp(2 * LINKS_BETWEEN[1]):.0f})",
     PREDICTED: "the steps are those that the gradient noise scale predicts"}
 REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
 
@@ -67,10 +65,9 @@ def find_basis(plan: WorkerPlan) -> Iterator[Finding]:
                             counts=_counts(untimed), held=held,
                             within=bool(plan.times.model.between or untimed[0] <= held))
         yield from (*_describe_steps(plan), *_describe_times(plan))
-        fits = sorted(plan.times.model.fits, key=lambda fit: LAWS.index(fit.law))
-        if len(fits) > 1:
-            yield PLAN.find("laws", fitting=[str(fit.law) for fit in fits if not fit.refuted],
-                            refuted=[str(fit.law) for fit in fits if fit.refuted])
+        if laws := plan.times.model.laws:
+            yield PLAN.find("laws", fitting=[law for law, share in laws.items() if share >= REFUTED_AT],
+                            refuted=[law for law, share in laws.items() if share < REFUTED_AT])
     for why, left_out in group_by(plan.left_out, lambda one: one[1]).items():
         workers = [count for count, _ in left_out]
         yield PLAN.find("not_at", counts=_counts(workers), one=workers == [1], why=why)
@@ -274,7 +271,7 @@ def _describe_steps(plan: WorkerPlan) -> Iterator[Finding]:
 def _describe_times(plan: WorkerPlan) -> Iterator[Finding]:
     timings, model = plan.times.timings, plan.times.model
     yield PLAN.find("times", ways=len(timings.found), machine=str(timings.machine),
-                    missed=model.misses if model.settings > 2 else None)
+                    missed=model.misses if len(timings.found) > 2 else None)
     met = [point.global_batch for point in plan.curve.met if point.trials]
     timed = [one.global_batch for one in timings.found]
     if met and timed and not (min(timed) <= max(met) and min(met) <= max(timed)):

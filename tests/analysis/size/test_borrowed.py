@@ -20,8 +20,9 @@ def test_a_rule_is_read(text, of, at):
 @pytest.mark.parametrize("text, match", [
     ("", "begins with"), ("steps = 3", "begins with"), ("batch = ", "it ends where"), ("batch = 3 +", "joins numbers"),
     ("batch = 3 * __import__('os')", "'os'"), ("batch = 3 tokens", "'tokens' where"), ("batch = 0", "above 0"),
-    ("batch = tokens^x", "'x' is no number"), ("batch = tokens^(1/0)", "divides by 0"),
-    ("batch = tokens^(1/2", "not closed"), ("batch = 9^999999", "no finite number"), ("batch = 1e999", "no number")])
+    ("batch = tokens^x", "'^x' is no power"), ("batch = tokens^(1/0)", "divides by 0"),
+    ("batch = tokens^(1/2", "brackets"), ("batch = 9^999999", "finite"), ("batch = 1e999", "finite"),
+    ("batch = tokens^1e999", "finite")])
 def test_what_is_no_rule_is_refused_and_says_why(text, match):
     with pytest.raises(UsageError, match="--law") as error:
         BorrowedLaw.parse(text)

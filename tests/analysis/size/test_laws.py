@@ -9,8 +9,7 @@ from hvdscale.analysis.critical_batch_fit import fit_critical_batch
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.reference import load
 from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.size.basin import basin_of
-from hvdscale.analysis.size.laws import laws_of
+from hvdscale.analysis.size.laws import basin_of, laws_of
 from hvdscale.analysis.size.power_law import SizePoint, fit_power_law
 from hvdscale.analysis.size.sizes import parse_size, sizes_of
 from hvdscale.analysis.studies import studies_of

@@ -1,0 +1,167 @@
+"""Draws of what is not known for certain: of numbers in a plan, from a posterior, and of the truth behind means.
+
+Posteriors are of parameters that are standard normal, and independent, in the prior. They are drawn by sequential Monte
+Carlo (Del Moral, Doucet and Jasra 2006): the power of the likelihood grows from 0 to 1 in stages that each keep half of
+the draws effective. At each stage draws are resampled, and moved by Metropolis steps along differences of other draws
+(ter Braak 2006), which follow the shape of the posterior.
+
+The logarithm of a measured mean differs from the law by noise, whose standard deviation the repeats estimate, and by
+what the law lacks, which is normal with a standard deviation that is drawn too. So a setting that was measured is
+as measured where repeats are many or the law fits badly, and near the law where they are few and it fits well.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+DRAWS = 1000
+MOVES = 8                       # of each draw at each stage
+LENGTHS = (0.2, 1.0, 2.0)       # of a move, relative to the length that suits a normal posterior
+WHOLE, PART = 0.5, 0.35         # share of moves of all parameters; share of the parameters in the others
+JITTER = 1e-4                   # added to a move, so that two equal draws part
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number with the ends of its interval, quantiles of its draws."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Value:
+        return Value(factor * self.value, factor * self.low, factor * self.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A number and draws of it, shape (draws,)."""
+
+    value: float
+    draws: np.ndarray
+
+    def times(self, other: Drawn | float) -> Drawn:
+        if isinstance(other, Drawn):
+            return Drawn(self.value * other.value, self.draws * other.draws)
+        return Drawn(self.value * other, self.draws * other)
+
+    def over(self, other: Drawn) -> Drawn:
+        """The quotient; inf in draws in which neither meets the target, 1 in those of a number over itself."""
+        if self.draws is other.draws:
+            return Drawn(self.value / other.value, np.ones(len(self.draws)))
+        with np.errstate(invalid="ignore"):
+            draws = self.draws / other.draws
+        return Drawn(self.value / other.value, np.where(np.isnan(draws), np.inf, draws))
+
+    def within(self, start: float, end: float) -> Drawn:
+        """Of that many steps, those between two."""
+        return Drawn(min(max(self.value - start, 0), end - start), np.clip(self.draws - start, 0, end - start))
+
+    def known(self, confidence: float) -> Value:
+        """With the ends of its interval."""
+        return Value(float(self.value), *quantiles(self.draws, confidence))
+
+
+def levels(draws: int) -> np.ndarray:
+    """Evenly spaced probabilities, so that draws made from them have exactly the intended median and spread."""
+    return (np.arange(draws) + 0.5) / draws
+
+
+def quantiles(draws: np.ndarray, confidence: float) -> tuple[float, float]:
+    """Ends of the central ``confidence`` of the draws; inf where enough draws are inf."""
+    ordered = np.sort(draws)
+    tail = (1 - confidence) / 2
+    last = len(ordered) - 1
+    return float(ordered[int(np.floor(tail * last))]), float(ordered[int(np.ceil((1 - tail) * last))])
+
+
+def log_variance(draws: np.ndarray) -> float:
+    """The variance of the logarithms of the finite, positive draws; 0 without any."""
+    known = draws[np.isfinite(draws) & (draws > 0)]
+    return float(np.log(known).var()) if len(known) else 0.0
+
+
+def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], parameters: int, draws: int = DRAWS,
+                     seed: int = 0) -> np.ndarray:
+    """Draws of shape (draws, parameters), as the likelihood takes them; the same seed gives the same ones."""
+    random = np.random.default_rng([seed, 9])
+    found = random.standard_normal((draws, parameters))
+    likelihood, power = _known(log_likelihood(found)), 0.0
+    while power < 1:
+        step = _next_step(likelihood, 1 - power)
+        weights = np.cumsum(np.exp(step * (likelihood - likelihood.max())))
+        even = (np.arange(draws) + random.random()) / draws * weights[-1]
+        picked = np.searchsorted(weights, even).clip(max=draws - 1)
+        found, likelihood, power = found[picked], likelihood[picked], power + step
+        for _ in range(MOVES):
+            length = 2.38 / np.sqrt(2 * parameters) * random.choice(LENGTHS, (draws, 1), p=(0.1, 0.8, 0.1))
+            share = np.where(random.random((draws, 1)) < WHOLE, 1.0, PART)
+            along = found[random.permutation(draws)] - found[random.permutation(draws)]
+            moved = found + (length * along * (random.random((draws, parameters)) < share)
+                             + JITTER * random.standard_normal((draws, parameters)))
+            there = _known(log_likelihood(moved))
+            gain = power * (there - likelihood) + 0.5 * ((found ** 2).sum(1) - (moved ** 2).sum(1))
+            better = np.log(random.random(draws)) < gain
+            found[better], likelihood[better] = moved[better], there[better]
+    return found[random.permutation(draws)]
+
+
+def _known(likelihood: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(likelihood), -1e300, np.maximum(likelihood, -1e300))
+
+
+def _next_step(likelihood: np.ndarray, most: float) -> float:
+    """The largest addition to the power, up to ``most``, that leaves half of the draws effective."""
+    def effective(step: float) -> float:
+        weights = np.exp(step * (likelihood - likelihood.max()))
+        return float(weights.sum() ** 2 / (weights ** 2).sum() / len(weights))
+    if effective(most) >= 0.5:
+        return most
+    low, high = 0.0, most
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if effective(middle) >= 0.5 else (low, middle)
+    return high
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Means of logarithms at settings, shape (settings,), and the standard deviations that their repeats imply."""
+
+    logs: np.ndarray
+    deviations: np.ndarray
+    freedom: float              # degrees of freedom of the deviations; 0: they are assumed
+    spread: float               # in the prior, deviation of the logarithm of what the deviations are too large by
+    lack: tuple[float, float]   # in the prior, median and deviation of the logarithm of what the law lacks
+
+    def noise(self, drawn: np.ndarray) -> np.ndarray:
+        """Variances, shape (draws, settings), for standard normal draws of the spread."""
+        return np.exp(2 * self.spread * drawn[:, None]) * self.deviations ** 2
+
+    def lacking(self, drawn: np.ndarray) -> np.ndarray:
+        """Standard deviations of what the law lacks, shape (draws, 1), likewise."""
+        return self.lack[0] * np.exp(self.lack[1] * drawn[:, None])
+
+    def log_likelihood(self, law: np.ndarray, spread: np.ndarray, lack: np.ndarray) -> np.ndarray:
+        """Of the law's logarithms at the settings, shape (draws, settings); spread and lack are standard normal."""
+        variance = self.noise(spread) + self.lacking(lack) ** 2
+        fit = -0.5 * ((self.logs - law) ** 2 / variance + np.log(variance)).sum(1)
+        # of the repeats' own deviation, whose square is chi-square with this freedom
+        return fit - self.freedom * (self.spread * spread + 0.5 * np.exp(-2 * self.spread * spread))
+
+    def draw(self, law: np.ndarray, of_law: np.ndarray, settings: np.ndarray, spread: np.ndarray, lack: np.ndarray,
+             random: np.random.Generator) -> np.ndarray:
+        """Draws of the truth, shape (draws, places), from the law's logarithms at the places and, ``of_law``, at the
+        settings. ``settings`` is which of these each place is; -1: none."""
+        lacking = self.lacking(lack)
+        normal = random.standard_normal(law.shape)
+        found = law + lacking * normal
+        known = settings >= 0
+        if known.any():
+            noise = self.noise(spread)[:, settings[known]]
+            gain = lacking ** 2 / (lacking ** 2 + noise)
+            at = of_law[:, settings[known]]
+            found[:, known] = at + gain * (self.logs[settings[known]] - at) + np.sqrt(gain * noise) * normal[:, known]
+        return found
