@@ -170,12 +170,7 @@ class DataParallelStep:
         started, fault, sums, data_seconds = time.perf_counter(), None, Sums(0.0, 0, 0), 0.0
         parts = self._passes(self.stream.size(step))
         try:
-            part = self.noise.first(step)
-            if part is not None:                            # extra gradients, which the noise scale needs
-                self.buffer.begin()
-                extra, _ = self._gradients(step, (part,), self.feed.read(step, part))
-                self.buffer.finish()
-                self.noise.keep(self.buffer.gradients, extra.count)
+            self._before(step)
             self.buffer.begin(self.noise.begin(step))
             sums, data_seconds = self._gradients(step, parts, self.feed.batches(step))
         except WorkerLostError:
@@ -202,6 +197,15 @@ class DataParallelStep:
         agreed = tuple(vote for vote, ranks in zip(VOTES, rest) if ranks)
         rest = rest[len(VOTES):]
         return sums, agreed, rest[:self._timed], rest[self._timed:]
+
+    def _before(self, step: int) -> None:
+        """Compute the extra gradients that the noise scale needs."""
+        part = self.noise.first(step)
+        if part is not None:
+            self.buffer.begin()
+            sums, _ = self._gradients(step, (part,), self.feed.read(step, part))
+            self.buffer.finish()
+            self.noise.keep(self.buffer.gradients, sums.count)
 
     def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[Sums, float]:
         """Add up the gradients of the passes; returns their sums and the seconds of data. Losses are first divided by

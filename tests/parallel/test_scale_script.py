@@ -31,7 +31,7 @@ def test_the_commands_of_the_guide_time_a_script_and_name_a_section_of_one_rank(
     (tmp_path / "train.py").write_text(SLOW.replace('"--slow", default=""', '"--slow", default="serial"'))
     scale, plan = (shlex.split(each.command)[1:] for each in guides.typed("hvdscale/scaling/README.rst"))
     said = " ".join(run(sys.executable, "-m", "hvdscale.cli.scale", *scale, timeout=120).stdout.split())
-    assert "train.py/script, sgd" in said and "Weak scaling, 1 to 2 workers" in said
+    assert "train.py/script, sgd" in said and re.search("Weak scaling, 1 to 2#? workers", said)
     assert re.search(r"Rank 0 alone spends 2\d[.\d]* ms a step outside of data, passes and optimizer at 2 w", said)
     for workers in (1, 2):
         with read_log(tmp_path / f"runs/mine/w{workers}-r1.h5") as log:
@@ -57,8 +57,8 @@ def test_a_count_at_which_the_script_fails_is_named_and_the_other_stands(scaled)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slow, named", [
-    ("rank", r"Rank 1 is slow at 2 workers: 2\d[.\d]* ms of computing a step, the others"),
-    ("loader", r"The loader is short at 2 workers: \d\d% of a step")])
+    ("rank", r"Rank 1 is slow at 2 workers#?: 2\d[.\d]* ms of computing a step, the others"),
+    ("loader", r"The loader is short at 2 workers#?: \d\d% of a step")])
 def test_what_slows_a_script_down_is_named(scaled, slow, named):
     code, said = scaled("1,2", "--slow", slow)
     assert code == 0 and re.search(named, said), said

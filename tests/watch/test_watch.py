@@ -2,6 +2,7 @@
 import inspect
 import os
 import random
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -187,7 +188,11 @@ def wrapper(tmp_path, monkeypatch):
             (tmp_path / folder / "__init__.py").touch()
         path.write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    return make
+    before = {*sys.modules}
+    yield make
+    for name in {*sys.modules} - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 GPUS = torch.cuda.is_available()
