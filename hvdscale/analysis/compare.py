@@ -98,7 +98,9 @@ class Comparison:
     def verdict(self) -> str:
         """The worst verdict of its cells and of all cells together; UNDECIDED for a missing cell."""
         verdicts = [*(cell.verdict for cell in self.cells), _worst(self.overall)]
-        return max(verdicts + [UNDECIDED] * bool(self.missing), key=VERDICTS.index)
+        if self.missing:
+            verdicts.append(UNDECIDED)
+        return max(verdicts, key=VERDICTS.index)
 
     @property
     def judged(self) -> int:
@@ -231,8 +233,10 @@ def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
     """Whether two runs met the target at the same evaluation, with every evaluation up to there equal."""
     if not ours.met or ours.steps != theirs.steps:
         return False
-    courses = [(trial.step[:count], trial.metrics[column][:count]) for trial in (ours.trial, theirs.trial)
-               for count in [int(np.searchsorted(trial.step, ours.steps, "right"))]]
+    courses = []
+    for trial in (ours.trial, theirs.trial):
+        count = int(np.searchsorted(trial.step, ours.steps, "right"))
+        courses.append((trial.step[:count], trial.metrics[column][:count]))
     return all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*courses))
 
 
@@ -243,7 +247,7 @@ class _Pools:
         once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
         pairs = {one.place(measure) for one in samples if one.pairs}
         tables = [np.array(sides) for place, sides in once.items() if place in pairs and len(sides[0][0]) > 1]
-        self.paired = [pooled_paired([values for table in tables for values in [table[:, at]]
+        self.paired = [pooled_paired([values for values in (table[:, at] for table in tables)
                                       if (values > 0).all() and np.isfinite(values).all()]) for at in (0, 1)]
         self.apart = [pooled([side[at] for place, sides in once.items() if place not in pairs for side in sides])
                       for at in (0, 1)]
@@ -366,7 +370,7 @@ def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances
     tests = []
     for measure in (MEASURES if target else (SPEED,)):
         once = {one.place(measure): one for one in samples}
-        ratios = [found for one in once.values() for found in [_cell_ratios(measure, one)] if found]
+        ratios = list(filter(None, (_cell_ratios(measure, one) for one in once.values())))
         if len(ratios) > 1:
             value, low, high = np.array(ratios, float).T
             ends = hull(mean_interval(value, confidence=tolerances.confidence),

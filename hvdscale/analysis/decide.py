@@ -176,8 +176,9 @@ def _metric(pair: Sequence[RunCell], comparison: Comparison, budget: Budget | No
     values = [{**dict.fromkeys([trial.seed_key for trial in one.diverged], lost), **{run.trial.seed_key: best_value(
         run.trial.metrics[target.column][run.trial.step <= last], target.minimizes) for run in one.runs}}
         for one in pair]
-    return values if target.minimizes else [{seed: 1 / value if value else -1.0 for seed, value in one.items()}
-                                            for one in values]
+    if target.minimizes:
+        return values
+    return [{seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values]
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,7 +93,7 @@ def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Esti
     runs = min(over.runs, under.runs)
     if above is below:
         return replace(Estimate.unknown(runs), value=1.0 if over.met and over.value > 0 else np.nan)
-    most = over.high if over.high == over.high else over.value
+    most = over.value if np.isnan(over.high) else over.high
     if over.met and np.isinf(under.value) and under.low > 0:
         return Estimate(np.nan, 0.0, most / under.low, runs)
     if not (over.met and under.met) or 0 in (over.value, under.value):

@@ -95,7 +95,7 @@ class Machine:
     @property
     def gradient_bytes(self) -> int:
         """Bytes per parameter in the allreduce."""
-        return 2 if self.compression == "fp16" else 8 if self.precision == "fp64" else 4
+        return 2 if self.compression == "fp16" else {"fp64": 8}.get(self.precision, 4)
 
     def __str__(self) -> str:
         threads = f", {counted(self.threads, 'thread')} a worker" if self.threads else ""

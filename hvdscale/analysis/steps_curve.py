@@ -190,8 +190,7 @@ class StepsCurve:
             return StepsAt(estimate.value, np.full(DRAWS, estimate.value), MEASURED, point)
         random = np.random.default_rng([0, 4, point.global_batch])
         deviate = random.permutation(scipy.special.ndtri(levels(DRAWS)))
-        low, high = (value if end != end else end for value, end in
-                     ((estimate.value, estimate.low), (estimate.value, estimate.high)))
+        low, high = (estimate.value if np.isnan(end) else end for end in (estimate.low, estimate.high))
         down = np.log(estimate.value / max(low, estimate.value / LOWEST))
         up = np.log(high / estimate.value) if high < np.inf else down
         drawn = estimate.value * np.exp(deviate / normal_quantile(self.confidence) * np.where(deviate < 0, down, up))
@@ -270,6 +269,6 @@ def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confide
     random = np.random.default_rng([0, 6])
     measured, model = (random.permutation(scipy.special.ndtri(levels(draws))) / normal_quantile(confidence)
                        for _ in range(2))
-    down = np.log(scale / low) if 0 < low <= scale else np.log(NOISE_WITHIN) if low == 0 else 0.0
-    up = np.log(high / scale) if scale <= high < np.inf else np.log(NOISE_WITHIN) if np.isinf(high) else 0.0
+    factors = NOISE_WITHIN if low == 0 else scale / low, NOISE_WITHIN if np.isinf(high) else high / scale
+    down, up = np.fmax(np.log(factors), 0.0)            # 0 for an end that is unknown
     return scale * np.exp(measured * np.where(measured < 0, down, up) + model * np.log(NOISE_WITHIN))

@@ -83,7 +83,7 @@ class BorrowedLaw:
     def at(self, sizes: Mapping[str, float]) -> float:
         """Its value at sizes; inf or 0 where it overflows."""
         logs = math.log(self.factor) + sum(power * math.log(sizes[name]) for name, power in self.powers.items())
-        return math.exp(logs) if abs(logs) < 700 else math.inf if logs > 0 else 0.0
+        return math.exp(max(logs, -800.0)) if logs < 700 else math.inf
 
 
 @dataclass(frozen=True)

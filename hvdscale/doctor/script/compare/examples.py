@@ -139,8 +139,9 @@ def planned(record: Record, but_last: bool = False) -> list[int | str]:
     """The indices of the first training epoch, to its end, as far as its sampler gave them; else empty."""
     first = trained(record)[0]
     batches = [batch.ids for batch in first.batches] + first.rest
-    known = (first.ended or first.cut is not None) and not first.iterable
-    return [one for batch in batches[:-1 if but_last else None] for one in batch] if known else []
+    if first.iterable or not first.ended and first.cut is None:
+        return []
+    return [one for batch in batches[:len(batches) - but_last] for one in batch]
 
 
 def filled_up(pair: Pair) -> int:
