@@ -214,7 +214,7 @@ def _point(trials: Sequence[Trial], metric: str, tolerance: Tolerance, confidenc
     losses = np.array([[_loss(trial, metric) for trial in row] for row in own], float)
     branch, every = own[0][0].branch, [trial for row in own for trial in row]
     passed = int(np.flatnonzero(excess_of(losses, tolerance).within)[-1])
-    measured = [row[passed].noise for row in own if row[passed].noise is not None]
+    measured = [noise for noise in (row[passed].noise for row in own) if noise is not None]
     return BranchPoint(
         branch["step"], branch["examples"], tuple(factors), losses, tolerance.at(float(losses.mean(0).min())),
         critical_factor(factors, losses, tolerance, confidence).scaled(branch["base_batch"]),
