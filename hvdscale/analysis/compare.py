@@ -87,7 +87,6 @@ class ComparedCell:
 
     @property
     def verdict(self) -> str:
-        """The worst verdict of its tests."""
         return _worst(self.tests)
 
 
@@ -111,7 +110,6 @@ class Comparison:
 
     @property
     def judged(self) -> int:
-        """The number of tests with a verdict."""
         return sum(test.verdict is not None for tests in (*(cell.tests for cell in self.cells), self.overall)
                    for test in tests)
 
@@ -398,10 +396,9 @@ def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances
         ratios = [found for one in once.values() for found in [_cell_ratios(measure, one)] if found]
         if len(ratios) > 1:
             value, low, high = np.array(ratios, float).T
-            ends = hull(mean_interval(value, confidence=tolerances.confidence),
-                        mean_interval(low, confidence=tolerances.confidence) if low.all() else (0.0, 0.0),
-                        mean_interval(high, confidence=tolerances.confidence) if np.isfinite(high).all() else
-                        (np.inf, np.inf))
+            whole, least, most = (mean_interval(each, confidence=tolerances.confidence) for each in (value, low, high))
+            ends = hull(whole, least if low.all() else (0.0, 0.0),
+                        most if np.isfinite(high).all() else (np.inf, np.inf))
             change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
             tolerance = tolerances.of(measure)
             verdict, reason = (None, "") if tolerance is None else _judge_ratio(change, tolerance, measure)
@@ -436,5 +433,4 @@ def _search_ratios(measure: str, samples: _Samples) -> tuple[float, float, float
 
 
 def _worst(tests: Iterable[Test]) -> str:
-    """The worst verdict of those that were judged."""
     return max((test.verdict for test in tests if test.verdict is not None), key=VERDICTS.index, default=OK)

@@ -278,8 +278,7 @@ def _phases(way: _Way, pieces: Sequence[tuple[int, int, Drawn]], clocks: Sequenc
     spent = [taken.times(clock[workers]) for (_, _, taken), clock, workers in zip(pieces, clocks, way.workers)]
     changed = [other not in (None, workers) for other, workers in zip((None, *way.workers), way.workers)]
     again = [(request.relaunch or 0) * one for one in changed]
-    phases = tuple(Phase(batch, workers, request.nodes(workers), start, known(taken), known(own),
-                         clock[workers].mark)
+    phases = tuple(Phase(batch, workers, request.nodes(workers), start, known(taken), known(own), clock[workers].mark)
                    for (start, batch, taken), workers, own, clock in zip(pieces, way.workers, spent, clocks))
     whole = [Drawn(own.value + more, own.draws + more) for own, more in zip(spent, again)]
     return Phases(phases, known(_sum(whole)), known(_sum([

@@ -213,8 +213,7 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
     reasons, remarks = _list_differences(curve, published)
     if reasons:
         other_goal = len(reasons) == 1 and not _is_same_goal(curve.target, published.target)
-        return NoMatch(tuple(reasons), curve, published,
-                       _find_base(curve, published) if other_goal else None)
+        return NoMatch(tuple(reasons), curve, published, _find_base(curve, published) if other_goal else None)
     found, beyond = [], []
     for point in curve.points:
         at = published.at(point.global_batch)

@@ -21,7 +21,7 @@ from ..formatting.numbers import counted
 from ..log.schema import Status
 from .drawn import Drawn, levels
 from .grouping import group_by
-from .intervals import Spread, geometric_mean, pooled
+from .intervals import Spread, geometric_mean, pooled, pooled_repeats
 from .measured import Footprint, measured_of
 from .slow_runs import slow_runs
 from .step_fit import FitProblem, Observed
@@ -113,7 +113,7 @@ class Timings:
     @cached_property
     def spread(self) -> Spread:
         """The spread of the logarithms of the times of one configuration, pooled over all."""
-        return pooled([one.seconds for one in self.found])
+        return pooled_repeats([one.seconds for one in self.found])
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,7 @@ def timings_of(trials: Iterable[Trial]) -> Timings:
 def _read_machine(trial: Trial) -> Machine:
     execution, problem = trial.execution, trial.plan.get("problem") or {}
     return Machine(str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
-                   str(problem.get("precision") or ""),
-                   str(problem.get("compression") or "").removeprefix("none"))
+                   str(problem.get("precision") or ""), str(problem.get("compression") or "").removeprefix("none"))
 
 
 def _by_setting(trials: Iterable[Trial]) -> tuple[Timing, ...]:
@@ -201,7 +200,6 @@ class Fit:
 
     @property
     def refuted(self) -> bool:
-        """Whether the timings refute the law."""
         return self.parameters is None
 
 
@@ -393,12 +391,14 @@ class StepTimes:
         return any(value > self.model.reach * most for value, (_, most) in limits)
 
     def _deviation(self, timing: Timing) -> np.ndarray:
-        """Draws of the error of a timing's logarithm."""
-        random = np.random.default_rng([0, 2, timing.workers, timing.per_node, timing.global_batch, timing.passes])
-        spread, size = self.timings.spread, self.model.draws
-        if spread.freedom:
-            deviates = (scipy.special.stdtrit(spread.freedom, levels(size)) * spread.deviation /
-                        np.sqrt(len(timing.seconds)))
-        else:
-            deviates = ASSUMED_DEVIATION * scipy.special.ndtri(levels(size))
-        return random.permutation(deviates)
+        """Draws of the error of a timing's logarithm; that of the hours of repeats is common to all timings."""
+        spread, size, (shared, repeats) = self.timings.spread, self.model.draws, self.timings.spread.shared
+        key = timing.workers, timing.per_node, timing.global_batch, timing.passes
+
+        def draw(freedom: float, variance: float | np.ndarray, *key: int) -> np.ndarray:
+            deviates = scipy.special.stdtrit(freedom, levels(size)) * np.sqrt(variance / len(timing.seconds))
+            return np.random.default_rng([0, 2, *key]).permutation(deviates)
+        if shared:
+            rest = repeats * (len(self.timings.found) - 1)
+            return draw(rest, spread.variance - shared, *key) + draw(repeats, shared)
+        return draw(*(spread.freedom, spread.variance) if spread.freedom else (np.inf, ASSUMED_DEVIATION ** 2), *key)

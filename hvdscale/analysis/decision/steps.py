@@ -36,10 +36,9 @@ class StepsPosterior:
         self.curve, self.draws = curve, draws
         self.batches = np.array([point.global_batch for point in curve.met], float)
         points = [SettingPoint(point.global_batch, point.steps, curve.confidence) for point in curve.met]
-        self.measured = Measured(
-            np.log([point.steps.value for point in curve.met]),
-            np.maximum([_deviation(*pair) for pair in zip(curve.met, points)], LEAST),
-            max((_freedom(*pair) for pair in zip(curve.met, points)), default=0), SPREAD, LACK)
+        self.measured = Measured(np.log([point.steps.value for point in curve.met]),
+                                 np.maximum([_deviation(*pair) for pair in zip(curve.met, points)], LEAST),
+                                 max((_freedom(*pair) for pair in zip(curve.met, points)), default=0), SPREAD, LACK)
         self.middle = float(np.exp(np.log(self.batches).mean())) if len(points) else 1.0
         self.level = float(self.measured.logs.mean()) if len(points) else 0.0
         self.centre, self.width = self._prior()

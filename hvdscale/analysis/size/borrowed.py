@@ -66,7 +66,6 @@ class _Parser:
             at = found.end()
 
     def law(self) -> BorrowedLaw:
-        """The whole rule."""
         of = self.take()
         if of not in (BATCH, RATE) or self.take() != "=":
             raise self.error(f"it begins with '{BATCH} =' or '{RATE} ='")
@@ -110,18 +109,15 @@ class _Parser:
         return number, name, power
 
     def signed(self) -> float:
-        """A number with its sign."""
         sign = self.take() if self.peek() in ("+", "-") else "+"
         return self.number(self.take()) * (-1 if sign == "-" else 1)
 
     def number(self, token: str) -> float:
-        """A finite number."""
         if not re.match(r"[\d.]", token) or not math.isfinite(float(token)):
             raise self.error(f"{token!r} is no number or size" if token else "it ends where a number or size belongs")
         return float(token)
 
     def raised(self, number: float, power: float) -> float:
-        """A number to a power."""
         try:
             return float(number ** power)
         except (OverflowError, ZeroDivisionError):
@@ -138,7 +134,6 @@ class _Parser:
         return self.tokens[self.place] if self.place < len(self.tokens) else ""
 
     def error(self, why: str) -> UsageError:
-        """The error that the rule is wrong."""
         return UsageError(f"--law {self.text!r}: {why}; a rule is a product of numbers and powers of sizes, such as "
                           f"{EXAMPLE}")
 

@@ -102,11 +102,9 @@ class PowerLaw:
 
     @property
     def lacks_fit(self) -> bool:
-        """Whether the law does not describe the cells."""
         return self.lack_of_fit <= LACKING
 
     def largest(self, name: str) -> float:
-        """The largest measured size."""
         return float(self._measured(name).max())
 
     def _measured(self, name: str) -> np.ndarray:
@@ -127,8 +125,7 @@ class PowerLaw:
         beyond = {name: self._beyond(name, sizes[name]) for name in self.asked if name in sizes}
         found = self.at(sizes)
         far = max(beyond.values(), default=1.0)
-        refused = ("path" if self._off_path(sizes) else
-                   "far" if far > REACH * (1 + 1e-9) else
+        refused = ("path" if self._off_path(sizes) else "far" if far > REACH * (1 + 1e-9) else
                    "lack" if self.lacks_fit and far > 1 else
                    "wide" if not found.high <= WIDEST * found.low else "")
         estimate = Estimate.unknown(found.runs) if refused else found

@@ -67,7 +67,6 @@ class SizeCell:
 
     @property
     def label(self) -> str:
-        """The workload's name."""
         return f"{self.workload.dataset}/{self.workload.model}"
 
 
@@ -170,6 +169,5 @@ def _of_workload(study: Study, name: str) -> float:
 
 
 def _arguments(workload: JobKey) -> Mapping[str, object]:
-    """The model's arguments."""
     found = json.loads(workload.model_args or "{}")
     return found if isinstance(found, dict) else {}
