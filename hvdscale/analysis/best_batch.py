@@ -40,8 +40,7 @@ class Valley:
 
     def at(self, batches: np.ndarray | Sequence[float]) -> np.ndarray:
         x = np.log2(np.asarray(batches, float)) - self.place
-        sides = [wall * np.maximum(side, 0) ** power
-                 for wall, power, side in zip(self.walls, self.powers, (-x, x))]
+        sides = [wall * np.maximum(side, 0) ** power for wall, power, side in zip(self.walls, self.powers, (-x, x))]
         return self.lowest + sides[0] + sides[1]
 
     @cached_property

@@ -1,7 +1,6 @@
 """The best value of a metric under a budget of steps, epochs, examples or seconds, at each batch size.
 
-Each trial is measured under the budget, trials that ended early are marked, and the best has an interval. The published
-table has only the best value of any number of trials.
+Each trial is measured under the budget, trials that ended early are marked, and the best has an interval.
 
 A larger batch takes fewer steps per epoch. What it loses under a budget of epochs it may regain under one of steps
 (Shallue et al. 2019, section 4.7), so the same trials are measured under both.
@@ -19,7 +18,7 @@ from ..errors import UsageError
 from ..plan import lengths
 from .best_of_n import BestOf, best_of_n, smallest_interval
 from .intervals import CONFIDENCE, Estimate
-from .studies import Study, best_metric, with_metric
+from .studies import Study, best_metric, last_measured, take, with_metric
 from .trials import JobKey
 
 AXES = {"steps": "step", "epochs": "examples", "examples": "examples", "seconds": "train_seconds"}
@@ -34,12 +33,7 @@ class TrialKind(IntEnum):
     LOST = 3            # neither complete nor pruned
 
 
-class EarlyEnd(Enum):
-    """Why a SHORT trial ended."""
-
-    OWN_BUDGET = "budget"
-    OWN_TARGET = "target"
-    PRUNED = "pruned"
+EarlyEnd = Enum("EarlyEnd", "OWN_BUDGET OWN_TARGET PRUNED")        # why a SHORT trial ended
 
 
 @dataclass(frozen=True, order=True)
@@ -122,6 +116,7 @@ class BudgetOutcomes:
     value: np.ndarray           # the best of the metric within the budget; NaN: none
     step: np.ndarray            # of the first evaluation with it
     kind: np.ndarray            # a TrialKind
+    stopped: np.ndarray         # see stop_at_success
 
     @cached_property
     def searched(self) -> np.ndarray:
@@ -139,6 +134,8 @@ class BudgetOutcomes:
             measurement = self.study.plan(trial).get("measurement") or {}
             if self.study.pruned[trial]:
                 found.add(EarlyEnd.PRUNED)
+            elif self.stopped[trial]:
+                found.add(EarlyEnd.OWN_TARGET)
             elif not measurement.get("target") or measurement.get("keep_going"):
                 found.add(EarlyEnd.OWN_BUDGET)
             elif self.study.budget_steps[trial] > 0:
@@ -152,10 +149,26 @@ def outcomes_under(study: Study, column: str, minimizes: bool, budget: Budget | 
     """A study's trials under a budget; None: each under its own. KeyError without the metric."""
     best = (best_metric(study, column, minimizes) if budget is None else
             best_metric(study, column, minimizes, budget.limit(study.workload), budget.axis))
-    kind = np.where(ends_short(study, budget), TrialKind.SHORT, TrialKind.MEASURED)
+    stopped = stop_at_success(study, column, minimizes)
+    short = ends_short(study, budget) | stopped & (budget is None)
+    kind = np.where(short, TrialKind.SHORT, TrialKind.MEASURED)
     kind[study.infeasible] = TrialKind.DIVERGED
     kind[~study.feasible & ~study.infeasible] = TrialKind.LOST
-    return BudgetOutcomes(study, best.value, best.step, kind.astype(np.int8))
+    return BudgetOutcomes(study, best.value, best.step, kind.astype(np.int8), stopped)
+
+
+def stop_at_success(study: Study, column: str, minimizes: bool) -> np.ndarray:
+    """Whether each trial ended at its first success, by the metric alone, as logs from elsewhere do not say why trials
+    ended: with a value better than any trial had before its end, if most that ended before the longest did so."""
+    evaluations, step = study.evaluations, study.evaluations.read("step")
+    values = evaluations.read(column) * (1 if minimizes else -1)
+    ends = last_measured(evaluations, values, evaluations.first[1:])
+    earlier = np.repeat(study.feasible, evaluations.counts) & (step > 0)
+    earlier[ends[ends >= 0]] = False
+    met = study.feasible & (take(values, ends) < np.fmin.reduce(values[earlier], initial=np.nan))
+    steps = np.where(study.feasible, take(step, ends), np.nan)
+    early = steps < np.fmax.reduce(steps, initial=0)
+    return met & (2 * np.sum(met & early) > np.sum(early))
 
 
 def ends_short(study: Study, budget: Budget | None) -> np.ndarray:

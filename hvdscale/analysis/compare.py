@@ -373,10 +373,9 @@ def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances
         ratios = list(filter(None, (_cell_ratios(measure, one) for one in once.values())))
         if len(ratios) > 1:
             value, low, high = np.array(ratios, float).T
-            ends = hull(mean_interval(value, confidence=tolerances.confidence),
-                        mean_interval(low, confidence=tolerances.confidence) if low.all() else (0.0, 0.0),
-                        mean_interval(high, confidence=tolerances.confidence) if np.isfinite(high).all() else
-                        (np.inf, np.inf))
+            whole, least, most = (mean_interval(each, confidence=tolerances.confidence) for each in (value, low, high))
+            ends = hull(whole, least if low.all() else (0.0, 0.0),
+                        most if np.isfinite(high).all() else (np.inf, np.inf))
             change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
             tests.append(Test(measure, np.nan, np.nan, change,
                               *_judge_ratio(change, tolerances.of(measure), measure)))
@@ -405,5 +404,4 @@ def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] 
 
 
 def _worst(tests: Iterable[Test]) -> str:
-    """The worst verdict of those that were judged."""
     return max((test.verdict for test in tests if test.verdict is not None), key=VERDICTS.index, default=OK)

@@ -119,8 +119,7 @@ class SettingPoint:
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = np.log([np.float64(between) / estimate.low, estimate.high / np.float64(between)])
         sides = sides[np.isfinite(sides)] if estimate.runs > 1 else sides[:0]
-        self.deviation = (float(np.sqrt((sides ** 2).mean()) / normal_quantile(confidence)) if sides.any() else
-                          np.nan)
+        self.deviation = float(np.sqrt((sides ** 2).mean()) / normal_quantile(confidence)) if sides.any() else np.nan
 
 
 def _count_before_rise(points: Sequence[SettingPoint]) -> int:

@@ -37,8 +37,7 @@ def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> 
     if not met.any():
         return None
     first = int(met.argmax())
-    after = met[first + 1:]
-    counts = len(after), int(after.sum())
+    counts = len(met) - first - 1, int(met[first + 1:].sum())
     if step[-1] >= PAST * step[first]:
         fitted = target.met_by(_improving(measured, target))
         at = int(fitted.argmax())

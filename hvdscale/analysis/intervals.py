@@ -24,6 +24,7 @@ GROWTHS = np.linspace(-3, 3, 121)   # powers of the batch that a pooled variance
 GROWS_FROM = 4              # batches
 GROWS_AT = 0.2              # probability of a growth where there is none: a missed one costs coverage, this little
 SHARED_AT = 0.2             # likewise of luck that seeds share between samples
+LEAST_BETWEEN = 0.01        # of the deviations between repeats of a series
 NONE = (np.nan, np.nan)     # the interval of one run, whose spread is unknown
 Ends = tuple[Any, Any]      # (low, high): numbers, or arrays where the values have leading axes
 
@@ -82,6 +83,12 @@ class Spread:
     @property
     def deviation(self) -> float | np.ndarray:
         return np.sqrt(self.variance)
+
+    @property
+    def of_repeats(self) -> dict[str, float] | None:
+        """The deviations between repeats of a series and within one, where the first is larger and LEAST_BETWEEN."""
+        parts = {"between": self.shared[0] ** 0.5, "within": float(np.sqrt(np.max(self.variance - self.shared[0])))}
+        return parts if parts["between"] > max(parts["within"], LEAST_BETWEEN) else None
 
 
 UNKNOWN = Spread(np.nan, 0)
@@ -143,6 +150,13 @@ def crossed(spread: Spread, samples: Sequence[np.ndarray], batches: Sequence[flo
     freedom = parts.sum() ** 2 / (parts ** 2 / np.array([1, count - 1]) / (seeds - 1)).sum()
     return replace(spread, variance=float(parts.sum()), freedom=float(freedom),
                    shared=(float(of_seeds - rest) / count, seeds - 1))
+
+
+def pooled_repeats(samples: Sequence[np.ndarray]) -> Spread:
+    """A pooled spread; where repeats of a series of samples differ by more than runs within one, that of both."""
+    spread = pooled(samples)
+    both = crossed(spread, samples, [1.0]) if len(set(map(len, samples))) == 1 else spread
+    return both if both.of_repeats else spread
 
 
 def joined(parts: Iterable[tuple[float | np.ndarray, float]], batches: Sequence[float] = ()) -> Spread:

@@ -126,8 +126,7 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
                 break
     weight = np.exp(likely - likely.max())
     best, fewest, *shape = points[random.choice(len(points), DRAWS, p=weight / weight.sum())].T
-    return Landscape(best, fewest, np.array(shape), float(np.min(log_rate)), float(np.max(log_rate)),
-                     len(log_rate))
+    return Landscape(best, fewest, np.array(shape), float(np.min(log_rate)), float(np.max(log_rate)), len(log_rate))
 
 
 def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, before: np.ndarray, steps: np.ndarray,

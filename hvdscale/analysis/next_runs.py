@@ -75,7 +75,6 @@ def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np
 
 
 def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRuns:
-    """What these measurements cost and bring."""
     decision, seconds, seen = plan.decision, 0.0, []
     spread = plan.times.timings.spread
     of_times = spread.deviation if spread.freedom else ASSUMED_DEVIATION

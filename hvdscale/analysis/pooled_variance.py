@@ -14,7 +14,7 @@ import scipy
 
 from ..log.schema import UNKNOWN_SEED
 from .grouping import group_by
-from .intervals import OWN_FROM, Pools, Spread, crossed, joined, pooled, pooled_paired
+from .intervals import OWN_FROM, Pools, Spread, crossed, joined, pooled, pooled_paired, pooled_repeats
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, known
 from .trials import SeedKey
 
@@ -26,9 +26,11 @@ def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pool
     """The pools of a section's cells, of one worker count each; ``by_batch`` are those over all worker counts."""
     cell = {name: _pool_batches(by_batch, name) for name in OF_STEPS}
     cell |= {name: _pool_settings(cells, name) for name in OF_SECONDS}
-    cell[SPEED] = pooled(_measured(cells, SPEED))
+    cell[SPEED] = pooled_repeats(_measured(cells, SPEED))
     groups = [group for group in group_by(cells, updates).values() if len(group) > 1]
     paired = {name: pooled_paired(_tables(groups, name)) for name in (*OF_STEPS, *OF_SECONDS, SPEED)}
+    if cell[SPEED].shared[0]:
+        paired[SPEED] = pooled_paired([_measured(cells, SPEED)])
     return Pools(cell, paired)
 
 

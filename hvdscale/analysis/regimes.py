@@ -8,8 +8,7 @@ tolerance of the smallest B S, but not past a batch that is certainly outside it
 open does not end it. The maximum useful batch is the smallest whose S is within a tolerance of the fewest steps. It is
 no smaller than the end of perfect scaling, as S still falls where the largest batches are close together. Both compare
 with the smallest of several noisy values, which is low by chance. On average the end of perfect scaling comes out 0.2
-to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage). B_crit has no such
-bias.
+to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage); B_crit does not.
 
 Their intervals are also stated as batches: percentiles over draws of the steps at all batches. The draws are log-normal
 on each side of a value, and narrower where the points lie closer to the fitted curve than their intervals claim. Draws
@@ -37,6 +36,10 @@ class BatchEstimate:
     value: int | None           # None: no batch met the target
     low: float = np.nan         # NaN: the spread is unknown
     high: float = np.nan        # inf where it may be the largest batch that was run, or a larger one
+    largest: bool = False       # whether it is the largest that was run, so that a larger one may be as good
+
+    def __str__(self) -> str:
+        return f"at least {self.value:,}" if self.largest else f"{self.value:,}"
 
     @property
     def known(self) -> bool:
@@ -87,13 +90,12 @@ def _is_past_break(batches: Sequence[int], estimates: Sequence[Estimate], perfec
 
 def _estimate_batch(batches: Sequence[int], chosen: int, drawn: np.ndarray | None, confidence: float) -> BatchEstimate:
     """The batch of this index, with an interval from draws of the index, shape (DRAWS,)."""
-    value = int(batches[chosen])
+    value, last = int(batches[chosen]), len(batches) - 1
     if drawn is None:
-        return BatchEstimate(value)
-    found = np.sort(drawn)
-    low, high = (found[int(share * (DRAWS - 1))] for share in (1 - confidence, confidence))
+        return BatchEstimate(value, largest=chosen == last)
+    low, high = np.sort(drawn)[[int(share * (DRAWS - 1)) for share in (1 - confidence, confidence)]]
     return BatchEstimate(value, float(min(value, batches[low])),
-                         np.inf if high == len(batches) - 1 else float(max(value, batches[high])))
+                         np.inf if high == last else float(max(value, batches[high])), chosen == last)
 
 
 def _is_within(logs: np.ndarray, tolerance: float) -> np.ndarray:

@@ -220,17 +220,15 @@ def _find_slow(cells: Iterable[RunCell]) -> list[tuple[RunToTarget, float]]:
     cells = [cell for cell in cells if not cell.searched]
     ratios = slow_runs([[1 / run.examples_per_second if run.examples_per_second > 0 else math.nan for run in cell.runs]
                         for cell in cells])
-    return [(run, float(ratio)) for cell, own in zip(cells, ratios) for run, ratio in zip(cell.runs, own)
-            if ratio > 1]
+    return [(run, float(ratio)) for cell, own in zip(cells, ratios) for run, ratio in zip(cell.runs, own) if ratio > 1]
 
 
 def _find_apart(cells: Iterable[RunCell]) -> dict[tuple[int, str], dict[SeedKey, float]]:
     """By batch and setting, the seeds that needed far more steps than the others, and how many times as many."""
     cells = [cell for cell in cells if not cell.searched]
     ratios = seeds_apart([cell.samples.steps for cell in cells])
-    return {(cell.global_batch, cell.setting): {
-                seed: float(ratio) for seed, ratio in zip(cell.samples.seeds, own) if ratio > 1}
-            for cell, own in zip(cells, ratios)}
+    return {(cell.global_batch, cell.setting): {seed: float(ratio) for seed, ratio in zip(cell.samples.seeds, own)
+                                                if ratio > 1} for cell, own in zip(cells, ratios)}
 
 
 def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...], options: Options,
@@ -242,9 +240,8 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     slow = _find_slow(cells)
     if slow:
         slow_ones = {id(run) for run, _ in slow}
-        cells, by_batch = _cells([
-            replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
-            if id(run) in slow_ones else run for run in runs], options)
+        cells, by_batch = _cells([replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
+                                  if id(run) in slow_ones else run for run in runs], options)
     apart = _find_apart(by_batch)
     cells, by_batch = ([cell.without_apart(apart.get((cell.global_batch, cell.setting), {})) for cell in found]
                        for found in (cells, by_batch))

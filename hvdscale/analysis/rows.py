@@ -87,7 +87,6 @@ class TrialRows:
         return np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
 
     def sources_of(self, groups: Sequence[np.ndarray]) -> list[SourceRows]:
-        """For each group of rows, where its evaluations are."""
         group, place = np.full(len(self.id), -1), np.zeros(len(self.id), np.int64)
         for number, own in enumerate(groups):
             group[own], place[own] = number, np.arange(len(own))

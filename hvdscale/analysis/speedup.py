@@ -73,9 +73,9 @@ def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple
     for cell in sorted(cells, key=lambda cell: (cell.workers, cell.global_batch)):
         keys.setdefault((WEAK, Fraction(cell.global_batch, cell.workers[0])), []).append(cell)
         keys.setdefault((STRONG, Fraction(cell.global_batch)), []).append(cell)
+    ordered = sorted(keys.items(), key=lambda item: (item[0][0] != WEAK, item[0][1]))
     return tuple(Series(kind, size, tuple(compare(cell, found[0], confidence) for cell in found))
-                 for (kind, size), found in sorted(keys.items(), key=lambda item: (item[0][0] != WEAK, item[0][1]))
-                 if len(found) > 1)
+                 for (kind, size), found in ordered if len(found) > 1)
 
 
 def compare(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> SpeedupPoint:
@@ -105,7 +105,8 @@ def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Esti
         return Estimate(value, over.low / under.high, most / under.low if under.low > 0 else np.inf, runs)
     sides = [cell.samples.with_before(name) for cell in (above, below)]
     all_known = not np.isnan([*sides[0][0], *sides[1][0]]).any()
-    if updates(above) == updates(below) and all_known:
+    share_hours = name == SPEED and above.pools.of(SPEED).shared[0] > 0
+    if (share_hours or updates(above) == updates(below)) and all_known:
         low, high = paired_ratio_interval(sides[0][0], sides[1][0], above.pools.of_paired(name), confidence)
         return Estimate(value, float(low), float(high), runs)
     a, b = (side[:, ~np.isnan(side[0])] for side in sides)

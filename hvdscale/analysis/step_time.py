@@ -21,7 +21,7 @@ from ..formatting.numbers import counted
 from ..log.schema import Status
 from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, sample_posterior
 from .grouping import group_by
-from .intervals import Spread, geometric_mean, pooled
+from .intervals import Spread, geometric_mean, pooled_repeats
 from .measured import Footprint, measured_of
 from .slow_runs import slow_runs
 from .step_laws import BETWEEN, LAWS, NAMES, PAUSES, POWERS, WITHIN, Parameters, StepLaw
@@ -125,7 +125,7 @@ class Timings:
     @cached_property
     def spread(self) -> Spread:
         """The spread of the logarithms of the times of one configuration, pooled over all."""
-        return pooled([one.seconds for one in self.found])
+        return pooled_repeats([one.seconds for one in self.found])
 
     def at(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
         """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
@@ -393,12 +393,17 @@ class StepTimes:
         return StepTime(float(np.exp(logs.mean())), np.exp(logs[:DRAWS]), mark)
 
     def of_timing(self, timing: Timing) -> StepTime:
-        """A measured one."""
-        random = np.random.default_rng([0, 2, timing.workers, timing.per_node, timing.global_batch, timing.passes])
-        spread = self.timings.spread
-        if spread.freedom:
-            deviates = (scipy.special.stdtrit(spread.freedom, levels(DRAWS)) * spread.deviation /
-                        np.sqrt(len(timing.seconds)))
+        """A measured one; the error of the hours of repeats is common to all timings."""
+        spread, (shared, repeats) = self.timings.spread, self.timings.spread.shared
+        key = timing.workers, timing.per_node, timing.global_batch, timing.passes
+
+        def draw(freedom: float, variance: float | np.ndarray, *key: int) -> np.ndarray:
+            deviates = scipy.special.stdtrit(freedom, levels(DRAWS)) * np.sqrt(variance / len(timing.seconds))
+            return np.random.default_rng([0, 2, *key]).permutation(deviates)
+        if shared:
+            rest = repeats * (len(self.timings.found) - 1)
+            logs = draw(rest, spread.variance - shared, *key) + draw(repeats, shared)
         else:
-            deviates = ASSUMED_DEVIATION * scipy.special.ndtri(levels(DRAWS))
-        return StepTime(timing.value, timing.value * np.exp(random.permutation(deviates)), MEASURED)
+            known = (spread.freedom, spread.variance) if spread.freedom else (np.inf, ASSUMED_DEVIATION ** 2)
+            logs = draw(*known, *key)
+        return StepTime(timing.value, timing.value * np.exp(logs), MEASURED)

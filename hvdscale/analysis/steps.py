@@ -97,7 +97,7 @@ def _at_crossing(run: RunToTarget, lasting: Crossing, target: Target) -> RunToTa
     seconds *= beyond
     speed = trial.batches.examples_before(lasting.steps) / seconds if seconds > 0 else run.examples_per_second
     return replace(run, steps=lasting.steps, steps_before=lasting.before, seconds=float(seconds),
-                   seconds_before=float(before) if not np.isnan(lasting.before) else np.nan,
+                   seconds_before=np.nan if np.isnan(lasting.before) else float(before),
                    examples_per_second=float(speed))
 
 
@@ -246,9 +246,8 @@ class RunCell:
     def steps(self) -> Estimate:
         """S: steps to target; for a search the median best-of-n of its trials, see best_of_n.best_of."""
         if self.searched:
-            return best_of(*(np.array([getattr(run, name) for run in self.draws], float)
-                             for name in ("steps", "steps_before", "last_step")),
-                           pruned=[run.trial.pruned for run in self.draws], n=self.best_of_n,
+            found = np.array([(run.steps, run.steps_before, run.last_step) for run in self.draws], float).T
+            return best_of(*found, pruned=[run.trial.pruned for run in self.draws], n=self.best_of_n,
                            confidence=self.confidence)
         return self._estimate_to_target(STEPS, [run.last_step for run in self.runs if not run.met])
 

@@ -107,9 +107,8 @@ def _study(workload: JobKey, global_batch: int, parts: Sequence[tuple[TrialRows,
         workload, global_batch, tuple(rows.path for rows, *_ in parts),
         np.repeat(np.arange(len(parts)), [len(own) for _, own, _ in parts]), **columns,
         metaparameters={name: concatenate(methodcaller("metaparameter", name)) for name in names},
-        evaluations=Evaluations([source for *_, source in parts], [(rows.path, rows.id[own]) for rows, own, _ in parts],
-                                kept),
-        plan_texts=concatenate(lambda rows: rows.table["plan"]))
+        plan_texts=concatenate(lambda rows: rows.table["plan"]), evaluations=Evaluations(
+            [source for *_, source in parts], [(rows.path, rows.id[own]) for rows, own, _ in parts], kept))
 
 
 def are_searched(studies: Sequence[Study]) -> bool:
@@ -149,8 +148,8 @@ def outcomes(study: Study, target: Target) -> Outcomes:
     if target not in evaluations.outcomes:
         values, step = evaluations.read(target.column), evaluations.read("step")
         row = _first_in_trial(target.met_by(values), evaluations.first)
-        steps, before = _take(step, row, np.inf), _take(step, last_measured(evaluations, values, row))
-        last = _take(step, last_measured(evaluations, values, evaluations.first[1:]))
+        steps, before = take(step, row, np.inf), take(step, last_measured(evaluations, values, row))
+        last = take(step, last_measured(evaluations, values, evaluations.first[1:]))
         evaluations.outcomes[target] = Outcomes(target, steps, np.where(steps == 0, 0.0, before), last, row)
     return evaluations.outcomes[target]
 
@@ -180,7 +179,7 @@ def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf
     if some.any():
         best[some] = (np.fmin if minimizes else np.fmax).reduceat(values, evaluations.first[:-1][some])
     row = _first_in_trial(values == np.repeat(best, evaluations.counts), evaluations.first)
-    return Best(best, _take(evaluations.read("step"), row))
+    return Best(best, take(evaluations.read("step"), row))
 
 
 def _first_in_trial(chosen: np.ndarray, first: np.ndarray) -> np.ndarray:
@@ -190,7 +189,7 @@ def _first_in_trial(chosen: np.ndarray, first: np.ndarray) -> np.ndarray:
     return np.where(found < first[1:], found, -1)
 
 
-def _take(values: np.ndarray, rows: np.ndarray, missing: float = np.nan) -> np.ndarray:
+def take(values: np.ndarray, rows: np.ndarray, missing: float = np.nan) -> np.ndarray:
     """values[rows], or ``missing`` where the row is -1."""
     found = np.full(len(rows), missing)
     found[rows >= 0] = values[rows[rows >= 0]]

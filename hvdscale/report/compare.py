@@ -169,8 +169,7 @@ def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[s
             "added": [where(*key) for key in comparison.added], "table": as_values(comparison_table(comparison)),
             "tests": [{**where(workers, batch), **pick(test, "measure baseline=before candidate=after"),
                        **pick(test.change, "change=value low high runs"), **pick(test, "verdict reason")}
-                      for workers, batch, test, _ in _all_tests(comparison)]} for comparison in comparisons],
-    }
+                      for workers, batch, test, _ in _all_tests(comparison)]} for comparison in comparisons]}
 
 
 def _json_head(paths: tuple[str, str], verdict: str, said: str) -> dict[str, object]:

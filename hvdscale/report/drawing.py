@@ -65,8 +65,7 @@ STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": MUTED,
     "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": MUTED, "ytick.color": MUTED,
     "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
-    "axes.axisbelow": True, "lines.linewidth": 1.6, "svg.fonttype": "none", "text.parse_math": False,
-}
+    "axes.axisbelow": True, "lines.linewidth": 1.6, "svg.fonttype": "none", "text.parse_math": False}
 
 
 @dataclass(frozen=True, eq=False)

@@ -155,8 +155,7 @@ def as_json(document: Document, figures: bool = True) -> dict[str, object]:
         "how_to_read": [{"about": about, "notes": notes} for about, notes in document.how_to_read],
         "chapters": [{"title": one.title, "summary": one.summary,
                       "findings": [found.values() for found in one.findings], **_shown_values(one)}
-                     for one in document.chapters],
-    }
+                     for one in document.chapters]}
 
 
 def _shown_values(shown: Chapter, figures: bool = True) -> dict[str, object]:

@@ -32,8 +32,7 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                rule_within: Share = RULE_WITHIN, perfect_within: Share = PERFECT_WITHIN,
                useful_within: Share = USEFUL_WITHIN, loss_within: Share = LOSS_WITHIN, trials: int | None = None,
                confidence: float = CONFIDENCE, branch_tolerance: Share | None = None, crossing: str = FIRST,
-               sizes: Texts = (), laws: Texts = (),
-               spell: Callable[[str], str] = str) -> tuple[Options, StudyRequest]:
+               sizes: Texts = (), laws: Texts = (), spell: Callable[[str], str] = str) -> tuple[Options, StudyRequest]:
     """The options of the analysis, and what to show of studies; raises UsageError for a value that means nothing.
 
     spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within

@@ -77,12 +77,12 @@ def test_a_target_met_early_is_a_finding_and_its_evaluations_are_counted():
     assert not shown_by(early_crossing(Subject(lucky_section("lasting")))).findings
 
 
-def test_a_target_met_early_by_runs_that_end_there_is_a_finding_too():
-    trials = [trial(id=seed, seed=seed, steps=STEPS[:6], error=[0.9, 0.5, 0.4, 0.35, 0.3, 0.09],
-                    target="val/error<0.1") for seed in (1, 2, 3)]
-    [group] = analyse(read_trials(log(*trials)))
-    [finding] = shown_by(early_crossing(Subject(group.sections[0]))).findings
-    assert "a model" in finding.said and "evaluations after" not in finding.said
+@pytest.mark.parametrize("further", [1, 0])
+def test_of_runs_that_end_at_their_first_success_nothing_is_said_of_noise(further):
+    steps, errors = (values[:6 + further] for values in (STEPS, [0.9, 0.5, 0.4, 0.35, 0.3, 0.09, 0.2]))
+    trials = [trial(id=seed, seed=seed, steps=steps, error=errors, target="val/error<0.1") for seed in (1, 2, 3)]
+    found = shown_by(early_crossing(Subject(analyse(read_trials(log(*trials)))[0].sections[0])))
+    assert ["(a model)" in finding.said for finding in found.findings] == [True] * further and found.details
 
 
 def test_another_crossing_is_refused_by_name():

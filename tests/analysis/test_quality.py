@@ -200,6 +200,19 @@ def test_where_trials_ended_early_it_cannot_tell_and_says_how_they_did(budget, s
     assert not math.isnan(quality_of(studies, COLUMN, True, Budget(50, "steps")).p_value)
 
 
+@pytest.mark.parametrize("stops", [True, False])
+def test_where_trials_of_an_import_end_at_their_first_success_it_is_unknown(stops):
+    random, made = np.random.default_rng(1), []
+    for number in range(40):
+        steps = np.arange(0, 101, 5)
+        errors = np.minimum(0.9, 2 * (random.uniform(0.5, 2) * np.maximum(steps, 1)) ** -0.5)
+        end = steps[errors < 0.3].min(initial=100) // 5 + 1 if stops else None
+        made.append(trial(number, steps[:end], errors[:end], batch=2 ** (5 + number // 8), plan="{}", budget=0))
+    found = quality_of(studies_of([log(*made)]), COLUMN, True)
+    assert found.why == (STOPPED if stops else "")
+    assert ("at their target, so their best values are alike by construction" in find_quality(found).said) == stops
+
+
 @pytest.mark.parametrize("studies, why", [
     (swept(flat(2, 4, 8)), BATCHES), (swept(flat(2)), BATCHES), (swept(flat(2, 4, 8, 16), count=3), BATCHES),
     (swept(flat(2, 4, 8, 16), status=Status.INFEASIBLE), NO_METRIC),

@@ -5,9 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hvdscale.analysis.intervals import mean_interval, pooled_repeats
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.slow_runs import drift_of, slow_runs
+from hvdscale.analysis.step_time import timings_of
 from hvdscale.analysis.trials import read_trials
+from hvdscale.report.subject import Subject
+from hvdscale.report.views.trials import drift
 from tests.factories import curves
 from tests.factories.logs import log, trial
 from tests.factories.slow_runs import coverage
@@ -72,9 +76,9 @@ def cells(order, drift, noise=0.0, random=np.random.default_rng(3)):
 
 @pytest.mark.parametrize("order", [BACK, UP])
 def test_a_drift_without_noise_is_found_exactly_with_the_pace_of_the_last_run(order):
-    drift = drift_of(cells(order, 0.02))
-    assert drift.runs == 9 and drift.a_run.value == pytest.approx(np.exp(0.02))
-    assert [warm.value for warm in drift.warm] == pytest.approx(SECONDS * np.exp(0.02 * 8))
+    found = drift_of(cells(order, 0.02))
+    assert found.runs == 9 and found.a_run.value == pytest.approx(np.exp(0.02))
+    assert [warm.value for warm in found.warm] == pytest.approx(SECONDS * np.exp(0.02 * 8))
 
 
 def test_too_few_repeats_too_small_a_drift_and_unknown_starts_say_nothing():
@@ -97,3 +101,24 @@ def test_intervals_hold_the_drift_and_the_last_pace_and_none_is_named_without_on
         named.append(drift_of(cells(BACK, 0.0, 0.01, random)) is not None)
     assert len(held) > 350 and np.mean(held) >= 0.92 and np.mean(warm) >= 0.92
     assert np.mean(named) <= 0.08
+
+
+@pytest.mark.parametrize("hours", [(0.1, -0.1, 0.05), (0.0, 0.0, 0.0)])
+def test_times_that_differ_between_repeats_of_a_series_are_said_and_widen_intervals_but_not_ratios(hours):
+    random, differ = np.random.default_rng(1), any(hours)
+    trials = [trial(10 * w + at, seconds=np.array([0, 1, 2]) * np.exp(hour + 0.005 * random.standard_normal()),
+                    workers=w, batch=32 * w, seed=at) for w in (1, 2, 4, 8) for at, hour in enumerate(hours)]
+    [section] = analyse(read_trials(log(*trials)))[0].sections
+    assert [one.kind for one in drift(Subject(section))] == ["repeats"] * differ
+    assert bool(timings_of(section.trials).spread.of_repeats) == differ
+    speed, system = section.cells[0].examples_per_second, section.series[0].points[-1].system_efficiency
+    assert (speed.high > 1.3 * speed.low) == differ and system.high < 1.05 * system.low
+
+
+def test_intervals_of_times_hold_the_hours_that_repeats_of_a_series_share():
+    random, held = np.random.default_rng(0), []
+    for _ in range(400):
+        samples = np.exp(0.1 * random.standard_normal(3) + 0.01 * random.standard_normal((4, 3)))
+        low, high = mean_interval(samples[0], pooled_repeats(samples))
+        held.append(low <= 1 <= high)
+    assert np.mean(held) >= 0.92

@@ -169,7 +169,7 @@ def test_layouts_of_one_worker_count_on_as_many_nodes_are_timed_apart():
 
 
 def test_repeats_give_a_time_its_interval_and_single_runs_an_assumed_one():
-    twice = times_of(*(logged(w, 32 * w, s, 10 * w + n) for w in (1, 2) for n, s in enumerate((0.05, 0.06))))
+    twice = times_of(*(logged(w, 32 * w, s, n) for n, (w, s) in enumerate([(1, .05), (1, .06), (2, .06), (2, .05)])))
     assert twice.timings.spread.freedom == 2
     low, high = quantiles(twice.at(1, 2, 32).draws, CONFIDENCE)
     assert low < 0.05 and high > 0.06

@@ -121,7 +121,9 @@ def test_a_curve_shows_its_steps_and_perfect_scaling_from_its_start(nesterov):
     assert any(np.allclose(values, steps) for values in shown)
     dashed = [one for one in axes.get_lines() if one.get_linestyle() == "--" and len(one.get_xdata())]
     assert np.allclose(dashed[0].get_ydata(), [steps[0], steps[0] * BATCHES[0] / BATCHES[-1]])
-    assert "perfect scaling" in labels(axes)
+    assert {"perfect scaling", "maximum useful batch: 128"} <= {*labels(axes)}
+    [axes] = axes_of(curves_figure([curve_of(sweep(batches=BATCHES[:5]), TARGET)]))
+    assert "maximum useful batch: at least 128" in labels(axes)
 
 
 def test_normalised_curves_start_at_one_at_the_smallest_batch_that_all_have():

@@ -17,7 +17,6 @@ FOLDER = importlib.resources.files(__name__)
 
 
 def names() -> list[str]:
-    """The publications, in alphabetical order."""
     return sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml"))
 
 

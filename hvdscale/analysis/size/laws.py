@@ -40,9 +40,8 @@ from .sizes import Size, SizeCell, cells_of
 
 # what laws are of: key -> (words, unit)
 QUANTITIES = {"overhead": ("batch of 20% overhead", "examples"), "steps": ("steps at 20% overhead", "steps"),
-              "b_crit": ("critical batch size", "examples"),
-              "s_min": ("fewest steps", "steps"), "best_batch": ("best batch", "examples"),
-              "best_rate": ("best learning rate", "1")}
+              "b_crit": ("critical batch size", "examples"), "s_min": ("fewest steps", "steps"),
+              "best_batch": ("best batch", "examples"), "best_rate": ("best learning rate", "1")}
 OF_STEPS = ("overhead", "steps", "b_crit", "s_min")
 
 # the bowl

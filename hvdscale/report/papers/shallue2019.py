@@ -161,5 +161,4 @@ FIGURES = (
             Line(_nesterov("solution_quality/mnist/simple_cnn_base"), "val/error<0.01"),), budgets=LARGE),
         Panel("Simple CNN on Fashion MNIST", (
             Line(_nesterov("solution_quality/fashion_mnist/simple_cnn_base"), "val/error<0.1"),), budgets=LARGE),
-        Panel("Transformer on LM1B", (LM1B,), budgets=((1e4, 1e5, 1e6), (0.2, 2, 20))))),
-)
+        Panel("Transformer on LM1B", (LM1B,), budgets=((1e4, 1e5, 1e6), (0.2, 2, 20))))))

@@ -205,5 +205,4 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
                 {**pick(one, "workers nodes global_batch accumulation=passes seconds=value"),
                  "runs": len(one.seconds), **pick(one, "crowded"), "trials": trial_list(one.trials)}
                 for one in plan.times.timings.found]},
-        "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],
-    }
+        "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out]}

@@ -77,8 +77,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
     return {
         "workers": Cell(f"{option.workers:,}{CROWDED * plan.is_crowded(option)}", option.workers,
                         below="best" if len(roles) == len(ROLES) else "+".join(roles)),
-        "nodes": count_cell(option.nodes),
-        "local_batch": Cell(each, option.local_batch),
+        "nodes": count_cell(option.nodes), "local_batch": Cell(each, option.local_batch),
         "accumulation": Cell(f"{passes}", passes),
         "global_batch": count_cell(option.global_batch, each if passes > 1 else f"{each} each"),
         "steps_to_target": Cell(f"{BEYOND * option.steps.beyond}{write(steps)}", steps, *ends,
@@ -86,8 +85,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "step_ms": Cell(number(1000 * option.step_time.value), 1000 * option.step_time.value),
         "statistical_efficiency": _efficiency(statistical, BEYOND * (
             option.steps.beyond and option is not plan.options[0])),
-        "system_efficiency": _efficiency(system),
-        "efficiency": Cell(ratio(product), product),
+        "system_efficiency": _efficiency(system), "efficiency": Cell(ratio(product), product),
         "seconds_to_target": value_cell(option.seconds, number if plan.relative else duration, size),
         "cost": replace(value_cell(option.cost),
                         below=counted(option.nodes, "node") if plan.request.per_node else ""),
@@ -99,8 +97,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
                       below=percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
         "steps_known": Cell(option.steps.mark), "step_time_known": Cell(option.step_time.mark),
         "pareto": Cell("yes" if option in plan.front else "no"),
-        "chance_within": Cell(chance(plan, share).replace("over ", "> ").replace("under ", "< "), share),
-    }
+        "chance_within": Cell(chance(plan, share).replace("over ", "> ").replace("under ", "< "), share)}
 
 
 def value_cell(value: Value, write: Write = number, size: float = 1) -> Cell:

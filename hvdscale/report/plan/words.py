@@ -16,7 +16,7 @@ from ...analysis.worker_plan import (AT_ONCE, LINKS, NOT_MET, NO_STEPS, NO_TIMES
                                      Request, Value, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
 from ..document import Finding
-from ..texts import PLAN, SOURCES
+from ..texts import GENERAL, PLAN, SOURCES
 
 WORKLOAD_FIELDS = {"dataset": "the data set is", "model": "the model is", "model_args": "the model's arguments are",
                    "optimizer": "the optimizer is", "train_examples": "the number of training examples is"}
@@ -124,7 +124,9 @@ def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     reasons = [ASSUMPTIONS[reason] for reason in plan.assumed]
     unmet = filter(None, map(_describe_unmet, _picked(plan)))
-    return (*unmet, *([PLAN.say("assumed", reasons=reasons)] if reasons and len(plan.options) > 1 else ()))
+    timed, most = (max((one.workers for one in found), default=0) for found in (plan.times.timings.found, plan.options))
+    return (*unmet, *([PLAN.say("as_timed", workers=timed)] if 0 < timed < most else ()),
+            *([PLAN.say("assumed", reasons=reasons)] if reasons and len(plan.options) > 1 else ()))
 
 
 def describe_next(found: NextRuns) -> str:
@@ -286,6 +288,8 @@ def _describe_times(plan: WorkerPlan) -> Iterator[Finding]:
         yield PLAN.find("times_of_others", machines=list(map(str, timings.others)))
     if not timings.spread.freedom:
         yield PLAN.find("times_once")
+    if repeats := timings.spread.of_repeats:
+        yield GENERAL.find("repeats", plan=True, **repeats)
 
 
 def describe_crowded(timings: Timings) -> list[Finding]:

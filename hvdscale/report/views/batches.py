@@ -52,7 +52,7 @@ def steps_by_batch(subject: Subject) -> Iterator[Part]:
     section, curve = subject.section, subject.section.batches
     run = [point for point in curve.measured if point.cell.runs] if curve else []
     if curve and len(run) > 1:
-        draw = partial(_draw_repeats, run, curve.regimes.maximum_useful.value)
+        draw = partial(_draw_repeats, run, curve.regimes.maximum_useful)
         yield Figures(lambda: [SCALING.figure("steps-batch", draw, keys_of(point.cell for point in run),
                                               target=section.target, confidence=section.options.confidence)])
 
@@ -112,22 +112,31 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
     sure = regimes.perfect_until.known and next(batch for batch, _, inside in met if inside) == met[0][0]
     but = [SCALING.say(kind, batches=found, sure=sure) for kind, found in (
         ("outside_before", [batch for batch, _, inside in met if batch < until and not inside]),
-        ("inside_again", [batch for batch, _, inside in met if batch > until and inside]),
-        ("coarse", coarse)) if found]
+        ("inside_again", [batch for batch, _, inside in met if batch > until and inside]), ("coarse", coarse)) if found]
+    alone = all(one.runs < 2 for _, one, _ in met)
+    least, up_to = _allowed_examples(met, until) if alone and until > met[0][0] else (1.0, 1.0)
+    unsure = up_to > 1 + regimes.options.perfect_within
     yield SCALING.find(
         "perfect", regimes.perfect_until, batch=describe_batch(regimes.perfect_until), none=until == batches[0],
-        all=until == batches[-1], more=met[-1][0] > until, but="; ".join(but),
-        alone=all(one.runs < 2 for _, one, _ in met))
+        all=regimes.perfect_until.largest, more=met[-1][0] > until, but="; ".join(but), alone=alone,
+        **({"least": least, "most": up_to if up_to < math.inf else None} if unsure else {}))
     at = list(batches).index(useful)
     fewest, where = min((one.value, batch) for batch, one, _ in met)
     falling = any((1 + regimes.options.useful_within) * fewest >= one.value for one in estimates[:at] if one.met)
     yield SCALING.find(
         "useful", regimes.maximum_useful, batch=describe_batch(regimes.maximum_useful), falling=falling,
         first=where == useful, fewest=fewest, where=where, steps=estimates[at].value,
-        within=regimes.options.useful_within, last=at == len(batches) - 1,
+        within=regimes.options.useful_within, last=regimes.maximum_useful.largest,
         none_fewer=any(one.met for one in estimates[at + 1:]), larger=list(batches[at + 1:]),
         some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]))
     yield from find_fit(regimes.fit)
+
+
+def _allowed_examples(met: Sequence[tuple[int, Estimate, bool]], until: int) -> tuple[float, float]:
+    """How many times the fewest examples of the others a batch may need, by the evaluations around each crossing."""
+    ends = {batch: (batch * float(np.nan_to_num(one.before)), batch * one.value) for batch, one, _ in met}
+    (least, most), (low, high) = ends.pop(until), map(min, zip(*ends.values()))
+    return max(1.0, least / high), most / low if low else math.inf
 
 
 def describe_batch(found: BatchEstimate) -> str:
@@ -167,7 +176,7 @@ def as_fitted(estimate: Estimate) -> str:
 
 
 def early_crossing(subject: Subject) -> Iterator[Part]:
-    """Where first crossings were early by more than their interval, and a row a batch, for files."""
+    """Where first crossings of runs that went on were early by more than their interval; a row a batch, for files."""
     section, target = subject.section, subject.section.target
     rows: list[Crossed] = []
     for cell in (point.cell for point in section.batches.measured) if section.batches else ():
@@ -185,7 +194,7 @@ def early_crossing(subject: Subject) -> Iterator[Part]:
             "met_after": lambda row: count_cell(sum(one.met_after for one in row[1]))},
             lambda row: row[0].keys, notes=(SCALING.say("crossing_noise"),), what=target))
     early = [(cell.steps.value / lasting, cell, met, lasting) for cell, met, lasting in rows
-             if section.options.crossing == FIRST and lasting > cell.steps.high]
+             if section.options.crossing == FIRST and lasting > cell.steps.high and all(one.after for one in met)]
     if early:                   # the batch at which by most
         _, cell, met, lasting = min(early, key=lambda one: one[0])
         after, met_after, model = (sum(getattr(one, name) for one in met)
@@ -241,8 +250,7 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
                  "half_efficient_batch": "half_efficient", "shape": "shape"}
     return SCALING.table("critical-batch", [fit], {
         **{key: partial(lambda name, fit: interval_cell(getattr(fit, name)), name) for key, name in estimates.items()},
-        "rms_log2": lambda fit: number_cell(fit.rms_log2),
-        "lack_of_fit": lambda fit: number_cell(fit.lack_of_fit),
+        "rms_log2": lambda fit: number_cell(fit.rms_log2), "lack_of_fit": lambda fit: number_cell(fit.lack_of_fit),
         SCALING.column("fitted_batches", "batches"): lambda fit: number_cell(fit.points),
         "left_out": lambda fit: Cell(listed(fit.left_out) or "none")}, lambda fit: trials, what=target)
 
@@ -259,7 +267,7 @@ def regimes(subject: Subject) -> Iterator[Finding]:
                            [cell.global_batch for cell in searched if cell.steps.extrapolated])
 
 
-def _draw_repeats(points: Sequence[BatchPoint], useful: int | None, axes: Axes) -> None:
+def _draw_repeats(points: Sequence[BatchPoint], useful: BatchEstimate, axes: Axes) -> None:
     """Steps to target by global batch over repeats of one setting; curves_figure has that of searches."""
     met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
     log2_axis(axes, "x", [point.global_batch for point in points])
@@ -271,8 +279,8 @@ def _draw_repeats(points: Sequence[BatchPoint], useful: int | None, axes: Axes) 
         draw_line(axes, zip(ends, line), MUTED, "--", 1.2, label="perfect scaling")
         seen += line
     log2_axis(axes, "y", seen, ends_of(steps))
-    if useful:
-        axes.axvline(useful, color=GREEN, linestyle=":", label=f"maximum useful batch, {useful:,}")
+    if useful.value:
+        axes.axvline(useful.value, color=GREEN, linestyle=":", label=f"maximum useful batch, {useful}")
     draw_line(axes, ((point.global_batch, point.cell.steps.value) for point in met), BLUE)
     for point in points:
         mark_estimate(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")

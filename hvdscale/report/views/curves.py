@@ -28,15 +28,13 @@ FORMULAS = {
            "from the smallest batch that met it",
     NORMALISED: "S(B) / S(B0), B0: the smallest batch at which every curve of the panel met its target; perfect "
                 "scaling: B0 / B",
-    EXAMPLES: "B S(B) / min of B S(B) over the batches of a curve; perfect scaling: 1",
-}
+    EXAMPLES: "B S(B) / min of B S(B) over the batches of a curve; perfect scaling: 1"}
 SAID = {
     STEPS: "along a dashed line the batch doubles and the steps halve",
     NORMALISED: "each curve is divided by its own steps at the smallest batch that all have; along the dashed line the "
                 "batch doubles and the steps halve",
     EXAMPLES: "each curve is divided by the fewest examples that it needed at any batch; along the dashed line no "
-              "example is wasted",
-}
+              "example is wasted"}
 ScaledPoint = tuple[CurvePoint, Estimate]                   # and its steps as this kind of figure shows them
 PerfectLine = tuple[str, Sequence[float], Sequence[float]]  # colour, batches, values
 
@@ -262,4 +260,4 @@ def mark_regimes(axes: Axes, regimes: Regimes, paneled: bool = False, intervals:
                 axes.axvspan(max(low, where.low), min(high, where.high), color=color, alpha=0.07, linewidth=0)
                 axes.fill_between([], [], color=MUTED, alpha=0.2, linewidth=0, label="bands: their intervals")
             axes.axvline(where.value, color=color, linestyle=":", linewidth=1.2,
-                         label=what if paneled else f"{what}: {where.value:,}")
+                         label=what if paneled else f"{what}: {where}")

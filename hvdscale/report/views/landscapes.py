@@ -99,8 +99,7 @@ def laws_table(found: RateLandscapes) -> Table | None:
         return power_cell(law.power)
     rows: list[RateLaw | None] = [*laws.laws, *([] if peak is None else [None])]
     return LANDSCAPES.table("lr-laws", rows, {
-        "law": lambda law: Cell(NAMES[law.name if law else PEAK]),
-        LANDSCAPES.column("power_of_batch", "power"): power,
+        "law": lambda law: Cell(NAMES[law.name if law else PEAK]), LANDSCAPES.column("power_of_batch", "power"): power,
         "deviation": lambda law: Cell(f"x{ratio(law.deviation)}", law.deviation) if law else Cell("n/a", math.nan),
         "describes": lambda law: Cell("yes" if law is None or law.describes else "no")},
         lambda law: keys_of(one.space for one in found.batches), what=found.costs.target, **_words(found), notes=(

@@ -130,13 +130,14 @@ def find_best_batch(found: Quality, tolerance: Tolerance) -> tuple[Finding, ...]
 def _why(found: Quality) -> tuple[str, ...]:
     """Why nothing can be said, then what would decide it where that is known."""
     if found.why == STOPPED:
-        ends = set().union(*(point.outcomes.ends(point.outcomes.searched.nonzero()[0].tolist())
-                             for point in found.points if point.global_batch in found.short))
+        short = [point for point in found.points if point.global_batch in found.short]
+        ends = set().union(*(one.outcomes.ends(one.outcomes.searched.nonzero()[0].tolist()) for one in short))
         cures = ["a search with keep_going and prune_keep off, or for the metric itself,"
                  ] if ends - {EarlyEnd.OWN_BUDGET} else []
         cures += ["a search with a larger budget"] if EarlyEnd.OWN_BUDGET in ends else []
         return SEARCH.say("quality_stopped", at=at_batches(found.short, found.points),
-                          ends=describe_ends(ends, "their")), capital(SEARCH.say("quality_cure", cures=cures))
+                          ends=describe_ends(ends, "their"), alike=all(one.outcomes.stopped[one.trial] for one in short)
+                          ), capital(SEARCH.say("quality_cure", cures=cures))
     if found.why == BATCHES:
         return (SEARCH.say("quality_few", batches=LEAST_BATCHES, trials=LEAST_TRIALS,
                            found=len(found.batches) or None, one=len(found.batches) < 2),)

@@ -12,7 +12,7 @@ from ...analysis.grouping import group_by
 from ...analysis.report_data import Section
 from ...analysis.slow_runs import drift_of
 from ...analysis.step_breakdown import MOST_ROWS
-from ...analysis.steps import RunCell, RunToTarget, run_of
+from ...analysis.steps import SPEED, RunCell, RunToTarget, run_of
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, exact, in_brackets, list_first, listed
 from ...log.schema import Status
@@ -24,7 +24,7 @@ from ..drawing import (CROWDED_COUNT, INK, Axes, Figure, decimal_ticks, explain,
                        shade)
 from ..subject import Subject
 from ..table import keys_of, metric_name
-from ..texts import SCALING
+from ..texts import GENERAL, SCALING
 from .cells import CROWDED
 
 MOST_NAMED = 4      # trials, or runs
@@ -48,11 +48,13 @@ def outliers(subject: Subject) -> Iterator[Finding]:
 
 
 def drift(subject: Subject) -> Iterator[Finding]:
-    """Times that drift with the order of the runs, and the pace of the last one; of repeats, not of a search."""
+    """Times that drift with the order of the runs, or differ between repeats of the series; not of a search."""
     section = subject.section
     cells = [cell for cell in section.cells if cell.runs and not cell.searched]
     drift = drift_of(cells, section.options.confidence)
     if drift is None:
+        repeats = section.pools.of(SPEED).of_repeats
+        yield from [GENERAL.find("repeats", **repeats)] if repeats else ()
         return
     grew, *ends = (100 * abs(value - 1) for value in (drift.a_run.value, drift.a_run.low, drift.a_run.high))
     paces = [(cell, warm.scaled(1000 * cell.global_batch)) for cell, warm in zip(cells, drift.warm)]

@@ -167,8 +167,7 @@ def _batch_table(section: Section, batches: Curve) -> Table:
              SCALING.say("bias") if len(cells) > 2 else "", *cell_notes(section, cells, times=False))
     return SCALING.table("batches", batches.measured, {
         "global_batch": lambda point: count_cell(point.global_batch),
-        SCALING.column("ran_at", "workers"): ran_at,
-        "met": lambda point: met_cell(point.cell),
+        SCALING.column("ran_at", "workers"): ran_at, "met": lambda point: met_cell(point.cell),
         "steps_to_target": lambda point: estimate_cell(point.steps, point.cell, whole),
         "examples_to_target": lambda point: estimate_cell(point.examples, point.cell),
         **(tokens if any(cell.tokens.runs for cell in cells) else {}),
