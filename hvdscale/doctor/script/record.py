@@ -132,6 +132,7 @@ class Update:
     line: str
     digest_after: str = ""
     after: np.ndarray = field(default_factory=lambda: np.empty(0))      # the parameters after the step
+    square: float = 0.0     # the sum of the squares of the gradients of a flat optimizer's own tensors; 0: unknown
     own: np.ndarray | None = None       # which numbers this rank has, where parameters are divided: see state.join
 
 

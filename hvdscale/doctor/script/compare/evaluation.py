@@ -65,8 +65,7 @@ def evaluation(pair: Pair) -> Finding:
         if each.key not in on_one and others and others[0].key[1] != each.key[1]:
             return _of_own_data(pair, each, others[0])
         expected = set(on_one.get(each.key) or range(each.key[1][1]))
-        fault = _fault(pair, each, expected)
-        if fault is not None:
+        if fault := _fault(pair, each, expected):
             return fault
     return rounds[0].finding(pair, "once", where="", examples=rounds[0].examples)
 

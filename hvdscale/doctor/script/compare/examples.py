@@ -27,8 +27,9 @@ def examples(pair: Pair) -> Finding:
         return splits
     loaders = dict.fromkeys(one.data for record in pair.many for one in trained(record))
     if len(loaders) > 1 and all({one.data for one in trained(record)} == {*loaders} for record in pair.records):
-        found = [examples(_only(pair, data)) for data in loaders]
-        return min(found, key=lambda one: one.verdict == Verdict.PASSED)
+        found = {data: examples(_only(pair, data)) for data in loaders}
+        (name, size), worst = min(found.items(), key=lambda one: one[1].verdict == Verdict.PASSED)
+        return replace(worst, differs=worst.differs and f"{name} of {size:,} examples: {worst.differs}")
     keys = [pair.keys(pair.many, number) for number in range(pair.updates)]
     if not all(keys):
         return pair.finding(EXAMPLES, "not_distinguished")
@@ -40,9 +41,8 @@ def examples(pair: Pair) -> Finding:
     if first.iterable and first.seed is not None and len(contents) == 2 and contents[0] == contents[1] and len(
             {*contents[0]}) > 1:        # a loader's workers, which give a batch each in turn, all read the same stream
         return pair.finding(EXAMPLES, "loader_workers", where=first.line)
-    fault = (_over_the_epoch(pair, first) or _shared(pair, first, keys) or _others(pair, first) or _whole(pair, first)
-             or _skipped(pair, first))
-    if fault:
+    if fault := (_over_the_epoch(pair, first) or _shared(pair, first, keys) or _others(pair, first)
+                 or _whole(pair, first) or _skipped(pair, first)):
         return fault
     one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
     if pair.batch is not None and one != many:
@@ -101,20 +101,18 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
         differs = f"all ranks took the same examples: {taken // pair.workers} of {taken} count"
     if pair.known_by_index and pair.same_data is None:
         return pair.finding(EXAMPLES, "shared_if_alike", differs=differs, where=first.line)
-    return pair.finding(EXAMPLES, "shared", differs=differs, cause=_why_shared(pair, first, same), where=first.line,
-                        sampler=first.sampling.name, replicas=first.sampling.replicas)
+    return pair.finding(EXAMPLES, "shared", differs=differs, cause=_why_shared(pair, first), where=first.line,
+                        same=same, sampler=first.sampling.name, replicas=first.sampling.replicas)
 
 
-def _why_shared(pair: Pair, first: Iteration, same: bool) -> str:
+def _why_shared(pair: Pair, first: Iteration) -> str:
     if pair.same_data is False and not first.iterable:
         return "overlap"
-    if first.iterable:
-        return "same_stream" if same else "own_order_of_stream"
-    if first.sampling.replacement:
-        return "replacement"
+    if first.iterable or first.sampling.replacement:
+        return "stream" if first.iterable else "replacement"
     if first.sampling.replicas:
         return "one_rank" if first.sampling.replicas == pair.workers else "replicas"
-    return "whole_set_alike" if same else "whole_set"
+    return "whole_set"
 
 
 def _replaces(pair: Pair) -> bool:
@@ -163,8 +161,10 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     twice, never = _repeated(ranks), len({*alone}.difference(*ranks))
     if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
+    seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
+    cause = "seeds" if seeds else _why_shared(pair, first) if first.sampling.replicas else "not_by_rank"
     return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.line,
-                        cause="seeds" if first.sampling.replicas else "not_by_rank", sampler=first.sampling.name)
+                        cause=cause, sampler=first.sampling.name, replicas=first.sampling.replicas)
 
 
 def _whole(pair: Pair, first: Iteration) -> Finding | None:
@@ -237,7 +237,8 @@ def _sizes(pair: Pair) -> Finding | None:
     if max(batches) - min(batches) > 1:
         joins = {JOINED: "joined_divides", JOINED_BY_ACTIVE: "joined"}
         kind = next((joins[remark] for remark in pair.many[0].remarks if remark in joins), "uneven")
-        return pair.finding(EPOCHS, kind, batches=batches, where=firsts[0].line)
+        own = len(ranks[0]) if len({*map(len, ranks)}) == 1 else None
+        return pair.finding(EPOCHS, kind, batches=batches, own=own, where=firsts[0].line)
     together = sum(map(len, ranks))
     largest = max(len(ids) for one in (*firsts, trained(pair.one)[0]) for ids in (
         *(batch.ids for batch in one.batches), *one.rest))

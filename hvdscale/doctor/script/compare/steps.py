@@ -63,9 +63,7 @@ def schedule(pair: Pair) -> Finding:
         return found if pair.batch is not None else replace(found, verdict=Verdict.WARNED)      # of other batches
     if alone != many and not changes:
         return pair.finding(SCHEDULE, "flat_so_far", alone=alone, many=many, where=pair.at(0)[0].line)
-    if not pair.at(last)[0].positions and not changes:
-        return pair.finding(SCHEDULE, "constant")
-    return pair.finding(SCHEDULE, "one_course")
+    return pair.finding(SCHEDULE, "one_course" if pair.at(last)[0].positions or changes else "constant")
 
 
 def update(pair: Pair) -> Finding:
