@@ -36,17 +36,17 @@ def examples(pair: Pair) -> Finding:
     first = trained(pair.many[0])[0]
     if any(record.sharded == TENSOR_PARALLEL for record in pair.many):          # ranks that have parts of one model
         alike = all(one == ranks[0] for ranks in keys for one in ranks)
-        return pair.finding(EXAMPLES, "of_one_model" if alike else "of_parts", how=TENSOR_PARALLEL, where=first.line)
+        return pair.finding(EXAMPLES, "of_one_model" if alike else "of_parts", how=TENSOR_PARALLEL, where=first.made)
     contents = [batch.contents for batch in first.batches[:2]]
     if first.iterable and first.seed is not None and len(contents) == 2 and contents[0] == contents[1] and len(
             {*contents[0]}) > 1:        # a loader's workers, which give a batch each in turn, all read the same stream
-        return pair.finding(EXAMPLES, "loader_workers", where=first.line)
+        return pair.finding(EXAMPLES, "loader_workers", where=first.made)
     if fault := (_over_the_epoch(pair, first) or _shared(pair, first, keys) or _others(pair, first)
                  or _whole(pair, first) or _skipped(pair, first)):
         return fault
     one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
     if pair.batch is not None and one != many:
-        return pair.finding(EXAMPLES, "other_batch", alone=one, together=many, where=first.line,
+        return pair.finding(EXAMPLES, "other_batch", alone=one, together=many, where=first.made,
                             cause="divides" if many * pair.workers == one else "not_all")
     as_on_one = pair.batch is not None and all(map(pair.same_examples, range(pair.updates)))
     return pair.finding(EXAMPLES, "apart", apart="each rank draws its own" if _replaces(pair) else
@@ -71,7 +71,7 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
         return None
     parts = {one.partition(".")[0] for one in whole}
     known = sum(one.partition(".")[0] in parts for one in others)
-    return pair.finding(EXAMPLES, "others", others=len(others), held=len(held), where=first.line,
+    return pair.finding(EXAMPLES, "others", others=len(others), held=len(held), where=first.made,
                         cause="labels" if known == len(others) else "inputs")
 
 
@@ -100,8 +100,8 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     if same:
         differs = f"all ranks took the same examples: {taken // pair.workers} of {taken} count"
     if pair.known_by_index and pair.same_data is None:
-        return pair.finding(EXAMPLES, "shared_if_alike", differs=differs, where=first.line)
-    return pair.finding(EXAMPLES, "shared", differs=differs, cause=_why_shared(pair, first), where=first.line,
+        return pair.finding(EXAMPLES, "shared_if_alike", differs=differs, where=first.made)
+    return pair.finding(EXAMPLES, "shared", differs=differs, cause=_why_shared(pair, first), where=first.made,
                         same=same, sampler=first.sampling.name, replicas=first.sampling.replicas)
 
 
@@ -163,7 +163,7 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
         return None
     seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
     cause = "seeds" if seeds else _why_shared(pair, first) if first.sampling.replicas else "not_by_rank"
-    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.line,
+    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.made,
                         cause=cause, sampler=first.sampling.name, replicas=first.sampling.replicas)
 
 
@@ -173,7 +173,7 @@ def _whole(pair: Pair, first: Iteration) -> Finding | None:
     if sampling.name not in WHOLE or sampling.length != size or sampling.replacement or not pair.same_data or (
             trained(pair.one)[0].data != (name, size)):
         return None
-    return pair.finding(EXAMPLES, "whole", size=size, sampler=sampling.name, where=first.line)
+    return pair.finding(EXAMPLES, "whole", size=size, sampler=sampling.name, where=first.made)
 
 
 def _skipped(pair: Pair, first: Iteration) -> Finding | None:
@@ -196,9 +196,9 @@ def different_splits(pair: Pair) -> Finding | None:
     other = next((each for each in training if each != own), own)
     if first.sampling.replicas == pair.workers and other != own:
         return pair.finding(EXAMPLES, "split_by_rank", cause="" if own & other else "twice", data=first.data[0],
-                            apart=len(own - other), size=len(own), where=first.line,
+                            apart=len(own - other), size=len(own), where=first.made,
                             leaked=leaked and f", and {leaked}")
-    return pair.finding(EXAMPLES, "leaked", data=first.data[0], leaked=leaked, where=first.line) if leaked else None
+    return pair.finding(EXAMPLES, "leaked", data=first.data[0], leaked=leaked, where=first.made) if leaked else None
 
 
 def _subset(record: Record, one: Iteration) -> frozenset[int]:
@@ -259,7 +259,7 @@ def _order(pair: Pair) -> Finding:
     if sampler == "SequentialSampler" and not first.iterable or first.sampling.shuffle is False and (
             first.sampling.replicas):
         if trained(pair.one)[0].sampling.shuffle:
-            return pair.finding(EPOCHS, "in_order_on_many", sampler=sampler, where=where)
+            return pair.finding(EPOCHS, "in_order_on_many", sampler=sampler, where=first.made)
         return pair.finding(EPOCHS, "in_order", sampler=sampler)
     both = [[one for one in trained(record) if one.data == trained(record)[0].data][:2] for record in pair.many]
     if not all(len(epochs) == 2 for epochs in both):

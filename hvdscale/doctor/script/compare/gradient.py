@@ -14,7 +14,7 @@ from .reduction import ACTIVE, Reduction, apart, are_finite, passes_of
 from .scale import CLOSE, agrees, close, finding
 from .state import averaged, is_joined
 
-NAME = scale.NAME
+NAME, OF_WRAPPER = scale.NAME, ("not_reduced", "parts", "own_group")        # which are mended where it takes the model
 
 
 def gradient(pair: Pair) -> Finding:
@@ -80,7 +80,7 @@ def _apart(both: BothRuns) -> Finding | None:
     else:
         numbers = {batch.number for batch in pair.batches(first, both.at)}      # then the script reduces by itself
         cause = "not_awaited" if any((number, "all_reduce") in first.combined for number in numbers) else "not_averaged"
-    where = passes[(alone or [-1])[-1]].line
+    where = (first.wrapped if cause in OF_WRAPPER else "") or passes[(alone or [-1])[-1]].line
     return finding(both, kind, by=one.spread, limit=pair.limit, cause=cause, where=where,
                    names=list_first(not_reduced, 4), group=first.group,
                    parameters=len(not_reduced) + len(reduced), passes=len(passes),

@@ -27,8 +27,7 @@ def parameters(pair: Pair) -> Finding:
     if not pair.updates:
         return pair.finding(PARAMETERS, "no_update")
     digests = [{update.digest for update in pair.at(at)} for at in range(pair.updates)]
-    again = averaged(pair)
-    if again is not None and len(digests[0]) == 1:
+    if (again := averaged(pair)) is not None and len(digests[0]) == 1:
         return _averaged(pair, again)
     different = next((at for at, found in enumerate(digests) if len(found) > 1), None)
     if different is not None:

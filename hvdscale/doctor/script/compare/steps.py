@@ -25,8 +25,7 @@ def learning_rate(pair: Pair) -> Finding:
         if len(set(rates)) > 1:
             return pair.finding(RATE, "by_rank", update=at + 1, first=rates[0][0], second=rates[1][0],
                                 where=pair.at(at)[0].line)
-    ratio = _ratio(pair, 0)
-    if ratio is None:
+    if (ratio := _ratio(pair, 0)) is None:
         return pair.finding(RATE, "same")
     if math.isclose(ratio, 1, rel_tol=SAME):
         shown = list_first([number(rate) for rate in dict.fromkeys(pair.at(0)[0].rates)], 3)
