@@ -17,16 +17,18 @@ MOST = 100_000          # batches of the rest of an epoch that are looked at
 def install(watch: Watch) -> None:
     patches, process = watch.patches, os.getpid()
 
+    def begin(iterator, again=False):
+        if again or not hasattr(iterator, "_watched"):
+            iterator._watched = deque()             # what the sampler gave for batches that were not returned yet
+            watch.tell("iteration_begins", iterator)
+
     def next_index(original, iterator):
-        if not hasattr(iterator, "_watched"):
-            _begin(watch, iterator)
-        index = original(iterator)
-        iterator._watched.append(index)
-        return index
+        begin(iterator)
+        iterator._watched.append(original(iterator))
+        return iterator._watched[-1]
 
     def next_batch(original, iterator):
-        if not hasattr(iterator, "_watched"):
-            _begin(watch, iterator)
+        begin(iterator)
         if any(one.ends_early(iterator) for one in watch.listeners):
             raise StopIteration
         watch.tell("batch_wanted", iterator)
@@ -53,20 +55,18 @@ def install(watch: Watch) -> None:
             fetcher.collate_fn = collate
             watch.tell("reading", False)
 
-    def noting_epoch(sampler, epoch, *_, **__):
-        sampler._watched = epoch, watch.line_of_call()
-    patches.before(DistributedSampler, "set_epoch", noting_epoch)
+    def noting_line(_, loader, *__, **___):
+        if hasattr(loader._index_sampler, "__dict__"):          # no list of batches
+            loader._index_sampler._line = watch.line_of_call()
+    patches.before(DistributedSampler, "set_epoch", lambda sampler, epoch, *_, **__: setattr(
+        sampler, "_watched", (epoch, watch.line_of_call())))
+    patches.after(dataloader.DataLoader, "__init__", noting_line)
     iterator = dataloader._BaseDataLoaderIter
-    patches.before(iterator, "_reset", lambda iterator, *_, **__: _begin(watch, iterator))
+    patches.before(iterator, "_reset", lambda iterator, *_, **__: begin(iterator, again=True))
     patches.around(iterator, "_next_index", next_index)
     patches.around(iterator, "__next__", next_batch)
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         patches.around(fetcher, "fetch", fetch_batch)
-
-
-def _begin(watch: Watch, iterator: Any) -> None:
-    iterator._watched = deque()             # what the sampler gave for batches that were not returned yet
-    watch.tell("iteration_begins", iterator)
 
 
 def rest_of(iterator: Any) -> list[Any]:

@@ -179,11 +179,11 @@ SHARDED = {
             "<<|net[0] = Adapted(net[0])>>\n" + SHARD.replace("net[0], ", "") + "<<net[0] = Adapted(net[0])|>>\n"))),
     "summed_by_factor": ("gradient failed", "summed", dict(
         wrap=SHARD + "for each in (net[0], net[2], net):\n    each.set_gradient_divide_factor(<<1|workers>>)\n")),
-    "synchronized_too_early": ("gradient failed", "stayed local", dict(wrap=SHARD, backward=ACCUMULATE.replace(
+    "synchronized_too_early": ("gradient failed", "pass 2 of 2", dict(wrap=SHARD, backward=ACCUMULATE.replace(
         "BEFORE", "model.set_requires_gradient_sync(at <<==|!=>> 0)"))),
-    "hybrid_not_reduced": ("gradient failed", "", dict(workers=4, wrap=HYBRID, before=(
+    "hybrid_not_reduced": ("gradient failed", "backward pass 1 of 1", dict(workers=4, wrap=HYBRID, before=(
         "model.set_requires_all_reduce(<<False|True>>)\n"))),
-    "hybrid_shared_by_replica": ("examples failed", "replicas", dict(workers=4, wrap=HYBRID, loader="""\
+    "hybrid_shared_by_replica": ("examples failed", "num_replicas=2", dict(workers=4, wrap=HYBRID, loader="""\
 over, number = <<max(1, workers // 2)|workers>>, <<rank // 2|rank>>
 sampler = DistributedSampler(train, over, number, seed=1)
 loader = DataLoader(train, batch, sampler=sampler)
@@ -259,7 +259,8 @@ teacher = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4)).requires
             if <<rank == 0|True>>:
                 kept.lerp_(new.detach(), 0.2)
 """)),
-    "second_loader_whole": ("examples failed", "second", dict(loader="""sampler = DistributedSampler(train, seed=1)
+    "second_loader_whole": ("examples failed", "of 80 examples", dict(loader="""\
+sampler = DistributedSampler(train, seed=1)
 loader = DataLoader(train, batch, sampler=sampler)
 more = TensorDataset(torch.randn(80, 12), torch.randint(4, (80,)))
 other = DataLoader(more, batch // 2, sampler=<<None|DistributedSampler(more, shuffle=False)>>)
@@ -267,7 +268,7 @@ other = DataLoader(more, batch // 2, sampler=<<None|DistributedSampler(more, shu
     for (x, y), (more_x, more_y) in zip(loader, other):
         x, y = torch.cat([x, more_x]), torch.cat([y, more_y])
 """)),
-    "weights_of_own_total": ("gradient failed", "total", dict(data="""weights = 0.2 + torch.rand(160)
+    "weights_of_own_total": ("gradient failed", "count 0.498 and 0.502 in", dict(data="""weights = 0.2 + torch.rand(160)
 train = TensorDataset(inputs, targets, weights)
 """, batches="    for x, y, weight in loader:\n", loss="""        total = weight.sum()
         <<total *= workers|dist.all_reduce(total)>>

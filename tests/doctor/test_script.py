@@ -65,7 +65,7 @@ FAULTS = {
     "reduced_again": ("gradient", "1.50 times the mean", "is reduced after each of them"),
     "own_count": ("gradient", r"count 0.\d+ and 0.\d+ in that of one worker", "its own number of targets, tokens"),
     "not_awaited": ("gradient", "took another gradient", "all_reduce is called, but does not change them"),
-    "one_rank": ("examples", "all ranks took the same examples", "all its DistributedSamplers have one rank"),
+    "one_rank": ("examples", "all ranks took the same examples", "the same rank on several"),
     "own_statistics": ("evaluation", "each rank evaluates another model", "nothing broadcasts them"),
 }
 WARNINGS = {
@@ -74,7 +74,7 @@ WARNINGS = {
     "scaled_rate": ("learning rate", "2.00 times as large on 2 workers, with the same global batch", "scaled by the"),
     "length_of_loader": ("schedule", "follow another course", "the length of a rank's loader"),
     "own_order": ("examples", "each rank goes through all 101 examples", "knows nothing of the other ranks"),
-    "weighted": ("epochs", "the ranks have 6 and 9 batches", "or joins them"),
+    "weighted": ("epochs", "the ranks have 6 and 9 batches", "each has 51 examples, in batches of other sizes"),
     "remainder": ("gradient", "update 3 has 1 pass in place of 3, .* 0.333 times the mean", "do not divide by 3"),
     "other_denominator": ("gradient", r"0.\d+ times the mean over targets, on one worker and on 2", "other targets"),
     "own_loss_and_dropout": ("gradient", "the loss is 0.500 times that on one", "divided by the number of workers"),
@@ -85,12 +85,13 @@ WARNINGS = {
     "skipped": ("examples", "the ranks read 1 and 2 batches for update 3", "leaves batches out by itself"),
     "workers_alike": ("random numbers", r"\(torch, in loader workers\)", "by the number of the loader worker alone"),
     "own_teacher": ("parameters", "or frozen parameters differ by rank: Linear.weight", "a teacher that is copied"),
-    "hooked": ("gradient", "is no weighted sum of the ranks' local gradients", "a communication hook compresses it"),
+    "hooked": ("gradient", "is no weighted sum of the ranks' local gradients", "a communication hook changes it"),
+    "own_files": ("examples", "101 of the 202 examples that the ranks hold are not", "right if each rank is meant"),
     "gathered": ("evaluation", "1 example of 43 counted twice .* unless the script drops", "DistributedSampler"),
 }
 SOUND = ("honest", "accumulating", "clipping", "mixed_precision", "ahead", "next", "with_replacement",
          "evaluated_on_one", "added_losses", "closure", "several_evaluations", "own_loss", "two_optimizers", "split",
-         "shared_stream", "own_sampler", "own_files", "own_masks", "unused", "noise", "peeking", "listed", "filled_up",
+         "shared_stream", "own_sampler", "own_masks", "unused", "noise", "peeking", "listed", "filled_up",
          "averaged_in_step", "averaged", "whole_count")
 # slow: another one of SOUND, FAULTS or WARNINGS is close to it
 LIKE_OTHERS = {"ahead", "listed", "peeking", "with_replacement", "added_losses", "several_evaluations", "own_files",

@@ -13,7 +13,6 @@ from ...errors import UsageError
 
 LARGEST = 512 << 20                     # bytes that are copied, at most
 LEFT_OUT = (".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")  # linked to
-
 MOST_BESIDE = 1000                      # files and folders beside it that are linked to
 ABOVE = 2                               # folders above it from which the script may import
 

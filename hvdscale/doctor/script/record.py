@@ -76,6 +76,7 @@ class Iteration:
     buffers: str = ""           # a digest of batch-norm's statistics when it ended; empty unless it was evaluated
     models: tuple[str, ...] = ()        # digests of the parameters of each model that was evaluated in it
     line: str = ""              # of the loop over it
+    made: str = ""              # the line where its loader was made; else that of the loop
     listed: bool = False        # it was read whole before a backward pass that no other loader had a batch for
 
 
@@ -132,6 +133,7 @@ class Update:
     line: str
     digest_after: str = ""
     after: np.ndarray = field(default_factory=lambda: np.empty(0))      # the parameters after the step
+    square: float = 0.0     # the sum of the squares of the gradients of a flat optimizer's own tensors; 0: unknown
     own: np.ndarray | None = None       # which numbers this rank has, where parameters are divided: see state.join
 
 
@@ -188,6 +190,7 @@ class Record:
     written: list[str] = field(default_factory=list)                # files outside of the copy
     error: str = ""                                                 # traceback
     held: list[str] = field(default_factory=list)       # contents of the data set that is trained on, if it is small
+    wrapped: str = ""                                   # the line where a wrapper last took a model
     group: int = 0                                      # ranks of the smallest group of a wrapper; 0: none wraps
     untrained_later: dict[str, str] | None = None       # as untrained, after the updates to watch
     # of a script that is stopped or started again:

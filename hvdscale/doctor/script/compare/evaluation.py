@@ -12,7 +12,7 @@ from ..record import Iteration, Record
 from .examples import different_splits
 from .pair import Pair, same_data, trained
 
-NAME = "evaluation"
+NAME, OF_LOADER = "evaluation", ("twice", "twice_if_kept", "left_out")       # the statement to edit makes the loader
 Key = tuple[int, tuple[str, int]]       # updates made before, data set
 
 
@@ -33,7 +33,8 @@ class Round:
         return len(_taken(one for rank in self.ranks for one in rank))
 
     def finding(self, pair: Pair, kind: str, **given) -> Finding:
-        line = next(one.line for rank in self.ranks for one in rank)
+        first = next(one for rank in self.ranks for one in rank)
+        line = first.made if kind in OF_LOADER else first.line
         return pair.finding(NAME, kind, **{"where": line, "takers": sum(map(bool, self.ranks)), **given})
 
 
@@ -64,9 +65,7 @@ def evaluation(pair: Pair) -> Finding:
         others = [one for one in alone if one.key[0] == each.key[0]]
         if each.key not in on_one and others and others[0].key[1] != each.key[1]:
             return _of_own_data(pair, each, others[0])
-        expected = set(on_one.get(each.key) or range(each.key[1][1]))
-        fault = _fault(pair, each, expected)
-        if fault is not None:
+        if fault := _fault(pair, each, set(on_one.get(each.key) or range(each.key[1][1]))):
             return fault
     return rounds[0].finding(pair, "once", where="", examples=rounds[0].examples)
 

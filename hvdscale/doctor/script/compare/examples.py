@@ -27,26 +27,26 @@ def examples(pair: Pair) -> Finding:
         return splits
     loaders = dict.fromkeys(one.data for record in pair.many for one in trained(record))
     if len(loaders) > 1 and all({one.data for one in trained(record)} == {*loaders} for record in pair.records):
-        found = [examples(_only(pair, data)) for data in loaders]
-        return min(found, key=lambda one: one.verdict == Verdict.PASSED)
+        found = {data: examples(_only(pair, data)) for data in loaders}
+        (name, size), worst = min(found.items(), key=lambda one: one[1].verdict == Verdict.PASSED)
+        return replace(worst, differs=worst.differs and f"{name} of {size:,} examples: {worst.differs}")
     keys = [pair.keys(pair.many, number) for number in range(pair.updates)]
     if not all(keys):
         return pair.finding(EXAMPLES, "not_distinguished")
     first = trained(pair.many[0])[0]
     if any(record.sharded == TENSOR_PARALLEL for record in pair.many):          # ranks that have parts of one model
         alike = all(one == ranks[0] for ranks in keys for one in ranks)
-        return pair.finding(EXAMPLES, "of_one_model" if alike else "of_parts", how=TENSOR_PARALLEL, where=first.line)
+        return pair.finding(EXAMPLES, "of_one_model" if alike else "of_parts", how=TENSOR_PARALLEL, where=first.made)
     contents = [batch.contents for batch in first.batches[:2]]
     if first.iterable and first.seed is not None and len(contents) == 2 and contents[0] == contents[1] and len(
             {*contents[0]}) > 1:        # a loader's workers, which give a batch each in turn, all read the same stream
-        return pair.finding(EXAMPLES, "loader_workers", where=first.line)
-    fault = (_over_the_epoch(pair, first) or _shared(pair, first, keys) or _others(pair, first) or _whole(pair, first)
-             or _skipped(pair, first))
-    if fault:
+        return pair.finding(EXAMPLES, "loader_workers", where=first.made)
+    if fault := (_over_the_epoch(pair, first) or _shared(pair, first, keys) or _others(pair, first)
+                 or _whole(pair, first) or _skipped(pair, first)):
         return fault
     one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
     if pair.batch is not None and one != many:
-        return pair.finding(EXAMPLES, "other_batch", alone=one, together=many, where=first.line,
+        return pair.finding(EXAMPLES, "other_batch", alone=one, together=many, where=first.made,
                             cause="divides" if many * pair.workers == one else "not_all")
     as_on_one = pair.batch is not None and all(map(pair.same_examples, range(pair.updates)))
     return pair.finding(EXAMPLES, "apart", apart="each rank draws its own" if _replaces(pair) else
@@ -71,7 +71,7 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
         return None
     parts = {one.partition(".")[0] for one in whole}
     known = sum(one.partition(".")[0] in parts for one in others)
-    return pair.finding(EXAMPLES, "others", others=len(others), held=len(held), where=first.line,
+    return pair.finding(EXAMPLES, "others", others=len(others), held=len(held), where=first.made,
                         cause="labels" if known == len(others) else "inputs")
 
 
@@ -100,21 +100,19 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     if same:
         differs = f"all ranks took the same examples: {taken // pair.workers} of {taken} count"
     if pair.known_by_index and pair.same_data is None:
-        return pair.finding(EXAMPLES, "shared_if_alike", differs=differs, where=first.line)
-    return pair.finding(EXAMPLES, "shared", differs=differs, cause=_why_shared(pair, first, same), where=first.line,
-                        sampler=first.sampling.name, replicas=first.sampling.replicas)
+        return pair.finding(EXAMPLES, "shared_if_alike", differs=differs, where=first.made)
+    return pair.finding(EXAMPLES, "shared", differs=differs, cause=_why_shared(pair, first), where=first.made,
+                        same=same, sampler=first.sampling.name, replicas=first.sampling.replicas)
 
 
-def _why_shared(pair: Pair, first: Iteration, same: bool) -> str:
+def _why_shared(pair: Pair, first: Iteration) -> str:
     if pair.same_data is False and not first.iterable:
         return "overlap"
-    if first.iterable:
-        return "same_stream" if same else "own_order_of_stream"
-    if first.sampling.replacement:
-        return "replacement"
+    if first.iterable or first.sampling.replacement:
+        return "stream" if first.iterable else "replacement"
     if first.sampling.replicas:
         return "one_rank" if first.sampling.replicas == pair.workers else "replicas"
-    return "whole_set_alike" if same else "whole_set"
+    return "whole_set"
 
 
 def _replaces(pair: Pair) -> bool:
@@ -164,8 +162,10 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     twice, never = _repeated(ranks), len({*alone}.difference(*ranks))
     if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
-    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.line,
-                        cause="seeds" if first.sampling.replicas else "not_by_rank", sampler=first.sampling.name)
+    seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
+    cause = "seeds" if seeds else _why_shared(pair, first) if first.sampling.replicas else "not_by_rank"
+    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.made,
+                        cause=cause, sampler=first.sampling.name, replicas=first.sampling.replicas)
 
 
 def _whole(pair: Pair, first: Iteration) -> Finding | None:
@@ -174,7 +174,7 @@ def _whole(pair: Pair, first: Iteration) -> Finding | None:
     if sampling.name not in WHOLE or sampling.length != size or sampling.replacement or not pair.same_data or (
             trained(pair.one)[0].data != (name, size)):
         return None
-    return pair.finding(EXAMPLES, "whole", size=size, sampler=sampling.name, where=first.line)
+    return pair.finding(EXAMPLES, "whole", size=size, sampler=sampling.name, where=first.made)
 
 
 def _skipped(pair: Pair, first: Iteration) -> Finding | None:
@@ -197,9 +197,9 @@ def different_splits(pair: Pair) -> Finding | None:
     other = next((each for each in training if each != own), own)
     if first.sampling.replicas == pair.workers and other != own:
         return pair.finding(EXAMPLES, "split_by_rank", cause="" if own & other else "twice", data=first.data[0],
-                            apart=len(own - other), size=len(own), where=first.line,
+                            apart=len(own - other), size=len(own), where=first.made,
                             leaked=leaked and f", and {leaked}")
-    return pair.finding(EXAMPLES, "leaked", data=first.data[0], leaked=leaked, where=first.line) if leaked else None
+    return pair.finding(EXAMPLES, "leaked", data=first.data[0], leaked=leaked, where=first.made) if leaked else None
 
 
 def _subset(record: Record, one: Iteration) -> frozenset[int]:
@@ -238,7 +238,8 @@ def _sizes(pair: Pair) -> Finding | None:
     if max(batches) - min(batches) > 1:
         joins = {JOINED: "joined_divides", JOINED_BY_ACTIVE: "joined"}
         kind = next((joins[remark] for remark in pair.many[0].remarks if remark in joins), "uneven")
-        return pair.finding(EPOCHS, kind, batches=batches, where=firsts[0].line)
+        own = len(ranks[0]) if len({*map(len, ranks)}) == 1 else None
+        return pair.finding(EPOCHS, kind, batches=batches, own=own, where=firsts[0].line)
     together = sum(map(len, ranks))
     largest = max(len(ids) for one in (*firsts, trained(pair.one)[0]) for ids in (
         *(batch.ids for batch in one.batches), *one.rest))
@@ -259,7 +260,7 @@ def _order(pair: Pair) -> Finding:
     if sampler == "SequentialSampler" and not first.iterable or first.sampling.shuffle is False and (
             first.sampling.replicas):
         if trained(pair.one)[0].sampling.shuffle:
-            return pair.finding(EPOCHS, "in_order_on_many", sampler=sampler, where=where)
+            return pair.finding(EPOCHS, "in_order_on_many", sampler=sampler, where=first.made)
         return pair.finding(EPOCHS, "in_order", sampler=sampler)
     both = [[one for one in trained(record) if one.data == trained(record)[0].data][:2] for record in pair.many]
     if not all(len(epochs) == 2 for epochs in both):

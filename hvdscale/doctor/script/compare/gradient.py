@@ -14,13 +14,12 @@ from .reduction import ACTIVE, Reduction, apart, are_finite, passes_of
 from .scale import CLOSE, agrees, close, finding
 from .state import averaged, is_joined
 
-NAME = scale.NAME
+NAME, OF_WRAPPER = scale.NAME, ("not_reduced", "parts", "own_group")        # which are mended where it takes the model
 
 
 def gradient(pair: Pair) -> Finding:
     """The first fault of any update; else a passed finding with the largest difference, or what was not seen."""
-    hidden = _hidden(pair)
-    if hidden:
+    if hidden := _hidden(pair):
         return hidden
     for check in (_clipped_while, _parted, _apart, _clipped_in_between, _clipped, _unexplained, *scale.CHECKS):
         for both in pair.both.values():
@@ -37,13 +36,18 @@ def _hidden(pair: Pair) -> Finding | None:
     if not pair.updates:
         return pair.finding(NAME, "no_update")
     if pair.flat:
+        alone, square = pair.on_one(0).square, sum(update.square for update in pair.at(0))
+        if alone and close(math.sqrt(square / alone), pair.workers) and scale.comparable(pair):
+            return pair.finding(NAME, "parts_summed", times=math.sqrt(square / alone), where=pair.at(0)[0].line)
         moved = any(not np.array_equal(pair.at(at)[0].parameters, pair.at(0)[0].parameters) for at in pair.whole)
         return pair.finding(NAME, "flat" if moved or pair.updates < 2 else "of_others", where=pair.at(0)[0].line)
     updates = [update for at in pair.whole for update in pair.at(at)]
     if not all(update.passes for update in updates):
         return pair.finding(NAME, "no_pass")
     if not any(update.gradient.any() for update in updates):
-        return pair.finding(NAME, "zero")
+        passes = updates[0].passes
+        return pair.finding(NAME, "lost", update=1, passes=len(passes), lost=[*range(1, len(passes) + 1)],
+                            where=passes[-1].line) if passes[-1].gradient.any() else pair.finding(NAME, "zero")
     for at in pair.whole:
         if not are_finite(pair.at(at)):
             return pair.finding(NAME, "not_finite", update=at + 1)
@@ -76,7 +80,7 @@ def _apart(both: BothRuns) -> Finding | None:
     else:
         numbers = {batch.number for batch in pair.batches(first, both.at)}      # then the script reduces by itself
         cause = "not_awaited" if any((number, "all_reduce") in first.combined for number in numbers) else "not_averaged"
-    where = passes[(alone or [-1])[-1]].line
+    where = (first.wrapped if cause in OF_WRAPPER else "") or passes[(alone or [-1])[-1]].line
     return finding(both, kind, by=one.spread, limit=pair.limit, cause=cause, where=where,
                    names=list_first(not_reduced, 4), group=first.group,
                    parameters=len(not_reduced) + len(reduced), passes=len(passes),
@@ -136,12 +140,10 @@ def _passes_alone(one: Reduction) -> list[int]:
 
 def _clipped_while(both: BothRuns) -> Finding | None:
     """Gradients were clipped before a GradScaler divided them again, or while Horovod combined them."""
-    for clip in both.ranks[0].clips:
-        if clip.scale != 1:
-            return finding(both, "clipped_scaled", where=clip.line, scale=clip.scale)
     for clip in (clip for update in both.ranks for clip in update.clips):
-        if clip.early and not clip.norm <= clip.limit:
-            return finding(both, "clipped_early", where=clip.line)
+        if clip.scale != 1 or clip.early and not clip.norm <= clip.limit:
+            kind = "clipped_early" if clip.scale == 1 else "clipped_scaled"
+            return finding(both, kind, where=clip.line, scale=clip.scale)
     return None
 
 

@@ -61,8 +61,7 @@ def scaled(both: BothRuns) -> Finding | None:
     ratio = both.ratio
     if ratio is None or close(ratio, 1):
         return None
-    others = [other.ratio for other in both.pair.both.values()]
-    if not all(other is not None and close(other, ratio) for other in others):
+    if not all(other.ratio is not None and close(other.ratio, ratio) for other in both.pair.both.values()):
         return None
     return finding(both, "scaled", by=abs(ratio - 1), limit=CLOSE, scale=both.weighing.scale, alone=both.scale_alone,
                    cause=_cause_of(both, ratio, both.scale_alone))
@@ -137,14 +136,14 @@ def against_one(both: BothRuns) -> Finding | None:
     if shares := _shares(both, one):
         return finding(both, "shares", by=error, limit=limit, shares=shares)
     cause = _why_another(both)
-    kind = "another" if cause and (both.at == 0 or cause != "mixed") else "departs"
-    return finding(both, kind if cause else "another_unexplained", by=error, limit=limit,
-                   cause=cause if kind == "another" else "")
+    later = cause == "untrained" and not different_untrained(pair)
+    kind = "departs" if both.at and (later or cause == "mixed") else "another" if cause else "another_unexplained"
+    return finding(both, kind, by=error, limit=limit, cause="" if kind == "departs" and not later else cause)
 
 
 def _why_another(both: BothRuns) -> str:
     """The cause of another gradient, as far as the calls of loss functions show it; else empty."""
-    if different_untrained(both.pair):
+    if different_untrained(both.pair, later=both.at > 0):
         return "untrained"
     one, many = ([call for each in passes_of(updates) for call in each.losses]
                  for updates in ([both.alone], both.ranks))

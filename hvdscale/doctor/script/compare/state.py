@@ -27,8 +27,7 @@ def parameters(pair: Pair) -> Finding:
     if not pair.updates:
         return pair.finding(PARAMETERS, "no_update")
     digests = [{update.digest for update in pair.at(at)} for at in range(pair.updates)]
-    again = averaged(pair)
-    if again is not None and len(digests[0]) == 1:
+    if (again := averaged(pair)) is not None and len(digests[0]) == 1:
         return _averaged(pair, again)
     different = next((at for at, found in enumerate(digests) if len(found) > 1), None)
     if different is not None:
@@ -95,9 +94,8 @@ def different_untrained(pair: Pair, later: bool = False) -> list[str]:
 def batch_norm(pair: Pair) -> Finding:
     """Whether batch-norm's statistics in training depend on the number of workers."""
     many, alone = sorted({size for record in pair.many for size in record.batch_norms}), sorted(pair.one.batch_norms)
-    if not many:
-        return pair.finding(BATCH_NORM, "none")
-    return pair.finding(BATCH_NORM, "same" if alone == many else "smaller", alone=alone, many=many)
+    kind = "none" if not many else "same" if alone == many else "smaller"
+    return pair.finding(BATCH_NORM, kind, alone=alone, many=many)
 
 
 def join(records: Sequence[Record]) -> None:

@@ -25,8 +25,7 @@ def learning_rate(pair: Pair) -> Finding:
         if len(set(rates)) > 1:
             return pair.finding(RATE, "by_rank", update=at + 1, first=rates[0][0], second=rates[1][0],
                                 where=pair.at(at)[0].line)
-    ratio = _ratio(pair, 0)
-    if ratio is None:
+    if (ratio := _ratio(pair, 0)) is None:
         return pair.finding(RATE, "same")
     if math.isclose(ratio, 1, rel_tol=SAME):
         shown = list_first([number(rate) for rate in dict.fromkeys(pair.at(0)[0].rates)], 3)
@@ -63,9 +62,7 @@ def schedule(pair: Pair) -> Finding:
         return found if pair.batch is not None else replace(found, verdict=Verdict.WARNED)      # of other batches
     if alone != many and not changes:
         return pair.finding(SCHEDULE, "flat_so_far", alone=alone, many=many, where=pair.at(0)[0].line)
-    if not pair.at(last)[0].positions and not changes:
-        return pair.finding(SCHEDULE, "constant")
-    return pair.finding(SCHEDULE, "one_course")
+    return pair.finding(SCHEDULE, "one_course" if pair.at(last)[0].positions or changes else "constant")
 
 
 def update(pair: Pair) -> Finding:

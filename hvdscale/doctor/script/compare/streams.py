@@ -20,9 +20,8 @@ def random_numbers(pair: Pair) -> Finding:
     model = [[one.draws for one in each] for each in passes]
     preparing = [[one.prepared for one in each if trained(record)] for record, each in zip(pair.many, passes)]
     reading = [_draws_in_reading(pair, record) for record in pair.many]
-    drew_in_workers = any(record.drew_in_workers for record in pair.many)
     moved = {name for ranks in (*model, *preparing, *reading) for draws in ranks for name in draws.moved}
-    if not drew_in_workers and not moved - {OWN}:
+    if not moved - {OWN} and not any(record.drew_in_workers for record in pair.many):
         return pair.finding(NAME, "own" if moved else "none")
     in_workers = _same_in_workers(pair)
     seeds = {tuple(one.seed for one in trained(record) if one.seed is not None) for record in pair.many}

@@ -68,7 +68,7 @@ class Batches(Listener):
             (type(dataset).__name__, -1 if size is None else size),
             iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator), self.session.record.made,
             int(iterator._base_seed) if iterator._num_workers > 0 else None, self._subset_of(iterator._dataset),
-            line=line_of_call())
+            line=line_of_call(), made=getattr(iterator._index_sampler, "_line", line_of_call()))
         iterator._iteration = iteration
         self._loaders[id(iteration)] = id(iterator._index_sampler)
         self._evaluated.clear()
@@ -162,8 +162,7 @@ def _length(value: Any) -> int | None:
 
 
 def _ids_of(iterator: Any, index: Any) -> tuple[int | str, ...]:
-    given = index if isinstance(index, (list, tuple)) else [index]
-    return tuple(_resolve(iterator._dataset, one) for one in given)
+    return tuple(_resolve(iterator._dataset, one) for one in (index if isinstance(index, (list, tuple)) else [index]))
 
 
 def _resolve(dataset: Any, index: Any) -> int | str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ....watch.lines import line_of_call
 from ....watch.listener import Listener
 from ..record import RUNNING, STOPPED, Record
 
@@ -63,7 +64,7 @@ class Calls(Listener):
 
     def wrapped(self, broadcast_buffers, ranks):
         self.record.broadcasts_buffers |= broadcast_buffers
-        self.record.group = min(ranks, self.record.group or ranks)
+        self.record.group, self.record.wrapped = min(ranks, self.record.group or ranks), line_of_call()
 
     def combined(self, call):
         self.record.combined.append((self.record.fetched, call))
@@ -72,7 +73,7 @@ class Calls(Listener):
         self.record.batch_norms[examples] = self.record.batch_norms.get(examples, 0) + 1
 
     def sharded(self, by):
-        self.record.sharded = by
+        self.record.sharded, self.record.wrapped = by, line_of_call()
 
     def written(self, path):
         if not path.startswith(self._left_out) and path not in self.record.written:

@@ -179,6 +179,8 @@ class Updates(Listener):
             of.steps.flat = not of.reached and bool(of.passes) and not self.session.record.sharded
             if of.steps.flat:
                 of.steps.sampled = [(name, sampled(one)) for name, one in trained_modules().items()]
+        known = of.steps.flat and type(optimizer).__module__.startswith("torch.optim")      # its step does not scale
+        square = sum(float(one.grad.double().square().sum()) for one in parameters if known and one.grad is not None)
         if of.steps.flat:
             parameters = [*trained_modules().values()]
         places = {id(one): sampled(one) for one in parameters}
@@ -193,7 +195,7 @@ class Updates(Listener):
             joined(gradients), joined({**gradients, **of.unclipped}),
             joined({id(one): sample(one) for one in parameters}), digest(parameters),
             tuple(float(group["lr"]) for group in optimizer.param_groups), tuple(positions),
-            [one for one, _ in of.passes], list(of.clips), self._line)
+            [one for one, _ in of.passes], list(of.clips), self._line, square=square)
 
     def step_ends(self, optimizer):
         of = self._of(optimizer)
