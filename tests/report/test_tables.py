@@ -288,7 +288,7 @@ def test_where_a_step_s_time_goes_is_a_table_and_a_sentence_unless_of_too_many_s
         [1, 32, 1, 4, pytest.approx(100), pytest.approx(10), pytest.approx(90), 0, 0],
         [4, 128, 1, 4, pytest.approx(100), pytest.approx(10), pytest.approx(30), pytest.approx(60), pytest.approx(0.6)]]
     assert summary(section)[-1] == (
-        "Median step at 4 workers: 100 ms (waiting 60%, data 10%); at 1 worker: 100 ms (0%, 10%).")
+        "Mean step at 4 workers: 100 ms (waiting 60%, data 10%); at 1 worker: 100 ms (0%, 10%).")
     found = sections(log(parted(1), parted(2)), targets=[Target.parse("val/error<0.2"), Target.parse("val/error<0.6")])
     assert [len(section.parts) for section in found] == [2, 0], "of several targets the first shows it"
     monkeypatch.setattr("hvdscale.analysis.step_breakdown.MOST_ROWS", 3)
@@ -422,7 +422,7 @@ def test_files_of_a_report(tmp_path):
     assert sorted(os.listdir(tmp_path / "report" / "tables")) == [
         "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-batches.csv",
         "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-critical-batch.csv",
-        "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-crossings.csv",
+        "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-runs.csv",
         "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-weak-32.csv"]
     assert said[-1].startswith("wrote 5 files: ")
 
